@@ -1,0 +1,135 @@
+"""Every error that memlayer raises, in one tree.
+
+::
+
+    MemlayerError
+    ├── InputError (ValueError)            the caller's arguments; nothing was written
+    │   ├── InvalidScopeError              a tenant, user, agent or session id
+    │   ├── InvalidMessageError            a message or a part of it
+    │   │   └── MessageTypeError (TypeError)   something that is no message at all
+    │   └── InvalidLimitError              a limit that no context can keep
+    ├── ConfigurationError                 settings, paths, URLs, names of models
+    │   ├── MissingExtraError (ImportError)    an optional package is not installed
+    │   ├── EmbedderMismatchError          the store was built with another embedder
+    │   └── NewerSchemaError               the store was written by a newer memlayer
+    ├── StoreError                         the journal or the index
+    │   ├── StoreUnavailableError          unreachable, locked, read-only or full; often passes
+    │   ├── StoreClosedError               used after `close()`
+    │   ├── IndexUnavailableError          Chroma is out of reach; recall goes on without it
+    │   └── IndexCorruptError              Chroma's files are damaged; they can be rebuilt
+    ├── EmbedderError                      an embedder raised, timed out or answered nonsense
+    └── FlushTimeoutError (TimeoutError)   background work is not done yet; it goes on
+
+Each error carries `hint` (what to do, also shown under the traceback) and `retryable` (whether the
+same call may succeed later).
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigurationError",
+    "EmbedderError",
+    "EmbedderMismatchError",
+    "FlushTimeoutError",
+    "IndexCorruptError",
+    "IndexUnavailableError",
+    "InputError",
+    "InvalidLimitError",
+    "InvalidMessageError",
+    "InvalidScopeError",
+    "MemlayerError",
+    "MessageTypeError",
+    "MissingExtraError",
+    "NewerSchemaError",
+    "StoreClosedError",
+    "StoreError",
+    "StoreUnavailableError",
+]
+
+
+class MemlayerError(Exception):
+    """The root of memlayer's errors.
+
+    Args:
+        message: What went wrong, with the values that it went wrong with.
+        hint: What to do about it, in one sentence.
+    """
+
+    retryable: bool = False
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.add_note(f"Hint: {hint}")
+
+
+class InputError(MemlayerError, ValueError):
+    """The caller's arguments cannot be used. Nothing was written."""
+
+
+class InvalidScopeError(InputError):
+    """A tenant, user, agent or session id is empty or cannot be stored."""
+
+
+class InvalidMessageError(InputError):
+    """A message, or a part of it, cannot be stored as it is."""
+
+
+class MessageTypeError(InvalidMessageError, TypeError):
+    """Something was given as a message that is none, such as a bare `str`."""
+
+
+class InvalidLimitError(InputError):
+    """A limit (tokens, hits, seconds) that no answer can keep."""
+
+
+class ConfigurationError(MemlayerError):
+    """Settings, a path, a URL or a model's name cannot be used."""
+
+
+class MissingExtraError(ConfigurationError, ImportError):
+    """An optional package is needed here and is not installed."""
+
+
+class EmbedderMismatchError(ConfigurationError):
+    """The store's vectors were made by another embedder than the one given."""
+
+
+class NewerSchemaError(ConfigurationError):
+    """The store was written by a newer version of memlayer."""
+
+
+class StoreError(MemlayerError):
+    """The journal or the index could not do what was asked."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store is unreachable, locked for too long, read-only or full."""
+
+    retryable = True
+
+
+class StoreClosedError(StoreError):
+    """The memory was used after `close()`."""
+
+
+class IndexUnavailableError(StoreError):
+    """Chroma is out of reach. Recall goes on over the journal alone."""
+
+    retryable = True
+
+
+class IndexCorruptError(StoreError):
+    """Chroma's files are damaged. They are a projection and can be rebuilt from the journal."""
+
+
+class EmbedderError(MemlayerError):
+    """An embedder raised, took too long or answered with something that is no vector."""
+
+    retryable = True
+
+
+class FlushTimeoutError(MemlayerError, TimeoutError):
+    """Background work was not finished in the time given. It goes on."""
+
+    retryable = True

@@ -1,0 +1,148 @@
+"""One frozen value for each happening: what logs, tracing and progress bars hear.
+
+Listeners are called in the thread where the thing happened. One that raises is logged and never
+disturbs the work that it listens to. No event carries message content.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "EmbedderFallback",
+    "Event",
+    "IndexDegraded",
+    "IndexRebuilt",
+    "IndexRecovered",
+    "Indexed",
+    "JobDead",
+    "JobFailed",
+    "Listener",
+    "Stored",
+    "Switchboard",
+]
+
+logger = logging.getLogger("memlayer")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Messages of one session were committed to the journal."""
+
+    namespace: str
+    session_id: str
+    stored: int
+    unchanged: int
+    replaced: int
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """A batch of messages can now be found by meaning."""
+
+    messages: int
+    embedded: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDegraded:
+    """Nearest-neighbour search is not to be had; recall goes on without it."""
+
+    source: Literal["index", "embedder"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRecovered:
+    """What `IndexDegraded` told of is over."""
+
+    source: Literal["index", "embedder"]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRebuilt:
+    """Shards of the index were built again from the journal's vectors."""
+
+    shards: tuple[int, ...]
+    vectors: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderFallback:
+    """`embedder="auto"` could not have MiniLM and took the built-in hashing embedder."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """A background job raised and will run again."""
+
+    kind: str
+    subject: int
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobDead:
+    """A background job raised too often and waits in the dead letters for a person."""
+
+    kind: str
+    subject: int
+    error: str
+
+
+Event = (
+    Stored
+    | Indexed
+    | IndexDegraded
+    | IndexRecovered
+    | IndexRebuilt
+    | EmbedderFallback
+    | JobFailed
+    | JobDead
+)
+Listener = Callable[[Event], None]
+
+_LEVELS: dict[type, int] = {
+    IndexDegraded: logging.WARNING,
+    EmbedderFallback: logging.WARNING,
+    JobDead: logging.ERROR,
+    JobFailed: logging.INFO,
+    IndexRebuilt: logging.WARNING,
+    IndexRecovered: logging.INFO,
+}
+
+
+class Switchboard:
+    """Passes each event to the log and to whoever listens."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` for every event from now on.
+
+        Returns:
+            A function that ends it.
+        """
+        self._listeners = (*self._listeners, listener)
+
+        def stop() -> None:
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
+
+        return stop
+
+    def tell(self, event: Event) -> None:
+        """Log `event` and hand it to every listener."""
+        logger.log(_LEVELS.get(type(event), logging.DEBUG), "%r", event)
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                logger.exception("a listener of memlayer's events raised")

@@ -1,0 +1,269 @@
+"""What flows ask of the world. Stores and models answer; tests may put anything in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from memlayer_core.events import Event
+from memlayer_core.records.job import Backlog, Job, JobKind
+from memlayer_core.records.message import Entry, Message, Receipt, Stored
+from memlayer_core.records.scope import Scope
+from memlayer_core.records.session import Layout, Overview, Session
+from memlayer_core.records.vector import Filing, Neighbour, Sample, Unindexed
+from memlayer_core.settings import Settings
+
+if TYPE_CHECKING:
+    from memlayer_core.records.vector import FloatVector
+
+__all__ = ["Draft", "Embedder", "Index", "Journal", "TokenCounter", "World"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message that is checked, counted and ready to be written.
+
+    Attributes:
+        message: With `id` and `created_at` filled.
+        given_id: Whether the caller named the id; one that memlayer made cannot be stored already.
+        tokens: What it costs.
+        counter: Name of the counter that says so.
+        searched: The text that recall finds it by; empty for what recall leaves alone.
+        terms: Words of that text for the lexical index.
+    """
+
+    message: Message
+    given_id: bool
+    tokens: int
+    counter: str
+    searched: str
+    terms: tuple[str, ...]
+
+
+class Journal(Protocol):
+    """The truth: messages and owed work in one database. Every method is one transaction."""
+
+    def append(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
+        """Store messages at the end of a session, each with the job that indexes it.
+
+        A draft whose id the session has already is compared: equal ones are left, others take the
+        old one's place.
+        """
+        ...
+
+    def rewrite(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
+        """Make a session's messages exactly `drafts`; a common beginning is left as it is."""
+        ...
+
+    def session(self, scope: Scope) -> Session | None:
+        """Return a session's running totals."""
+        ...
+
+    def sessions(self, reach: Scope, limit: int, offset: int) -> list[Session]:
+        """Return the sessions within reach, the last used first."""
+        ...
+
+    def leading(self, scope: Scope) -> list[Entry]:
+        """Return the system messages at the beginning of a session."""
+        ...
+
+    def tail(self, scope: Scope, before: int | None, limit: int) -> list[Entry]:
+        """Return the last `limit` entries (before place `before`), newest first."""
+        ...
+
+    def read(self, scope: Scope, seqs: Sequence[int]) -> list[Stored]:
+        """Return those messages of a session, in their order; ones that are gone are left out."""
+        ...
+
+    def history(self, scope: Scope, after: int, limit: int | None) -> list[Stored]:
+        """Return a session's messages from place `after` on, in their order."""
+        ...
+
+    def clear(self, scope: Scope, now: datetime) -> int:
+        """Delete a session's messages, and owe their removal from the index. Returns how many."""
+        ...
+
+    def lexical(self, reach: Scope, terms: Sequence[str], limit: int) -> list[Neighbour]:
+        """Return messages within reach that share words, the best first."""
+        ...
+
+    def scan(self, reach: Scope, vector: FloatVector, limit: int) -> list[Neighbour]:
+        """Compare a vector with every one within reach, exactly."""
+        ...
+
+    def records(self, reach: Scope, keys: Sequence[int]) -> list[Stored]:
+        """Return the messages of those keys that lie within reach, in no particular order."""
+        ...
+
+    def overview(self, reach: Scope) -> Overview:
+        """Return how much lies within reach, and how its shard is shared."""
+        ...
+
+    def lease(self, kinds: Sequence[JobKind], limit: int, owner: str, now: datetime) -> list[Job]:
+        """Take jobs that are due, until their lease runs out."""
+        ...
+
+    def finish(self, jobs: Sequence[Job]) -> None:
+        """Strike jobs off: they are done."""
+        ...
+
+    def fail(self, jobs: Sequence[Job], error: str, due: datetime | None, now: datetime) -> None:
+        """Give jobs back until `due`, or to the dead letters when it is None."""
+        ...
+
+    def release(self, owner: str) -> None:
+        """Give back every job that `owner` holds: it is going away."""
+        ...
+
+    def backlog(self) -> Backlog:
+        """Count the jobs."""
+        ...
+
+    def unindexed(self, keys: Sequence[int], embedder: str) -> list[Unindexed]:
+        """Return what is to be indexed for those keys; deleted messages are left out."""
+        ...
+
+    def file(self, filings: Sequence[Filing], embedder: str) -> None:
+        """Keep vectors. Filing one twice changes nothing."""
+        ...
+
+    def filings(self, shard: int | None, after: int, limit: int) -> list[Filing]:
+        """Return kept vectors in the order of their keys, of one shard or of all."""
+        ...
+
+    def samples(self, probes: int) -> list[Sample]:
+        """Return what each shard should hold, finished jobs only."""
+        ...
+
+    def layout(self) -> Layout:
+        """Return what the store was made with."""
+        ...
+
+    def settle(self, embedder: str, dimension: int) -> Layout:
+        """Record the embedder at its first use; the first one to do so wins."""
+        ...
+
+    def forget_vectors(self) -> None:
+        """Drop every vector and the embedder's name, and owe the indexing of every message."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the database."""
+        ...
+
+
+class Index(Protocol):
+    """A projection of the journal's vectors that answers nearest-neighbour questions."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this process may use it."""
+        ...
+
+    def acquire(self) -> bool:
+        """Take hold of it; False while another process has it.
+
+        Raises:
+            IndexUnavailableError: It cannot be reached.
+        """
+        ...
+
+    def audit(self, samples: Sequence[Sample]) -> list[int]:
+        """Return the shards that are damaged or do not hold what they should."""
+        ...
+
+    def upsert(self, filings: Sequence[Filing]) -> None:
+        """Put vectors in; again is the same as once."""
+        ...
+
+    def remove(self, shard: int, keys: Sequence[int]) -> None:
+        """Take vectors out; missing ones are fine."""
+        ...
+
+    def nearest(self, shard: int, lane: str | None, vector: FloatVector, limit: int) -> list[Neighbour]:
+        """Return the nearest of a lane, or of the whole shard when `lane` is None, the nearest first.
+
+        Raises:
+            IndexUnavailableError: It cannot be reached.
+            IndexCorruptError: It answered that its files are damaged.
+        """
+        ...
+
+    def reset(self, shard: int) -> None:
+        """Empty a shard, whatever state it is in."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it, leaving it whole."""
+        ...
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors.
+
+    Attributes:
+        identity: Name of the model, the same in every process: `"minilm"`, `"langchain:…"`.
+    """
+
+    @property
+    def identity(self) -> str:
+        """Name of the model, the same in every process."""
+        ...
+
+    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Return one unit vector a text, float32, all of one dimension.
+
+        Raises:
+            EmbedderError: The model failed, or answered with something that is no vector.
+        """
+        ...
+
+    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Do the same without blocking the event loop."""
+        ...
+
+    def embed_query(self, text: str) -> FloatVector:
+        """Return the vector of a question; some models embed it differently."""
+        ...
+
+    async def aembed_query(self, text: str) -> FloatVector:
+        """Do the same without blocking the event loop."""
+        ...
+
+
+class TokenCounter(Protocol):
+    """Counts tokens.
+
+    Attributes:
+        name: Which counter it is; stored beside each count.
+    """
+
+    @property
+    def name(self) -> str:
+        """Which counter it is; stored beside each count."""
+        ...
+
+    def text(self, text: str) -> int:
+        """Return the tokens of a text."""
+        ...
+
+    def message(self, message: Message) -> int:
+        """Return the tokens of a message: text, name, tool calls, media and overhead."""
+        ...
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything that a flow works with."""
+
+    journal: Journal
+    index: Index | None
+    embedder: Callable[[], Embedder]
+    tokens: TokenCounter
+    settings: Settings
+    tell: Callable[[Event], None]
+    wake: Callable[[], None]
+    now: Callable[[], datetime]
+    new_id: Callable[[], str]

@@ -1,0 +1,1 @@
+"""Frozen nouns: what memlayer keeps and what it answers with."""

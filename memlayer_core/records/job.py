@@ -1,0 +1,42 @@
+"""Background work that is owed, as rows of the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Backlog", "Job", "JobKind"]
+
+JobKind = Literal["index", "unindex"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One piece of work, leased to one worker at a time.
+
+    Attributes:
+        id: Its row.
+        kind: `"index"` makes a message findable; `"unindex"` takes a deleted one out of Chroma.
+        subject: Key of the message.
+        namespace: The user whose message it is.
+        attempts: How often it was tried, this time included.
+    """
+
+    id: int
+    kind: JobKind
+    subject: int
+    namespace: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What background work is left.
+
+    Attributes:
+        queued: Jobs waiting or running.
+        dead: Jobs given up after too many attempts.
+    """
+
+    queued: int
+    dead: int

@@ -1,0 +1,1 @@
+"""Decisions: pure and total. The clock, ids and counts are arguments."""

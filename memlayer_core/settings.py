@@ -1,0 +1,83 @@
+"""Every default, with the place that it comes from.
+
+Each setting can be given by name, or by an environment variable `MEMLAYER_<NAME>`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from memlayer_core.errors import ConfigurationError
+
+__all__ = ["Settings"]
+
+
+class Settings(BaseSettings):
+    """How a memory behaves. Frozen; make another with `settings.replace(name=value)`.
+
+    Attributes:
+        max_tokens: Tokens of a context when a call names no limit.
+        recall_tokens: Tokens of a context that recalled turns may take; never more than a quarter
+            of the limit.
+        recall_candidates: How many hits each source of recall is asked for.
+        recall_placement: `"user"` puts what is recalled in front of the newest user message, inside it:
+            it never speaks with the system's authority, and the prompt's prefix stays cacheable.
+            `"system"` appends it to the leading system message.
+        durability: `"full"` survives a power cut at the price of one disk flush a write; `"normal"`
+            survives a killed process, and may lose the last writes in a power cut.
+        busy_timeout: Seconds that a write waits for another process before it gives up.
+        message_bytes_limit: UTF-8 bytes that one message may have, its framework's dump included.
+        indexed_characters: Characters of a message's beginning that recall looks at.
+        index_batch: Messages embedded and written to Chroma at once. Embedded Chroma holds the
+            interpreter lock for a write, about 0.4 ms a vector: a larger batch is cheaper and
+            stalls an event loop for longer.
+        index_delay: Seconds that the worker lets messages gather before it indexes them.
+        exact_scan_limit: Up to so many vectors in reach, recall compares them all (exact, and faster
+            than a filtered search); beyond it asks Chroma.
+        chroma_collections: Collections that the users are spread over when a store is made.
+        embed_timeout: Seconds that recall waits for the query's embedding before it goes on without.
+        download_timeout: Seconds that fetching the default embedding model may take, all in all.
+        lease_seconds: Seconds after which the job of a process that vanished is given to another.
+        job_attempts: How often a job is tried before it becomes a dead letter.
+        job_backoff: Seconds before the second attempt; each further one waits twice as long.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="MEMLAYER_", frozen=True, extra="forbid")
+
+    max_tokens: int = Field(default=8000, ge=1)
+    recall_tokens: int = Field(default=600, ge=0)
+    recall_candidates: int = Field(default=50, ge=1)
+    recall_placement: Literal["user", "system"] = "user"
+    durability: Literal["full", "normal"] = "full"
+    busy_timeout: float = Field(default=30.0, gt=0)
+    message_bytes_limit: int = Field(default=64_000_000, ge=1)
+    indexed_characters: int = Field(default=20_000, ge=1)
+    index_batch: int = Field(default=32, ge=1, le=1000)
+    index_delay: float = Field(default=0.25, ge=0)
+    exact_scan_limit: int = Field(default=1000, ge=0)
+    chroma_collections: int = Field(default=16, ge=1, le=256)
+    embed_timeout: float = Field(default=10.0, gt=0)
+    download_timeout: float = Field(default=120.0, gt=0)
+    lease_seconds: float = Field(default=60.0, gt=0)
+    job_attempts: int = Field(default=8, ge=1)
+    job_backoff: float = Field(default=1.0, ge=0)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as problem:
+            said = "; ".join(
+                f"`{'.'.join(map(str, error['loc']))}`: {error['msg']} (got {error['input']!r})"
+                for error in problem.errors()
+            )
+            raise ConfigurationError(
+                f"settings cannot be used: {said}",
+                hint="Correct the named setting, or the MEMLAYER_ environment variable of that name.",
+            ) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """Return these settings with some of them changed, checked like new ones."""
+        return type(self)(**{**self.model_dump(), **changes})

@@ -1,0 +1,1 @@
+"""The only code that touches disks: the journal in SQL, the index in Chroma."""
