@@ -111,7 +111,9 @@ def step(flow: Coroutine[Any, Any, T]) -> T:
 def both(
     flow: Callable[Concatenate[S, Drive, P], Coroutine[Any, Any, T]],
 ) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
-    """Make a verb and its async twin from one flow: `add, aadd = both(_add)`.
+    """Make a verb and its async twin from one flow.
+
+    Used in a class as `add, aadd = both(_add)`.
 
     Args:
         flow: A method whose first argument after `self` is the drive.

@@ -14,6 +14,7 @@ from typing import Literal
 __all__ = [
     "EmbedderFallback",
     "Event",
+    "Health",
     "IndexDegraded",
     "IndexRebuilt",
     "IndexRecovered",
@@ -26,6 +27,8 @@ __all__ = [
 ]
 
 logger = logging.getLogger("memlayer")
+
+Source = Literal["index", "embedder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Indexed:
 class IndexDegraded:
     """Nearest-neighbour search is not to be had; recall goes on without it."""
 
-    source: Literal["index", "embedder"]
+    source: Source
     reason: str
 
 
@@ -59,7 +62,7 @@ class IndexDegraded:
 class IndexRecovered:
     """What `IndexDegraded` told of is over."""
 
-    source: Literal["index", "embedder"]
+    source: Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,7 @@ class JobDead:
 
 
 Event = (
-    Stored
-    | Indexed
-    | IndexDegraded
-    | IndexRecovered
-    | IndexRebuilt
-    | EmbedderFallback
-    | JobFailed
-    | JobDead
+    Stored | Indexed | IndexDegraded | IndexRecovered | IndexRebuilt | EmbedderFallback | JobFailed | JobDead
 )
 Listener = Callable[[Event], None]
 
@@ -146,3 +142,27 @@ class Switchboard:
                 listener(event)
             except Exception:
                 logger.exception("a listener of memlayer's events raised")
+
+
+class Health:
+    """Remembers what does not work at the moment, so that each failure is told once and its end too."""
+
+    def __init__(self, tell: Callable[[Event], None]) -> None:
+        self._tell = tell
+        self._down: dict[Source, str] = {}
+
+    def down(self, source: Source, reason: str) -> None:
+        """Note a failure."""
+        if source not in self._down:
+            self._down[source] = reason
+            self._tell(IndexDegraded(source, reason))
+
+    def up(self, source: Source) -> None:
+        """Note that it works."""
+        if self._down.pop(source, None) is not None:
+            self._tell(IndexRecovered(source))
+
+    @property
+    def complaints(self) -> dict[str, str]:
+        """What does not work, and why."""
+        return {source: reason for source, reason in self._down.items()}  # noqa: C416  (a wider type)

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
-from memlayer_core.events import Event
+from memlayer_core.events import Event, Health
 from memlayer_core.records.job import Backlog, Job, JobKind
 from memlayer_core.records.message import Entry, Message, Receipt, Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Layout, Overview, Session
-from memlayer_core.records.vector import Filing, Neighbour, Sample, Unindexed
+from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
 from memlayer_core.settings import Settings
 
-if TYPE_CHECKING:
-    from memlayer_core.records.vector import FloatVector
-
 __all__ = ["Draft", "Embedder", "Index", "Journal", "TokenCounter", "World"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,10 @@ class Draft:
 class Journal(Protocol):
     """The truth: messages and owed work in one database. Every method is one transaction."""
 
+    def at_once(self, work: Callable[[Journal], T]) -> T:
+        """Run several reads on one snapshot: `work` gets a journal that only reads."""
+        ...
+
     def append(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
         """Store messages at the end of a session, each with the job that indexes it.
 
@@ -65,20 +68,20 @@ class Journal(Protocol):
         """Return the sessions within reach, the last used first."""
         ...
 
-    def leading(self, scope: Scope) -> list[Entry]:
+    def leading(self, session: Session) -> list[Entry]:
         """Return the system messages at the beginning of a session."""
         ...
 
-    def tail(self, scope: Scope, before: int | None, limit: int) -> list[Entry]:
+    def tail(self, session: Session, before: int | None, limit: int) -> list[Entry]:
         """Return the last `limit` entries (before place `before`), newest first."""
         ...
 
-    def read(self, scope: Scope, seqs: Sequence[int]) -> list[Stored]:
+    def read(self, session: Session, seqs: Sequence[int]) -> list[Stored]:
         """Return those messages of a session, in their order; ones that are gone are left out."""
         ...
 
-    def history(self, scope: Scope, after: int, limit: int | None) -> list[Stored]:
-        """Return a session's messages from place `after` on, in their order."""
+    def history(self, session: Session, after: int, limit: int | None) -> list[Stored]:
+        """Return a session's messages behind place `after` (-1: all of them), in their order."""
         ...
 
     def clear(self, scope: Scope, now: datetime) -> int:
@@ -101,40 +104,54 @@ class Journal(Protocol):
         """Return how much lies within reach, and how its shard is shared."""
         ...
 
-    def lease(self, kinds: Sequence[JobKind], limit: int, owner: str, now: datetime) -> list[Job]:
-        """Take jobs that are due, until their lease runs out."""
+    def lease(
+        self, kinds: Sequence[JobKind], limit: int, owner: str, now: datetime, until: datetime
+    ) -> list[Job]:
+        """Take jobs that are due; they become due again at `until` unless they are done by then."""
         ...
 
-    def finish(self, jobs: Sequence[Job]) -> None:
-        """Strike jobs off: they are done."""
+    def finish(self, done: Sequence[Job]) -> None:
+        """Strike jobs off."""
         ...
 
-    def fail(self, jobs: Sequence[Job], error: str, due: datetime | None, now: datetime) -> None:
+    def fail(self, failed: Sequence[Job], error: str, due: datetime | None) -> None:
         """Give jobs back until `due`, or to the dead letters when it is None."""
         ...
 
-    def release(self, owner: str) -> None:
-        """Give back every job that `owner` holds: it is going away."""
+    def release(self, owner: str, now: datetime) -> None:
+        """Give back every job that `owner` holds, without counting the attempt: it is going away."""
+        ...
+
+    def revive(self, now: datetime) -> int:
+        """Give every dead letter a new start. Returns how many there were."""
         ...
 
     def backlog(self) -> Backlog:
         """Count the jobs."""
         ...
 
-    def unindexed(self, keys: Sequence[int], embedder: str) -> list[Unindexed]:
+    def unindexed(self, keys: Sequence[int]) -> list[Unindexed]:
         """Return what is to be indexed for those keys; deleted messages are left out."""
         ...
 
-    def file(self, filings: Sequence[Filing], embedder: str) -> None:
-        """Keep vectors. Filing one twice changes nothing."""
+    def file(self, given: Sequence[Filing]) -> None:
+        """Keep vectors of messages that still exist. Filing one twice changes nothing."""
+        ...
+
+    def present(self, keys: Sequence[int]) -> set[int]:
+        """Return those keys whose message exists."""
         ...
 
     def filings(self, shard: int | None, after: int, limit: int) -> list[Filing]:
-        """Return kept vectors in the order of their keys, of one shard or of all."""
+        """Return kept vectors with keys above `after`, in their order, of one shard or of all."""
         ...
 
     def samples(self, probes: int) -> list[Sample]:
-        """Return what each shard should hold, finished jobs only."""
+        """Return what each shard of an index should hold, with a few vectors of each."""
+        ...
+
+    def shard_of(self, namespace: str) -> int:
+        """Return the collection that a user belongs to."""
         ...
 
     def layout(self) -> Layout:
@@ -142,11 +159,15 @@ class Journal(Protocol):
         ...
 
     def settle(self, embedder: str, dimension: int) -> Layout:
-        """Record the embedder at its first use; the first one to do so wins."""
+        """Record the embedder where none is recorded; the first one to do so wins."""
         ...
 
-    def forget_vectors(self) -> None:
+    def forget_vectors(self, now: datetime) -> None:
         """Drop every vector and the embedder's name, and owe the indexing of every message."""
+        ...
+
+    def tidy(self) -> None:
+        """Do what the database wants done from time to time, off everybody's path."""
         ...
 
     def close(self) -> None:
@@ -256,14 +277,30 @@ class TokenCounter(Protocol):
 
 @dataclass(frozen=True)
 class World:
-    """Everything that a flow works with."""
+    """Everything that a flow works with.
+
+    Attributes:
+        journal: The truth.
+        index: The projection for nearest neighbours; None: the journal's vectors are compared one by one.
+        embedder: Makes vectors of texts.
+        tokens: Counts tokens.
+        settings: Every default.
+        tell: Hears what happened.
+        health: Remembers what does not work at the moment, so that it is told once.
+        wake: Tells the worker that there is work.
+        suspect: Tells the worker that a shard of the index is damaged.
+        now: The clock, in UTC.
+        new_id: Makes ids for messages that have none.
+    """
 
     journal: Journal
     index: Index | None
-    embedder: Callable[[], Embedder]
+    embedder: Embedder
     tokens: TokenCounter
     settings: Settings
     tell: Callable[[Event], None]
+    health: Health
     wake: Callable[[], None]
+    suspect: Callable[[int], None]
     now: Callable[[], datetime]
     new_id: Callable[[], str]

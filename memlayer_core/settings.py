@@ -38,11 +38,11 @@ class Settings(BaseSettings):
         exact_scan_limit: Up to so many vectors in reach, recall compares them all (exact, and faster
             than a filtered search); beyond it asks Chroma.
         chroma_collections: Collections that the users are spread over when a store is made.
-        embed_timeout: Seconds that recall waits for the query's embedding before it goes on without.
         download_timeout: Seconds that fetching the default embedding model may take, all in all.
         lease_seconds: Seconds after which the job of a process that vanished is given to another.
         job_attempts: How often a job is tried before it becomes a dead letter.
-        job_backoff: Seconds before the second attempt; each further one waits twice as long.
+        job_backoff: Seconds before the second attempt; each further one waits twice as long, ten minutes
+            at the most.
     """
 
     model_config = SettingsConfigDict(env_prefix="MEMLAYER_", frozen=True, extra="forbid")
@@ -59,10 +59,9 @@ class Settings(BaseSettings):
     index_delay: float = Field(default=0.25, ge=0)
     exact_scan_limit: int = Field(default=1000, ge=0)
     chroma_collections: int = Field(default=16, ge=1, le=256)
-    embed_timeout: float = Field(default=10.0, gt=0)
     download_timeout: float = Field(default=120.0, gt=0)
     lease_seconds: float = Field(default=60.0, gt=0)
-    job_attempts: int = Field(default=8, ge=1)
+    job_attempts: int = Field(default=12, ge=1)
     job_backoff: float = Field(default=1.0, ge=0)
 
     def __init__(self, **values: Any) -> None:

@@ -116,7 +116,7 @@ class Stored:
     """A message in the journal.
 
     Attributes:
-        key: One integer that orders all messages of a session: session number × 2³² + `seq`.
+        key: One integer that orders all messages of a session: session number * 2**32 + `seq`.
         scope: Whose it is, the session included.
         message: What went in, with `id` and `created_at` filled.
         tokens: What it costs, by the counter named in `counter`.
@@ -150,4 +150,3 @@ class Receipt:
     stored: int
     unchanged: int = 0
     replaced: int = 0
-

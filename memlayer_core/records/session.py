@@ -36,13 +36,13 @@ class Overview:
     """How much lies within reach of a search.
 
     Attributes:
-        messages: Messages of the user, in all sessions.
+        sessions: Sessions with messages; at most two are counted.
         vectors: Vectors of the user.
         shard: The collection that the user belongs to.
         alone: Whether no other user's vectors are in that collection.
     """
 
-    messages: int
+    sessions: int
     vectors: int
     shard: int
     alone: bool

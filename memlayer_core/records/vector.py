@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     FloatVector = NDArray[np.float32]
+else:
+    FloatVector = Any  # numpy is loaded where vectors are made, not where they are named
 
-__all__ = ["Filing", "Neighbour", "Sample", "Unindexed"]
+__all__ = ["Filing", "FloatVector", "Neighbour", "Sample", "Unindexed"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

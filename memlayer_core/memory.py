@@ -1,0 +1,574 @@
+"""The façade: a memory, and one conversation in it. Each verb has an async twin with an `a` in front."""
+
+from __future__ import annotations
+
+import os
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from memlayer_core import show
+from memlayer_core.drive import Drive, both
+from memlayer_core.errors import ConfigurationError, InvalidMessageError, StoreClosedError
+from memlayer_core.events import Health, Listener, Switchboard
+from memlayer_core.flows import index as index_flows
+from memlayer_core.flows.context import context as context_flow
+from memlayer_core.flows.recall import search as search_flow
+from memlayer_core.flows.remember import clear as clear_flow
+from memlayer_core.flows.remember import remember, rewrite
+from memlayer_core.records.context import Context, Hits
+from memlayer_core.records.job import Backlog
+from memlayer_core.records.message import Block, Message, Receipt, Role, ToolCall
+from memlayer_core.records.scope import Scope
+from memlayer_core.records.session import Session
+from memlayer_core.settings import Settings
+from memlayer_core.work import Worker
+
+if TYPE_CHECKING:
+    from memlayer_core.ports import Embedder, Index, Journal, TokenCounter, World
+
+__all__ = ["Chat", "Memory", "Status"]
+
+_inherited: list[object] = []
+"""What a forked child has from its parent: never used, and never closed either, for it is the parent's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a memory is doing.
+
+    Attributes:
+        store_id: A UUID, made with the store.
+        embedder: Identity of the embedder in use.
+        index: `"held"`: this process keeps Chroma up to date; `"elsewhere"`: another one does, or nobody
+            yet; `"none"`: the memory works without Chroma.
+        backlog: What background work is left.
+        complaints: What does not work at the moment, and why.
+    """
+
+    store_id: str
+    embedder: str
+    index: str
+    backlog: Backlog
+    complaints: Mapping[str, str]
+
+
+class Memory:
+    """A durable memory of any number of tenants, users and sessions.
+
+    Open one for an application and keep it: it is safe to use from threads, from any event loop, and by
+    several processes on one directory. Made by `open` or `in_memory`.
+    """
+
+    def __init__(self, opener: Callable[[Switchboard], _Live], *, survives_fork: bool) -> None:
+        self._switchboard = Switchboard()
+        self._opener = opener
+        self._survives_fork = survives_fork
+        self._closed = False
+        self._live = opener(self._switchboard)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        database_url: str | None = None,
+        chroma_url: str | None = None,
+        embedder: Any = "auto",
+        tokenizer: Any = "auto",
+        settings: Settings | None = None,
+        reembed: bool = False,
+    ) -> Memory:
+        """Open a memory, made if it is not there.
+
+        Args:
+            path: A directory, for the journal in SQLite and for Chroma's files. Several processes may
+                share it.
+            database_url: PostgreSQL for the journal, `"postgresql+psycopg://user@host/name"`.
+            chroma_url: A Chroma server, `"http://host:8000"`. Without it, Chroma's files are in `path`;
+                without `path` too, vectors are compared in the journal.
+            embedder: `"auto"` (MiniLM where it is at hand or can be downloaded, else hashing), `"minilm"`,
+                `"hashing"`, a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma embedding
+                function, or any callable of a list of texts.
+            tokenizer: `"auto"` (tiktoken where its tables are at hand, else an estimate), the name of a
+                model or an encoding, `"estimate"`, or any callable of a text.
+            settings: Everything else; `Settings()` reads the MEMLAYER_ environment variables.
+            reembed: If the store's vectors come from another embedder, drop them and embed everything
+                again in the background, instead of refusing.
+
+        Raises:
+            ConfigurationError: An argument cannot be used.
+            EmbedderMismatchError: The store's vectors come from another embedder.
+            NewerSchemaError: A newer memlayer wrote the store.
+            StoreUnavailableError: The database does not answer.
+        """
+        if path is None and database_url is None:
+            raise ConfigurationError(
+                "neither a directory nor a database was given",
+                hint='`Memory.open("./memory")`, `Memory.open(database_url=…)`, or `Memory.in_memory()`.',
+            )
+        directory = Path(path).expanduser().resolve() if path is not None else None
+        chosen = settings or Settings()
+
+        def opener(switchboard: Switchboard) -> _Live:
+            return _Live(
+                switchboard,
+                database=database_url if database_url is not None else directory,
+                directory=directory,
+                chroma_url=chroma_url,
+                embedder=embedder,
+                tokenizer=tokenizer,
+                settings=chosen,
+                reembed=reembed,
+            )
+
+        return cls(opener, survives_fork=True)
+
+    @classmethod
+    def in_memory(
+        cls, *, embedder: Any = "hashing", tokenizer: Any = "auto", settings: Settings | None = None
+    ) -> Memory:
+        """Open a memory that is gone when it is closed, for tests and notebooks.
+
+        It downloads nothing unless `embedder` says so, and needs no Chroma: vectors are compared exactly.
+        """
+        chosen = settings or Settings()
+
+        def opener(switchboard: Switchboard) -> _Live:
+            return _Live(
+                switchboard,
+                database=None,
+                directory=None,
+                chroma_url=None,
+                embedder=embedder,
+                tokenizer=tokenizer,
+                settings=chosen,
+                reembed=False,
+            )
+
+        return cls(opener, survives_fork=False)
+
+    def chat(
+        self,
+        *,
+        user_id: str,
+        session_id: str | None = None,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+    ) -> Chat:
+        """Return one conversation. Nothing is written before the first message.
+
+        Args:
+            user_id: Whose conversation it is; recall looks through all sessions of this user.
+            session_id: Which one; without it, a new one.
+            tenant_id: Users of different tenants are different users, whatever their ids.
+            agent_id: Recall then looks through the sessions with this agent alone.
+
+        Raises:
+            InvalidScopeError: An id is empty or cannot be stored.
+        """
+        return Chat(self, Scope(user_id, session_id or str(uuid.uuid4()), agent_id, tenant_id))
+
+    def chat_of(self, scope: Scope) -> Chat:
+        """Return the conversation that a scope names."""
+        return Chat(self, replace(scope, session_id=scope.session_id or str(uuid.uuid4())))
+
+    async def _search(
+        self,
+        drive: Drive,
+        query: str,
+        *,
+        user_id: str,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+        session_id: str | None = None,
+        k: int = 10,
+        token_limit: int | None = None,
+    ) -> Hits:
+        """Find what a user said or was told.
+
+        Args:
+            query: A question or words.
+            user_id: Whose memory is searched.
+            tenant_id: The user's tenant.
+            agent_id: Only sessions with this agent.
+            session_id: Only this session.
+            k: How many hits at the most.
+            token_limit: Tokens that the hits may cost together, each shown in one line.
+
+        Returns:
+            Hits, the best first.
+        """
+        reach = Scope(user_id, session_id, agent_id, tenant_id)
+        return await search_flow(self._world(), drive, reach, _text("query", query), k, token_limit)
+
+    search, asearch = both(_search)
+
+    async def _sessions(
+        self,
+        drive: Drive,
+        *,
+        user_id: str,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[Session]:
+        """Return a user's sessions, the last used first."""
+        reach = Scope(user_id, None, agent_id, tenant_id)
+        return await drive.call(self._world().journal.sessions, reach, limit, offset)
+
+    sessions, asessions = both(_sessions)
+
+    async def _flush(self, drive: Drive, timeout: float = 60.0) -> Backlog:  # noqa: ASYNC109
+        """Wait until no background work is owed.
+
+        Args:
+            timeout: Seconds to wait at the most.
+
+        Returns:
+            What is left: nothing queued, and how many jobs were given up.
+
+        Raises:
+            FlushTimeoutError: Work is still owed.
+        """
+        self._world()
+        return await drive.call(self._live.worker.flush, timeout)
+
+    flush, aflush = both(_flush)
+
+    async def _verify(self, drive: Drive) -> list[int]:
+        """Compare the index with the journal and build again what does not agree.
+
+        Returns:
+            The shards that were built again; none if all is well, or if another process holds the index.
+        """
+        world = self._world()
+        if world.index is None or not await drive.call(_hold, world.index):
+            return []
+        return await index_flows.adopt(world, drive, reason="it was verified")
+
+    verify, averify = both(_verify)
+
+    async def _reindex(self, drive: Drive) -> int:
+        """Build the whole index again from the journal's vectors; no model is asked.
+
+        Returns:
+            How many vectors were written; 0 if another process holds the index.
+        """
+        world = self._world()
+        if world.index is None or not await drive.call(_hold, world.index):
+            return 0
+        shards = range((await drive.call(world.journal.layout)).shards)
+        return await index_flows.rebuild(world, drive, shards, reason="it was asked for")
+
+    reindex, areindex = both(_reindex)
+
+    async def _retry_dead(self, drive: Drive) -> int:
+        """Give every dead letter of the background work a new start. Returns how many there were."""
+        world = self._world()
+        revived = await drive.call(world.journal.revive, world.now())
+        world.wake()
+        return revived
+
+    retry_dead, aretry_dead = both(_retry_dead)
+
+    async def _status(self, drive: Drive) -> Status:
+        """Tell how the memory is doing."""
+        world = self._world()
+        held = "none" if world.index is None else "held" if world.index.held else "elsewhere"
+        layout = await drive.call(world.journal.layout)
+        backlog = await drive.call(world.journal.backlog)
+        return Status(layout.store_id, world.embedder.identity, held, backlog, world.health.complaints)
+
+    status, astatus = both(_status)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with every event (see `memlayer_core.events`). Returns a function that ends it."""
+        return self._switchboard.listen(listener)
+
+    async def _close(self, drive: Drive) -> None:
+        """Finish the batch in hand and let go of everything. Owed work stays owed, for the next opening."""
+        if not self._closed:
+            self._closed = True
+            await drive.call(self._live.close)
+
+    close, aclose = both(_close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _world(self) -> World:
+        if self._closed:
+            raise StoreClosedError(
+                "this memory is closed", hint="Open it again with `Memory.open(…)`, or close it later."
+            )
+        if self._live.pid != os.getpid():
+            self._reopen()
+        return self._live.world
+
+    def _reopen(self) -> None:
+        """Open everything anew in a forked child: connections, locks and threads are the parent's."""
+        if not self._survives_fork:
+            raise StoreClosedError(
+                "a memory that lives in memory does not survive a fork",
+                hint="Use `Memory.open(directory)`, or make one in the child.",
+            )
+        _inherited.append(self._live)
+        self._live.disown()
+        self._live = self._opener(self._switchboard)
+
+
+class Chat:
+    """One conversation of a user. Made by `Memory.chat`; cheap, and holds no state of its own."""
+
+    def __init__(self, memory: Memory, scope: Scope) -> None:
+        assert scope.session_id is not None  # noqa: S101
+        self.memory = memory
+        self.scope = scope
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.scope.session_id or ""
+
+    @property
+    def user_id(self) -> str:
+        """The user's id."""
+        return self.scope.user_id
+
+    async def _add(
+        self,
+        drive: Drive,
+        role: Role,
+        content: str | Sequence[Block] = "",
+        *,
+        name: str | None = None,
+        id: str | None = None,  # noqa: A002  (the field's name in both frameworks)
+        created_at: datetime | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tool_calls: Iterable[ToolCall] = (),
+        tool_call_id: str | None = None,
+    ) -> Receipt:
+        """Store one message. Durable when it returns; no model is asked.
+
+        Args:
+            role: `"system"`, `"user"`, `"assistant"` or `"tool"`.
+            content: Text, or content blocks.
+            name: The speaker's name.
+            id: Unique in this session; adding it again changes nothing, or replaces the message.
+            created_at: When it was said, the present if left out; without a time zone taken as UTC.
+            metadata: Your own JSON, never shown to a model.
+            tool_calls: What the model asks tools to do.
+            tool_call_id: Which call a tool message answers.
+
+        Raises:
+            InvalidMessageError: It cannot be stored; nothing was written.
+        """
+        message = Message(
+            role,
+            content if isinstance(content, str) else _blocks(content),
+            id=id,
+            name=name,
+            tool_calls=tuple(tool_calls),
+            tool_call_id=tool_call_id,
+            created_at=created_at,
+            metadata=metadata if metadata is not None else {},
+        )
+        return await remember(self.memory._world(), drive, self.scope, [message])  # noqa: SLF001
+
+    add, aadd = both(_add)
+
+    async def _add_messages(self, drive: Drive, messages: Iterable[Message]) -> Receipt:
+        """Store messages in one transaction: all of them, or none.
+
+        Raises:
+            MessageTypeError: Something in it is no message.
+            InvalidMessageError: One of them cannot be stored.
+        """
+        return await remember(self.memory._world(), drive, self.scope, messages)  # noqa: SLF001
+
+    add_messages, aadd_messages = both(_add_messages)
+
+    async def _set_messages(self, drive: Drive, messages: Iterable[Message]) -> Receipt:
+        """Make the session exactly these messages, in one transaction; a common beginning is left as it is."""
+        return await rewrite(self.memory._world(), drive, self.scope, messages)  # noqa: SLF001
+
+    set_messages, aset_messages = both(_set_messages)
+
+    async def _history(self, drive: Drive) -> list[Message]:
+        """Return everything that was said in this session, as it went in."""
+        journal = self.memory._world().journal  # noqa: SLF001
+        session = await drive.call(journal.session, self.scope)
+        if session is None:
+            return []
+        stored = await drive.call(journal.history, session, -1, None)
+        return [item.message for item in stored]
+
+    history, ahistory = both(_history)
+
+    async def _context(
+        self, drive: Drive, query: str | None = None, *, token_limit: int | None = None
+    ) -> Context:
+        """Return what a model should be told: the newest turns, and older ones that bear on the query.
+
+        Args:
+            query: What to recall for; the newest user message if left out. It is not stored.
+            token_limit: Tokens of the whole; `Settings.max_tokens` (8000) if left out. Only a newest turn
+                that is larger by itself goes over it, and `reasons` say so.
+        """
+        asked = None if query is None else _text("query", query)
+        return await context_flow(self.memory._world(), drive, self.scope, asked, token_limit)  # noqa: SLF001
+
+    context, acontext = both(_context)
+
+    async def _clear(self, drive: Drive) -> int:
+        """Delete this session's messages, and what they can be found by. Returns how many."""
+        return await clear_flow(self.memory._world(), drive, self.scope)  # noqa: SLF001
+
+    clear, aclear = both(_clear)
+
+    def __repr__(self) -> str:
+        return f"Chat(user_id={self.scope.user_id!r}, session_id={self.scope.session_id!r})"
+
+    def _repr_html_(self) -> str:
+        journal = self.memory._world().journal  # noqa: SLF001
+        session = journal.session(self.scope)
+        if session is None:
+            return show.table(["who", "what"], [], caption=f"{self!r}: nothing said yet")
+        last = journal.read(session, [entry.seq for entry in journal.tail(session, None, 10)])
+        return show.table(
+            ["when", "who", "what"],
+            [[f"{s.message.created_at:%Y-%m-%d %H:%M}", s.message.speaker, s.message.text] for s in last],
+            caption=f"{self!r}: {session.messages} message(s), {session.tokens} tokens; the last {len(last)}",
+        )
+
+
+class _Live:
+    """What a memory has open, in the process that opened it."""
+
+    def __init__(
+        self,
+        switchboard: Switchboard,
+        *,
+        database: Path | str | None,
+        directory: Path | None,
+        chroma_url: str | None,
+        embedder: Any,
+        tokenizer: Any,
+        settings: Settings,
+        reembed: bool,
+    ) -> None:
+        from memlayer_core.models.embed import resolve_embedder  # noqa: PLC0415  (numpy, SQLAlchemy: a second)
+        from memlayer_core.models.tokens import token_counter  # noqa: PLC0415
+        from memlayer_core.ports import World  # noqa: PLC0415
+        from memlayer_core.stores.database import open_database  # noqa: PLC0415
+        from memlayer_core.stores.journal import SqlJournal  # noqa: PLC0415
+
+        self.pid = os.getpid()
+        counter: TokenCounter = token_counter(tokenizer)
+        journal: Journal = SqlJournal(open_database(database, settings), settings.chroma_collections)
+        try:
+            layout = journal.layout()
+            recorded = None if reembed and embedder != "auto" else layout.embedder
+            chosen: Embedder = resolve_embedder(
+                embedder, recorded=recorded, settings=settings, tell=switchboard.tell
+            )
+            if reembed and layout.embedder not in {None, chosen.identity}:
+                journal.forget_vectors(_now())
+            else:
+                index_flows.check_embedder(layout, chosen.identity)
+            index = _index(layout.store_id, layout.shards, directory, chroma_url)
+        except BaseException:
+            journal.close()
+            raise
+        self.worker = Worker(owner=f"{self.pid}-{uuid.uuid4().hex[:12]}")
+        self.world: World = World(
+            journal=journal,
+            index=index,
+            embedder=chosen,
+            tokens=counter,
+            settings=settings,
+            tell=switchboard.tell,
+            health=Health(switchboard.tell),
+            wake=self.worker.wake,
+            suspect=self.worker.suspect,
+            now=_now,
+            new_id=_new_id,
+        )
+        self._finalizer = weakref.finalize(self, _let_go, self.worker, index, journal, self.pid)
+        self.worker.employ(self.world)
+
+    def close(self) -> None:
+        """Let go of everything, once."""
+        self._finalizer()
+
+    def disown(self) -> None:
+        """Leave everything as it is: it belongs to the parent process."""
+        self._finalizer.detach()
+
+
+def _let_go(worker: Worker, index: Index | None, journal: Journal, pid: int) -> None:
+    if os.getpid() != pid:
+        return
+    worker.close()
+    if index is not None:
+        index.close()
+    journal.close()
+
+
+def _index(store_id: str, shards: int, directory: Path | None, chroma_url: str | None) -> Index | None:
+    from memlayer_core.stores.chroma import ChromaServer, EmbeddedChroma  # noqa: PLC0415
+
+    if chroma_url is not None:
+        return ChromaServer(chroma_url, store_id=store_id, shards=shards)
+    if directory is not None:
+        return EmbeddedChroma(directory / "chroma", store_id=store_id, shards=shards)
+    return None
+
+
+def _hold(index: Index) -> bool:
+    return index.held or index.acquire()
+
+
+def _blocks(content: object) -> tuple[Block, ...]:
+    if isinstance(content, bytes | Mapping) or not isinstance(content, Iterable):
+        raise InvalidMessageError(
+            f"`content` must be a string or a list of content blocks, got {type(content).__name__}",
+            hint='A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.',
+        )
+    return tuple(content)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidMessageError(
+            f"`{name}` must be a string, got {type(value).__name__}", hint=f"Pass `{name}` as text."
+        )
+    return value
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())

@@ -1,0 +1,332 @@
+"""all-MiniLM-L6-v2 by ONNX: Chroma's default model from Chroma's own cache folder, without its padding.
+
+Chroma's function pads every text to 256 tokens. This one sorts the texts by length and pads each batch to its
+longest only: the same vectors, many times as fast on messages of chat length (`benchmarks/embed_speed.py`).
+
+The model (79 MB) is fetched once, in `fetch`. Nothing that a fetch leaves behind when it is killed is ever taken
+for the model: the archive is checked against its digest, unpacked beside the target and moved into place file
+by file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memlayer_core.errors import EmbedderError
+
+if TYPE_CHECKING:
+    from memlayer_core.records.vector import FloatVector
+
+__all__ = ["ARCHIVE", "IDENTITY", "SHA256", "URL", "MiniLM", "at_hand", "fetch", "folder"]
+
+IDENTITY = "minilm-l6-v2"
+# Facts of Chroma's release of the model, as in its `ONNXMiniLM_L6_V2`.
+URL = "https://chroma-onnx-models.s3.amazonaws.com/all-MiniLM-L6-v2/onnx.tar.gz"
+SHA256 = "913d7300ceae3b2dbc2c50d1de4baacab4be7b9380491c27fab7418616a16ec3"
+ARCHIVE = "onnx.tar.gz"
+
+_NEEDED = ("model.onnx", "tokenizer.json")
+_FILES = (*_NEEDED, "config.json", "special_tokens_map.json", "tokenizer_config.json", "vocab.txt")
+_CONNECT_SECONDS = 5.0
+_TOKENS = 256  # what the model was trained with, and what Chroma cuts at
+# A text is cut here before it is split into tokens: 256 English tokens are about 1,200 characters, and a text
+# of megabytes would be held several times over.
+_CHARACTERS = 16_000
+_BATCH = 16  # measured: 8 to 16 are the fastest on one and on two cores, 64 takes a third longer
+_THREADS = 4  # more cores than these gain little on texts this short, and an application has other work
+
+
+def folder() -> Path:
+    """Return the folder that Chroma keeps the model in, for the home directory of this moment.
+
+    Raises:
+        RuntimeError: There is no home directory.
+    """
+    return Path.home() / ".cache" / "chroma" / "onnx_models" / "all-MiniLM-L6-v2" / "onnx"
+
+
+def at_hand(where: Path) -> bool:
+    """Tell whether the model's files are in a folder. Looks at names only."""
+    return all((where / name).is_file() for name in _NEEDED)
+
+
+def fetch(where: Path, *, seconds: float, url: str = URL, sha256: str = SHA256) -> None:
+    """Put the model into a folder, showing a progress bar. One process does it, others wait for that one.
+
+    An archive that Chroma (or a person) has put beside the folder is used instead of the network.
+
+    Args:
+        where: The folder; `folder()`.
+        seconds: How long it may take, waiting for other processes included.
+        url: Where the archive is.
+        sha256: Hexadecimal digest of the archive.
+
+    Raises:
+        OSError: It cannot be had: no network, too slow, a wrong digest, no space.
+        Exception: Whatever else the network or the disk raised.
+    """
+    from filelock import FileLock  # noqa: PLC0415  (only this once)
+
+    deadline = time.monotonic() + seconds
+    where.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(where.parent / "memlayer.lock", timeout=seconds):
+        if at_hand(where):
+            return
+        with tempfile.TemporaryDirectory(dir=where.parent, ignore_cleanup_errors=True) as temporary:
+            archive = where.parent / ARCHIVE
+            if not (archive.is_file() and _digest(archive) == sha256):
+                archive = Path(temporary, ARCHIVE)
+                _download(url, archive, deadline)
+                if (found := _digest(archive)) != sha256:
+                    raise OSError(f"the archive's SHA-256 is {found}, not {sha256}: damaged or tampered with")
+            _unpack(archive, Path(temporary), where)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _Transfer:
+    """What the thread that reads from the network and the one that waits for it tell each other."""
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        self.received = 0
+        self.connected = threading.Event()
+        self.over = threading.Event()
+        self.abandoned = threading.Event()
+        self.problem: Exception | None = None
+
+    def run(self, url: str, into: Path) -> None:
+        import httpx  # noqa: PLC0415  (only this once)
+
+        try:
+            limits = httpx.Timeout(15.0, connect=_CONNECT_SECONDS)
+            with (
+                httpx.stream("GET", url, timeout=limits, follow_redirects=True) as answer,
+                into.open("wb") as file,
+            ):
+                self.connected.set()
+                answer.raise_for_status()
+                length = answer.headers.get("content-length", "")
+                self.total = int(length) if length.isdigit() else None
+                for piece in answer.iter_raw():
+                    if self.abandoned.is_set():
+                        return
+                    self.received += file.write(piece)
+        except Exception as problem:  # noqa: BLE001  (handed to the waiting thread)
+            self.problem = problem
+        finally:
+            self.over.set()
+
+
+def _download(url: str, into: Path, deadline: float) -> None:
+    """Fetch an archive in a thread of its own, as looking up a name cannot be given a time limit."""
+    from tqdm import tqdm  # noqa: PLC0415  (only this once)
+
+    transfer = _Transfer()
+    threading.Thread(target=transfer.run, args=(url, into), name="memlayer-fetch", daemon=True).start()
+    # Twice the limit of one address: names often have two, and the first may be unreachable.
+    connect_by = time.monotonic() + 2 * _CONNECT_SECONDS
+    try:
+        with tqdm(desc="Fetching all-MiniLM-L6-v2, once", unit="B", unit_scale=True, mininterval=0.5) as bar:
+            while not transfer.over.wait(0.05):
+                bar.total = transfer.total
+                bar.update(transfer.received - bar.n)
+                now = time.monotonic()
+                if now > deadline:
+                    raise TimeoutError(f"not fetched in time; {transfer.received} bytes came")
+                if now > connect_by and not transfer.connected.is_set():
+                    raise TimeoutError("the server does not answer")
+            bar.total = transfer.total
+            bar.update(transfer.received - bar.n)
+    finally:
+        transfer.abandoned.set()
+    if transfer.problem is not None:
+        raise transfer.problem
+
+
+def _unpack(archive: Path, temporary: Path, where: Path) -> None:
+    """Take the model's files, and nothing else, out of an archive. Each appears whole or not at all."""
+    with tarfile.open(archive, "r:gz") as tar:
+        for member in tar:
+            name = PurePosixPath(member.name).name
+            content = tar.extractfile(member) if member.isfile() and name in _FILES else None
+            if content is not None:
+                with content, (temporary / name).open("wb") as file:
+                    shutil.copyfileobj(content, file)
+    if not at_hand(temporary):
+        raise OSError(f"the archive lacks {' or '.join(_NEEDED)}")
+    where.mkdir(parents=True, exist_ok=True)
+    for name in reversed(_FILES):  # the needed ones last: until then the model counts as absent
+        with suppress(FileNotFoundError):
+            (temporary / name).replace(where / name)
+
+
+class _Model:
+    """A loaded model: the tokenizer and the network. Both may be used by several threads at once."""
+
+    def __init__(self, where: Path) -> None:
+        from tokenizers import Tokenizer  # noqa: PLC0415  (half a second that only a first embedding pays)
+
+        runtime = _runtime()
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3
+        # A number, since the default pins threads to cores, the same ones in every process.
+        options.intra_op_num_threads = min(_THREADS, os.cpu_count() or 1)
+        # Idle threads would keep their cores busy for a while after every text.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = runtime.InferenceSession(
+            str(where / "model.onnx"), options, providers=["CPUExecutionProvider"]
+        )
+        self._tokenizer = Tokenizer.from_file(str(where / "tokenizer.json"))
+        self._tokenizer.enable_truncation(max_length=_TOKENS)
+        self._tokenizer.no_padding()
+
+    def tokens(self, text: str) -> list[int]:
+        """Return a text's token numbers, 2 to 256 of them. One at a time: batches start threads."""
+        ids: list[int] = self._tokenizer.encode(_cut(text)).ids
+        return ids
+
+    def vectors(self, batch: Sequence[list[int]]) -> FloatVector:
+        """Return the unit vectors of tokenised texts, float32, shape (texts, 384)."""
+        shape = len(batch), max(map(len, batch))
+        ids, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        for row, tokens in enumerate(batch):
+            ids[row, : len(tokens)] = tokens
+            mask[row, : len(tokens)] = 1
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        states = self._session.run(None, inputs)[0]
+        # The length of the sum and of the mean point the same way: normalising needs no division by tokens.
+        pooled = np.matmul(mask[:, None, :].astype(np.float32), states)[:, 0, :]
+        unit: FloatVector = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+        return unit.astype(np.float32, copy=False)
+
+
+def _runtime() -> Any:
+    """Import onnxruntime with its telemetry off, unless the environment says something about it.
+
+    Since 1.29 its Linux and macOS builds report models and devices to their maker, from a thread that starts
+    with the import and that a forked child hangs on at its exit. The variable is read at the import only.
+    """
+    name = "ORT_DISABLE_TELEMETRY"
+    unsaid = name not in os.environ
+    if unsaid:
+        os.environ[name] = "1"
+    try:
+        import onnxruntime  # noqa: PLC0415  (a fifth of a second that only a first embedding pays)
+    finally:
+        if unsaid:
+            os.environ.pop(name, None)
+    return onnxruntime
+
+
+def _cut(text: str) -> str:
+    """Return the beginning of a text, without the white space that would be all of it, and encodable."""
+    if len(text) > _CHARACTERS:
+        text = " ".join(text[: 4 * _CHARACTERS].split())[:_CHARACTERS]
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+_loading = threading.Lock()
+_models: dict[Path, _Model] = {}
+_left_behind: list[dict[Path, _Model]] = []
+
+
+def _start_afresh() -> None:
+    """Let a forked child load its own model: the parent's threads, and perhaps a held lock, are not there.
+
+    The parent's model is kept but never used, as destroying it would wait for its threads.
+    """
+    global _loading, _models  # noqa: PLW0603  (one model a process is the purpose)
+    _left_behind.append(_models)
+    _loading, _models = threading.Lock(), {}
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_afresh)
+
+
+def _loaded(where: Path) -> _Model:
+    found = _models.get(where)
+    if found is not None:
+        return found
+    with _loading:
+        if where not in _models:
+            try:
+                _models[where] = _Model(where)
+            except Exception as problem:
+                raise EmbedderError(
+                    f"MiniLM in {where} cannot be loaded: {type(problem).__name__}: {problem}",
+                    hint='Delete that folder so that it is fetched again, or use `embedder="hashing"`.',
+                ) from problem
+        return _models[where]
+
+
+class MiniLM:
+    """Embeds texts by meaning: 384 dimensions, the first 256 tokens of a text.
+
+    The model is loaded with the first text, once per process. Safe to share between threads and across a fork.
+
+    Args:
+        where: The folder with the model's files.
+
+    Attributes:
+        identity: `"minilm-l6-v2"`.
+    """
+
+    identity = IDENTITY
+
+    def __init__(self, where: Path) -> None:
+        self._where = where
+
+    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Return one unit vector a text: float32, shape (384,).
+
+        Raises:
+            EmbedderError: The model's files are gone, damaged or not to be run here.
+        """
+        if not texts:
+            return []
+        model = _loaded(self._where)
+        tokens = [model.tokens(text) for text in texts]
+        order = sorted(range(len(texts)), key=lambda place: len(tokens[place]))
+        vectors: list[FloatVector] = [np.empty(0, dtype=np.float32)] * len(texts)
+        for start in range(0, len(order), _BATCH):
+            places = order[start : start + _BATCH]
+            try:
+                made = model.vectors([tokens[place] for place in places])
+            except Exception as problem:
+                raise EmbedderError(
+                    f"MiniLM in {self._where} failed: {type(problem).__name__}: {problem}",
+                    hint='Delete that folder so that it is fetched again, or use `embedder="hashing"`.',
+                ) from problem
+            for place, vector in zip(places, made, strict=True):
+                vectors[place] = vector.copy()  # not a view that keeps the batch in memory
+        return vectors
+
+    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Do the same in a worker thread, loading the model included."""
+        return await asyncio.to_thread(self.embed, texts)
+
+    def embed_query(self, text: str) -> FloatVector:
+        """Return the vector of a question: the model makes no difference."""
+        return self.embed([text])[0]
+
+    async def aembed_query(self, text: str) -> FloatVector:
+        """Do the same in a worker thread."""
+        return await asyncio.to_thread(self.embed_query, text)

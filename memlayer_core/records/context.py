@@ -1,0 +1,206 @@
+"""What a model is told, piece by piece, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal, TypeVar
+
+from memlayer_core import show
+from memlayer_core.records.message import Message
+
+__all__ = ["Context", "Hit", "Hits", "Piece", "PieceKind", "Reason"]
+
+T = TypeVar("T")
+PieceKind = Literal["system", "summary", "recall", "window"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something is there, or is not.
+
+    Attributes:
+        code: A stable word to test for, such as `"newest_turn_over_limit"`.
+        text: The same for a person.
+    """
+
+    code: str
+    text: str
+
+    def __str__(self) -> str:
+        """Return the text for a person."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A message that a search found.
+
+    Attributes:
+        text: What was said.
+        score: Larger is better; comparable within one search only.
+        kind: What was found; `"message"` for now.
+        message_ids: The messages it comes from.
+        session_id: Where it was said.
+        speaker: Who said it: the name, else the role.
+        created_at: When it was said.
+        tokens: What it costs to show.
+        reasons: What each source of the search gave.
+    """
+
+    text: str
+    score: float
+    kind: Literal["message"]
+    message_ids: tuple[str, ...]
+    session_id: str
+    speaker: str
+    created_at: datetime
+    tokens: int
+    reasons: tuple[Reason, ...]
+
+
+class Hits(tuple[Hit, ...]):
+    """Hits, the best first. A tuple that Jupyter shows as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return show.table(
+            ["score", "when", "who", "what", "why"],
+            [
+                [
+                    f"{hit.score:.3f}",
+                    f"{hit.created_at:%Y-%m-%d}",
+                    hit.speaker,
+                    hit.text,
+                    "; ".join(map(str, hit.reasons)),
+                ]
+                for hit in self
+            ],
+            caption=f"{len(self)} hit(s)",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One part of a context.
+
+    Attributes:
+        kind: `"system"`, `"summary"`, `"recall"` or `"window"`.
+        text: What is shown.
+        tokens: What it costs.
+        message_ids: The messages it comes from.
+        created_at: When it was said.
+        speaker: Who said it.
+        reasons: Why it is there.
+    """
+
+    kind: PieceKind
+    text: str
+    tokens: int
+    message_ids: tuple[str, ...]
+    created_at: datetime | None
+    speaker: str
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a model is told for one call.
+
+    Attributes:
+        system: Leading system messages, as they were stored.
+        summary: What turns before the window said, in short; None while there is no summary.
+        window: The newest turns, as they were stored.
+        recall: Older turns that bear on the query, rendered as one block of text; empty if there are none.
+        placement: `"user"`: the recall stands in front of the newest user message of the window, inside
+            it. `"system"`: it is appended to the last leading system message.
+        pieces: Every part with its cost and the reasons for it.
+        tokens: What everything costs together.
+        token_limit: What it was allowed to cost.
+        reasons: What holds for the whole: what was left out, what degraded.
+    """
+
+    system: tuple[Message, ...]
+    summary: Message | None
+    window: tuple[Message, ...]
+    recall: str
+    placement: Literal["user", "system"]
+    pieces: tuple[Piece, ...]
+    tokens: int
+    token_limit: int
+    reasons: tuple[Reason, ...]
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages to send to a model, in their order, the recalled text in its place."""
+        return tuple(
+            self.compose(
+                convert=lambda message: message,
+                put_before=_put_before,
+                put_after=_put_after,
+                create=Message,
+            )
+        )
+
+    def compose(
+        self,
+        *,
+        convert: Callable[[Message], T],
+        put_before: Callable[[T, str], T],
+        put_after: Callable[[T, str], T],
+        create: Callable[[Literal["system", "user"], str], T],
+    ) -> list[T]:
+        """Compose the messages to send, in a framework's own type.
+
+        Args:
+            convert: Makes the framework's message of a stored one.
+            put_before: Returns a copy of a message with text in front of its own.
+            put_after: Returns a copy of a message with text behind its own.
+            create: Makes a message of a role and a text.
+        """
+        composed = [convert(message) for message in self.system]
+        if self.summary is not None:
+            composed.append(convert(self.summary))
+        if self.recall and self.placement == "system":
+            if composed:
+                composed[-1] = put_after(composed[-1], self.recall)
+            else:
+                composed.append(create("system", self.recall))
+        asked = max((at for at, message in enumerate(self.window) if message.role == "user"), default=None)
+        beside = self.recall if self.placement == "user" else ""
+        if beside and asked is None:
+            composed.append(create("user", beside))
+        for at, message in enumerate(self.window):
+            made = convert(message)
+            composed.append(put_before(made, beside) if beside and at == asked else made)
+        return composed
+
+    def _repr_html_(self) -> str:
+        head = show.bar(self.tokens, self.token_limit, "tokens")
+        notes = "; ".join(map(str, self.reasons))
+        rows: list[list[str | show.Bar]] = [
+            [
+                piece.kind,
+                f"{piece.created_at:%Y-%m-%d}" if piece.created_at else "",
+                piece.speaker,
+                piece.text,
+                show.Bar(piece.tokens, self.token_limit),
+                "; ".join(map(str, piece.reasons)),
+            ]
+            for piece in self.pieces
+        ]
+        return head + show.table(["part", "when", "who", "what", "tokens", "why"], rows, caption=notes)
+
+
+def _put_before(message: Message, text: str) -> Message:
+    if isinstance(message.content, str):
+        return replace(message, content=f"{text}\n\n{message.content}", raw=None)
+    return replace(message, content=({"type": "text", "text": text}, *message.content), raw=None)
+
+
+def _put_after(message: Message, text: str) -> Message:
+    if isinstance(message.content, str):
+        return replace(message, content=f"{message.content}\n\n{text}", raw=None)
+    return replace(message, content=(*message.content, {"type": "text", "text": text}), raw=None)

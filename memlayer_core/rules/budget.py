@@ -1,0 +1,35 @@
+"""Decides how a token limit is shared, and which recalled turns fit their part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["LEAST", "pack", "recall_share"]
+
+LEAST = 8
+"""Tokens that the shortest recalled turn costs: a date, a name and a word."""
+
+
+def recall_share(token_limit: int, recall_tokens: int) -> int:
+    """Return the tokens that recalled turns may take: at most a quarter, the present talk comes first."""
+    return min(recall_tokens, token_limit // 4)
+
+
+def pack(costs: Iterable[int], room: int) -> list[int]:
+    """Choose what fits, the best first; what is too large is passed over for something smaller.
+
+    Args:
+        costs: Tokens of each candidate, in the order of their worth; asked for one by one, as far as needed.
+        room: Tokens to spend.
+
+    Returns:
+        The places in `costs` that fit, in the order of their worth.
+    """
+    chosen: list[int] = []
+    for place, cost in enumerate(costs):
+        if cost <= room:
+            chosen.append(place)
+            room -= cost
+        if room < LEAST:
+            break
+    return chosen

@@ -1,0 +1,202 @@
+"""Decides whether a message can be stored, before anything is written."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
+from memlayer_core.records.message import ROLES, Message, ToolCall
+
+__all__ = ["at_least_one", "checked", "checked_all", "encoded"]
+
+
+def checked_all(messages: object, *, bytes_limit: int) -> list[Message]:
+    """Check a batch of messages and return it as a list.
+
+    Args:
+        messages: An iterable of `Message`.
+        bytes_limit: UTF-8 bytes that one message may have, all its fields together.
+
+    Raises:
+        MessageTypeError: It is a bare string, no iterable, or holds something that is no `Message`.
+        InvalidMessageError: One of them cannot be stored.
+    """
+    if isinstance(messages, str | bytes | Message | Mapping) or not isinstance(messages, Iterable):
+        raise MessageTypeError(
+            f"expected a list of messages, got {type(messages).__name__}",
+            hint="Wrap a single message in a list, or use `chat.add(role, text)`.",
+        )
+    batch = [checked(message, bytes_limit=bytes_limit) for message in messages]
+    seen: set[str] = set()
+    for message in batch:
+        if message.id is not None and message.id in seen:
+            raise InvalidMessageError(
+                f"two messages of one batch have the id {message.id!r}",
+                hint="An id names one message of a session: leave `id` out, or make it unique.",
+            )
+        if message.id is not None:
+            seen.add(message.id)
+    return batch
+
+
+def checked(message: object, *, bytes_limit: int) -> Message:
+    """Check one message and return it with its time in UTC.
+
+    Raises:
+        MessageTypeError: It is no `Message`.
+        InvalidMessageError: A field of it cannot be stored.
+    """
+    if not isinstance(message, Message):
+        raise MessageTypeError(
+            f"expected a memlayer `Message`, got {type(message).__name__}: {message!r:.80}",
+            hint='Build one with `Message("user", "…")`, or use `chat.add("user", "…")`.',
+        )
+    if message.role not in ROLES:
+        raise InvalidMessageError(
+            f"unknown role {message.role!r}", hint=f"Use one of {', '.join(map(repr, ROLES))}."
+        )
+    _check_content(message.content)
+    for name in ("id", "name", "tool_call_id"):
+        value = getattr(message, name)
+        if value is not None:
+            _check_identifier(name, value)
+    for call in message.tool_calls:
+        if not isinstance(call, ToolCall) or not isinstance(call.arguments, str):
+            raise InvalidMessageError(
+                f"`tool_calls` holds {call!r:.80}",
+                hint="Give `ToolCall(id, name, arguments)` with the arguments as JSON text.",
+            )
+    if not isinstance(message.metadata, Mapping):
+        raise InvalidMessageError(
+            f"`metadata` must be a mapping, got {type(message.metadata).__name__}",
+            hint="Pass a dict of JSON values.",
+        )
+    _check_json("metadata", message.metadata)
+    size = len(encoded(message).encode("utf-8", "surrogatepass"))
+    if size > bytes_limit:
+        raise InvalidMessageError(
+            f"a message of {size:,} bytes is larger than the limit of {bytes_limit:,}",
+            hint="Store large files elsewhere and keep a reference, or raise `Settings.message_bytes_limit`.",
+        )
+    return replace(message, created_at=_in_utc(message.created_at))
+
+
+def encoded(message: Message) -> str:
+    """Return a message as JSON text without its id and time: equal messages give equal texts.
+
+    Raises:
+        InvalidMessageError: A field is no JSON.
+    """
+    content = message.content if isinstance(message.content, str) else [dict(b) for b in message.content]
+    fields: dict[str, Any] = {"role": message.role, "content": content}
+    if message.name is not None:
+        fields["name"] = message.name
+    if message.tool_calls:
+        fields["tool_calls"] = [[call.id, call.name, call.arguments] for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        fields["tool_call_id"] = message.tool_call_id
+    if message.metadata:
+        fields["metadata"] = dict(message.metadata)
+    if message.raw is not None:
+        fields["raw"] = [message.raw.framework, message.raw.version, dict(message.raw.dump)]
+    try:
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidMessageError(
+            f"a message cannot be written as JSON: {problem}",
+            hint="Content blocks and dumps hold JSON values only: encode bytes, dates and objects first.",
+        ) from problem
+
+
+def at_least_one(name: str, value: object) -> None:
+    """Check a limit that is given for one call.
+
+    Raises:
+        InvalidLimitError: It is no whole number, or below one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidLimitError(
+            f"`{name}` must be a whole number of at least 1, got {value!r}",
+            hint=f"Leave `{name}` out for the default of `Settings`, or pass a larger number.",
+        )
+
+
+def _check_content(content: object) -> None:
+    if isinstance(content, str):
+        return
+    if not isinstance(content, tuple) or not all(
+        isinstance(block, Mapping) and isinstance(block.get("type"), str) for block in content
+    ):
+        raise InvalidMessageError(
+            f"`content` must be a string or a tuple of content blocks, got {content!r:.80}",
+            hint='A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.',
+        )
+    _check_json("content", content)
+
+
+def _check_identifier(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise InvalidMessageError(
+            f"`{name}` must be a non-empty string without NUL characters, got {value!r}",
+            hint=f"Leave `{name}` out, or pass a plain string.",
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessageError(
+            f"`{name}` holds a lone surrogate, which no database can store: {value!r}",
+            hint=f"Replace the broken characters of `{name}`.",
+        ) from None
+
+
+def _check_json(name: str, value: object) -> None:
+    """Refuse what JSON would lose or change: NaN, objects, keys that are no strings."""
+    match value:
+        case None | bool() | int() | str():
+            return
+        case float():
+            if not math.isfinite(value):
+                raise InvalidMessageError(
+                    f"`{name}` holds {value!r}, which JSON does not have",
+                    hint="Use None or a string for a number that is missing or infinite.",
+                )
+        case Mapping():
+            for key, inner in value.items():
+                if not isinstance(key, str):
+                    raise InvalidMessageError(
+                        f"`{name}` has the key {key!r}, which JSON would turn into a string",
+                        hint="Use string keys.",
+                    )
+                _check_json(f"{name}.{key}", inner)
+        case list() | tuple():
+            for inner in value:
+                _check_json(name, inner)
+        case _:
+            raise InvalidMessageError(
+                f"`{name}` holds {type(value).__name__} {value!r:.80}, which is no JSON",
+                hint="Keep strings, numbers, booleans, None, lists and dicts; encode anything else first.",
+            )
+
+
+def _in_utc(moment: datetime | None) -> datetime | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
+        raise InvalidMessageError(
+            f"`created_at` must be a datetime, got {moment!r}",
+            hint="Parse it first, for example with `datetime.fromisoformat(…)`.",
+        )
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidMessageError(
+            f"`created_at` {moment!r} lies outside of what a UTC time can be",
+            hint="Use a date between the years 1 and 9999.",
+        ) from None

@@ -1,0 +1,51 @@
+"""Decides the order of what recall found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memlayer_core.records.context import Reason
+from memlayer_core.records.vector import Neighbour
+
+__all__ = ["RRF_K", "Ranked", "fuse"]
+
+RRF_K = 10
+"""How flat the ranks of one source are weighed: 1 / (k + rank). The usual 60 lets a poor source vote as
+loud as a good one; 10 found more in every comparison we ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A message and what the sources say of it.
+
+    Attributes:
+        key: Key of the message.
+        score: Sum over the sources; larger is better.
+        reasons: Rank and score by each source that found it.
+    """
+
+    key: int
+    score: float
+    reasons: tuple[Reason, ...]
+
+
+def fuse(sources: Mapping[str, Sequence[Neighbour]]) -> list[Ranked]:
+    """Fuse the lists of several sources by reciprocal ranks, the best first.
+
+    Only ranks count, because scores of different sources have no common scale; a source that is missing
+    leaves the order of the others as it is.
+
+    Args:
+        sources: Name of a source, and what it found, the best first.
+    """
+    scores: dict[int, float] = {}
+    reasons: dict[int, list[Reason]] = {}
+    for name, found in sources.items():
+        for rank, neighbour in enumerate(found, start=1):
+            scores[neighbour.key] = scores.get(neighbour.key, 0.0) + 1 / (RRF_K + rank)
+            reasons.setdefault(neighbour.key, []).append(
+                Reason(name, f"{name} rank {rank} ({neighbour.similarity:.2f})")
+            )
+    order = sorted(scores, key=lambda key: (-scores[key], -key))
+    return [Ranked(key, scores[key], tuple(reasons[key])) for key in order]

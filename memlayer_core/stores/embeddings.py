@@ -1,0 +1,272 @@
+"""Vectors in SQL: kept so that Chroma can be built again without a model, and compared one by one at need."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from sqlalchemy import (
+    Connection,
+    Text,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from memlayer_core.records.scope import Scope
+from memlayer_core.records.session import Layout, Overview
+from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
+from memlayer_core.stores.conversation import chunks, within
+from memlayer_core.stores.rows import session_of, to_micros
+from memlayer_core.stores.schema import jobs, messages, meta, namespaces, sessions, vectors
+
+__all__ = [
+    "file",
+    "filings",
+    "forget",
+    "layout",
+    "overview",
+    "present",
+    "samples",
+    "scan",
+    "settle",
+    "unindexed",
+]
+
+_SESSION_OF = sessions.c.number == session_of(messages.c.key)
+
+_NAMESPACE = select(namespaces.c.shard, namespaces.c.vectors).where(namespaces.c.namespace == bindparam("of"))
+_USED = (
+    select(sessions.c.number)
+    .where(
+        sessions.c.namespace == bindparam("of"),
+        sessions.c.messages > 0,
+        or_(bindparam("agent", type_=Text).is_(None), sessions.c.agent_id == bindparam("agent")),
+        or_(bindparam("lane", type_=Text).is_(None), sessions.c.lane == bindparam("lane")),
+    )
+    .limit(2)
+)
+_OTHERS = (
+    select(literal(1))
+    .where(
+        namespaces.c.shard == bindparam("on"),
+        namespaces.c.vectors > 0,
+        namespaces.c.namespace != bindparam("of"),
+    )
+    .limit(1)
+)
+
+
+def unindexed(connection: Connection, keys: Sequence[int]) -> list[Unindexed]:
+    """Return what those messages are found by, with the vector that their text has already."""
+    found: list[Unindexed] = []
+    for some in chunks(keys):
+        rows = connection.execute(
+            select(
+                messages.c.key,
+                messages.c.text,
+                sessions.c.user_id,
+                sessions.c.session_id,
+                sessions.c.agent_id,
+                sessions.c.tenant_id,
+                namespaces.c.shard,
+                vectors.c.text_hash,
+                vectors.c.vector,
+            )
+            .join(sessions, _SESSION_OF)
+            .join(namespaces, namespaces.c.namespace == sessions.c.namespace)
+            .outerjoin(vectors, vectors.c.key == messages.c.key)
+            .where(messages.c.key.in_(some), messages.c.role != "system")
+            .order_by(messages.c.key)
+        )
+        for row in rows:
+            now = _text_hash(row.text)
+            kept = _array(row.vector) if row.text_hash == now else None
+            found.append(Unindexed(row.key, row.shard, _lanes(row), row.text, now, kept))
+    return found
+
+
+def file(connection: Connection, given: Sequence[Filing]) -> None:
+    """Keep vectors of messages that still exist."""
+    still = present(connection, [filing.key for filing in given])
+    kept = [filing for filing in given if filing.key in still]
+    if not kept:
+        return
+    old: set[int] = set()
+    for some in chunks([filing.key for filing in kept]):
+        old.update(connection.scalars(select(vectors.c.key).where(vectors.c.key.in_(some))))
+        connection.execute(delete(vectors).where(vectors.c.key.in_(some)))
+    connection.execute(
+        insert(vectors),
+        [
+            {
+                "key": filing.key,
+                "namespace": filing.lanes[0][1:],
+                "shard": filing.shard,
+                "text_hash": filing.text_hash,
+                "vector": np.ascontiguousarray(filing.vector, dtype="<f4").tobytes(),
+            }
+            for filing in kept
+        ],
+    )
+    more = Counter(filing.lanes[0][1:] for filing in kept if filing.key not in old)
+    for namespace, number in sorted(more.items()):
+        connection.execute(
+            update(namespaces)
+            .where(namespaces.c.namespace == namespace)
+            .values(vectors=namespaces.c.vectors + number)
+        )
+
+
+def present(connection: Connection, keys: Sequence[int]) -> set[int]:
+    """Return those keys whose message exists."""
+    found: set[int] = set()
+    for some in chunks(keys):
+        found.update(connection.scalars(select(messages.c.key).where(messages.c.key.in_(some))))
+    return found
+
+
+def filings(connection: Connection, shard: int | None, after: int, limit: int) -> list[Filing]:
+    """Return kept vectors in the order of their keys."""
+    query = (
+        select(
+            vectors,
+            sessions.c.user_id,
+            sessions.c.session_id,
+            sessions.c.agent_id,
+            sessions.c.tenant_id,
+        )
+        .join(sessions, sessions.c.number == session_of(vectors.c.key))
+        .where(vectors.c.key > after)
+        .order_by(vectors.c.key)
+        .limit(limit)
+    )
+    if shard is not None:
+        query = query.where(vectors.c.shard == shard)
+    return [
+        Filing(row.key, row.shard, _lanes(row), _array(row.vector), row.text_hash)
+        for row in connection.execute(query)
+    ]
+
+
+def samples(connection: Connection, shards: int, probes: int) -> list[Sample]:
+    """Return what each shard of an index should hold: the vectors whose job is done."""
+    waits = exists().where(jobs.c.subject == vectors.c.key, jobs.c.kind == "index")
+    counted = {
+        row.shard: row.number
+        for row in connection.execute(
+            select(vectors.c.shard, func.count().label("number")).where(~waits).group_by(vectors.c.shard)
+        )
+    }
+    found: list[Sample] = []
+    for shard in range(shards):
+        some: list[Filing] = []
+        if shard in counted:
+            ends = select(vectors.c.key).where(vectors.c.shard == shard, ~waits)
+            keys = {
+                *connection.scalars(ends.order_by(vectors.c.key).limit(probes)),
+                *connection.scalars(ends.order_by(vectors.c.key.desc()).limit(probes)),
+            }
+            some = [filing for key in sorted(keys) for filing in filings(connection, shard, key - 1, 1)]
+        found.append(Sample(shard, counted.get(shard, 0), tuple(some)))
+    return found
+
+
+def scan(connection: Connection, reach: Scope, vector: FloatVector, limit: int) -> list[Neighbour]:
+    """Compare a vector with every one within reach: exact, and the fallback for whatever Chroma cannot do."""
+    query = select(vectors.c.key, vectors.c.vector).where(vectors.c.namespace == reach.namespace)
+    if reach.agent_id is not None or reach.session_id is not None:
+        query = query.join(sessions, sessions.c.number == session_of(vectors.c.key)).where(*within(reach))
+    rows = connection.execute(query).all()
+    if not rows or limit < 1:
+        return []
+    matrix = np.frombuffer(b"".join(row.vector for row in rows), dtype="<f4").reshape(len(rows), -1)
+    near = matrix @ np.asarray(vector, dtype=np.float32)
+    best = np.argsort(-near, kind="stable")[:limit]
+    return [Neighbour(rows[place].key, float(near[place])) for place in best]
+
+
+def overview(connection: Connection, reach: Scope) -> Overview:
+    """Return how much lies within reach of a search, and how its shard is shared."""
+    row = connection.execute(_NAMESPACE, {"of": reach.namespace}).first()
+    if row is None:
+        return Overview(sessions=0, vectors=0, shard=0, alone=False)
+    used = connection.execute(
+        _USED, {"of": reach.namespace, "agent": reach.agent_id, "lane": _session_lane(reach)}
+    ).all()
+    others = connection.execute(_OTHERS, {"of": reach.namespace, "on": row.shard}).first()
+    return Overview(sessions=len(used), vectors=row.vectors, shard=row.shard, alone=others is None)
+
+
+def layout(connection: Connection) -> Layout:
+    """Return what the store was made with."""
+    known = {row.name: row.value for row in connection.execute(select(meta))}
+    dimension = known.get("dimension")
+    return Layout(
+        store_id=known["store_id"],
+        schema_version=int(known["schema_version"]),
+        shards=int(known["shards"]),
+        embedder=known.get("embedder"),
+        dimension=int(dimension) if dimension is not None else None,
+    )
+
+
+def settle(connection: Connection, embedder: str, dimension: int) -> Layout:
+    """Record the embedder where none is recorded."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    connection.execute(
+        dialect.insert(meta).on_conflict_do_nothing(),
+        [{"name": "embedder", "value": embedder}, {"name": "dimension", "value": str(dimension)}],
+    )
+    return layout(connection)
+
+
+def forget(connection: Connection, now: datetime) -> None:
+    """Drop every vector and the embedder's name, and owe the indexing of every message."""
+    connection.execute(delete(vectors))
+    connection.execute(update(namespaces).values(vectors=0))
+    connection.execute(delete(meta).where(meta.c.name.in_(["embedder", "dimension"])))
+    connection.execute(delete(jobs).where(jobs.c.kind == "index"))
+    connection.execute(
+        insert(jobs).from_select(
+            ["kind", "subject", "namespace", "attempts", "due", "dead"],
+            select(
+                literal("index"),
+                messages.c.key,
+                sessions.c.namespace,
+                literal(0),
+                literal(to_micros(now)),
+                literal(0),
+            )
+            .join(sessions, _SESSION_OF)
+            .where(messages.c.role != "system", messages.c.text != ""),
+        )
+    )
+
+
+def _session_lane(reach: Scope) -> str | None:
+    return reach.session_lane if reach.session_id is not None else None
+
+
+def _lanes(row: Any) -> tuple[str, str, str]:
+    scope = Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id)
+    return scope.user_lane, scope.agent_lane, scope.session_lane
+
+
+def _array(blob: bytes) -> FloatVector:
+    return np.frombuffer(blob, dtype="<f4")
+
+
+def _text_hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,172 @@
+"""The journal on SQL: which function runs in which transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from memlayer_core.ports import Draft, Journal
+from memlayer_core.records.job import Backlog, Job, JobKind
+from memlayer_core.records.message import Entry, Receipt, Stored
+from memlayer_core.records.scope import Scope
+from memlayer_core.records.session import Layout, Overview, Session
+from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
+from memlayer_core.stores import conversation, embeddings, lexical, owed
+from memlayer_core.stores.database import Database, PinnedDatabase
+from memlayer_core.stores.schema import migrate
+
+__all__ = ["SqlJournal"]
+
+T = TypeVar("T")
+
+
+class SqlJournal:
+    """Implements `memlayer_core.ports.Journal` on SQLite and PostgreSQL.
+
+    Args:
+        database: Where it lives.
+        shards: Collections that users are spread over, for a store that is made now.
+
+    Raises:
+        NewerSchemaError: A newer memlayer has written the store.
+        StoreUnavailableError: The database does not answer.
+    """
+
+    def __init__(self, database: Database, shards: int) -> None:
+        self._db = database
+        database.write(lambda c: migrate(c, shards=shards))
+        self._shards = self.layout().shards
+
+    def at_once(self, work: Callable[[Journal], T]) -> T:
+        """Run several reads on one snapshot."""
+        return self._db.read(lambda c: work(self._pinned(c)))
+
+    def _pinned(self, connection: Connection) -> SqlJournal:
+        pinned = object.__new__(SqlJournal)
+        pinned._db, pinned._shards = PinnedDatabase(connection), self._shards
+        return pinned
+
+    def append(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
+        """Store messages at the end of a session, each with the job that indexes it."""
+        return self._db.write(lambda c: conversation.append(c, scope, drafts, now, self._shards))
+
+    def rewrite(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
+        """Make a session's messages exactly `drafts`; a common beginning is left as it is."""
+        return self._db.write(lambda c: conversation.rewrite(c, scope, drafts, now, self._shards))
+
+    def clear(self, scope: Scope, now: datetime) -> int:
+        """Delete a session's messages, and owe their removal from the index. Returns how many."""
+        return self._db.write(lambda c: conversation.clear(c, scope, now))
+
+    def session(self, scope: Scope) -> Session | None:
+        """Return a session's running totals."""
+        return self._db.read(lambda c: conversation.find(c, scope))
+
+    def sessions(self, reach: Scope, limit: int, offset: int) -> list[Session]:
+        """Return the sessions within reach, the last used first."""
+        return self._db.read(lambda c: conversation.listed(c, reach, limit, offset))
+
+    def leading(self, session: Session) -> list[Entry]:
+        """Return the system messages at the beginning of a session."""
+        return self._db.read(lambda c: conversation.leading(c, session))
+
+    def tail(self, session: Session, before: int | None, limit: int) -> list[Entry]:
+        """Return the last `limit` entries (before place `before`), newest first."""
+        return self._db.read(lambda c: conversation.tail(c, session, before, limit))
+
+    def read(self, session: Session, seqs: Sequence[int]) -> list[Stored]:
+        """Return those messages of a session, in their order; ones that are gone are left out."""
+        return self._db.read(lambda c: conversation.read(c, session, seqs))
+
+    def history(self, session: Session, after: int, limit: int | None) -> list[Stored]:
+        """Return a session's messages behind place `after` (-1: all of them), in their order."""
+        return self._db.read(lambda c: conversation.history(c, session, after, limit))
+
+    def lexical(self, reach: Scope, terms: Sequence[str], limit: int) -> list[Neighbour]:
+        """Return messages within reach that share words, the best first."""
+        return self._db.read(lambda c: lexical.search(c, reach.lane, terms, limit))
+
+    def scan(self, reach: Scope, vector: FloatVector, limit: int) -> list[Neighbour]:
+        """Compare a vector with every one within reach, exactly."""
+        return self._db.read(lambda c: embeddings.scan(c, reach, vector, limit))
+
+    def records(self, reach: Scope, keys: Sequence[int]) -> list[Stored]:
+        """Return the messages of those keys that lie within reach, in no particular order."""
+        return self._db.read(lambda c: conversation.records(c, reach, keys))
+
+    def overview(self, reach: Scope) -> Overview:
+        """Return how much lies within reach, and how its shard is shared."""
+        return self._db.read(lambda c: embeddings.overview(c, reach))
+
+    def lease(
+        self, kinds: Sequence[JobKind], limit: int, owner: str, now: datetime, until: datetime
+    ) -> list[Job]:
+        """Take jobs that are due; they become due again at `until` unless they are done by then."""
+        return self._db.write(lambda c: owed.lease(c, kinds, limit, owner, now, until))
+
+    def finish(self, done: Sequence[Job]) -> None:
+        """Strike jobs off."""
+        self._db.write(lambda c: owed.finish(c, done))
+
+    def fail(self, failed: Sequence[Job], error: str, due: datetime | None) -> None:
+        """Give jobs back until `due`, or to the dead letters when it is None."""
+        self._db.write(lambda c: owed.fail(c, failed, error, due))
+
+    def release(self, owner: str, now: datetime) -> None:
+        """Give back every job that `owner` holds, without counting the attempt: it is going away."""
+        self._db.write(lambda c: owed.release(c, owner, now))
+
+    def revive(self, now: datetime) -> int:
+        """Give every dead letter a new start. Returns how many there were."""
+        return self._db.write(lambda c: owed.revive(c, now))
+
+    def backlog(self) -> Backlog:
+        """Count the jobs."""
+        return self._db.read(owed.backlog)
+
+    def unindexed(self, keys: Sequence[int]) -> list[Unindexed]:
+        """Return what is to be indexed for those keys; deleted messages are left out."""
+        return self._db.read(lambda c: embeddings.unindexed(c, keys))
+
+    def file(self, given: Sequence[Filing]) -> None:
+        """Keep vectors of messages that still exist. Filing one twice changes nothing."""
+        self._db.write(lambda c: embeddings.file(c, given))
+
+    def present(self, keys: Sequence[int]) -> set[int]:
+        """Return those keys whose message exists."""
+        return self._db.read(lambda c: embeddings.present(c, keys))
+
+    def filings(self, shard: int | None, after: int, limit: int) -> list[Filing]:
+        """Return kept vectors with keys above `after`, in their order, of one shard or of all."""
+        return self._db.read(lambda c: embeddings.filings(c, shard, after, limit))
+
+    def samples(self, probes: int) -> list[Sample]:
+        """Return what each shard of an index should hold, with a few vectors of each."""
+        return self._db.read(lambda c: embeddings.samples(c, self._shards, probes))
+
+    def shard_of(self, namespace: str) -> int:
+        """Return the collection that a user belongs to."""
+        return conversation.shard_of(namespace, self._shards)
+
+    def layout(self) -> Layout:
+        """Return what the store was made with."""
+        return self._db.read(embeddings.layout)
+
+    def settle(self, embedder: str, dimension: int) -> Layout:
+        """Record the embedder where none is recorded; the first one to do so wins."""
+        return self._db.write(lambda c: embeddings.settle(c, embedder, dimension))
+
+    def forget_vectors(self, now: datetime) -> None:
+        """Drop every vector and the embedder's name, and owe the indexing of every message."""
+        self._db.write(lambda c: embeddings.forget(c, now))
+
+    def tidy(self) -> None:
+        """Do what the database wants done from time to time, off everybody's path."""
+        self._db.tidy()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._db.close()

@@ -1,0 +1,104 @@
+"""Search by words: FTS5 on SQLite, tsvector on PostgreSQL, the same words in both.
+
+Words arrive normalised (`rules/terms.py`), so neither database's own idea of a language matters. Each row is
+filed under lanes (its user, its agent, its session), which are words of the index too: a search names one, and
+the database never looks at another user's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection, text
+
+from memlayer_core.records.vector import Neighbour
+
+__all__ = ["create", "delete", "insert", "search"]
+
+_TABLE = "memlayer_lexical"
+
+_CREATE = {
+    "sqlite": (
+        f'CREATE VIRTUAL TABLE {_TABLE} USING fts5(lanes, terms, tokenize = "unicode61 remove_diacritics 0")',
+    ),
+    "postgresql": (
+        f"CREATE TABLE {_TABLE} (key BIGINT PRIMARY KEY, terms TSVECTOR NOT NULL)",
+        f"CREATE INDEX {_TABLE}_terms ON {_TABLE} USING gin (terms)",
+    ),
+}
+_INSERT = {
+    "sqlite": text(f"INSERT INTO {_TABLE} (rowid, lanes, terms) VALUES (:key, :lanes, :terms)"),
+    "postgresql": text(f"INSERT INTO {_TABLE} (key, terms) VALUES (:key, CAST(:terms AS tsvector))"),
+}
+_DELETE = {
+    "sqlite": text(f"DELETE FROM {_TABLE} WHERE rowid = :key"),
+    "postgresql": text(f"DELETE FROM {_TABLE} WHERE key = :key"),
+}
+_SEARCH = {
+    # bm25() is smaller for better rows; the column of the lanes has no weight.
+    "sqlite": text(
+        f"SELECT rowid AS key, -bm25({_TABLE}, 0.0, 1.0) AS score FROM {_TABLE}"
+        f" WHERE {_TABLE} MATCH :query ORDER BY bm25({_TABLE}, 0.0, 1.0), rowid DESC LIMIT :limit"
+    ),
+    "postgresql": text(
+        f"SELECT key, ts_rank(terms, CAST(:ranked AS tsquery), 1) AS score FROM {_TABLE}"
+        " WHERE terms @@ CAST(:query AS tsquery) ORDER BY score DESC, key DESC LIMIT :limit"
+    ),
+}
+
+
+def create(connection: Connection) -> None:
+    """Create the index."""
+    for statement in _CREATE[connection.dialect.name]:
+        connection.execute(text(statement))
+
+
+def insert(connection: Connection, rows: Sequence[tuple[int, Sequence[str], Sequence[str]]]) -> None:
+    """Add rows of (key, lanes, terms)."""
+    if not rows:
+        return
+    dialect = connection.dialect.name
+    write = _fts5_row if dialect == "sqlite" else _tsvector_row
+    connection.execute(_INSERT[dialect], [write(*row) for row in rows])
+
+
+def delete(connection: Connection, keys: Sequence[int]) -> None:
+    """Remove rows; ones that are not there are fine."""
+    if keys:
+        connection.execute(_DELETE[connection.dialect.name], [{"key": key} for key in keys])
+
+
+def search(connection: Connection, lane: str, terms: Sequence[str], limit: int) -> list[Neighbour]:
+    """Return rows of one lane that have any of the terms, the best first."""
+    if not terms or limit < 1:
+        return []
+    dialect = connection.dialect.name
+    if dialect == "sqlite":
+        words = " OR ".join(f'"{term}"' for term in terms)
+        values = {"query": f'lanes : "{lane}" AND terms : ({words})'}
+    else:
+        words = " | ".join(_quoted(term) for term in terms)
+        values = {"query": f"{_quoted(lane)} & ({words})", "ranked": words}
+    found = connection.execute(_SEARCH[dialect], {**values, "limit": limit})
+    return [Neighbour(row.key, float(row.score)) for row in found]
+
+
+def _fts5_row(key: int, lanes: Sequence[str], terms: Sequence[str]) -> Mapping[str, object]:
+    return {"key": key, "lanes": " ".join(lanes), "terms": " ".join(terms)}
+
+
+def _tsvector_row(key: int, lanes: Sequence[str], terms: Sequence[str]) -> Mapping[str, object]:
+    """Write the tsvector out, so that no parser and no locale of the server takes part."""
+    places: dict[str, list[int]] = {lane: [] for lane in lanes}
+    for place, term in enumerate(terms, start=1):
+        seen = places.setdefault(term, [])
+        if len(seen) < 200 and place < 16_000:  # noqa: PLR2004  (PostgreSQL keeps 255 places up to 16,383)
+            seen.append(place)
+    written = " ".join(
+        _quoted(term) + (":" + ",".join(map(str, at)) if at else "") for term, at in places.items()
+    )
+    return {"key": key, "terms": written}
+
+
+def _quoted(term: str) -> str:
+    return "'" + term.replace("\\", "\\\\").replace("'", "''") + "'"

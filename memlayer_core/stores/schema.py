@@ -1,0 +1,165 @@
+"""The journal's tables, their version, and the steps from one version to the next."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+
+from memlayer_core.errors import NewerSchemaError
+from memlayer_core.stores import lexical
+
+__all__ = ["STEPS", "jobs", "messages", "meta", "migrate", "namespaces", "sessions", "vectors"]
+
+tables = MetaData()
+_Serial = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up an INTEGER only
+
+meta = Table(
+    "memlayer_meta",
+    tables,
+    Column("name", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+namespaces = Table(
+    "memlayer_namespaces",
+    tables,
+    Column("namespace", String(32), primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("shard", Integer, nullable=False, index=True),
+    Column("vectors", BigInteger, nullable=False),
+)
+
+sessions = Table(
+    "memlayer_sessions",
+    tables,
+    Column("number", _Serial, primary_key=True),
+    Column("lane", String(33), nullable=False, unique=True),
+    Column("namespace", String(32), nullable=False),
+    Column("tenant_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("agent_id", Text),
+    Column("session_id", Text, nullable=False),
+    Column("next_seq", BigInteger, nullable=False),
+    Column("messages", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Index("memlayer_sessions_used", "namespace", "updated_at"),
+)
+
+# `key` is the session's number x 2**32 + the place in the session: rows lie in the order of their session,
+# and one integer names a message in every table, in the lexical index and in Chroma. Keys are never reused.
+messages = Table(
+    "memlayer_messages",
+    tables,
+    Column("key", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
+    Column("id", Text, nullable=False),
+    Column("id_digest", LargeBinary(16), nullable=False, unique=True),
+    Column("digest", LargeBinary(16), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("name", Text),
+    Column("text", Text, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("counter", Text, nullable=False),
+    Column("links", Text),
+    Column("created_at", BigInteger, nullable=False),
+    Column("body", Text),
+)
+
+vectors = Table(
+    "memlayer_vectors",
+    tables,
+    Column("key", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
+    Column("namespace", String(32), nullable=False, index=True),
+    Column("shard", Integer, nullable=False),
+    Column("text_hash", String(32), nullable=False),
+    Column("vector", LargeBinary, nullable=False),
+    Index("memlayer_vectors_shard", "shard", "key"),
+)
+
+jobs = Table(
+    "memlayer_jobs",
+    tables,
+    Column("id", _Serial, primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("subject", BigInteger, nullable=False, index=True),
+    Column("namespace", String(32), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("due", BigInteger, nullable=False),
+    Column("owner", Text),
+    Column("dead", SmallInteger, nullable=False),
+    Column("error", Text),
+    Index("memlayer_jobs_due", "dead", "due"),
+)
+
+
+def _create(connection: Connection, shards: int) -> None:
+    tables.create_all(connection, checkfirst=False)
+    lexical.create(connection)
+    connection.execute(
+        insert(meta),
+        [{"name": "store_id", "value": uuid.uuid4().hex}, {"name": "shards", "value": str(shards)}],
+    )
+
+
+Step = Callable[[Connection, int], None]
+STEPS: tuple[Step, ...] = (_create,)
+"""Each step takes a store from the version of its place to the next. Steps are only ever added."""
+
+
+def migrate(connection: Connection, *, shards: int, steps: Sequence[Step] = STEPS) -> int:
+    """Bring a store to the newest version, inside the transaction of `connection`.
+
+    Args:
+        connection: In a transaction that writes.
+        shards: Collections that users are spread over, for a store that is made now.
+        steps: The steps that lead there.
+
+    Returns:
+        The version that the store has now.
+
+    Raises:
+        NewerSchemaError: A newer memlayer has written it.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(728190416)"))  # one migration at a time
+    version = _version(connection)
+    if version > len(steps):
+        raise NewerSchemaError(
+            f"the store has schema version {version}, this memlayer knows versions up to {len(steps)}",
+            hint="Upgrade memlayer-core to the version that wrote the store; nothing was changed.",
+        )
+    for step in steps[version:]:
+        step(connection, shards)
+    if version == 0:
+        connection.execute(insert(meta).values(name="schema_version", value=str(len(steps))))
+    elif version < len(steps):
+        connection.execute(update(meta).where(meta.c.name == "schema_version").values(value=str(len(steps))))
+    return len(steps)
+
+
+def _version(connection: Connection) -> int:
+    if not inspect(connection).has_table(meta.name):
+        return 0
+    found = connection.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar()
+    return int(found) if found is not None else 0

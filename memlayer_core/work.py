@@ -1,0 +1,225 @@
+"""Does owed work in one background thread, from leased job rows: a restart loses none and repeats no effect."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import groupby
+
+from memlayer_core.drive import BLOCKING, step
+from memlayer_core.errors import (
+    EmbedderError,
+    FlushTimeoutError,
+    IndexCorruptError,
+    IndexUnavailableError,
+    MemlayerError,
+    StoreUnavailableError,
+)
+from memlayer_core.events import JobDead, JobFailed
+from memlayer_core.flows import index as flows
+from memlayer_core.ports import World
+from memlayer_core.records.job import Backlog, Job, JobKind
+
+__all__ = ["Worker"]
+
+logger = logging.getLogger("memlayer")
+
+_KINDS: tuple[JobKind, ...] = ("index", "unindex")
+_IDLE = 1.0  # seconds between looks for the work of other processes
+_LONGEST_BACKOFF = 600.0
+_CLOSING = 30.0  # seconds that `close` waits for the batch in hand
+
+
+class Worker:
+    """Runs background jobs for one memory.
+
+    The thread starts at the first work. Only a process that holds the index does jobs: the others leave
+    theirs in the journal, where the holder finds them within a second, and one of them takes over when the
+    holder is gone.
+
+    Args:
+        owner: A name for this worker's leases, unique among all processes.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._world: World | None = None
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._wanted = threading.Event()
+        self._hurry = threading.Event()
+        self._stopping = threading.Event()
+        self._rested = threading.Condition()
+        self._suspects: set[int] = set()
+        self._last_error: str | None = None
+        self._adopted = False
+
+    def employ(self, world: World) -> None:
+        """Give the worker the world it works in; it looks for work left by earlier processes."""
+        self._world = world
+        if world.journal.backlog().queued:
+            self.wake()
+
+    def wake(self) -> None:
+        """Say that there is work."""
+        self._wanted.set()
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None and not self._stopping.is_set():
+                    self._thread = threading.Thread(target=self._run, name="memlayer-worker", daemon=True)
+                    self._thread.start()
+
+    def suspect(self, shard: int) -> None:
+        """Say that a shard of the index is damaged."""
+        self._suspects.add(shard)
+        self.wake()
+
+    def flush(self, timeout: float) -> Backlog:
+        """Wait until no work is owed.
+
+        Raises:
+            FlushTimeoutError: Some still is after `timeout` seconds.
+        """
+        assert self._world is not None  # noqa: S101
+        deadline = time.monotonic() + timeout
+        while (backlog := self._world.journal.backlog()).queued or self._suspects:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise FlushTimeoutError(
+                    f"{backlog.queued} job(s) are still owed after {timeout:g} seconds"
+                    + (f"; the last failure was: {self._last_error}" if self._last_error else ""),
+                    hint="The work goes on in the background. `memory.status()` tells what is in its way.",
+                )
+            self._hurry.set()
+            self.wake()
+            with self._rested:
+                self._rested.wait(min(left, 0.05))
+        return backlog
+
+    def close(self) -> None:
+        """Finish the batch in hand, give back the leases, and stop."""
+        with self._starting:
+            self._stopping.set()
+            thread = self._thread
+        self._wanted.set()
+        self._hurry.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_CLOSING)
+        if self._world is not None and thread is not None:
+            self._world.journal.release(self._owner, self._world.now())
+
+    def _run(self) -> None:
+        assert self._world is not None  # noqa: S101
+        world = self._world
+        while not self._stopping.is_set():
+            self._wanted.wait(_IDLE)
+            self._wanted.clear()
+            if not self._hurry.wait(world.settings.index_delay):
+                pass  # messages were given time to gather
+            self._hurry.clear()
+            try:
+                self._work_off(world)
+            except StoreUnavailableError as problem:
+                self._last_error = str(problem)
+                logger.warning("background work waits: %s", problem)
+                self._stopping.wait(_IDLE)
+            except MemlayerError as problem:
+                self._last_error = str(problem)
+                logger.exception("background work cannot go on")
+                self._stopping.wait(_LONGEST_BACKOFF / 60)
+
+    def _work_off(self, world: World) -> None:
+        """Do jobs until none is due."""
+        worked = False
+        while not self._stopping.is_set() and self._owed(world) and self._ready(world):
+            now = world.now()
+            until = now + timedelta(seconds=world.settings.lease_seconds)
+            jobs = world.journal.lease(_KINDS, world.settings.index_batch, self._owner, now, until)
+            if not jobs:
+                break
+            self._do(world, jobs)
+            worked = True
+            with self._rested:
+                self._rested.notify_all()
+        if worked:
+            world.journal.tidy()
+
+    def _owed(self, world: World) -> bool:
+        return bool(self._suspects) or world.journal.backlog().queued > 0
+
+    def _ready(self, world: World) -> bool:
+        """Take hold of the index, and see to it that it holds what it should."""
+        if world.index is None:
+            self._suspects.clear()
+            return True
+        try:
+            if not world.index.held:
+                if not world.index.acquire():
+                    return False
+                self._adopted = False
+            if not self._adopted:
+                step(flows.adopt(world, BLOCKING, reason="it did not hold what the journal has"))
+                self._adopted = True
+            while self._suspects:
+                shard = next(iter(self._suspects))
+                step(flows.rebuild(world, BLOCKING, [shard], reason="it was damaged"))
+                self._suspects.discard(shard)
+        except (IndexUnavailableError, IndexCorruptError) as problem:
+            self._last_error = str(problem)
+            world.health.down("index", str(problem))
+            self._stopping.wait(_IDLE)
+            return False
+        return True
+
+    def _do(self, world: World, jobs: Sequence[Job]) -> None:
+        lost = [job for job in jobs if job.attempts > world.settings.job_attempts]
+        for job in lost:  # each attempt ended the process that made it
+            self._give_up(world, job, self._last_error or "every attempt ended without a word")
+        left = sorted((job for job in jobs if job not in lost), key=lambda job: job.kind)
+        for kind, some in groupby(left, key=lambda job: job.kind):
+            self._attempt(world, kind, list(some))
+
+    def _attempt(self, world: World, kind: JobKind, jobs: list[Job]) -> None:
+        flow = flows.index if kind == "index" else flows.unindex
+        try:
+            step(flow(world, BLOCKING, jobs))
+            self._last_error = None
+        except IndexUnavailableError as problem:  # passes by itself; no job's fault
+            self._last_error = str(problem)
+            world.health.down("index", str(problem))
+            self._later(world, [replace(job, attempts=min(job.attempts, 4)) for job in jobs], problem)
+        except IndexCorruptError as problem:
+            self._last_error = str(problem)
+            world.health.down("index", str(problem))
+            self._suspects.update(world.journal.shard_of(job.namespace) for job in jobs)
+            self._later(world, jobs, problem)
+        except Exception as problem:
+            if isinstance(problem, StoreUnavailableError):
+                raise
+            if len(jobs) > 1:  # one of them may be the cause: the others need not suffer
+                for job in jobs:
+                    self._attempt(world, kind, [job])
+                return
+            self._last_error = str(problem)
+            if isinstance(problem, EmbedderError):
+                world.health.down("embedder", str(problem))
+            elif not isinstance(problem, MemlayerError):
+                logger.exception("a background job raised")
+            self._later(world, jobs, problem)
+
+    def _later(self, world: World, jobs: Sequence[Job], problem: Exception) -> None:
+        for job in jobs:
+            if job.attempts >= world.settings.job_attempts:
+                self._give_up(world, job, str(problem))
+                continue
+            wait = min(_LONGEST_BACKOFF, world.settings.job_backoff * 2 ** (job.attempts - 1))
+            world.journal.fail([job], str(problem), world.now() + timedelta(seconds=wait))
+            world.tell(JobFailed(job.kind, job.subject, job.attempts, str(problem)))
+
+    def _give_up(self, world: World, job: Job, error: str) -> None:
+        world.journal.fail([job], error, None)
+        world.tell(JobDead(job.kind, job.subject, error))
