@@ -82,12 +82,12 @@ def token_counter(
             text to its count or to its tokens; or a counter, which is returned as it is.
 
     Returns:
-        A counter. Its `name` is the encoding's, `"estimate"`, or `"callable:module.name"` for a function:
-        give functions that count differently different names, stored counts are told apart by them.
+        A counter. Its `name` is the encoding's, `"estimate"`, or `"callable:module.name#n"` for a function,
+        with its count of a fixed sample: two functions of one name that count differently differ in it.
 
     Raises:
         ConfigurationError: The name is neither a model's nor an encoding's, or it is no tokenizer at all.
-            A counter made of a function raises it too, when the function answers with no count.
+            A function that answers with no count raises it too, here or at a later count.
     """
     if isinstance(tokenizer, str):
         return _named(tokenizer)
@@ -98,7 +98,8 @@ def token_counter(
             f"`tokenizer` must be a name, a blocking function or a token counter, got {tokenizer!r}",
             hint="Pass a model's name such as 'gpt-4o', or a function that returns a text's number of tokens.",
         )
-    return _Counter(_function_name(tokenizer), _function_count(tokenizer))
+    count = _function_count(tokenizer)
+    return _Counter(f"{_function_name(tokenizer)}#{count(_SAMPLE)}", count)
 
 
 def _named(name: str) -> TokenCounter:
@@ -198,6 +199,13 @@ def _estimated(text: str) -> int:
 
 def _pieces(text: str) -> Iterator[str]:
     return (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+
+
+_SAMPLE = (
+    "The quick brown fox jumps over 13 lazy dogs; isn't it? def f(x): return {'a': [1, 2.5]}\n"
+    "https://example.org/a_b?c=d&e=%20 我五月份搬到了东京。 東京は雨です 안녕하세요 Привет, мир! 👩‍💻 aGVsbG8="
+)
+"""A little of everything, to tell apart functions that have one name."""
 
 
 def _function_name(function: Callable[[str], object]) -> str:

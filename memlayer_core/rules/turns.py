@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from memlayer_core.records.message import Entry
 
@@ -12,7 +13,7 @@ __all__ = ["Turn", "presentable", "turns"]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A user message and everything up to the next one, tool calls and their results together.
+    """A user message and everything up to the next one: tool calls and their results are inside.
 
     Attributes:
         entries: In the order of the conversation, never empty.
@@ -25,35 +26,25 @@ class Turn:
     @property
     def asked(self) -> bool:
         """Whether a user speaks in it."""
-        return any(entry.role == "user" for entry in self.entries)
+        return self.entries[0].role == "user"
 
 
 def turns(entries: Sequence[Entry]) -> tuple[Turn, ...]:
-    """Group entries into turns.
-
-    A turn begins at a user message. Where a tool's result comes after the next user message, the turns
-    between the call and the result are one turn: a model's provider refuses either without the other.
+    """Group entries into turns; what comes before the first user message is a turn too.
 
     Args:
         entries: In the order of the conversation.
     """
-    starts = [place for place, entry in enumerate(entries) if place == 0 or entry.role == "user"]
-    called: dict[str, int] = {}
-    joined: set[int] = set()  # places of `starts` that are no start after all
-    turn_of = 0
-    for place, entry in enumerate(entries):
-        if turn_of + 1 < len(starts) and place >= starts[turn_of + 1]:
-            turn_of += 1
-        if entry.answers is not None and entry.answers in called:
-            joined.update(range(called[entry.answers] + 1, turn_of + 1))
-        called.update(dict.fromkeys(entry.calls, turn_of))
-    cuts = [start for number, start in enumerate(starts) if number not in joined]
-    groups = [tuple(entries[a:b]) for a, b in zip(cuts, [*cuts[1:], len(entries)], strict=True)]
+    cuts = [place for place, entry in enumerate(entries) if place == 0 or entry.role == "user"]
+    groups = [tuple(entries[start:end]) for start, end in pairwise([*cuts, len(entries)])]
     return tuple(Turn(group, sum(entry.tokens for entry in group)) for group in groups)
 
 
 def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
     """Leave out what a model's provider refuses: results without their call, calls without their results.
+
+    A result that came after the user had spoken again may have its call in an earlier turn: whole turns
+    alone do not keep the two together, and where one is not shown the other is not either.
 
     Calls at the very end may still wait for their results, and stay. A tool message that names no call
     cannot be judged, and stays.

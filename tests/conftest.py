@@ -1,0 +1,132 @@
+"""What all tests share: databases of their own, no network, and both colours of every verb."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blockbuster import blockbuster_ctx
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from pytest_socket import socket_allow_hosts
+
+from memlayer_core import Memory, Settings
+
+hypothesis_settings.register_profile(
+    "memlayer", deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("memlayer")
+
+OURS = ["memlayer_core", "langchain_memlayer", "llamaindex_memlayer"]
+PROMPT = Settings(index_delay=0.0, durability="normal")
+"""Settings of most tests: work is done at once, and no test waits for a disk."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_setup() -> None:
+    socket_allow_hosts(["127.0.0.1", "::1"], allow_unix_socket=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_blocks_the_loop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail an async test in which our code blocks the event loop."""
+    if not inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        yield
+        return
+    with blockbuster_ctx(OURS):
+        yield
+
+
+class Colour:
+    """Calls a verb, or its async twin in an event loop in which nothing may block."""
+
+    def __init__(self, *, awaits: bool) -> None:
+        self.awaits = awaits
+
+    def __call__(self, owner: Any, verb: str, *args: Any, **kwargs: Any) -> Any:
+        if not self.awaits:
+            return getattr(owner, verb)(*args, **kwargs)
+        with blockbuster_ctx(OURS):
+            return asyncio.run(getattr(owner, "a" + verb)(*args, **kwargs))
+
+
+@pytest.fixture(params=["sync", "async"])
+def do(request: pytest.FixtureRequest) -> Colour:
+    """Return the colour in which a test speaks to the memory; the test runs in both."""
+    return Colour(awaits=request.param == "async")
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    with Memory.in_memory(settings=PROMPT) as opened:
+        yield opened
+
+
+@pytest.fixture
+def open_at(tmp_path: Path) -> Iterator[Callable[..., Memory]]:
+    """Return a function that opens a memory in the test's directory, or another below it."""
+    opened: list[Memory] = []
+
+    def open_memory(name: str = "memory", **kwargs: Any) -> Memory:
+        options = {"embedder": "hashing", "settings": PROMPT, **kwargs}
+        opened.append(Memory.open(tmp_path / name, **options))
+        return opened[-1]
+
+    yield open_memory
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """Return the URL of a PostgreSQL schema that this test has for itself."""
+    server = os.environ.get("MEMLAYER_TEST_POSTGRES")
+    if not server:
+        pytest.skip("no PostgreSQL: set MEMLAYER_TEST_POSTGRES=postgresql+psycopg://user@host:5432/name")
+    from sqlalchemy import create_engine, text
+
+    schema = f"memlayer_{uuid.uuid4().hex[:12]}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE SCHEMA {schema}"))
+    separator = "&" if "?" in server else "?"
+    yield f"{server}{separator}options=-csearch_path%3D{schema}"
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
+    engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def chroma_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start a real Chroma server for the whole run."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    directory = tmp_path_factory.mktemp("chroma-server")
+    command = [Path(sys.executable).parent / "chroma", "run", "--path", directory, "--port", str(port)]
+    with (directory / "log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert server.poll() is None, (directory / "log").read_text()
+                assert time.monotonic() < deadline, "the Chroma server does not answer"
+                time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(30)

@@ -1,0 +1,205 @@
+"""The choice of what a model is shown: properties over generated conversations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core import Memory, Message, ToolCall
+from memlayer_core.records.message import Entry
+from memlayer_core.rules.turns import presentable, turns
+from memlayer_core.rules.window import enough, first_page, window
+
+
+@dataclass
+class Conversation:
+    """A conversation in the making: tool calls get results, late ones, or none."""
+
+    entries: list[Entry]
+
+    def say(self, role, tokens, calls=(), answers=None) -> None:
+        self.entries.append(Entry(len(self.entries) * 3, role, tokens, tuple(calls), answers))
+
+
+@st.composite
+def conversations(draw) -> list[Entry]:
+    talk = Conversation([])
+    for _ in range(draw(st.integers(0, 2))):
+        talk.say("system", draw(st.integers(1, 30)))
+    owed: list[str] = []
+    for step in range(draw(st.integers(0, 12))):
+        kind = draw(st.sampled_from(["user", "assistant", "call", "result", "system", "plain tool"]))
+        tokens = draw(st.sampled_from([1, 5, 20, 90, 400]))
+        if kind == "call":
+            reuse = draw(st.booleans())
+            calls = [f"c{0 if reuse else step}-{n}" for n in range(draw(st.integers(1, 3)))]
+            talk.say("assistant", tokens, calls=calls)
+            owed.extend(draw(st.permutations(calls)))
+            for _ in range(draw(st.integers(0, len(owed)))):
+                talk.say("tool", draw(st.integers(1, 50)), answers=owed.pop(0))
+        elif kind == "result":
+            talk.say("tool", tokens, answers=owed.pop(0) if owed else f"orphan{step}")
+        elif kind == "plain tool":
+            talk.say("tool", tokens)
+        else:
+            talk.say(kind, tokens)
+    return talk.entries
+
+
+def split(entries):
+    lead = 0
+    while lead < len(entries) and entries[lead].role == "system":
+        lead += 1
+    return entries[:lead], entries[lead:]
+
+
+def chosen(entries, limit):
+    leading, rest = split(entries)
+    return window(leading, list(reversed(rest)), limit)
+
+
+def assert_whole(shown) -> None:
+    """No result without its call, no call without its results but a pending one at the end."""
+    waiting: set[str] = set()
+    for place, entry in enumerate(shown):
+        if entry.answers is not None:
+            assert entry.answers in waiting
+            waiting.discard(entry.answers)
+        if entry.calls:
+            following = []
+            for later in shown[place + 1 :]:
+                if later.calls and set(later.calls) & set(entry.calls):
+                    break
+                following.append(later.answers)
+            at_end = all(later.answers is not None for later in shown[place + 1 :])
+            assert set(entry.calls) <= set(following) or at_end
+            waiting = waiting | set(entry.calls)
+
+
+@pytest.mark.requirement("L13", "A19", "J08")
+@given(conversations(), st.integers(1, 600))
+def test_no_tool_call_and_its_results_ever_part(entries, limit) -> None:
+    assert_whole(chosen(entries, limit).shown)
+
+
+@pytest.mark.requirement("L05", "F02")
+@given(conversations(), st.integers(1, 600))
+def test_what_is_shown_keeps_the_order_and_is_part_of_what_was_said(entries, limit) -> None:
+    picked = chosen(entries, limit)
+    seqs = [entry.seq for entry in (*picked.leading, *picked.shown)]
+    assert seqs == sorted(set(seqs))
+    assert set(seqs) <= {entry.seq for entry in entries}
+
+
+@pytest.mark.requirement("L03", "L05", "L14")
+@given(conversations(), st.integers(1, 600))
+def test_the_limit_holds_but_for_the_newest_turn_and_then_a_reason_says_so(entries, limit) -> None:
+    picked = chosen(entries, limit)
+    assert picked.tokens == sum(entry.tokens for entry in (*picked.leading, *picked.shown))
+    over = picked.tokens > limit
+    assert over == ("newest_turn_over_limit" in {reason.code for reason in picked.reasons})
+    if over:
+        users = [entry for entry in picked.shown if entry.role == "user"]
+        _, rest = split(entries)
+        newest = [entry for entry in rest if entry.role == "user"][-1:]
+        groups = turns(rest)
+        last = next((turn for turn in reversed(groups) if turn.asked), groups[-1] if groups else None)
+        assert not users or newest[0] in users
+        if last is not None:
+            earlier = {entry.seq for entry in rest if entry.seq < last.entries[0].seq}
+            assert not earlier & {entry.seq for entry in picked.shown}
+
+
+@pytest.mark.requirement("L14")
+@given(conversations(), st.integers(1, 600))
+def test_the_newest_user_message_and_all_leading_system_messages_are_shown(entries, limit) -> None:
+    picked = chosen(entries, limit)
+    leading, rest = split(entries)
+    assert list(picked.leading) == leading
+    users = [entry for entry in rest if entry.role == "user"]
+    if users:
+        assert users[-1] in picked.shown
+    if any(entry.role != "tool" and not entry.calls for entry in rest):
+        assert picked.shown
+
+
+@given(conversations(), st.integers(1, 600))
+def test_choosing_again_from_what_was_chosen_changes_nothing(entries, limit) -> None:
+    once = chosen(entries, limit)
+    again = window(once.leading, list(reversed(once.shown)), limit)
+    assert again.shown == once.shown
+
+
+@given(conversations(), st.integers(1, 300))
+def test_reading_only_as_much_as_is_enough_chooses_the_same(entries, limit) -> None:
+    leading, rest = split(entries)
+    newest = list(reversed(rest))
+    for size in range(len(newest) + 1):
+        if enough(newest[:size], limit):
+            assert window(leading, newest[:size], limit).shown == window(leading, newest, limit).shown
+
+
+@given(conversations())
+def test_turns_are_a_partition_that_cuts_before_user_messages_alone(entries) -> None:
+    groups = turns(entries)
+    assert [entry for turn in groups for entry in turn.entries] == list(entries)
+    assert all(turn.asked for turn in groups[1:])
+    assert all(entry.role != "user" for turn in groups for entry in turn.entries[1:])
+
+
+@given(conversations())
+def test_what_is_presentable_stays_so(entries) -> None:
+    kept, left = presentable(entries)
+    assert presentable(kept) == (kept, ())
+    assert sorted([*kept, *left], key=lambda entry: entry.seq) == list(entries)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**9), st.integers(1, 10**6))
+def test_the_first_page_is_bounded_by_the_limit_and_not_by_the_history(messages, tokens, limit) -> None:
+    assert 16 <= first_page(messages, tokens, limit) <= 2000
+
+
+def test_a_result_that_comes_after_the_next_question_is_shown_with_its_call_or_not_at_all(memory: Memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add_messages(
+        [
+            Message("user", "look it up"),
+            Message("assistant", tool_calls=(ToolCall("c1", "look", '{"q": "x"}'),)),
+            Message("user", "are you there?"),
+            Message("tool", "found", tool_call_id="c1"),
+            Message("assistant", "here it is"),
+            Message("user", "thanks"),
+        ]
+    )
+    wide_context = chat.context(token_limit=1000)
+    wide = [message.content for message in wide_context.window]
+    assert wide == ["look it up", "", "are you there?", "found", "here it is", "thanks"]
+    for limit in range(1, wide_context.tokens):
+        narrow = chat.context(token_limit=limit)
+        contents = [message.content for message in narrow.window]
+        assert contents[-1] == "thanks"
+        assert ("found" in contents) == ("look it up" in contents)
+
+
+def test_a_window_is_never_empty_when_something_was_said(memory: Memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add("assistant", "Hello! " * 100)
+    context = chat.context(token_limit=5)
+    assert len(context.window) == 1
+    assert context.reasons[0].code == "newest_turn_over_limit"
+    assert context.tokens > context.token_limit
+
+
+def test_counts_of_another_tokenizer_are_made_anew(open_at) -> None:
+    first = open_at(tokenizer=lambda text: 1)  # two functions of one name
+    chat = first.chat(user_id="u", session_id="s")
+    for number in range(50):
+        chat.add("user", f"this is message number {number} of fifty")
+    first.close()
+    second = open_at(tokenizer=lambda text: 100)
+    context = second.chat(user_id="u", session_id="s").context(token_limit=1000)
+    assert len(context.window) < 10
+    assert context.tokens <= 1000
