@@ -86,6 +86,9 @@ class Memory:
     ) -> Memory:
         """Open a memory, made if it is not there.
 
+        This blocks for a second or so (databases, tables of tokens): open once, before the event loop
+        serves anybody, or with `await asyncio.to_thread(Memory.open, …)`.
+
         Args:
             path: A directory, for the journal in SQLite and for Chroma's files. Several processes may
                 share it.
@@ -172,11 +175,13 @@ class Memory:
         Raises:
             InvalidScopeError: An id is empty or cannot be stored.
         """
-        return Chat(self, Scope(user_id, session_id or str(uuid.uuid4()), agent_id, tenant_id))
+        return self.chat_of(Scope(user_id, session_id, agent_id, tenant_id))
 
     def chat_of(self, scope: Scope) -> Chat:
         """Return the conversation that a scope names."""
-        return Chat(self, replace(scope, session_id=scope.session_id or str(uuid.uuid4())))
+        if scope.session_id is None:
+            scope = replace(scope, session_id=str(uuid.uuid4()))
+        return Chat(self, scope)
 
     async def _search(
         self,

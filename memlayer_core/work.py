@@ -116,12 +116,14 @@ class Worker:
         assert self._world is not None  # noqa: S101
         world = self._world
         while not self._stopping.is_set():
-            self._wanted.wait(_IDLE)
+            asked = self._wanted.wait(_IDLE)
             self._wanted.clear()
-            if not self._hurry.wait(world.settings.index_delay):
-                pass  # messages were given time to gather
-            self._hurry.clear()
+            if asked:
+                self._hurry.wait(world.settings.index_delay)  # messages are given time to gather
+                self._hurry.clear()
             try:
+                if asked and not self._stopping.is_set():
+                    self._ready(world)
                 self._work_off(world)
             except StoreUnavailableError as problem:
                 self._last_error = str(problem)

@@ -94,7 +94,10 @@ def _nearest(
 ) -> list[Neighbour]:
     """Ask the index where it pays and can be had, else compare exactly."""
     index = world.index
-    if index is None or not index.held or overview.vectors <= world.settings.exact_scan_limit:
+    if index is None or overview.vectors <= world.settings.exact_scan_limit:
+        return world.journal.scan(reach, vector, limit)
+    if not index.held:
+        world.wake()  # perhaps nobody holds it, and the worker can
         return world.journal.scan(reach, vector, limit)
     lane = None if overview.alone and reach.lane == reach.user_lane else reach.lane
     try:

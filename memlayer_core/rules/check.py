@@ -14,6 +14,9 @@ from memlayer_core.records.message import ROLES, Message, ToolCall
 
 __all__ = ["at_least_one", "checked", "checked_all", "encoded"]
 
+_DEEPEST = 100
+"""Levels of nesting in JSON; Python's own reader and writer give up near 1,000."""
+
 
 def checked_all(messages: object, *, bytes_limit: int) -> list[Message]:
     """Check a batch of messages and return it as a list.
@@ -154,8 +157,13 @@ def _check_identifier(name: str, value: object) -> None:
         ) from None
 
 
-def _check_json(name: str, value: object) -> None:
-    """Refuse what JSON would lose or change: NaN, objects, keys that are no strings."""
+def _check_json(name: str, value: object, depth: int = 0) -> None:
+    """Refuse what JSON would lose or change: NaN, objects, keys that are no strings, endless nesting."""
+    if depth > _DEEPEST:
+        raise InvalidMessageError(
+            f"`{name[:80]}` is nested more than {_DEEPEST} levels deep, or holds itself",
+            hint="Flatten it, or store it as a JSON text.",
+        )
     match value:
         case None | bool() | int() | str():
             return
@@ -172,10 +180,10 @@ def _check_json(name: str, value: object) -> None:
                         f"`{name}` has the key {key!r}, which JSON would turn into a string",
                         hint="Use string keys.",
                     )
-                _check_json(f"{name}.{key}", inner)
+                _check_json(f"{name}.{key}", inner, depth + 1)
         case list() | tuple():
             for inner in value:
-                _check_json(name, inner)
+                _check_json(name, inner, depth + 1)
         case _:
             raise InvalidMessageError(
                 f"`{name}` holds {type(value).__name__} {value!r:.80}, which is no JSON",
