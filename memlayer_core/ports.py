@@ -114,8 +114,13 @@ class Journal(Protocol):
         """Strike jobs off."""
         ...
 
-    def fail(self, failed: Sequence[Job], error: str, due: datetime | None) -> None:
-        """Give jobs back until `due`, or to the dead letters when it is None."""
+    def fail(
+        self, failed: Sequence[Job], error: str, due: datetime | None, *, counted: bool = True
+    ) -> None:
+        """Give jobs back until `due`, or to the dead letters when it is None.
+
+        With `counted=False` the attempt does not bring them nearer to the dead letters.
+        """
         ...
 
     def release(self, owner: str, now: datetime) -> None:

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from itertools import groupby
 
@@ -190,15 +189,13 @@ class Worker:
         try:
             step(flow(world, BLOCKING, jobs))
             self._last_error = None
-        except IndexUnavailableError as problem:  # passes by itself; no job's fault
+        except (IndexUnavailableError, IndexCorruptError) as problem:  # no job's fault, and it passes
             self._last_error = str(problem)
             world.health.down("index", str(problem))
-            self._later(world, [replace(job, attempts=min(job.attempts, 4)) for job in jobs], problem)
-        except IndexCorruptError as problem:
-            self._last_error = str(problem)
-            world.health.down("index", str(problem))
-            self._suspects.update(world.journal.shard_of(job.namespace) for job in jobs)
-            self._later(world, jobs, problem)
+            if isinstance(problem, IndexCorruptError):
+                self._suspects.update(world.journal.shard_of(job.namespace) for job in jobs)
+            later = world.now() + timedelta(seconds=world.settings.job_backoff)
+            world.journal.fail(jobs, str(problem), later, counted=False)
         except Exception as problem:
             if isinstance(problem, StoreUnavailableError):
                 raise

@@ -40,6 +40,8 @@ _CHARACTERS = 20_000
 # What of one word is cut into parts: longer ones are addresses and encoded data.
 _WORD_CHARACTERS = 40
 _PART_LENGTHS = (3, 4, 5)
+# A word falls on so many axes, so that two words rarely share all of theirs.
+_PLACES = 2
 # Beside a word's own weight of 1: its parts together, and its pair with the next word.
 _PARTS = 0.5
 _PAIR = 0.25
@@ -93,9 +95,10 @@ def _features(word: str) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
     """Return the checksums of a word and of its parts, and what each weighs: two arrays of one length."""
     weight = _DAMPED if word in _COMMON else 1.0
     parts = list(_parts(word)) if len(word) > 1 else []
-    codes = np.array([_code(f"w {word}"), *(_code(f"p {part}") for part in parts)], dtype=np.uint32)
+    spelled = [f"{place} {word}" for place in range(_PLACES)] + [f"part {part}" for part in parts]
+    codes = np.array([_code(feature) for feature in spelled], dtype=np.uint32)
     weights = np.full(len(codes), weight * _PARTS / math.sqrt(max(1, len(parts))))
-    weights[0] = weight
+    weights[:_PLACES] = weight / math.sqrt(_PLACES)
     return codes, weights
 
 
@@ -103,7 +106,7 @@ def _vector(text: str, ballast: float) -> FloatVector:
     words = _words(text)
     counts = Counter(words)
     pairs = Counter(pair for pair in pairwise(words) if not (pair[0] in _COMMON and pair[1] in _COMMON))
-    codes = [np.array([_code(f"2 {one} {two}") for one, two in pairs], dtype=np.uint32)]
+    codes = [np.array([_code(f"pair {one} {two}") for one, two in pairs], dtype=np.uint32)]
     weights = [np.array([_PAIR * (1 + math.log(often)) for often in pairs.values()])]
     for word, often in counts.items():
         its_codes, its_weights = _features(word)

@@ -11,6 +11,7 @@ by file.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import hashlib
 import os
 import shutil
@@ -63,16 +64,16 @@ def at_hand(where: Path) -> bool:
     return all((where / name).is_file() for name in _NEEDED)
 
 
-def fetch(where: Path, *, seconds: float, url: str = URL, sha256: str = SHA256) -> None:
+def fetch(where: Path, *, url: str, sha256: str, seconds: float) -> None:
     """Put the model into a folder, showing a progress bar. One process does it, others wait for that one.
 
     An archive that Chroma (or a person) has put beside the folder is used instead of the network.
 
     Args:
         where: The folder; `folder()`.
+        url: Where the archive is; `URL`.
+        sha256: Hexadecimal digest of the archive; `SHA256`.
         seconds: How long it may take, waiting for other processes included.
-        url: Where the archive is.
-        sha256: Hexadecimal digest of the archive.
 
     Raises:
         OSError: It cannot be had: no network, too slow, a wrong digest, no space.
@@ -244,16 +245,17 @@ def _cut(text: str) -> str:
 
 _loading = threading.Lock()
 _models: dict[Path, _Model] = {}
-_left_behind: list[dict[Path, _Model]] = []
 
 
 def _start_afresh() -> None:
     """Let a forked child load its own model: the parent's threads, and perhaps a held lock, are not there.
 
-    The parent's model is kept but never used, as destroying it would wait for its threads.
+    The parent's models are neither used nor destroyed, not even at the child's exit: that would wait for their
+    threads forever. One reference that nobody gives back sees to it.
     """
-    global _loading, _models  # noqa: PLW0603  (one model a process is the purpose)
-    _left_behind.append(_models)
+    global _loading, _models
+    for model in _models.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(model))
     _loading, _models = threading.Lock(), {}
 
 

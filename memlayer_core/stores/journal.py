@@ -111,9 +111,14 @@ class SqlJournal:
         """Strike jobs off."""
         self._db.write(lambda c: owed.finish(c, done))
 
-    def fail(self, failed: Sequence[Job], error: str, due: datetime | None) -> None:
-        """Give jobs back until `due`, or to the dead letters when it is None."""
-        self._db.write(lambda c: owed.fail(c, failed, error, due))
+    def fail(
+        self, failed: Sequence[Job], error: str, due: datetime | None, *, counted: bool = True
+    ) -> None:
+        """Give jobs back until `due`, or to the dead letters when it is None.
+
+        With `counted=False` the attempt does not bring them nearer to the dead letters.
+        """
+        self._db.write(lambda c: owed.fail(c, failed, error, due, counted=counted))
 
     def release(self, owner: str, now: datetime) -> None:
         """Give back every job that `owner` holds, without counting the attempt: it is going away."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
@@ -54,11 +55,15 @@ def finish(connection: Connection, done: Sequence[Job]) -> None:
     connection.execute(delete(jobs).where(jobs.c.id.in_([job.id for job in done])))
 
 
-def fail(connection: Connection, failed: Sequence[Job], error: str, due: datetime | None) -> None:
+def fail(
+    connection: Connection, failed: Sequence[Job], error: str, due: datetime | None, *, counted: bool
+) -> None:
     """Give jobs back until `due`, or to the dead letters when it is None."""
-    changed = {"owner": None, "error": error[:2000], "dead": int(due is None)}
+    changed: dict[str, Any] = {"owner": None, "error": error[:2000], "dead": int(due is None)}
     if due is not None:
         changed["due"] = to_micros(due)
+    if not counted:
+        changed["attempts"] = jobs.c.attempts - 1
     connection.execute(update(jobs).where(jobs.c.id.in_([job.id for job in failed])).values(changed))
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from memlayer_core import Memory, MemlayerError, Message, Settings, ToolCall, errors
+from memlayer_core import MemlayerError, Memory, Message, Settings, ToolCall, errors
 from memlayer_core.errors import (
     ConfigurationError,
     EmbedderMismatchError,
@@ -65,7 +65,8 @@ def test_a_message_that_cannot_be_stored_is_refused_with_its_whole_batch(memory,
 
 
 @pytest.mark.parametrize(
-    "bad", ["hello", b"hello", 5, None, {"role": "user"}, Message("user", "x"), ["hello"], [None], [("user", "x")]]
+    "bad",
+    ["hello", b"hello", 5, None, {"role": "user"}, Message("user", "x"), ["hello"], [None], [("user", "x")]],
 )
 def test_what_is_no_list_of_messages_is_a_type_error(chat, do, bad) -> None:
     with pytest.raises(TypeError) as refused:

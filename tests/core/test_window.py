@@ -162,7 +162,9 @@ def test_the_first_page_is_bounded_by_the_limit_and_not_by_the_history(messages,
     assert 16 <= first_page(messages, tokens, limit) <= 2000
 
 
-def test_a_result_that_comes_after_the_next_question_is_shown_with_its_call_or_not_at_all(memory: Memory) -> None:
+def test_a_result_that_comes_after_the_next_question_is_shown_with_its_call_or_not_at_all(
+    memory: Memory,
+) -> None:
     chat = memory.chat(user_id="u", session_id="s")
     chat.add_messages(
         [

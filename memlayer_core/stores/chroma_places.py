@@ -1,0 +1,321 @@
+"""The two places that Chroma's collections live in: a directory of one owner, and a server."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+from memlayer_core.errors import ConfigurationError, IndexUnavailableError, StoreError
+from memlayer_core.stores import chroma_files
+from memlayer_core.stores.chroma_errors import chroma_settings, load_chromadb, translated
+from memlayer_core.stores.chroma_limits import make_room
+
+if TYPE_CHECKING:
+    from chromadb.api import ClientAPI
+    from filelock import BaseFileLock
+
+__all__ = ["DirectoryPlace", "Place", "ServerPlace"]
+
+_ENTERED: dict[Path, int] = {}  # directories that this process owns, and their collections
+_STARTED_IN: set[int] = set()  # processes, up the line of forks, that started Chroma's native threads
+
+
+class Place(ABC):
+    """Where the collections live, and the client that reaches them.
+
+    Attributes:
+        client: The open client, or None.
+        damage: Why everything in it was thrown away on entering, or None.
+        suspect: Whether something was found wrong since, which the next owner should look into.
+        fragile: Whether touching damaged collections may crash this process.
+    """
+
+    fragile: bool
+
+    def __init__(self) -> None:
+        self.client: ClientAPI | None = None
+        self.damage: str | None = None
+        self.suspect = False
+
+    @abstractmethod
+    def enter(self) -> bool:
+        """Take the right to use it; False while another process has it."""
+
+    @abstractmethod
+    def open(self) -> ClientAPI:
+        """Return a new client."""
+
+    @abstractmethod
+    def wipe(self) -> bool:
+        """Throw everything away; False where that is not ours to do."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Give the right back."""
+
+    def connect(self) -> ClientAPI:
+        """Open a client and keep it."""
+        self.client = self.open()
+        return self.client
+
+    def disconnect(self) -> None:
+        """Close the client; what it says to that makes the place suspect."""
+        client, self.client = self.client, None
+        try:
+            with translated("close"):
+                if client is not None:
+                    cast("Any", client).close()
+        except StoreError:
+            self.suspect = True
+
+    def let_go(self) -> None:
+        """Close the client and give the right back."""
+        if self.client is not None:
+            self.disconnect()
+            self.leave()
+
+    def disown(self) -> None:
+        """Drop, in a forked child, the parent's client without ending it.
+
+        Chroma's native part waits for its threads when it is destroyed, and a child has none of them: so
+        the client gets a reference that nobody ever gives back.
+        """
+        client, self.client = self.client, None
+        if client is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+
+
+class DirectoryPlace(Place):
+    """A directory whose files belong to the one process that holds its lock.
+
+    Beside the directory lie `<name>.lock`, and `<name>.open` while it is in use: a marker that outlives
+    a killed process.
+
+    Args:
+        directory: Made on entering if it is missing; its spelling does not matter.
+        shards: Collections that will be in it.
+        probe_seconds: How long trying out the files of a vanished owner may take.
+    """
+
+    fragile = True
+
+    def __init__(self, directory: Path, shards: int, probe_seconds: float) -> None:
+        super().__init__()
+        self.directory = Path(directory).expanduser().resolve()
+        self._shards = shards
+        self._probe_seconds = probe_seconds
+        self._marker = self.directory.with_name(self.directory.name + ".open")
+        self._lock: BaseFileLock | None = None
+
+    def __str__(self) -> str:
+        return str(self.directory)
+
+    def enter(self) -> bool:
+        """Make room, take the lock, and see to it that the files can be opened without harm."""
+        load_chromadb()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if not self._take_lock():
+                return False
+            try:
+                self._refuse_fork()
+                make_room(self._shards, sum(_ENTERED.values()))
+                self._examine()
+                self._mark()
+            except BaseException:
+                self._drop_lock()
+                raise
+        except OSError as problem:
+            raise IndexUnavailableError(
+                f"the directory {self.directory} cannot be used: {problem}",
+                hint="Give this process a directory on a local disk that it may write to.",
+            ) from problem
+        _ENTERED[self.directory] = self._shards
+        return True
+
+    def _take_lock(self) -> bool:
+        from filelock import FileLock, Timeout  # noqa: PLC0415 - only the index needs it
+
+        if self.directory in _ENTERED:
+            return False
+        path = self.directory.with_name(self.directory.name + ".lock")
+        lock = FileLock(path, thread_local=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            return False
+        self._lock = lock
+        return True
+
+    def _refuse_fork(self) -> None:
+        """Refuse where Chroma would wait for ever for threads that stayed in the parent."""
+        if _STARTED_IN - {os.getpid()}:
+            raise IndexUnavailableError(
+                f"this process was forked from one that had used embedded Chroma, so {self.directory} "
+                "cannot be opened in it",
+                hint="Open the memory after forking, start workers with `spawn`, or use a Chroma server.",
+            )
+
+    def _drop_lock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def _examine(self) -> None:
+        unclean = self._marker.exists()
+        self.suspect = False
+        self.damage = chroma_files.sweep(self.directory)
+        if self.damage is None:
+            self.damage = chroma_files.find_damage(self.directory, unclean=unclean)
+        if self.damage is None and unclean:
+            self.damage = chroma_files.try_out(self.directory, self._probe_seconds)
+        if self.damage is not None:
+            chroma_files.wipe(self.directory)
+
+    def _mark(self) -> None:
+        with self._marker.open("w", encoding="utf-8") as file:
+            file.write(f"in use by process {os.getpid()}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def open(self) -> ClientAPI:
+        """Open an embedded client."""
+        chromadb = load_chromadb()
+        path = str(self.directory)
+        with translated(f"open {path}"):
+            settings = chroma_settings(
+                chroma_api_impl="chromadb.api.rust.RustBindingsAPI",
+                is_persistent=True,
+                persist_directory=path,
+            )
+            _STARTED_IN.add(os.getpid())
+            client: ClientAPI = chromadb.PersistentClient(path, settings=settings)
+        return client
+
+    def wipe(self) -> bool:
+        """Delete Chroma's files."""
+        chroma_files.wipe(self.directory)
+        return True
+
+    def leave(self) -> None:
+        """Release the lock; the marker stays when something may be wrong with the files."""
+        if self._lock is None:
+            return
+        if not self.suspect:
+            with suppress(OSError):
+                self._marker.unlink(missing_ok=True)
+        _ENTERED.pop(self.directory, None)
+        self._drop_lock()
+
+    def disown(self) -> None:
+        """Forget the parent's client and lock: filelock closed the child's copy of it already."""
+        super().disown()
+        self._lock = None
+        _ENTERED.pop(self.directory, None)
+        shared = sys.modules.get("chromadb.api.shared_system_client")
+        if shared is not None:  # its table of open directories would hand the parent's client to the child
+            for table in ("_identifier_to_system", "_identifier_to_refcount"):
+                getattr(shared.SharedSystemClient, table, {}).pop(str(self.directory), None)
+
+
+class ServerPlace(Place):
+    """A Chroma server, which any number of processes may use.
+
+    Args:
+        url: `http://host:port` or `https://host:port`.
+        headers: Sent with each request, for example a token.
+        timeout: Seconds that a request may take; connecting gets five of them at most.
+
+    Raises:
+        ConfigurationError: `url` is no such URL.
+    """
+
+    fragile = False
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None, timeout: float) -> None:
+        super().__init__()
+        self._headers = dict(headers or {})
+        self._timeout = timeout
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except (ValueError, TypeError, AttributeError) as problem:
+            raise _no_url("it cannot be parsed") from problem
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise _no_url(f"got scheme {parts.scheme!r} and host {parts.hostname!r}")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise _no_url("credentials go into `headers`, and nothing may follow the path")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self._url = f"{parts.scheme}://{host}" + (f":{port}" if port else "") + parts.path.rstrip("/")
+
+    def __str__(self) -> str:
+        return self._url
+
+    def enter(self) -> bool:
+        """Do nothing: a server keeps its files itself."""
+        return True
+
+    def open(self) -> ClientAPI:
+        """Open a client, after one quick question whether somebody is there."""
+        import httpx  # noqa: PLC0415
+
+        chromadb = load_chromadb()
+        patience = httpx.Timeout(self._timeout, connect=min(5.0, self._timeout))
+        hint = "Start it with `chroma run`, or correct the URL and its port."
+        try:
+            answer = httpx.get(f"{self._url}/api/v2/heartbeat", headers=self._headers, timeout=patience)
+        except (httpx.HTTPError, httpx.InvalidURL) as problem:
+            raise IndexUnavailableError(
+                f"no Chroma server answers at {self._url}: {type(problem).__name__}: {problem}", hint=hint
+            ) from problem
+        if not answer.is_success:
+            raise IndexUnavailableError(
+                f"what answers at {self._url} is no Chroma server that lets us in: HTTP {answer.status_code}",
+                hint="Check the URL and its port, and the headers.",
+            )
+        with translated(f"connect to {self._url}"):
+            settings = chroma_settings(
+                chroma_api_impl="chromadb.api.fastapi.FastAPI",
+                chroma_server_host=self._url,
+                chroma_server_http_port=None,
+            )
+            parts = urlsplit(self._url)
+            client: ClientAPI = chromadb.HttpClient(
+                host=self._url,
+                port=parts.port or (443 if parts.scheme == "https" else 80),
+                ssl=parts.scheme == "https",
+                headers=dict(self._headers),
+                settings=settings,
+            )
+            cast("Any", client)._server._session.timeout = patience  # noqa: SLF001 - Chroma waits for ever
+        return client
+
+    def wipe(self) -> bool:
+        """Refuse: others' collections are there too."""
+        return False
+
+    def disconnect(self) -> None:
+        """Close the connections too, which Chroma's own client leaves open."""
+        kept: Any = self.client
+        servers = [getattr(one, "_server", None) for one in (kept, getattr(kept, "_admin_client", None))]
+        super().disconnect()
+        for server in servers:
+            if server is not None:
+                server._session.close()  # noqa: SLF001 - there is no public way
+
+    def leave(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+
+def _no_url(said: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the Chroma server's URL cannot be used: {said}",
+        hint="Write http://host:port or https://host:port.",
+    )

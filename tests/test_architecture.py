@@ -1,0 +1,93 @@
+"""The house stands as it was drawn: imports point down, files stay small, types and style hold."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ["memlayer_core", "langchain_memlayer", "llamaindex_memlayer"]
+BIN = Path(sys.executable).parent
+
+
+def run(*command: str | Path) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_imports_point_down() -> None:
+    run(BIN / "lint-imports", "--no-cache")
+
+
+def test_types_are_checked_strictly() -> None:
+    run(BIN / "mypy", *PACKAGES)
+
+
+def test_style_is_checked_with_every_rule_on() -> None:
+    run(BIN / "ruff", "check", ".")
+    run(BIN / "ruff", "format", "--check", ".")
+
+
+def test_no_file_is_a_drawer_for_everything() -> None:
+    banned = re.compile(r"^(utils?|helpers?|manager|base|common|misc)\.py$")
+    sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    assert len(sources) > 30
+    assert not [path for path in sources if banned.search(path.name)]
+    long = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources}
+    allowed = {"memlayer_core/memory.py": 600, "memlayer_core/testing.py": 420}
+    assert {name: lines for name, lines in long.items() if lines > allowed.get(name, 350)} == {}
+
+
+@pytest.mark.parametrize(
+    ("package", "missing", "line"),
+    [
+        ("langchain_memlayer", "langchain_core", "pip install 'memlayer-core[langchain]'"),
+        ("llamaindex_memlayer", "llama_index", "pip install 'memlayer-core[llamaindex]'"),
+    ],
+)
+def test_a_missing_framework_is_told_with_the_line_that_installs_it(package, missing, line) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        f"try:\n    import {package}\n"
+        "except ImportError as problem:\n    print(type(problem).__name__, problem.hint)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == f"MissingExtraError {line}", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "other"),
+    [("langchain_memlayer", "llama_index"), ("llamaindex_memlayer", "langchain_core")],
+)
+def test_each_adapter_works_without_the_other_framework(package, other) -> None:
+    code = f"import sys; sys.modules[{other!r}] = None; import {package}; print(*{package}.__all__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "Memlayer" in done.stdout
+
+
+def test_everything_public_has_a_home() -> None:
+    import memlayer_core
+
+    for name in memlayer_core.__all__:
+        assert getattr(memlayer_core, name) is not None
+    assert set(memlayer_core.__all__) <= set(dir(memlayer_core))
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = memlayer_core.nothing
+
+
+def test_the_project_names_no_machine() -> None:
+    """No path of a developer's machine, in any file that is shipped."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    banned = re.compile(r"/(?:home|root|Users)/[a-z]+/")
+    for name in files.stdout.splitlines():
+        path = ROOT / name
+        if path.suffix in {".py", ".md", ".toml", ".ipynb", ""} and path.is_file():
+            assert not banned.search(path.read_text(errors="replace")), name

@@ -1,0 +1,124 @@
+"""Nothing is ever seen outside its scope, and nothing inside it disappears: a state machine tries to show otherwise."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+
+from memlayer_core import Memory, Scope, Settings
+
+HOSTILE = [
+    "louis",
+    "Louis",
+    "l\u043euis",  # a look-alike letter
+    "louis'--",
+    '"; DROP TABLE memlayer_messages; --',
+    "%",
+    "_",
+    "*",
+    "../louis",
+    "louis.louis",
+    "a" * 10_000,
+    " ",
+    "default",
+    "🐍",
+    "e\u0301",
+    "\u00e9",
+    "None",
+    "s1",
+]
+ids = st.sampled_from(HOSTILE)
+words = st.sampled_from(["pineapple", "mango", "東京", "tokyo", "the code"])
+
+
+class Isolation(RuleBasedStateMachine):
+    """Writes, searches, clears and reopens with ids that look alike; a plain dict says what is right."""
+
+    settings = Settings(index_delay=60, durability="normal", exact_scan_limit=1)
+    scopes = Bundle("scopes")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.memory = self.open()
+        self.said: dict[Scope, list[str]] = defaultdict(list)
+        self.count = 0
+
+    def open(self) -> Memory:
+        return Memory.open(Path(self.directory.name) / "m", embedder="hashing", settings=self.settings)
+
+    @rule(target=scopes, user=ids, session=ids, agent=st.none() | ids, tenant=ids)
+    def someone(self, user, session, agent, tenant) -> Scope:
+        return Scope(user, session, agent, tenant)
+
+    @rule(scope=scopes, word=words)
+    def says(self, scope, word) -> None:
+        self.count += 1
+        text = f"{word} number{self.count}"
+        self.memory.chat_of(scope).add("user", text)
+        self.said[scope].append(text)
+
+    @rule(scope=scopes)
+    def clears(self, scope) -> None:
+        assert self.memory.chat_of(scope).clear() == len(self.said.pop(scope, []))
+
+    @rule()
+    def indexes(self) -> None:
+        self.memory.flush(60)
+
+    @rule()
+    def reopens(self) -> None:
+        self.memory.close()
+        self.memory = self.open()
+
+    @rule(scope=scopes, word=words, narrow=st.booleans())
+    def searches(self, scope, word, narrow) -> None:
+        found = self.memory.search(
+            word,
+            user_id=scope.user_id,
+            tenant_id=scope.tenant_id,
+            agent_id=scope.agent_id,
+            session_id=scope.session_id if narrow else None,
+            k=1000,
+        )
+        within = {
+            text
+            for other, texts in self.said.items()
+            for text in texts
+            if (other.tenant_id, other.user_id) == (scope.tenant_id, scope.user_id)
+            and (scope.agent_id is None or other.agent_id == scope.agent_id or narrow)
+            and (not narrow or other == scope)
+        }
+        assert {hit.text for hit in found} <= within
+        assert {text for text in within if word in text} <= {hit.text for hit in found}
+
+    @rule(scope=scopes, word=words)
+    def reads_a_context(self, scope, word) -> None:
+        context = self.memory.chat_of(scope).context(word)
+        allowed = {
+            text
+            for other, texts in self.said.items()
+            for text in texts
+            if (other.tenant_id, other.user_id) == (scope.tenant_id, scope.user_id)
+            and (scope.agent_id is None or other.agent_id == scope.agent_id)
+        }
+        assert {piece.text for piece in context.pieces} <= allowed
+
+    @invariant()
+    def every_session_holds_what_was_said_in_it(self) -> None:
+        for scope, texts in self.said.items():
+            assert [m.content for m in self.memory.chat_of(scope).history()] == texts
+
+    def teardown(self) -> None:
+        self.memory.close()
+        self.directory.cleanup()
+
+
+TestIsolation = pytest.mark.slow(Isolation.TestCase)
+TestIsolation.settings = hypothesis_settings(max_examples=25, stateful_step_count=25, deadline=None)
