@@ -53,7 +53,7 @@ async def context(
     at_least_one("token_limit", limit)
     share = recall_share(limit, world.settings.recall_tokens)
     seen = await drive.call(
-        world.journal.at_once, lambda journal: _look(world, journal, scope, limit - share)
+        world.journal.at_once, lambda journal: _look(world, journal, scope, limit, share)
     )
     asked = query if query is not None else _newest_question(seen.shown)
     room = min(share, limit - seen.window.tokens)
@@ -81,7 +81,7 @@ async def context(
     )
 
 
-def _look(world: World, journal: Journal, scope: Scope, limit: int) -> _Seen:
+def _look(world: World, journal: Journal, scope: Scope, limit: int, reserved: int) -> _Seen:
     """Read as much of the session's end as fits, never more than a page beyond it."""
     overview = journal.overview(scope.reach())
     session = journal.session(scope)
@@ -98,7 +98,7 @@ def _look(world: World, journal: Journal, scope: Scope, limit: int) -> _Seen:
         if len(entries) < page or entries[-1].seq <= first or enough(newest, limit):
             break
         page *= 2
-    chosen = window(leading, newest, limit)
+    chosen = window(leading, newest, limit, reserved=reserved)
     messages = journal.read(session, [entry.seq for entry in (*chosen.leading, *chosen.shown)])
     kept = {entry.seq for entry in chosen.leading}
     return _Seen(

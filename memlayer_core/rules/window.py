@@ -43,7 +43,9 @@ def enough(newest_first: Sequence[Entry], limit: int) -> bool:
     return False
 
 
-def window(leading: Sequence[Entry], newest_first: Sequence[Entry], limit: int) -> Window:
+def window(
+    leading: Sequence[Entry], newest_first: Sequence[Entry], limit: int, *, reserved: int = 0
+) -> Window:
     """Choose the newest whole turns that fit into `limit` tokens.
 
     The newest turn that a user speaks in is shown even when it does not fit: a model without the question
@@ -53,6 +55,7 @@ def window(leading: Sequence[Entry], newest_first: Sequence[Entry], limit: int) 
         leading: System messages at the session's beginning.
         newest_first: The session's last entries, the newest first, without the leading ones.
         limit: Tokens that the window may cost, the leading messages included.
+        reserved: How many of them older turns may not take; the newest turn may.
     """
     reasons: list[Reason] = []
     spent = sum(entry.tokens for entry in leading)
@@ -60,7 +63,7 @@ def window(leading: Sequence[Entry], newest_first: Sequence[Entry], limit: int) 
     chosen: list[Turn] = []
     for turn in reversed(groups):
         must = not any(later.asked for later in chosen)
-        if spent + turn.tokens > limit and not must:
+        if spent + turn.tokens > limit - reserved and not must:
             break
         chosen.append(turn)
         spent += turn.tokens

@@ -113,6 +113,18 @@ def test_the_limit_holds_but_for_the_newest_turn_and_then_a_reason_says_so(entri
             assert not earlier & {entry.seq for entry in picked.shown}
 
 
+@given(conversations(), st.integers(1, 600), st.integers(0, 600))
+def test_older_turns_leave_what_is_reserved_and_the_newest_may_take_it(entries, limit, reserved) -> None:
+    leading, rest = split(entries)
+    picked = window(leading, list(reversed(rest)), limit, reserved=reserved)
+    groups = turns(picked.shown)
+    if len([turn for turn in groups if turn.asked]) > 1:
+        assert picked.tokens <= limit - reserved
+    alone = window(leading, list(reversed(rest)), 1)
+    assert {entry.seq for entry in alone.shown} <= {entry.seq for entry in picked.shown}
+    assert (picked.tokens > limit) == any(r.code == "newest_turn_over_limit" for r in picked.reasons)
+
+
 @pytest.mark.requirement("L14")
 @given(conversations(), st.integers(1, 600))
 def test_the_newest_user_message_and_all_leading_system_messages_are_shown(entries, limit) -> None:

@@ -1,0 +1,65 @@
+"""The README tells the truth: its examples run, its commands exist, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+OUTPUT = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+
+
+def test_every_example_runs_and_prints_what_the_readme_says(tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("langchain_core")
+    pytest.importorskip("llama_index.core")
+    from langchain_core.language_models import GenericFakeChatModel
+    from llama_index.core.llms.mock import MockLLM
+
+    monkeypatch.chdir(tmp_path)
+    names = {"model": GenericFakeChatModel(messages=iter(["In Tokyo."])), "llm": MockLLM(is_chat_model=True)}
+    assert len(PYTHON) == 3
+    exec(compile(PYTHON[0], "README.md", "exec"), names)
+    assert capsys.readouterr().out == OUTPUT[0]
+    names["memory"].flush()  # "Where do I live?" shares no word with what was said: meaning has to be indexed
+    for number, example in enumerate(PYTHON[1:], start=2):
+        exec(compile(example, f"README.md, example {number}", "exec"), names)
+    memory = names["memory"]
+    langchain = names["history"]("langchain")
+    assert [m.content for m in langchain.messages] == ["Where do I live?", "In Tokyo."]
+    assert "I moved to Tokyo" in str(langchain.context("Where do I live?", token_limit=3000))
+    told = names["engine"].chat_history
+    assert [m.role.value for m in told] == ["user", "assistant"]
+    assert "I moved to Tokyo" in told[1].content  # this model repeats what it is given
+    memory.close()
+
+
+def test_the_two_commands_make_their_own_environment() -> None:
+    commands = re.findall(r"^```\n(python3 .*)\n```$", README, re.MULTILINE)
+    assert [command.split("/")[-1] for command in commands] == ["memlayer demo", "pytest"]
+    for command in commands:
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -e '.[")
+
+
+def test_every_command_that_it_names_exists() -> None:
+    shown = subprocess.run(
+        [Path(sys.executable).parent / "memlayer", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    listed = re.search(r"lists the commands: (.*?)\.\n", README)
+    assert listed is not None
+    for command in re.findall(r"`(\w+)`", listed[1]):
+        assert re.search(rf"\b{command}\b", shown), command
+
+
+def test_every_link_leads_to_a_file() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_it_stays_short() -> None:
+    assert len(README.splitlines()) < 200
