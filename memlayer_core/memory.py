@@ -45,7 +45,7 @@ class Status:
     Attributes:
         store_id: A UUID, made with the store.
         embedder: Identity of the embedder in use.
-        index: `"held"`: this process keeps Chroma up to date; `"elsewhere"`: another one does, or nobody
+        index: `"held"`: this process keeps Chroma up to date; `"not held"`: another one does, or nobody
             yet; `"none"`: the memory works without Chroma.
         backlog: What background work is left.
         complaints: What does not work at the moment, and why.
@@ -286,7 +286,7 @@ class Memory:
     async def _status(self, drive: Drive) -> Status:
         """Tell how the memory is doing."""
         world = self._world()
-        held = "none" if world.index is None else "held" if world.index.held else "elsewhere"
+        held = "none" if world.index is None else "held" if world.index.held else "not held"
         layout = await drive.call(world.journal.layout)
         backlog = await drive.call(world.journal.backlog)
         return Status(layout.store_id, world.embedder.identity, held, backlog, world.health.complaints)
@@ -501,7 +501,9 @@ class _Live:
                 journal.forget_vectors(_now())
             else:
                 index_flows.check_embedder(layout, chosen.identity)
-            index = _index(layout.store_id, layout.shards, directory, chroma_url)
+            if layout.embedder != chosen.identity:
+                journal.settle(chosen.identity, None)
+            index = _index(journal, directory, chroma_url)
         except BaseException:
             journal.close()
             raise
@@ -540,13 +542,21 @@ def _let_go(worker: Worker, index: Index | None, journal: Journal, pid: int) -> 
     journal.close()
 
 
-def _index(store_id: str, shards: int, directory: Path | None, chroma_url: str | None) -> Index | None:
+def _index(journal: Journal, directory: Path | None, chroma_url: str | None) -> Index | None:
     from memlayer_core.stores.chroma import ChromaServer, EmbeddedChroma  # noqa: PLC0415
 
+    layout = journal.layout()
+
+    def embedder() -> tuple[str, int] | None:
+        known = journal.layout()
+        return (known.embedder, known.dimension) if known.embedder and known.dimension else None
+
     if chroma_url is not None:
-        return ChromaServer(chroma_url, store_id=store_id, shards=shards)
+        return ChromaServer(chroma_url, store_id=layout.store_id, shards=layout.shards, embedder=embedder)
     if directory is not None:
-        return EmbeddedChroma(directory / "chroma", store_id=store_id, shards=shards)
+        return EmbeddedChroma(
+            directory / "chroma", store_id=layout.store_id, shards=layout.shards, embedder=embedder
+        )
     return None
 
 

@@ -27,6 +27,7 @@ class Draft:
     Attributes:
         message: With `id` and `created_at` filled.
         given_id: Whether the caller named the id; one that memlayer made cannot be stored already.
+        given_time: Whether the caller named the time; only then it can correct a stored one.
         tokens: What it costs.
         counter: Name of the counter that says so.
         searched: The text that recall finds it by; empty for what recall leaves alone.
@@ -35,6 +36,7 @@ class Draft:
 
     message: Message
     given_id: bool
+    given_time: bool
     tokens: int
     counter: str
     searched: str
@@ -114,9 +116,7 @@ class Journal(Protocol):
         """Strike jobs off."""
         ...
 
-    def fail(
-        self, failed: Sequence[Job], error: str, due: datetime | None, *, counted: bool = True
-    ) -> None:
+    def fail(self, failed: Sequence[Job], error: str, due: datetime | None, *, counted: bool = True) -> None:
         """Give jobs back until `due`, or to the dead letters when it is None.
 
         With `counted=False` the attempt does not bring them nearer to the dead letters.
@@ -163,8 +163,8 @@ class Journal(Protocol):
         """Return what the store was made with."""
         ...
 
-    def settle(self, embedder: str, dimension: int) -> Layout:
-        """Record the embedder where none is recorded; the first one to do so wins."""
+    def settle(self, embedder: str, dimension: int | None) -> Layout:
+        """Record the embedder as long as there is no vector of another one; None before the first vector."""
         ...
 
     def forget_vectors(self, now: datetime) -> None:
@@ -181,7 +181,13 @@ class Journal(Protocol):
 
 
 class Index(Protocol):
-    """A projection of the journal's vectors that answers nearest-neighbour questions."""
+    """A projection of the journal's vectors that answers nearest-neighbour questions.
+
+    Attributes:
+        repaired: Why all of it was thrown away and begun anew, or None; set to None once told.
+    """
+
+    repaired: str | None
 
     @property
     def held(self) -> bool:

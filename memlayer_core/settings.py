@@ -55,7 +55,7 @@ class Settings(BaseSettings):
     busy_timeout: float = Field(default=30.0, gt=0)
     message_bytes_limit: int = Field(default=64_000_000, ge=1)
     indexed_characters: int = Field(default=20_000, ge=1)
-    index_batch: int = Field(default=32, ge=1, le=1000)
+    index_batch: int = Field(default=16, ge=1, le=1000)
     index_delay: float = Field(default=0.25, ge=0)
     exact_scan_limit: int = Field(default=1000, ge=0)
     chroma_collections: int = Field(default=16, ge=1, le=256)

@@ -37,7 +37,7 @@ def draft(role: Any, text: str, *, id: str | None = None, tokens: int = 10, **fi
     searched = "" if role == "system" else text
     given = id or f"made-{next(_numbers)}"
     message = Message(role, text, id=given, **{"created_at": NOON, **fields})
-    return Draft(message, id is not None, tokens, "words", searched, terms(searched))
+    return Draft(message, id is not None, "created_at" in fields, tokens, "words", searched, terms(searched))
 
 
 def drafts(*texts: str) -> list[Draft]:
@@ -155,9 +155,7 @@ class JournalConformance:
         assert self.texts(journal, self.LOUIS) == ["hello"]
 
     def test_the_same_id_with_another_text_takes_the_place_of_the_old(self, journal: Journal) -> None:
-        journal.append(
-            self.LOUIS, [draft("user", "tokyo", id="m1", tokens=3), draft("user", "then")], NOON
-        )
+        journal.append(self.LOUIS, [draft("user", "tokyo", id="m1", tokens=3), draft("user", "then")], NOON)
         again = journal.append(self.LOUIS, [draft("user", "osaka", id="m1", tokens=4)], NOON)
         assert (again.stored, again.unchanged, again.replaced) == (0, 0, 1)
         assert self.texts(journal, self.LOUIS) == ["osaka", "then"]
@@ -166,6 +164,15 @@ class JournalConformance:
         session = journal.session(self.LOUIS)
         assert session is not None
         assert session.tokens == 14
+
+    def test_the_same_id_with_another_time_is_a_correction(self, journal: Journal) -> None:
+        journal.append(self.LOUIS, [draft("user", "hello", id="m1")], NOON)
+        later = NOON + timedelta(days=1)
+        again = journal.append(self.LOUIS, [draft("user", "hello", id="m1", created_at=later)], NOON)
+        assert again.replaced == 1
+        session = journal.session(self.LOUIS)
+        assert session is not None
+        assert journal.history(session, -1, None)[0].message.created_at == later
 
     def test_one_id_in_two_sessions_is_two_messages(self, journal: Journal) -> None:
         journal.append(self.LOUIS, [draft("user", "one", id="m1")], NOON)
@@ -195,9 +202,7 @@ class JournalConformance:
             found = journal.lexical(reach, ["tokyo"], 10)
             records = journal.records(reach, [neighbour.key for neighbour in found])
             assert len(records) == len(found)
-            return sorted(
-                (r.scope.user_id, r.scope.agent_id or "", r.scope.tenant_id) for r in records
-            )
+            return sorted((r.scope.user_id, r.scope.agent_id or "", r.scope.tenant_id) for r in records)
 
         assert whose(Scope("louis")) == [("louis", "", "default"), ("louis", "helper", "default")]
         assert whose(Scope("louis", agent_id="helper")) == [("louis", "helper", "default")]
@@ -329,10 +334,13 @@ class JournalConformance:
         journal.append(self.LOUIS, [draft("user", "y", id="m1")], NOON)
         assert journal.unindexed([found.key])[0].vector is None
 
-    def test_the_first_embedder_is_recorded_and_stays(self, journal: Journal) -> None:
+    def test_the_embedder_of_the_first_vectors_is_recorded_and_stays(self, journal: Journal) -> None:
         assert journal.layout().embedder is None
+        assert journal.settle("none yet", None).embedder == "none yet"
+        assert journal.layout().dimension is None
         assert journal.settle("one", 4).embedder == "one"
         assert journal.settle("two", 8).embedder == "one"
+        assert journal.settle("three", None).embedder == "one"
         assert journal.layout().dimension == 4
         journal.append(self.LOUIS, [*drafts("x"), draft("system", "no")], NOON)
         journal.forget_vectors(NOON)

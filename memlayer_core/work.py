@@ -11,14 +11,16 @@ from itertools import groupby
 
 from memlayer_core.drive import BLOCKING, step
 from memlayer_core.errors import (
+    ConfigurationError,
     EmbedderError,
+    EmbedderMismatchError,
     FlushTimeoutError,
     IndexCorruptError,
     IndexUnavailableError,
     MemlayerError,
     StoreUnavailableError,
 )
-from memlayer_core.events import JobDead, JobFailed
+from memlayer_core.events import JobDead, JobFailed, Source
 from memlayer_core.flows import index as flows
 from memlayer_core.ports import World
 from memlayer_core.records.job import Backlog, Job, JobKind
@@ -163,13 +165,15 @@ class Worker:
                     return False
                 self._adopted = False
             if not self._adopted:
-                step(flows.adopt(world, BLOCKING, reason="it did not hold what the journal has"))
+                reason = world.index.repaired or "it did not hold what the journal has"
+                step(flows.adopt(world, BLOCKING, reason=reason))
+                world.index.repaired = None
                 self._adopted = True
             while self._suspects:
                 shard = next(iter(self._suspects))
                 step(flows.rebuild(world, BLOCKING, [shard], reason="it was damaged"))
                 self._suspects.discard(shard)
-        except (IndexUnavailableError, IndexCorruptError) as problem:
+        except (IndexUnavailableError, IndexCorruptError, ConfigurationError) as problem:
             self._last_error = str(problem)
             world.health.down("index", str(problem))
             self._stopping.wait(_IDLE)
@@ -189,9 +193,10 @@ class Worker:
         try:
             step(flow(world, BLOCKING, jobs))
             self._last_error = None
-        except (IndexUnavailableError, IndexCorruptError) as problem:  # no job's fault, and it passes
-            self._last_error = str(problem)
-            world.health.down("index", str(problem))
+        except (IndexUnavailableError, IndexCorruptError, EmbedderMismatchError) as problem:
+            self._last_error = str(problem)  # no job's fault
+            source: Source = "embedder" if isinstance(problem, EmbedderMismatchError) else "index"
+            world.health.down(source, str(problem))
             if isinstance(problem, IndexCorruptError):
                 self._suspects.update(world.journal.shard_of(job.namespace) for job in jobs)
             later = world.now() + timedelta(seconds=world.settings.job_backoff)

@@ -52,9 +52,7 @@ async def context(
     limit = world.settings.max_tokens if token_limit is None else token_limit
     at_least_one("token_limit", limit)
     share = recall_share(limit, world.settings.recall_tokens)
-    seen = await drive.call(
-        world.journal.at_once, lambda journal: _look(world, journal, scope, limit, share)
-    )
+    seen = await drive.call(world.journal.at_once, lambda journal: _look(world, journal, scope, limit, share))
     asked = query if query is not None else _newest_question(seen.shown)
     room = min(share, limit - seen.window.tokens)
     recalled = _Recalled("", 0, (), ())

@@ -97,7 +97,7 @@ def check_embedder(layout: Layout, identity: str) -> None:
     Raises:
         EmbedderMismatchError: They differ; vectors of two models cannot be compared.
     """
-    if layout.embedder is not None and layout.embedder != identity:
+    if layout.dimension is not None and layout.embedder != identity:
         raise EmbedderMismatchError(
             f"the store's vectors were made by {layout.embedder!r}, and the embedder given is {identity!r}",
             hint=(

@@ -59,6 +59,7 @@ def _draft(world: World, message: Message) -> Draft:
             message, id=message.id or world.new_id(), created_at=message.created_at or world.now()
         ),
         given_id=message.id is not None,
+        given_time=message.created_at is not None,
         tokens=world.tokens.message(message),
         counter=world.tokens.name,
         searched=searched,

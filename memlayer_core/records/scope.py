@@ -101,5 +101,8 @@ class Scope:
         return "s" + _digest(self.tenant_id, self.user_id, self.agent_id, self.session_id)
 
     def reach(self) -> Scope:
-        """Return the scope that recall for this session looks through: all sessions of the user (and agent)."""
-        return replace(self, session_id=None)
+        """Return the scope that recall for this session looks through.
+
+        That is all sessions of the user (and agent), or this session where it stands alone.
+        """
+        return self if self.user_id.startswith(_ALONE) else replace(self, session_id=None)

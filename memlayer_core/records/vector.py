@@ -75,10 +75,12 @@ class Sample:
 
     Attributes:
         shard: Number of the collection.
-        vectors: How many vectors it should have.
+        vectors: How many vectors it has at the least: those whose job is done.
+        most: How many it may have: a worker that died may have written some without saying so.
         probes: A few of them; each must find itself.
     """
 
     shard: int
     vectors: int
+    most: int
     probes: tuple[Filing, ...]

@@ -74,6 +74,7 @@ def checked(message: object, *, bytes_limit: int) -> Message:
                 f"`tool_calls` holds {call!r:.80}",
                 hint="Give `ToolCall(id, name, arguments)` with the arguments as JSON text.",
             )
+        _check_identifier("tool call id", call.id)
     if not isinstance(message.metadata, Mapping):
         raise InvalidMessageError(
             f"`metadata` must be a mapping, got {type(message.metadata).__name__}",
@@ -106,7 +107,7 @@ def encoded(message: Message) -> str:
     if message.metadata:
         fields["metadata"] = dict(message.metadata)
     if message.raw is not None:
-        fields["raw"] = [message.raw.framework, message.raw.version, dict(message.raw.dump)]
+        fields["raw"] = [message.raw.framework, dict(message.raw.dump)]  # its version changes nothing said
     try:
         return json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as problem:

@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from memlayer_core.records.context import Reason
 from memlayer_core.records.vector import Neighbour
 
-__all__ = ["RRF_K", "Ranked", "fuse"]
+__all__ = ["FAINT", "RRF_K", "SILENT", "Ranked", "fuse"]
 
 RRF_K = 10
 """How flat the ranks of one source are weighed: 1 / (k + rank). The usual 60 lets a poor source vote as
 loud as a good one; 10 found more in every comparison we ran."""
+
+SILENT = 0.001
+"""A score at which a source says nothing: a word that stands everywhere, a text that points elsewhere."""
+
+FAINT = 0.1
+"""The vote of a source that says nothing: enough to be found when nobody says more, too little to displace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +39,8 @@ class Ranked:
 def fuse(sources: Mapping[str, Sequence[Neighbour]]) -> list[Ranked]:
     """Fuse the lists of several sources by reciprocal ranks, the best first.
 
-    Only ranks count, because scores of different sources have no common scale; a source that is missing
-    leaves the order of the others as it is.
+    Ranks count, because scores of different sources have no common scale; a source that is missing leaves
+    the order of the others as it is, and one that has next to nothing to say has next to no vote.
 
     Args:
         sources: Name of a source, and what it found, the best first.
@@ -43,7 +49,8 @@ def fuse(sources: Mapping[str, Sequence[Neighbour]]) -> list[Ranked]:
     reasons: dict[int, list[Reason]] = {}
     for name, found in sources.items():
         for rank, neighbour in enumerate(found, start=1):
-            scores[neighbour.key] = scores.get(neighbour.key, 0.0) + 1 / (RRF_K + rank)
+            vote = 1.0 if neighbour.similarity > SILENT else FAINT
+            scores[neighbour.key] = scores.get(neighbour.key, 0.0) + vote / (RRF_K + rank)
             reasons.setdefault(neighbour.key, []).append(
                 Reason(name, f"{name} rank {rank} ({neighbour.similarity:.2f})")
             )

@@ -87,7 +87,7 @@ def append(
         if before is None:
             fresh.append((key_of(session.number, seq), draft))
             seq += 1
-        elif before.digest == digest(draft.message):
+        elif _same(before, draft):
             unchanged += 1
         else:
             cost += draft.tokens - before.tokens
@@ -279,12 +279,22 @@ def _known(connection: Connection, session: int, drafts: Sequence[Draft]) -> dic
     known: dict[bytes, Any] = {}
     for place in range(0, len(wanted), _MOST):
         rows = connection.execute(
-            select(messages.c.key, messages.c.id_digest, messages.c.digest, messages.c.tokens).where(
-                messages.c.id_digest.in_(wanted[place : place + _MOST])
-            )
+            select(
+                messages.c.key,
+                messages.c.id_digest,
+                messages.c.digest,
+                messages.c.tokens,
+                messages.c.created_at,
+            ).where(messages.c.id_digest.in_(wanted[place : place + _MOST]))
         )
         known.update({bytes(row.id_digest): row for row in rows})
     return known
+
+
+def _same(before: Any, draft: Draft) -> bool:
+    """Tell whether a stored message is what the draft says; a time that nobody gave says nothing."""
+    said = draft.message.created_at if draft.given_time else None
+    return bool(before.digest == digest(draft.message)) and said in {None, from_micros(before.created_at)}
 
 
 def _store(connection: Connection, scope: Scope, fresh: Sequence[tuple[int, Draft]], now: datetime) -> None:

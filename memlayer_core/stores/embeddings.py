@@ -170,6 +170,12 @@ def samples(connection: Connection, shards: int, probes: int) -> list[Sample]:
         )
     }
     found: list[Sample] = []
+    everything = {
+        row.shard: row.number
+        for row in connection.execute(
+            select(vectors.c.shard, func.count().label("number")).group_by(vectors.c.shard)
+        )
+    }
     for shard in range(shards):
         some: list[Filing] = []
         if shard in counted:
@@ -179,7 +185,7 @@ def samples(connection: Connection, shards: int, probes: int) -> list[Sample]:
                 *connection.scalars(ends.order_by(vectors.c.key.desc()).limit(probes)),
             }
             some = [filing for key in sorted(keys) for filing in filings(connection, shard, key - 1, 1)]
-        found.append(Sample(shard, counted.get(shard, 0), tuple(some)))
+        found.append(Sample(shard, counted.get(shard, 0), everything.get(shard, 0), tuple(some)))
     return found
 
 
@@ -222,13 +228,19 @@ def layout(connection: Connection) -> Layout:
     )
 
 
-def settle(connection: Connection, embedder: str, dimension: int) -> Layout:
-    """Record the embedder where none is recorded."""
+def settle(connection: Connection, embedder: str, dimension: int | None) -> Layout:
+    """Record the embedder as long as there is no vector of another one."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    connection.execute(
-        dialect.insert(meta).on_conflict_do_nothing(),
-        [{"name": "embedder", "value": embedder}, {"name": "dimension", "value": str(dimension)}],
-    )
+    if layout(connection).dimension is None:
+        record = dialect.insert(meta)
+        connection.execute(
+            record.on_conflict_do_update(index_elements=["name"], set_={"value": record.excluded.value}),
+            {"name": "embedder", "value": embedder},
+        )
+        if dimension is not None:
+            connection.execute(
+                dialect.insert(meta).on_conflict_do_nothing(), {"name": "dimension", "value": str(dimension)}
+            )
     return layout(connection)
 
 

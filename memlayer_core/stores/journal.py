@@ -111,9 +111,7 @@ class SqlJournal:
         """Strike jobs off."""
         self._db.write(lambda c: owed.finish(c, done))
 
-    def fail(
-        self, failed: Sequence[Job], error: str, due: datetime | None, *, counted: bool = True
-    ) -> None:
+    def fail(self, failed: Sequence[Job], error: str, due: datetime | None, *, counted: bool = True) -> None:
         """Give jobs back until `due`, or to the dead letters when it is None.
 
         With `counted=False` the attempt does not bring them nearer to the dead letters.
@@ -160,8 +158,8 @@ class SqlJournal:
         """Return what the store was made with."""
         return self._db.read(embeddings.layout)
 
-    def settle(self, embedder: str, dimension: int) -> Layout:
-        """Record the embedder where none is recorded; the first one to do so wins."""
+    def settle(self, embedder: str, dimension: int | None) -> Layout:
+        """Record the embedder as long as there is no vector of another one; None before the first vector."""
         return self._db.write(lambda c: embeddings.settle(c, embedder, dimension))
 
     def forget_vectors(self, now: datetime) -> None:

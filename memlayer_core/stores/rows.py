@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping
@@ -85,7 +86,7 @@ def row_of(key: int, session: int, draft: Draft) -> dict[str, Any]:
 
 def entry_of(row: Any) -> Entry:
     """Return what the choice of a window needs to know of a row."""
-    links: Mapping[str, Any] = json.loads(row.links) if row.links else {}
+    links: Mapping[str, Any] = _read(row.links) if row.links else {}
     return Entry(
         seq=row.key & 0xFFFF_FFFF,
         role=row.role,
@@ -98,7 +99,7 @@ def entry_of(row: Any) -> Entry:
 
 def stored_of(row: Any, scope: Scope) -> Stored:
     """Return the message of a row, equal to what went in."""
-    body: Mapping[str, Any] = json.loads(row.body) if row.body else {}
+    body: Mapping[str, Any] = _read(row.body) if row.body else {}
     content = body.get("content", row.text)
     raw = body.get("raw")
     message = Message(
@@ -140,11 +141,22 @@ def _body(message: Message, text: str) -> str | None:
     return _json(body) if body else None
 
 
+_BROKEN = "base64:"
+"""In front of JSON with lone surrogates, which UTF-8 cannot hold, and which JSON's escapes would pair up."""
+
+
 def _json(value: Any) -> str:
-    """Write JSON that any database can keep: what UTF-8 cannot hold is escaped."""
+    """Write JSON that any database can keep."""
     written = json.dumps(value, ensure_ascii=False, default=dict, separators=(",", ":"))
     try:
         written.encode()
     except UnicodeEncodeError:
-        return json.dumps(value, default=dict, separators=(",", ":"))
+        return _BROKEN + base64.b64encode(written.encode("utf-8", "surrogatepass")).decode()
     return written
+
+
+def _read(written: str) -> Any:
+    """Read what `_json` wrote."""
+    if written.startswith(_BROKEN):
+        written = base64.b64decode(written.removeprefix(_BROKEN)).decode("utf-8", "surrogatepass")
+    return json.loads(written)

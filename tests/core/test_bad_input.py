@@ -206,3 +206,26 @@ def test_every_error_is_in_the_tree_that_its_module_draws() -> None:
         assert name in tree
     made = InvalidLimitError("what", hint="do this")
     assert made.__notes__ == ["Hint: do this"]
+
+
+def test_two_lone_surrogates_stay_two(chat, do) -> None:
+    halves = "\ud83d" + "\ude00"
+    do(chat, "add", "user", halves, metadata={halves: halves})
+    (stored,) = chat.history()
+    assert (stored.content, stored.metadata) == (halves, {halves: halves})
+    assert len(stored.content) == 2
+
+
+def test_an_embedder_chosen_by_hand_is_not_replaced_by_whoever_works_the_queue_off(open_at) -> None:
+    def mine(texts):
+        return [[1.0, float(len(text))] for text in texts]
+
+    waiting = Settings(index_delay=60)
+    memory = open_at(embedder=mine, settings=waiting)
+    memory.chat(user_id="louis", session_id="s").add("user", "hi there")
+    memory.close()
+    with pytest.raises(ConfigurationError, match="mine"):
+        open_at(embedder="auto")
+    again = open_at(embedder=mine)
+    again.flush()
+    assert again.search("there", user_id="louis")[0].text == "hi there"

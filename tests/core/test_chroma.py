@@ -49,7 +49,7 @@ def filing(key: int, *, shard: int = 0, user: str = "ann", session: str = "s1", 
 
 
 def sample(filings: list[Filing], shard: int = 0) -> Sample:
-    return Sample(shard, len(filings), tuple(filings[:2] + filings[-2:]))
+    return Sample(shard, len(filings), len(filings), tuple(filings[:2] + filings[-2:]))
 
 
 def found(index, shard: int = 0, *, near: int = 1, lane: str | None = None, limit: int = 1000) -> set[int]:
@@ -188,7 +188,7 @@ def test_more_than_a_chunk_is_written_and_removed_in_chunks(index):
 
 def test_a_shard_that_nobody_wrote_to_is_empty(index):
     assert index.nearest(2, None, vector(1), 5) == []
-    assert index.audit([Sample(2, 0, ())]) == []
+    assert index.audit([Sample(2, 0, 0, ())]) == []
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -217,7 +217,7 @@ def test_audit_reports_too_few_too_many_and_strangers(index):
     samples = [
         sample([filing(1), filing(9)], 0),
         sample([filing(2, shard=1)], 1),
-        Sample(2, 0, ()),
+        Sample(2, 0, 0, ()),
         sample([filing(5, shard=3)], 3),
     ]
     assert index.audit(samples) == [0, 1, 2, 3]
@@ -225,15 +225,15 @@ def test_audit_reports_too_few_too_many_and_strangers(index):
 
 def test_audit_reports_another_vector_and_other_lanes_under_a_key(index):
     index.upsert([filing(1), filing(2, shard=1)])
-    assert index.audit([Sample(0, 1, (replace(filing(1), vector=vector(50)),))]) == [0]
-    assert index.audit([Sample(1, 1, (filing(2, shard=1, session="else"),))]) == [1]
+    assert index.audit([Sample(0, 1, 1, (replace(filing(1), vector=vector(50)),))]) == [0]
+    assert index.audit([Sample(1, 1, 1, (filing(2, shard=1, session="else"),))]) == [1]
     assert index.audit([sample([filing(1)]), sample([filing(2, shard=1)], 1)]) == []
 
 
 def test_equal_texts_are_no_damage(index):
     same = [replace(filing(key), vector=vector(1)) for key in range(1, 60)]
     index.upsert(same)
-    assert index.audit([Sample(0, len(same), tuple(same))]) == []
+    assert index.audit([Sample(0, len(same), len(same), tuple(same))]) == []
 
 
 def test_a_vector_of_another_dimension_is_refused_and_harms_nothing(index):
@@ -348,7 +348,7 @@ def test_a_collection_of_another_space_is_not_taken_for_ours(open_index):
     )
     with pytest.raises(IndexCorruptError, match="space 'l2'"):
         index.upsert([filing(1)])
-    assert index.audit([Sample(0, 0, ())]) == [0]
+    assert index.audit([Sample(0, 0, 0, ())]) == [0]
     index.reset(0)
     index.upsert([filing(1)])
     assert found(index) == {1}
@@ -519,15 +519,15 @@ def test_a_limit_that_cannot_be_raised_is_refused_with_a_hint(tmp_path):
 
 
 def test_the_stores_of_a_process_share_its_descriptors(monkeypatch):
-    from memlayer_core.stores import chroma_limits
+    from memlayer_core.stores.chroma import limits
 
-    monkeypatch.setattr(chroma_limits, "_raise_limit", lambda needed: 5120)
-    chroma_limits.make_room(16, 0)
-    chroma_limits.make_room(16, 900)
+    monkeypatch.setattr(limits, "_raise_limit", lambda needed: 5120)
+    limits.make_room(16, 0)
+    limits.make_room(16, 900)
     with pytest.raises(IndexUnavailableError, match="1000 more"):
-        chroma_limits.make_room(16, 1000)
+        limits.make_room(16, 1000)
     with pytest.raises(IndexUnavailableError):
-        chroma_limits.make_room(17, 0)
+        limits.make_room(17, 0)
 
 
 # --- damage
@@ -737,9 +737,14 @@ index = EmbeddedChroma(directory, store_id=STORE, shards=1, sync_threshold=20)
 assert index.acquire()
 written = int(log.read_text()) if log.exists() else 0
 rows = [filing(key) for key in range(written)]
-truth = Sample(0, written, tuple(rows[:3] + rows[-20:]))
+truth = Sample(0, written, written, tuple(rows[:3] + rows[-20:]))
 outcome = "whole"
-if index.audit([truth]):
+try:
+    index.upsert(rows[-25:])  # the job of a process that vanished runs again
+    damaged = index.audit([truth])
+except IndexCorruptError:
+    damaged = [0]
+if damaged:
     outcome = "rebuilt"
     index.reset(0)
     index.upsert(rows)
@@ -747,9 +752,10 @@ assert index.audit([truth]) == [], index.repaired
 assert all(index.nearest(0, None, row.vector, 1)[0].similarity > 0.999 for row in rows[-50:])
 print(outcome, flush=True)
 while True:
-    index.upsert([filing(key) for key in range(written, written + 25)])
     written += 25
-    log.write_text(str(written))  # what a journal would know; it may lag one batch behind, never ahead
+    log.with_suffix(".new").write_text(str(written))
+    log.with_suffix(".new").replace(log)  # the journal comes first
+    index.upsert([filing(key) for key in range(written - 25, written)])
 """
 
 

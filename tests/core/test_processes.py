@@ -64,7 +64,7 @@ def test_another_process_takes_over_the_index_when_the_holder_dies(open_at, tmp_
     chat = memory.chat(user_id="louis", session_id="mine")
     chat.add("user", "a mango for me")
     memory.flush(30)  # the holder does it for us
-    assert memory.status().index == "elsewhere"
+    assert memory.status().index == "not held"
     (hit,) = memory.search("mango", user_id="louis", k=1)
     assert {reason.code for reason in hit.reasons} == {"words", "meaning"}
     holder.kill()
@@ -88,7 +88,7 @@ def test_two_memories_on_one_directory_in_one_process_share_it(open_at) -> None:
         "from the first",
         "from the second",
     ]
-    assert sorted([one.status().index, two.status().index]) == ["elsewhere", "held"]
+    assert sorted([one.status().index, two.status().index]) == ["held", "not held"]
     assert len(two.search("from", user_id="u")) == 2
 
 
@@ -106,7 +106,7 @@ def test_a_forked_child_opens_its_own_and_leaves_the_parents_alone(open_at, tmp_
             signal.alarm(60)
             chat.add("user", "from the child")
             found = memory.search("parent", user_id="louis", k=1)
-            ok = found[0].text == "from the parent" and memory.status().index == "elsewhere"
+            ok = found[0].text == "from the parent" and memory.status().index == "not held"
             memory.close()
             status = 0 if ok else 2
         finally:

@@ -204,3 +204,24 @@ def test_a_search_embeds_once() -> None:
         memory.search("pineapple", user_id="u")
         memory.chat(user_id="u", session_id="t").context("pineapple")
         assert flaky.queries == ["pineapple", "pineapple"]
+
+
+def test_a_word_that_stands_everywhere_displaces_nothing(memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    for number in range(20):
+        chat.add("user", f"Take care, John, bye number {number}!")
+    chat.add("user", "The doctor says that his blood pressure is too high.")
+    memory.flush()
+    best = memory.search("What did the doctor say about John?", user_id="u", k=3)
+    assert best[0].text.startswith("The doctor")
+
+
+def test_a_session_without_a_user_recalls_itself_and_nobody_else(memory) -> None:
+    from memlayer_core import Scope as ScopeOf
+
+    one, two = memory.chat_of(ScopeOf.alone("one")), memory.chat_of(ScopeOf.alone("two"))
+    one.add("user", "the pineapple code is 4711")
+    two.add("user", "the pineapple code is 4712")
+    memory.flush()
+    assert "4711" in str(one.context("pineapple code").messages)
+    assert "4712" not in str(one.context("pineapple code").messages)

@@ -17,10 +17,10 @@ from uuid import UUID
 
 from memlayer_core.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError
 from memlayer_core.records.vector import Filing, Neighbour, Sample
-from memlayer_core.stores import chroma_collection
-from memlayer_core.stores.chroma_collection import Identity, MisfitError
-from memlayer_core.stores.chroma_errors import CollectionGoneError, translated
-from memlayer_core.stores.chroma_places import Place
+from memlayer_core.stores.chroma import collection
+from memlayer_core.stores.chroma.collection import Identity, MisfitError
+from memlayer_core.stores.chroma.errors import CollectionGoneError, translated
+from memlayer_core.stores.chroma.places import Place
 
 if TYPE_CHECKING:
     from chromadb import Collection
@@ -123,16 +123,16 @@ class ChromaIndex:
 
     def _sound(self, sample: Sample) -> bool:
         if sample.shard in self._condemned:
-            if sample.vectors or self._on(sample.shard, lambda _: True, anyway=True):
+            if sample.most or self._on(sample.shard, lambda _: True, anyway=True):
                 return False
             self._condemned.pop(sample.shard, None)
-        held = self._on(sample.shard, chroma_collection.count)
+        held = self._on(sample.shard, collection.count)
         if held is None:
             return sample.vectors == 0
-        if held != sample.vectors:
+        if not sample.vectors <= held <= sample.most:
             return False
         return not sample.probes or bool(
-            self._on(sample.shard, lambda found: chroma_collection.shows(found, held, sample.probes))
+            self._on(sample.shard, lambda found: collection.shows(found, held, sample.probes))
         )
 
     def upsert(self, filings: Sequence[Filing]) -> None:
@@ -149,7 +149,7 @@ class ChromaIndex:
             for shard, kept in shards.items():
                 rows = list(kept.values())
                 for start in range(0, len(rows), self._chunk):
-                    put = partial(chroma_collection.put, filings=rows[start : start + self._chunk])
+                    put = partial(collection.put, filings=rows[start : start + self._chunk])
                     self._on(shard, put, sized=len(rows[0].vector))
 
     def remove(self, shard: int, keys: Sequence[int]) -> None:
@@ -162,7 +162,7 @@ class ChromaIndex:
         ids = [str(key) for key in dict.fromkeys(keys)]
         with self._writing:
             for start in range(0, len(ids), self._chunk):
-                self._on(shard, partial(chroma_collection.drop, ids=ids[start : start + self._chunk]))
+                self._on(shard, partial(collection.drop, ids=ids[start : start + self._chunk]))
 
     def nearest(self, shard: int, lane: str | None, vector: FloatVector, limit: int) -> list[Neighbour]:
         """Return the nearest of a lane, or of the whole shard when `lane` is None, the nearest first.
@@ -173,7 +173,7 @@ class ChromaIndex:
         """
         if limit <= 0:
             return []
-        search = partial(chroma_collection.nearest, lane=lane, vector=vector, limit=limit)
+        search = partial(collection.nearest, lane=lane, vector=vector, limit=limit)
         return self._on(shard, search) or []
 
     def reset(self, shard: int) -> None:
@@ -320,10 +320,10 @@ class ChromaIndex:
         except CollectionGoneError:
             if sized is None:
                 return None
-            found = chroma_collection.make(
+            found = collection.make(
                 client, name, known=known, dimension=sized, sync_threshold=self._sync_threshold
             )
-        chroma_collection.check(found, known)
+        collection.check(found, known)
         cache[shard] = found
         return found
 

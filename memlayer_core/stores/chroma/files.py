@@ -86,6 +86,8 @@ def _misfit(segment: Path) -> str | None:
 def _links_fit(lists: bytes, elements: int, step: int) -> bool:
     place = 0
     for _ in range(elements):
+        if place + _LENGTH.size > len(lists):
+            return False
         (length,) = _LENGTH.unpack_from(lists, place)
         if length % step:
             return False
@@ -147,7 +149,7 @@ def try_out(directory: Path, seconds: float) -> str | None:
     command = [
         sys.executable,
         "-P",
-        str(Path(__file__).with_name("chroma_probe.py")),
+        str(Path(__file__).with_name("probe.py")),
         str(directory),
         str(2 * largest + _SPARE),
     ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import IndexCorruptError
 from memlayer_core.records.vector import Filing, Neighbour
-from memlayer_core.stores.chroma_errors import translated
+from memlayer_core.stores.chroma.errors import translated
 
 if TYPE_CHECKING:
     from chromadb import Collection
@@ -29,6 +29,7 @@ _SPACE = "cosine"
 _HNSW = {"space": _SPACE, "ef_construction": 100, "max_neighbors": 16, "ef_search": 100}
 _KEYS = "uas"  # the first letters of the lanes
 _SEEN = 100  # neighbours that a search must find if there are as many; no more than ef_search
+_REACHED = 0.9  # of them at least: a graph may lose sight of a few after many changes, a torn one of most
 _SAME = 0.999
 _MANY = 1000
 
@@ -128,7 +129,7 @@ def shows(found: Collection, held: int, probes: Sequence[Filing]) -> bool:
         first, wanted = probes[0], min(held, _SEEN)
         seen = _found(found, first.vector, wanted)
         filtered = _found(found, first.vector, 1, where={"s": first.lanes[2]})
-    return len(seen) == wanted and bool(filtered)
+    return len(seen) >= _REACHED * wanted and bool(filtered)
 
 
 def _found(found: Collection, vector: FloatVector, wanted: int, **narrowed: Any) -> list[Neighbour]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from memlayer_core.stores.chroma_collection import Identity
-from memlayer_core.stores.chroma_index import ChromaIndex
-from memlayer_core.stores.chroma_places import DirectoryPlace, ServerPlace
+from memlayer_core.stores.chroma.collection import Identity
+from memlayer_core.stores.chroma.index import ChromaIndex
+from memlayer_core.stores.chroma.places import DirectoryPlace, ServerPlace
 
 __all__ = ["ChromaServer", "EmbeddedChroma"]
 

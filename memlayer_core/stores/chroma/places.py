@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from memlayer_core.errors import ConfigurationError, IndexUnavailableError, StoreError
-from memlayer_core.stores import chroma_files
-from memlayer_core.stores.chroma_errors import chroma_settings, load_chromadb, translated
-from memlayer_core.stores.chroma_limits import make_room
+from memlayer_core.stores.chroma import files
+from memlayer_core.stores.chroma.errors import chroma_settings, load_chromadb, translated
+from memlayer_core.stores.chroma.limits import make_room
 
 if TYPE_CHECKING:
     from chromadb.api import ClientAPI
@@ -171,13 +171,13 @@ class DirectoryPlace(Place):
     def _examine(self) -> None:
         unclean = self._marker.exists()
         self.suspect = False
-        self.damage = chroma_files.sweep(self.directory)
+        self.damage = files.sweep(self.directory)
         if self.damage is None:
-            self.damage = chroma_files.find_damage(self.directory, unclean=unclean)
+            self.damage = files.find_damage(self.directory, unclean=unclean)
         if self.damage is None and unclean:
-            self.damage = chroma_files.try_out(self.directory, self._probe_seconds)
+            self.damage = files.try_out(self.directory, self._probe_seconds)
         if self.damage is not None:
-            chroma_files.wipe(self.directory)
+            files.wipe(self.directory)
 
     def _mark(self) -> None:
         with self._marker.open("w", encoding="utf-8") as file:
@@ -201,7 +201,7 @@ class DirectoryPlace(Place):
 
     def wipe(self) -> bool:
         """Delete Chroma's files."""
-        chroma_files.wipe(self.directory)
+        files.wipe(self.directory)
         return True
 
     def leave(self) -> None:

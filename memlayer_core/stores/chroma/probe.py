@@ -1,6 +1,6 @@
 """Opens a Chroma directory and touches all of it: run as a process of its own, which damage may kill.
 
-    python -P chroma_probe.py DIRECTORY BYTES
+    python -P probe.py DIRECTORY BYTES
 
 BYTES is what a single file may grow to: a torn index can make Chroma write until the disk is full.
 Exits with 0 when every collection could be counted, read, searched and written to. Imports nothing of

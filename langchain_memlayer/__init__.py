@@ -1,0 +1,54 @@
+"""memlayer in LangChain: a chat history that keeps everything, and the view of it that a model is shown.
+
+::
+
+    from langchain_memlayer import MemlayerChatMessageHistory
+    from memlayer_core import Memory
+
+    memory = Memory.open("./memory")
+    history = MemlayerChatMessageHistory("session-1", memory=memory, user_id="ada")
+
+Importing this package loads langchain-core's root alone: each name is loaded at its first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from memlayer_core.errors import MissingExtraError
+
+try:
+    import langchain_core  # noqa: F401  (whether it is there decides)
+except ImportError as problem:
+    raise MissingExtraError(
+        f"langchain_memlayer needs langchain-core, which cannot be imported: {problem}",
+        hint="pip install 'memlayer-core[langchain]'",
+    ) from problem
+
+if TYPE_CHECKING:
+    from langchain_memlayer.history import MemlayerChatMessageHistory as MemlayerChatMessageHistory
+    from langchain_memlayer.messages import from_core as from_core
+    from langchain_memlayer.messages import to_core as to_core
+
+_HOMES = {
+    "MemlayerChatMessageHistory": "history",
+    "from_core": "messages",
+    "to_core": "messages",
+}
+
+__all__ = [
+    "MemlayerChatMessageHistory",
+    "from_core",
+    "to_core",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

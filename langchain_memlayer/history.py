@@ -1,0 +1,151 @@
+"""A chat history for LangChain: everything that was said, and beside it what a model is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from langchain_core.chat_history import BaseChatMessageHistory
+from langchain_core.messages import BaseMessage
+
+from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
+from memlayer_core.errors import ConfigurationError, MessageTypeError
+from memlayer_core.memory import Chat, Memory
+from memlayer_core.records.context import Context
+from memlayer_core.records.message import Message
+from memlayer_core.records.scope import Scope
+
+__all__ = ["MemlayerChatMessageHistory"]
+
+
+class MemlayerChatMessageHistory(BaseChatMessageHistory):
+    """One session's history, kept in a memory.
+
+    `messages` is the whole transcript, the same at every read until somebody adds to it: LangChain's
+    `RunnableWithMessageHistory` counts on that, so nothing recalled and nothing left out appears there.
+    What a model should be told of it is `context`.
+
+    A message with an id that the session has already takes that one's place; messages without ids are
+    always new ones. Cheap to make: it holds no state of its own, only the memory and whose session it is.
+
+    Args:
+        session_id: Which conversation.
+        memory: Where it is kept; open one for the whole application.
+        user_id: Whose conversation it is: `context` then recalls from all sessions of this user. Without
+            it the session stands alone: nothing is recalled from other sessions, nor into them.
+        tenant_id: Users and sessions of different tenants are different ones, whatever their ids.
+        agent_id: Recall then looks through the sessions with this agent alone.
+
+    Raises:
+        ConfigurationError: `memory` is no `Memory`.
+        InvalidScopeError: An id is empty or cannot be stored.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        memory: Memory,
+        user_id: str | None = None,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(memory, Memory):
+            raise ConfigurationError(
+                f"`memory` must be a `memlayer_core.Memory`, got {memory!r:.80}",
+                hint='`Memory.open("./memory")`, once for the whole application.',
+            )
+        alone = Scope.alone(session_id, tenant_id=tenant_id, agent_id=agent_id)
+        self._chat = memory.chat_of(alone if user_id is None else replace(alone, user_id=user_id))
+
+    @property
+    def chat(self) -> Chat:
+        """The conversation in memlayer's own terms."""
+        return self._chat
+
+    @property
+    def messages(self) -> list[BaseMessage]:
+        """The whole transcript, in a list of its own at every read. Setting it replaces the transcript."""
+        return _made(self._chat.history())
+
+    @messages.setter
+    def messages(self, messages: Sequence[BaseMessage]) -> None:
+        self._chat.set_messages(_translated(messages))
+
+    async def aget_messages(self) -> list[BaseMessage]:
+        """Return the whole transcript."""
+        return await asyncio.to_thread(_made, await self._chat.ahistory())
+
+    def add_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """Store messages in one transaction: all of them, or none.
+
+        Raises:
+            MessageTypeError: Something in it is no message, such as a bare `str`.
+            InvalidMessageError: One of them cannot be stored.
+        """
+        self._chat.add_messages(_translated(messages))
+
+    async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """Store messages in one transaction: all of them, or none.
+
+        Raises:
+            MessageTypeError: Something in it is no message, such as a bare `str`.
+            InvalidMessageError: One of them cannot be stored.
+        """
+        await self._chat.aadd_messages(await asyncio.to_thread(_translated, messages))
+
+    def clear(self) -> None:
+        """Delete the session's messages, and what they can be found by."""
+        self._chat.clear()
+
+    async def aclear(self) -> None:
+        """Delete the session's messages, and what they can be found by."""
+        await self._chat.aclear()
+
+    def context(self, query: str | None = None, *, token_limit: int | None = None) -> list[BaseMessage]:
+        """Return what a model should be told: the newest turns, and older ones that bear on the query.
+
+        Args:
+            query: What to recall for; the newest user message if left out. It is not stored.
+            token_limit: Tokens of the whole; `Settings.max_tokens` if left out.
+        """
+        return _composed(self._chat.context(query, token_limit=token_limit))
+
+    async def acontext(
+        self, query: str | None = None, *, token_limit: int | None = None
+    ) -> list[BaseMessage]:
+        """Return what a model should be told: the newest turns, and older ones that bear on the query.
+
+        Args:
+            query: What to recall for; the newest user message if left out. It is not stored.
+            token_limit: Tokens of the whole; `Settings.max_tokens` if left out.
+        """
+        context = await self._chat.acontext(query, token_limit=token_limit)
+        return await asyncio.to_thread(_composed, context)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._chat!r})"
+
+
+def _made(messages: Sequence[Message]) -> list[BaseMessage]:
+    return [from_core(message) for message in messages]
+
+
+def _composed(context: Context) -> list[BaseMessage]:
+    return context.compose(convert=from_core, put_before=put_before, put_after=put_after, create=create)
+
+
+def _translated(messages: Iterable[BaseMessage]) -> list[Message]:
+    """Translate a batch. An id that comes twice is one message: graphs return their input with their output."""
+    if isinstance(messages, str | bytes | Mapping | BaseMessage) or not isinstance(messages, Iterable):
+        raise MessageTypeError(
+            f"expected a list of LangChain messages, got {type(messages).__name__}",
+            hint="Wrap a single message in a list, or use `add_message`; text is no message.",
+        )
+    translated: dict[object, Message] = {}
+    for place, message in enumerate(messages):
+        made = to_core(message)
+        translated[place if made.id is None else made.id] = made
+    return list(translated.values())

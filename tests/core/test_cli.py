@@ -1,0 +1,352 @@
+"""The command line: every command helps, tells the truth about a store, and fails in words."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from typer.testing import CliRunner, Result
+
+from memlayer_core import Memory, Settings
+from memlayer_core.cli import app
+from memlayer_core.models.hashing import HashingEmbedder
+from memlayer_core.testing import FlakyEmbedder
+
+COMMANDS = ["demo", "inspect", "search", "reindex", "verify", "work"]
+MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner(env={"COLUMNS": "160", "MEMLAYER_INDEX_DELAY": "0"}).invoke(
+        app, [str(argument) for argument in arguments], catch_exceptions=False
+    )
+
+
+def words(shown: str) -> str:
+    return " ".join(shown.split())
+
+
+@pytest.fixture
+def kept(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
+    """Return a directory with a memory of two users, closed."""
+    with open_at() as memory:
+        chat = memory.chat(user_id="ada", session_id="spring")
+        chat.add("user", "I am allergic to peanuts.", name="Ada", created_at=MAY)
+        chat.add("assistant", "No peanuts, then.", created_at=MAY)
+        memory.chat(user_id="ada", session_id="with a bot", agent_id="bot").add("user", "Water the plants.")
+        memory.chat(user_id="eve", tenant_id="other").add("user", "Peanuts are my favourite.")
+        memory.flush()
+    return tmp_path / "memory"
+
+
+def by_meaning(directory: Path) -> bool:
+    """Tell whether Chroma itself finds something: the journal's own vectors are not compared."""
+    with Memory.open(directory, settings=Settings(exact_scan_limit=0)) as memory:
+        assert memory._live.world.index.acquire()
+        hits = memory.search("allergy", user_id="ada")
+        return any(reason.code == "meaning" for hit in hits for reason in hit.reasons)
+
+
+# --- help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_tells_what_it_does_and_what_it_takes(command: str):
+    found = {made.name or made.callback.__name__ for made in app.registered_commands}
+    assert found == set(COMMANDS)
+    shown = run(command, "--help")
+    assert shown.exit_code == 0
+    table = shown.stdout[shown.stdout.index("─ Options") :]
+    for line in table.splitlines():
+        if re.match(r"│ +\*? *-", line):
+            assert re.search(r"  \S.{10,}", line[30:]), f"an option without a word of help: {line}"
+
+
+def test_help_loads_no_database_and_no_framework():
+    loading = (
+        "import sys; from typer.testing import CliRunner; from memlayer_core.cli import app; "
+        "assert CliRunner().invoke(app, ['demo', '--help']).exit_code == 0; print(*sys.modules)"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", loading], capture_output=True, text=True, check=True
+    ).stdout
+    heavy = {"chromadb", "langchain_core", "llama_index", "sqlalchemy", "numpy", "onnxruntime", "tiktoken"}
+    assert heavy.isdisjoint(loaded.split())
+
+
+def test_it_runs_as_a_module_and_as_a_program():
+    for command in ([sys.executable, "-m", "memlayer_core"], [Path(sys.executable).parent / "memlayer"]):
+        shown = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+        assert "Start with" in shown
+
+
+# --- looking
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", "{}"],
+        ["search", "{}", "x", "--user", "ada"],
+        ["verify", "--path", "{}"],
+        ["reindex", "--path", "{}"],
+        ["work", "--once", "--path", "{}"],
+    ],
+)
+def test_a_directory_without_a_memory_gets_none(arguments: list[str], tmp_path: Path):
+    for directory in (tmp_path / "missing", tmp_path):
+        shown = run(*(argument.format(directory) for argument in arguments))
+        assert shown.exit_code == 2
+        assert "there is no memory in" in shown.stderr
+        assert "Hint:" in shown.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inspect_shows_the_store_and_its_users(kept: Path):
+    shown = run("inspect", kept)
+    assert shown.exit_code == 0
+    assert re.search(r"Embedder +hashing-1024-v1, 1024 dimensions", shown.stdout)
+    assert re.search(r"Schema +version 1", shown.stdout)
+    assert re.search(r"Kept +4 message\(s\) in 3 session\(s\) of 2 user\(s\)", shown.stdout)
+    assert re.search(r"Vectors +4", shown.stdout)
+    assert re.search(r"Backlog +0 job\(s\) owed, 0 given up", shown.stdout)
+    assert re.search(r"default +ada +2 +3", shown.stdout)
+    assert re.search(r"other +eve +1 +1", shown.stdout)
+
+
+def test_inspect_shows_a_users_sessions_and_nobody_elses(kept: Path):
+    shown = run("inspect", kept, "--user", "ada").stdout
+    assert re.search(r"spring +2", shown)
+    assert re.search(r"with a bot +bot +1", shown)
+    assert len(shown.splitlines()) == 3
+    assert "Nothing is kept of user 'eve' in tenant 'default'" in run("inspect", kept, "--user", "eve").stdout
+
+
+def test_inspect_shows_a_sessions_messages_with_their_dates(kept: Path):
+    shown = run("inspect", kept, "--user", "ada", "--session", "spring").stdout
+    assert re.search(r"2023-05-08 13:56 +Ada +\d+ +I am allergic to peanuts\.", shown)
+    assert re.search(r"2023-05-08 13:56 +assistant +\d+ +No peanuts, then\.", shown)
+    newest = run("inspect", kept, "--user", "ada", "--session", "spring", "--last", "1").stdout
+    assert "allergic" not in newest
+    assert "No peanuts, then." in newest
+
+
+def test_inspect_tells_which_agent_a_session_belongs_to(kept: Path):
+    arguments = ["inspect", kept, "--user", "ada", "--session", "with a bot"]
+    assert "try `--agent bot`" in run(*arguments).stdout
+    assert "Water the plants." in run(*arguments, "--agent", "bot").stdout
+
+
+def test_inspect_reads_a_store_whose_embedder_only_its_owner_has_and_does_no_work(
+    open_at: Callable[..., Memory], tmp_path: Path
+):
+    def mine(texts: list[str]) -> list[list[float]]:
+        return [[1.0, len(text)] for text in texts]
+
+    with open_at(embedder=mine) as memory:
+        memory.chat(user_id="ada").add("user", "indexed")
+        memory.flush()
+    with open_at(embedder=mine, settings=Settings(index_delay=60)) as memory:
+        memory.chat(user_id="ada").add("user", "owed")
+    shown = run("inspect", tmp_path / "memory")
+    assert shown.exit_code == 0
+    assert "mine, 2 dimensions" in shown.stdout
+    assert "1 job(s) owed, 0 given up" in shown.stdout
+    assert "1 job(s) owed, 0 given up" in run("inspect", tmp_path / "memory").stdout
+
+
+def test_search_finds_what_this_user_said(kept: Path):
+    shown = run("search", kept, "what about peanuts?", "--user", "ada", "-k", "2")
+    assert shown.exit_code == 0
+    assert re.search(r"2023-05-08 +Ada +I am allergic to peanuts\.", shown.stdout)
+    assert "favourite" not in shown.stdout
+    assert "favourite" in run("search", kept, "peanuts", "--user", "eve", "--tenant", "other").stdout
+    assert "Nothing was found." in run("search", kept, "peanuts", "--user", "nobody").stdout
+    assert "peanuts" not in run("search", kept, "peanuts", "--user", "ada", "--agent", "bot").stdout
+
+
+# --- errors
+
+
+def foreign(texts: list[str]) -> list[list[float]]:
+    return [[1.0, 2.0] for _ in texts]
+
+
+def test_an_error_is_a_sentence_and_a_hint_without_a_traceback(
+    open_at: Callable[..., Memory], tmp_path: Path
+):
+    with open_at(embedder=foreign) as memory:
+        memory.chat(user_id="ada").add("user", "hello")
+        memory.flush()
+    shown = run("search", tmp_path / "memory", "hello", "--user", "ada")
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith("Error: the store was built with the embedder")
+    assert "\nHint: " in shown.stderr
+    assert "Traceback" not in shown.output
+
+
+def test_a_store_of_a_newer_memlayer_is_refused(kept: Path):
+    engine = create_engine(f"sqlite:///{kept / 'journal.sqlite3'}")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE memlayer_meta SET value = '99' WHERE name = 'schema_version'"))
+    engine.dispose()
+    for arguments in (["inspect", kept], ["verify", "--path", kept]):
+        shown = run(*arguments)
+        assert shown.exit_code == 1
+        assert "schema version 99" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect"],
+        ["verify"],
+        ["reindex"],
+        ["work", "--once"],
+        ["inspect", "{}", "--session", "spring"],
+        ["inspect", "{}", "--user", ""],
+        ["search", "{}", "x"],
+        ["search", "{}", "x", "--user", "ada", "-k", "0"],
+        ["reindex", "--path", "{}", "--embedder", "word2vec"],
+        ["inspect", "--database-url", "mysql://here"],
+        ["no such command"],
+    ],
+)
+def test_arguments_that_cannot_be_used_end_with_2_or_1_and_words(arguments: list[str], kept: Path):
+    shown = run(*(argument.format(kept) for argument in arguments))
+    assert shown.exit_code == (1 if "--database-url" in arguments else 2)
+    assert "Error" in shown.stderr
+    assert "Traceback" not in shown.output
+
+
+# --- mending
+
+
+def test_reindex_brings_back_a_lost_index_and_asks_no_model(kept: Path, monkeypatch: pytest.MonkeyPatch):
+    assert by_meaning(kept)
+    shutil.rmtree(kept / "chroma")
+    with monkeypatch.context() as patch:
+        patch.setattr(HashingEmbedder, "embed", lambda *_: pytest.fail("a model was asked"))
+        shown = run("reindex", "--path", kept)
+    assert shown.exit_code == 0, shown.output
+    assert "built again: 4 vectors" in shown.stdout
+    assert by_meaning(kept)
+    assert run("verify", "--path", kept).exit_code == 0
+
+
+def test_without_reindex_a_lost_index_finds_nothing(kept: Path):
+    shutil.rmtree(kept / "chroma")
+    assert not by_meaning(kept)
+
+
+def test_reindex_embeds_everything_anew_with_another_embedder(open_at: Callable[..., Memory], tmp_path: Path):
+    with open_at(embedder=foreign) as memory:
+        memory.chat(user_id="ada").add("user", "I am allergic to peanuts.")
+        memory.flush()
+    shown = run("reindex", "--path", tmp_path / "memory", "--embedder", "hashing")
+    assert shown.exit_code == 0, shown.output
+    assert "Embedder: hashing-1024-v1" in shown.stdout
+    assert "hashing-1024-v1, 1024 dimensions" in run("inspect", tmp_path / "memory").stdout
+    assert by_meaning(tmp_path / "memory")
+    assert run("verify", "--path", tmp_path / "memory").exit_code == 0
+
+
+def test_verify_is_content_with_a_sound_store(kept: Path):
+    shown = run("verify", "--path", kept)
+    assert shown.exit_code == 0
+    assert "agrees with the journal" in shown.stdout
+
+
+def test_verify_mends_what_it_finds_and_says_so_with_1(kept: Path):
+    shutil.rmtree(kept / "chroma")
+    shown = run("verify", "--path", kept)
+    assert shown.exit_code == 1
+    assert "built again: collection(s)" in shown.stdout
+    assert by_meaning(kept)
+    assert run("verify", "--path", kept).exit_code == 0
+
+
+def test_verify_and_reindex_admit_that_another_owner_has_the_index(
+    kept: Path, open_at: Callable[..., Memory]
+):
+    with open_at() as memory:
+        memory.verify()
+        assert memory.status().index == "held"
+        shown = run("verify", "--path", kept)
+        assert shown.exit_code == 1
+        assert "not compared" in shown.stdout
+        shown = run("reindex", "--path", kept)
+        assert shown.exit_code == 1
+        assert "another process holds the index" in shown.stderr
+
+
+@pytest.fixture
+def given_up(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
+    """Return a directory whose memory has a dead letter."""
+    flaky = FlakyEmbedder(HashingEmbedder())
+    flaky.failing = lambda said: "poison" in said
+    with open_at(embedder=flaky, settings=Settings(index_delay=0, job_attempts=1)) as memory:
+        chat = memory.chat(user_id="ada")
+        chat.add("user", "good")
+        chat.add("user", "poison")
+        assert memory.flush().dead == 1
+    return tmp_path / "memory"
+
+
+def test_verify_and_inspect_tell_of_dead_letters(given_up: Path):
+    shown = run("verify", "--path", given_up)
+    assert shown.exit_code == 1
+    assert "1 given up" in shown.stdout
+    shown = run("inspect", given_up)
+    assert "1 given up" in shown.stdout
+    assert "the model is away" in shown.stdout
+
+
+def test_work_revives_what_was_given_up_and_ends_when_told(given_up: Path):
+    shown = run("work", "--path", given_up, "--once")
+    assert shown.exit_code == 0
+    assert "1 given up" in shown.stdout
+    shown = run("work", "--path", given_up, "--revive", "--once")
+    assert shown.exit_code == 0
+    assert "Revived: 1" in shown.stdout
+    assert "0 job(s) owed, 0 given up" in shown.stdout
+    assert re.search(r"Vectors +2", run("inspect", given_up).stdout)
+
+
+def owe(directory: Path, said: str) -> None:
+    with Memory.open(directory, embedder="hashing", settings=Settings(index_delay=60)) as memory:
+        memory.chat(user_id="ada").add("user", said)
+
+
+def test_work_does_what_another_process_left(kept: Path):
+    owe(kept, "left behind")
+    assert "1 job(s) owed" in run("inspect", kept).stdout
+    assert run("work", "--path", kept, "--once").exit_code == 0
+    assert "0 job(s) owed" in run("inspect", kept).stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGTERM is POSIX")
+def test_work_goes_on_until_it_is_ended_and_leaves_the_store_whole(kept: Path):
+    command = [Path(sys.executable).parent / "memlayer", "work", "--path", str(kept)]
+    environment: dict[str, Any] = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert any("Waiting for work" in line for line in process.stdout)
+        owe(kept, "said while it works")
+        for _ in range(200):
+            if "0 job(s) owed" in run("inspect", kept).stdout:
+                break
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert re.search(r"Vectors +5", run("inspect", kept).stdout)
+    assert not (kept / "chroma.open").exists()

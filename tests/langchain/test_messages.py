@@ -1,0 +1,753 @@
+"""A message of LangChain comes out of the journal equal to what went in, whatever it holds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import uuid
+from collections import OrderedDict, namedtuple
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    ChatMessageChunk,
+    FunctionMessage,
+    FunctionMessageChunk,
+    HumanMessage,
+    HumanMessageChunk,
+    RemoveMessage,
+    SystemMessage,
+    SystemMessageChunk,
+    ToolMessage,
+    ToolMessageChunk,
+    message_chunk_to_message,
+    message_to_dict,
+)
+from langchain_core.version import VERSION
+from pydantic import BaseModel, ConfigDict, RootModel
+
+from langchain_memlayer import MemlayerChatMessageHistory, from_core, to_core
+from langchain_memlayer.encoding import TAG, read, write
+from langchain_memlayer.messages import create, put_after, put_before
+from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core.errors import InvalidMessageError, MessageTypeError
+from memlayer_core.records.message import Raw
+
+CALL = {"name": "weather", "args": {"city": "Oslo"}, "id": "call_1", "type": "tool_call"}
+BROKEN_CALL = {
+    "name": "weather",
+    "args": '{"city": ',
+    "id": "call_2",
+    "error": "no JSON",
+    "type": "invalid_tool_call",
+}
+USAGE = {
+    "input_tokens": 9,
+    "output_tokens": 4,
+    "total_tokens": 13,
+    "input_token_details": {"cache_read": 5},
+    "output_token_details": {"reasoning": 2},
+}
+
+
+class Forecast(BaseModel):
+    city: str
+    high: float
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Numbers(RootModel[list[int]]):
+    pass
+
+
+@dataclass(frozen=True)
+class Place:
+    name: str
+    at: tuple[float, float]
+
+
+class Sloppy:
+    """An object that raises at whatever it is asked."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return object.__getattribute__(self, name)
+        raise RuntimeError(name)
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    __hash__ = None
+
+
+class LoudMessage(HumanMessage):
+    volume: int = 11
+
+
+class OddMessage(BaseMessage):
+    type: str = "odd"
+    twist: str = "left"
+
+
+@pytest.fixture(scope="module")
+def journal() -> Iterator[Memory]:
+    with Memory.in_memory(settings=Settings(index_delay=60.0)) as memory:
+        yield memory
+
+
+def kept(memory: Memory, *messages: BaseMessage) -> list[BaseMessage]:
+    """Return messages as they come out of the journal."""
+    session = str(uuid.uuid4())
+    MemlayerChatMessageHistory(session, memory=memory).add_messages(messages)
+    return MemlayerChatMessageHistory(session, memory=memory).messages
+
+
+def through_json(message: BaseMessage) -> BaseMessage:
+    core = to_core(message)
+    assert core.raw is not None
+    dump = json.loads(json.dumps(core.raw.dump, allow_nan=False))
+    return from_core(replace(core, raw=replace(core.raw, dump=dump)))
+
+
+# What users and models may put into messages
+
+texts = st.one_of(
+    st.text(max_size=20),
+    st.text(st.sampled_from("a \n\0\ud83d\ude00\udc80😀汉"), max_size=8),
+    st.just(TAG),
+)
+keys = st.one_of(texts, st.integers(), st.booleans(), st.none(), st.tuples(texts, st.integers()))
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    texts,
+    st.binary(max_size=8),
+    st.datetimes(),
+    st.datetimes(timezones=st.just(timezone(timedelta(hours=5, minutes=45)))),
+    st.dates(),
+    st.times(),
+    st.timedeltas(),
+    st.decimals(allow_nan=False, places=3),
+    st.uuids(),
+    st.frozensets(texts, max_size=3),
+    st.sets(st.one_of(texts, st.integers()), max_size=3),
+    st.builds(Document, page_content=st.text(max_size=5), metadata=st.dictionaries(st.text(), st.integers())),
+    st.builds(Forecast, city=texts, high=st.floats(allow_nan=False)),
+    st.builds(Place, name=texts, at=st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False))),
+)
+anything = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(keys, inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+objects = st.dictionaries(texts, anything, max_size=3)
+blocks = st.one_of(
+    texts,
+    st.builds(lambda text: {"type": "text", "text": text}, texts),
+    st.builds(lambda url: {"type": "image_url", "image_url": {"url": url}}, texts),
+    st.builds(lambda text: {"type": "reasoning", "reasoning": text}, texts),
+    st.dictionaries(keys, anything, max_size=3),
+)
+contents = st.one_of(texts, st.lists(blocks, max_size=4))
+ids = st.one_of(st.none(), texts)
+whole_numbers = st.integers(0, 10**6)
+common = {
+    "content": contents,
+    "additional_kwargs": st.dictionaries(keys, anything, max_size=2),
+    "response_metadata": st.dictionaries(keys, anything, max_size=2),
+    "name": ids,
+    "id": ids,
+}
+calls = st.lists(st.fixed_dictionaries({"name": texts, "args": objects, "id": ids}), max_size=3)
+broken_calls = st.lists(
+    st.fixed_dictionaries({"name": ids, "args": ids, "id": ids, "error": ids}), max_size=2
+)
+usage = st.none() | st.fixed_dictionaries(
+    {"input_tokens": whole_numbers, "output_tokens": whole_numbers, "total_tokens": whole_numbers},
+    optional={"input_token_details": st.fixed_dictionaries({"cache_read": whole_numbers})},
+)
+messages = st.one_of(
+    st.builds(HumanMessage, **common),
+    st.builds(SystemMessage, **common),
+    st.builds(AIMessage, **common, tool_calls=calls, invalid_tool_calls=broken_calls, usage_metadata=usage),
+    st.builds(
+        ToolMessage,
+        **common,
+        tool_call_id=texts,
+        artifact=anything,
+        status=st.sampled_from(["success", "error"]),
+    ),
+    st.builds(FunctionMessage, **{**common, "name": texts}),
+    st.builds(ChatMessage, **common, role=st.one_of(texts, st.sampled_from(["user", "assistant", "tool"]))),
+    st.builds(HumanMessage, **common, extra=anything),
+)
+
+
+@pytest.mark.requirement("F18")
+@given(message=messages)
+def test_what_goes_into_the_journal_comes_out_equal(journal: Memory, message: BaseMessage) -> None:
+    [out] = kept(journal, message)
+
+    assert out == message
+    assert type(out) is type(message)
+
+
+@given(value=anything)
+def test_any_value_is_written_as_json_and_read_back_equal(value: Any) -> None:
+    written = write(value)
+
+    back = read(json.loads(json.dumps(written.value, allow_nan=False)))
+
+    assert back == value
+    assert type(back) is type(value)
+    assert written.dropped == ()
+
+
+@given(message=messages)
+def test_a_message_that_is_read_twice_shares_nothing_with_the_first_reading(message: BaseMessage) -> None:
+    core = to_core(message)
+    first, second = from_core(core), from_core(core)
+
+    first.additional_kwargs["new"] = 1
+    if isinstance(first.content, list):
+        first.content.append("new")
+        for part in first.content:
+            if isinstance(part, dict):
+                part["new"] = 1
+
+    assert second == message
+    assert from_core(core) == message
+
+
+@pytest.mark.requirement("F18", "A19")
+@pytest.mark.parametrize(
+    "message",
+    [
+        HumanMessage("hello", name="ada", id="m1"),
+        HumanMessage(
+            [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:x"}}]
+        ),
+        HumanMessage(["two", "strings"]),
+        HumanMessage(content_blocks=[{"type": "image", "base64": "aGk=", "mime_type": "image/png"}]),
+        AIMessage("", tool_calls=[CALL], invalid_tool_calls=[BROKEN_CALL]),
+        AIMessage(
+            "hi", usage_metadata=USAGE, response_metadata={"model_name": "m", "logprobs": [-0.5, None]}
+        ),
+        AIMessage(
+            content_blocks=[{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "so"}],
+            response_metadata={"output_version": "v1"},
+        ),
+        AIMessage("", additional_kwargs={"function_call": {"name": "f", "arguments": "{}"}}),
+        ToolMessage("42", tool_call_id="call_1", name="answer", status="error", artifact={"raw": [4, 2]}),
+        ToolMessage([{"type": "text", "text": "42"}], tool_call_id="call_1"),
+        SystemMessage("be kind"),
+        FunctionMessage("42", name="answer"),
+        ChatMessage("psst", role="prompter"),
+        BaseMessage("from elsewhere", type="developer"),
+    ],
+    ids=lambda message: message.type,
+)
+def test_every_kind_of_message_keeps_all_its_fields(journal: Memory, message: BaseMessage) -> None:
+    [out] = kept(journal, message)
+
+    assert out == message
+    assert message_to_dict(out) == message_to_dict(message)
+
+
+@pytest.mark.parametrize("content", ["hi", [{"type": "text", "text": "hi"}]], ids=["text", "blocks"])
+def test_the_dump_is_langchains_own_with_the_content_in_our_field_alone(content: Any) -> None:
+    message = AIMessage(content, tool_calls=[CALL], usage_metadata=USAGE, id="m1")
+    core = to_core(message)
+    expected = message_to_dict(message)
+    del expected["data"]["content"]
+
+    assert core.raw == Raw("langchain", VERSION, expected)
+    assert core.text == "hi"
+
+
+def test_a_dump_with_its_content_is_read_too() -> None:
+    message = HumanMessage("hi", id="m1")
+
+    assert from_core(Message("user", "", raw=Raw("langchain", "0.3.0", message_to_dict(message)))) == message
+
+
+# Values that JSON does not have
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\x00\xff",
+        bytearray(b"x"),
+        datetime(2026, 5, 4, 12, 30, 1, 7),  # noqa: DTZ001
+        datetime(2026, 5, 4, tzinfo=UTC),
+        date(2026, 5, 4),
+        time(12, 30),
+        timedelta(days=-1, microseconds=3),
+        Decimal("1.10"),
+        uuid.UUID(int=7),
+        {1, "a", None},
+        frozenset({(1, 2)}),
+        (1, [2, (3,)]),
+        float("inf"),
+        -float("inf"),
+        2**30_000,
+        {1: "one", (2, "b"): "two", None: "none", 1.5: "half", frozenset({1}): "set"},
+        {TAG: "bytes", "value": "AAAA"},
+        {TAG: "object", "value": {"class": "os:system", "fields": {}}},
+        {"deep": [{TAG: {TAG: 1}}]},
+        "\ud83d\ude00",
+        {"\ud83d\ude00": 1},
+        Forecast(city="Oslo", high=20.5),
+        Open(more=[Forecast(city="Oslo", high=1)]),
+        Numbers([1, 2]),
+        Document("page", metadata={"source": "x", "when": date(2026, 1, 1)}),
+        [Document("page"), Place("Oslo", (59.9, 10.7))],
+        AIMessage("a message in a message", tool_calls=[CALL]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_artifact_that_json_does_not_have_comes_back_equal(journal: Memory, value: Any) -> None:
+    message = ToolMessage("42", tool_call_id="call_1", artifact=value, additional_kwargs={"same": [value]})
+
+    [out] = kept(journal, message)
+
+    assert out == message
+
+
+def test_what_is_not_a_number_stays_not_a_number(journal: Memory) -> None:
+    [out] = kept(journal, AIMessage("", response_metadata={"logprob": math.nan}))
+
+    assert math.isnan(out.response_metadata["logprob"])
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (OrderedDict(a=1), {"a": 1}),
+        (MappingProxyType({"a": 1}), {"a": 1}),
+        (namedtuple("Pair", "a b")(1, 2), (1, 2)),  # noqa: PYI024
+        (Enum("Level", {"HIGH": "high"}, type=str).HIGH, "high"),
+    ],
+)
+def test_a_subclass_of_a_plain_type_comes_back_as_the_plain_type(
+    journal: Memory, value: Any, plain: Any
+) -> None:
+    [out] = kept(journal, ToolMessage("42", tool_call_id="c", artifact=value))
+
+    assert out.artifact == plain
+    assert type(out.artifact) is type(plain)
+
+
+def _circle() -> list[Any]:
+    circle: list[Any] = [1]
+    circle += [circle, circle]
+    return circle
+
+
+def _deep() -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    return deep
+
+
+@pytest.mark.requirement("F18")
+@pytest.mark.parametrize(
+    "value",
+    [object(), Sloppy(), lambda: 1, _circle(), _deep(), Path("x"), Enum("E", "a").a, {Sloppy: 1}],
+    ids=["object", "sloppy", "function", "circle", "deep", "path", "enum", "key"],
+)
+def test_what_has_no_json_form_is_left_out_with_a_warning_and_the_message_stays(
+    journal: Memory, caplog: pytest.LogCaptureFixture, value: Any
+) -> None:
+    with caplog.at_level(logging.WARNING, "memlayer"):
+        [before, out, after] = kept(
+            journal,
+            HumanMessage("what is it?"),
+            ToolMessage("42", tool_call_id="call_1", artifact={"lost": value, "kept": b"1"}),
+            AIMessage("42"),
+        )
+
+    assert (before.content, out.content, after.content) == ("what is it?", "42", "42")
+    assert out.artifact["kept"] == b"1"
+    assert "left out" in caplog.text
+
+
+def test_nesting_is_written_to_a_depth_that_every_reader_of_json_bears() -> None:
+    bearable: list[Any] = ["bottom"]
+    for _ in range(98):
+        bearable = [bearable]
+    levels, rest = 0, write(_deep()).value
+    while isinstance(rest, list):
+        levels, rest = levels + 1, rest[0]
+
+    assert read(write(bearable).value) == bearable
+    assert levels == 100
+    assert rest == {TAG: "dropped", "value": "builtins:list"}
+
+
+def test_what_was_left_out_is_named_by_its_type_alone() -> None:
+    class Secret:
+        def __repr__(self) -> str:
+            return "hunter2"
+
+    written = write({"key": Secret()})
+
+    assert "Secret" in json.dumps(written.value)
+    assert "hunter2" not in json.dumps(written.value)
+    assert "Secret" in written.dropped[0]
+    assert read(written.value) == {"key": None}
+
+
+def test_sets_are_written_in_one_order_so_that_equal_messages_are_equal() -> None:
+    some = {f"item-{number}" for number in range(50)}
+
+    assert write(some).value["value"] == sorted(some)
+
+
+def test_a_stored_class_is_never_imported_only_found() -> None:
+    import sys
+
+    forged = {TAG: "object", "value": {"class": "antigravity:Anything", "fields": {"a": 1}}}
+
+    assert read(forged) == {"a": 1}
+    assert "antigravity" not in sys.modules
+    assert read({TAG: "object", "value": {"class": "os:system", "fields": {"command": "x"}}}) == {
+        "command": "x"
+    }
+
+
+def test_an_object_whose_class_is_gone_comes_back_as_a_dict() -> None:
+    class Local(BaseModel):
+        a: int
+
+    @dataclass(frozen=True)
+    class Point:
+        x: int
+
+    assert read(write([Local(a=1)]).value) == [{"a": 1}]
+    assert read(write({Point(1)}).value) == [{"x": 1}]
+
+
+def test_a_tag_of_a_later_version_is_no_error() -> None:
+    assert read({TAG: "quaternion", "value": [1, 2]}) == {TAG: "quaternion", "value": [1, 2]}
+
+
+# Tool calls
+
+
+def test_what_was_taken_away_from_tool_calls_does_not_come_back(journal: Memory) -> None:
+    raw_call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    parsed = AIMessage("", additional_kwargs={"tool_calls": [raw_call]})
+    cleared = parsed.model_copy(update={"tool_calls": []})
+
+    assert [call["name"] for call in parsed.tool_calls] == ["f"]
+    assert kept(journal, parsed, cleared) == [parsed, cleared]
+    assert to_core(parsed).tool_calls == (ToolCall("c", "f", "{}"),)
+    assert to_core(cleared).tool_calls == ()
+
+
+def test_extras_of_a_tool_call_survive(journal: Memory) -> None:
+    message = AIMessage("").model_copy(update={"tool_calls": [{**CALL, "extras": {"signature": b"\x01"}}]})
+
+    [out] = kept(journal, message)
+
+    assert out.tool_calls[0]["extras"] == {"signature": b"\x01"}
+
+
+@pytest.mark.requirement("A19")
+def test_valid_and_invalid_calls_are_calls_that_want_an_answer() -> None:
+    core = to_core(AIMessage("", tool_calls=[CALL], invalid_tool_calls=[BROKEN_CALL]))
+
+    assert core.tool_calls == (
+        ToolCall("call_1", "weather", '{"city": "Oslo"}'),
+        ToolCall("call_2", "weather", '{"city": '),
+    )
+
+
+def test_calls_without_an_id_are_named_by_their_place_and_an_empty_answer_is_to_the_first() -> None:
+    nameless = {**CALL, "id": None}
+    asked = to_core(AIMessage("", tool_calls=[nameless, nameless], invalid_tool_calls=[]))
+
+    assert [call.id for call in asked.tool_calls] == ["call-0", "call-1"]
+    assert to_core(ToolMessage("42", tool_call_id="")).tool_call_id == "call-0"
+
+
+@pytest.mark.parametrize("strange", ["a\0b", "a\udc80b"])
+def test_a_call_and_its_answer_stay_a_pair_when_their_id_cannot_be_stored(
+    journal: Memory, strange: str
+) -> None:
+    messages = [
+        HumanMessage("?"),
+        AIMessage("", tool_calls=[{**CALL, "id": strange}]),
+        ToolMessage("42", tool_call_id=strange),
+        AIMessage("42"),
+    ]
+    history = MemlayerChatMessageHistory(str(uuid.uuid4()), memory=journal, user_id="ada")
+    history.add_messages(messages)
+
+    assert history.messages == messages
+    assert history.context() == messages
+
+
+# Text
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\udc80", "\ud83d\ude00", "e\u0301\r\n\u2028", ""])
+def test_text_that_databases_refuse_comes_back_as_it_was(journal: Memory, text: str) -> None:
+    messages = [
+        HumanMessage(text),
+        HumanMessage([text, {"type": "text", "text": text}]),
+        ToolMessage(text, tool_call_id="c", artifact={"x": text}),
+    ]
+
+    assert kept(journal, *messages) == messages
+
+
+def test_an_id_or_a_name_that_cannot_be_stored_comes_back_and_loses_no_turn(journal: Memory) -> None:
+    messages = [HumanMessage("a", id="", name=""), HumanMessage("b", id="\0", name="\udc80")]
+
+    assert kept(journal, *messages) == messages
+
+
+def test_only_text_is_searched_for_and_counted_as_text() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    message = HumanMessage(["plain", {"type": "text", "text": "block"}, image])
+    core = to_core(message)
+
+    assert core.text == "plain\nblock"
+    assert core.content == ({"type": "text", "text": "plain"}, {"type": "text", "text": "block"}, image)
+
+
+def test_blocks_that_are_no_json_stand_in_our_content_as_non_standard_ones() -> None:
+    core = to_core(HumanMessage([{"no": "type"}, {"type": "media", "data": b"\x00"}, {1: 2}]))
+
+    assert [block["type"] for block in core.content] == ["non_standard", "media", "non_standard"]
+    json.dumps([dict(block) for block in core.content], allow_nan=False)
+
+
+# Our own fields
+
+
+@pytest.mark.parametrize(
+    ("message", "role"),
+    [
+        (HumanMessage("x"), "user"),
+        (AIMessage("x"), "assistant"),
+        (SystemMessage("x"), "system"),
+        (ToolMessage("x", tool_call_id="c"), "tool"),
+        (FunctionMessage("x", name="f"), "tool"),
+        (ChatMessage("x", role="user"), "user"),
+        (ChatMessage("x", role="assistant"), "assistant"),
+        (ChatMessage("x", role="system"), "system"),
+        (ChatMessage("x", role="ai"), "assistant"),
+        (ChatMessage("x", role="developer"), "system"),
+        (ChatMessage("x", role="moderator"), "user"),
+        (HumanMessage("x", role="system"), "user"),
+        (BaseMessage("x", type="odd"), "user"),
+    ],
+    ids=repr,
+)
+def test_each_message_has_the_role_of_its_speaker(message: BaseMessage, role: str) -> None:
+    assert to_core(message).role == role
+
+
+def test_a_foreign_role_is_the_speakers_name() -> None:
+    assert to_core(ChatMessage("x", role="moderator")).speaker == "moderator"
+    assert to_core(ChatMessage("x", role="moderator", name="Kim")).speaker == "Kim"
+    assert to_core(ChatMessage("x", role="assistant")).name is None
+
+
+def test_a_message_brings_its_id_and_name_and_no_time() -> None:
+    core = to_core(HumanMessage("x", id="m1", name="ada"))
+
+    assert (core.id, core.name, core.created_at, core.metadata) == ("m1", "ada", None, {})
+
+
+# Classes
+
+
+@pytest.mark.requirement("F18")
+def test_a_subclass_comes_back_as_its_base_class_with_its_fields_as_extras(journal: Memory) -> None:
+    loud, odd = kept(journal, LoudMessage("hey", volume=12, mood="bad"), OddMessage("well", twist="right"))
+
+    assert loud == HumanMessage("hey", volume=12, mood="bad")
+    assert odd == BaseMessage("well", type="odd", twist="right")
+
+
+CHUNKS = [
+    HumanMessageChunk(content="hi", id="m1"),
+    AIMessageChunk(
+        content="",
+        tool_call_chunks=[{"name": "f", "args": '{"a": 1}', "id": "c", "index": 0}],
+        usage_metadata=USAGE,
+        chunk_position="last",
+    ),
+    AIMessageChunk(content=[{"type": "text", "text": "hi", "index": 0}], response_metadata={"stop": True}),
+    SystemMessageChunk(content="hi"),
+    ToolMessageChunk(content="42", tool_call_id="c", artifact={"x": 1}),
+    FunctionMessageChunk(content="42", name="f"),
+    ChatMessageChunk(content="psst", role="prompter"),
+]
+
+
+@pytest.mark.parametrize("chunk", CHUNKS, ids=lambda chunk: chunk.type)
+def test_a_chunk_is_stored_as_the_whole_message(journal: Memory, chunk: BaseMessage) -> None:
+    [out] = kept(journal, chunk)
+
+    assert out == message_chunk_to_message(chunk)
+    assert "Chunk" not in type(out).__name__ + out.type + json.dumps(message_to_dict(out))
+
+
+@pytest.mark.parametrize("chunk", CHUNKS, ids=lambda chunk: chunk.type)
+def test_a_chunk_that_somebody_stored_is_read_as_the_whole_message(chunk: BaseMessage) -> None:
+    stored = Message("assistant", "", raw=Raw("langchain", "0.1.0", message_to_dict(chunk)))
+
+    assert from_core(stored) == message_chunk_to_message(chunk)
+
+
+def test_a_chunk_of_a_subclass_is_whole_too_and_keeps_its_extras(journal: Memory) -> None:
+    class MyChunk(AIMessageChunk):
+        pass
+
+    [out] = kept(journal, MyChunk(content="hi", parsed={"a": 1}))
+
+    assert out == AIMessage("hi", parsed={"a": 1})
+
+
+@pytest.mark.requirement("F18")
+def test_an_instruction_to_remove_is_refused_before_anything_is_written(journal: Memory) -> None:
+    history = MemlayerChatMessageHistory(str(uuid.uuid4()), memory=journal)
+
+    with pytest.raises(InvalidMessageError, match="RemoveMessage"):
+        history.add_messages([HumanMessage("hi"), RemoveMessage(id="m1")])
+
+    assert history.messages == []
+
+
+@pytest.mark.parametrize("given", ["hi", {"role": "user", "content": "hi"}, ("human", "hi"), None])
+def test_what_is_no_message_is_refused(given: Any) -> None:
+    with pytest.raises(MessageTypeError, match="expected a LangChain message"):
+        to_core(given)
+
+
+# Messages from elsewhere
+
+
+@pytest.mark.parametrize(
+    ("core", "expected"),
+    [
+        (Message("user", "hi", name="ada", id="m1"), HumanMessage("hi", name="ada", id="m1")),
+        (Message("system", "be kind"), SystemMessage("be kind")),
+        (
+            Message(
+                "assistant",
+                "",
+                tool_calls=(
+                    ToolCall("c1", "f", '{"a": 1}'),
+                    ToolCall("c2", "g", "[1]"),
+                    ToolCall("c3", "h", "{"),
+                ),
+            ),
+            AIMessage(
+                "",
+                tool_calls=[{"name": "f", "args": {"a": 1}, "id": "c1"}],
+                invalid_tool_calls=[
+                    {"name": "g", "args": "[1]", "id": "c2", "error": None},
+                    {"name": "h", "args": "{", "id": "c3", "error": None},
+                ],
+            ),
+        ),
+        (Message("tool", "42", tool_call_id="c1"), ToolMessage("42", tool_call_id="c1")),
+        (Message("tool", "42"), ToolMessage("42", tool_call_id="")),
+        (
+            Message("user", ({"type": "text", "text": "hi"}, {TAG: "bytes", "type": "x", "value": "AA=="})),
+            HumanMessage([{"type": "text", "text": "hi"}, {TAG: "bytes", "type": "x", "value": "AA=="}]),
+        ),
+        (Message("user", "hi", raw=Raw("llamaindex", "0.14", {"role": "user"})), HumanMessage("hi")),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_message_without_a_dump_of_langchains_is_made_of_our_fields(
+    core: Message, expected: BaseMessage
+) -> None:
+    assert from_core(core) == expected
+
+
+@pytest.mark.parametrize(
+    "dump",
+    [
+        {},
+        {"type": "human"},
+        {"type": None, "data": {}},
+        {"type": "human", "data": []},
+        {"type": "human", "data": {"content": {TAG: "bytes", "value": "?"}}},
+        {"type": "human", "data": {"x": {TAG: "dict", "value": [[{}, 1]]}}},
+        {"type": "AIMessageChunk", "data": {"content": 7}},
+        {"type": "MysteryChunk", "data": {}},
+    ],
+    ids=repr,
+)
+def test_a_dump_that_cannot_be_read_costs_a_warning_and_not_the_message(
+    caplog: pytest.LogCaptureFixture, dump: dict[str, Any]
+) -> None:
+    with caplog.at_level(logging.WARNING, "memlayer"):
+        assert from_core(Message("user", "hi", raw=Raw("langchain", "9.9", dump))) == HumanMessage("hi")
+
+    assert "cannot be read" in caplog.text
+
+
+# Putting recalled text beside a message's own
+
+
+@pytest.mark.requirement("F12")
+@pytest.mark.parametrize(
+    ("content", "before", "after"),
+    [
+        ("hi", "note\n\nhi", "hi\n\nnote"),
+        (
+            ["hi", {"type": "text", "text": "there"}],
+            [{"type": "text", "text": "note"}, "hi", {"type": "text", "text": "there"}],
+            ["hi", {"type": "text", "text": "there"}, {"type": "text", "text": "note"}],
+        ),
+    ],
+    ids=["text", "blocks"],
+)
+def test_text_is_put_beside_a_copy_and_the_message_itself_stays(
+    content: Any, before: Any, after: Any
+) -> None:
+    message = HumanMessage(content, id="m1", name="ada")
+
+    assert put_before(message, "note") == HumanMessage(before, id="m1", name="ada")
+    assert put_after(message, "note") == HumanMessage(after, id="m1", name="ada")
+    assert message == HumanMessage(content, id="m1", name="ada")
+
+
+def test_new_messages_are_made_of_a_role_and_a_text() -> None:
+    assert create("system", "hi") == SystemMessage("hi")
+    assert create("user", "hi") == HumanMessage("hi")
