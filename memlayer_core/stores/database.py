@@ -137,8 +137,12 @@ class SqliteDatabase:
         self._engine = _sqlite_engine(directory, settings)
         self._waiting: deque[_Ticket[Any]] = deque()
         self._line = threading.Lock()
-        with _translated():
-            self._writer = self._engine.connect().execution_options(memlayer_begin="BEGIN IMMEDIATE")
+        try:
+            with _translated():
+                self._writer = self._engine.connect().execution_options(memlayer_begin="BEGIN IMMEDIATE")
+        except BaseException:
+            self._engine.dispose()
+            raise
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run `work` on one snapshot."""

@@ -37,8 +37,12 @@ class SqlJournal:
 
     def __init__(self, database: Database, shards: int) -> None:
         self._db = database
-        database.write(lambda c: migrate(c, shards=shards))
-        self._shards = self.layout().shards
+        try:
+            database.write(lambda c: migrate(c, shards=shards))
+            self._shards = self.layout().shards
+        except BaseException:
+            database.close()
+            raise
 
     def at_once(self, work: Callable[[Journal], T]) -> T:
         """Run several reads on one snapshot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -376,6 +377,7 @@ def test_an_owner_that_was_forgotten_lets_go(open_index, tmp_path):
     assert index.acquire()
     index.upsert([filing(1)])
     del index
+    gc.collect()
     heir = open_index()
     assert heir.repaired is None
     assert found(heir) == {1}
