@@ -293,6 +293,32 @@ class Memory:
 
     status, astatus = both(_status)
 
+    @property
+    def store_id(self) -> str:
+        """The store's id: a UUID, made with the store, the same in every process."""
+        self._world()
+        return self._live.store_id
+
+    @property
+    def path(self) -> Path | None:
+        """The directory that it was opened at; None for a memory without one."""
+        return self._live.directory
+
+    @property
+    def settings(self) -> Settings:
+        """What it was opened with."""
+        return self._live.world.settings
+
+    @property
+    def tokens(self) -> TokenCounter:
+        """What it counts tokens with."""
+        return self._world().tokens
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with every event (see `memlayer_core.events`). Returns a function that ends it."""
         return self._switchboard.listen(listener)
@@ -489,10 +515,12 @@ class _Live:
         from memlayer_core.stores.journal import SqlJournal  # noqa: PLC0415
 
         self.pid = os.getpid()
+        self.directory = directory
         counter: TokenCounter = token_counter(tokenizer)
         journal: Journal = SqlJournal(open_database(database, settings), settings.chroma_collections)
         try:
             layout = journal.layout()
+            self.store_id = layout.store_id
             recorded = None if reembed and embedder != "auto" else layout.embedder
             chosen: Embedder = resolve_embedder(
                 embedder, recorded=recorded, settings=settings, tell=switchboard.tell

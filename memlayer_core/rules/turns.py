@@ -47,7 +47,7 @@ def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entr
     alone do not keep the two together, and where one is not shown the other is not either.
 
     Calls at the very end may still wait for their results, and stay. A tool message that names no call
-    cannot be judged, and stays.
+    answers one before it.
 
     Args:
         entries: In the order of the conversation.
@@ -56,18 +56,24 @@ def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entr
         What stays, and what is left out; both in their order.
     """
     whole = _answered(entries)
-    open_calls: set[str] = set()
+    open_calls: list[str] = []
+    after_left_call = False
     kept: list[Entry] = []
     left: list[Entry] = []
     for entry in entries:
         if entry.calls:
             fits = entry.seq in whole
-            open_calls = (open_calls | set(entry.calls)) if fits else (open_calls - set(entry.calls))
+            open_calls = [call for call in open_calls if call not in entry.calls]
+            open_calls += entry.calls if fits else ()
+            after_left_call = not fits
         elif entry.answers is not None:
             fits = entry.answers in open_calls
-            open_calls = open_calls - {entry.answers}
+            open_calls = [call for call in open_calls if call != entry.answers]
+        elif entry.role == "tool":  # it answers some call before it, if there is one
+            fits = bool(open_calls) or not after_left_call
+            open_calls = open_calls[1:]
         else:
-            fits = True
+            fits, after_left_call = True, False
         (kept if fits else left).append(entry)
     return tuple(kept), tuple(left)
 
@@ -75,19 +81,24 @@ def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entr
 def _answered(entries: Sequence[Entry]) -> set[int]:
     """Return the places of calls that are answered in full, or still may be.
 
-    Read backwards, because some models use an id again: a result belongs to the last call before it.
+    Read backwards, because some models use an id again: a result belongs to the last call before it. A result
+    that names no call answers any.
     """
     whole: set[int] = set()
     results: set[str] = set()
+    nameless = 0
     at_end = True
     for entry in reversed(entries):
         if entry.calls:
-            if at_end or results.issuperset(entry.calls):
+            missing = set(entry.calls) - results
+            if at_end or len(missing) <= nameless:
                 whole.add(entry.seq)
             results.difference_update(entry.calls)
-            at_end = False
+            nameless, at_end = 0, False
         elif entry.answers is not None:
             results.add(entry.answers)
+        elif entry.role == "tool":
+            nameless += 1
         else:
             at_end = False
     return whole

@@ -69,13 +69,14 @@ def assert_whole(shown) -> None:
             assert entry.answers in waiting
             waiting.discard(entry.answers)
         if entry.calls:
-            following = []
+            following, nameless = set(), 0
             for later in shown[place + 1 :]:
                 if later.calls and set(later.calls) & set(entry.calls):
                     break
-                following.append(later.answers)
-            at_end = all(later.answers is not None for later in shown[place + 1 :])
-            assert set(entry.calls) <= set(following) or at_end
+                following.add(later.answers)
+                nameless += later.role == "tool" and later.answers is None
+            at_end = all(later.role == "tool" or later.answers is not None for later in shown[place + 1 :])
+            assert len(set(entry.calls) - following) <= nameless or at_end
             waiting = waiting | set(entry.calls)
 
 
@@ -217,3 +218,27 @@ def test_counts_of_another_tokenizer_are_made_anew(open_at) -> None:
     context = second.chat(user_id="u", session_id="s").context(token_limit=1000)
     assert len(context.window) < 10
     assert context.tokens <= 1000
+
+
+@pytest.mark.requirement("A19", "L13")
+def test_a_result_that_names_no_call_stays_with_the_call_before_it(memory: Memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    said = [
+        Message("user", "go"),
+        Message("assistant", tool_calls=(ToolCall("c1", "f"),)),
+        Message("tool", "ok", name="f"),
+        Message("assistant", "done"),
+        Message("user", "again"),
+        Message("assistant", tool_calls=(ToolCall("c2", "f"), ToolCall("c3", "f"))),
+        Message("tool", "only one of two", name="f"),
+        Message("user", "and now?"),
+    ]
+    chat.add_messages(said)
+    assert [message.content for message in chat.context(token_limit=1000).window] == [
+        "go",
+        "",
+        "ok",
+        "done",
+        "again",
+        "and now?",
+    ]

@@ -1,0 +1,23 @@
+"""memlayer for LlamaIndex: a durable memory for agents and chat engines.
+
+memory = MemlayerMemory.from_defaults(path="./memory", user_id="ada", session_id="monday")
+agent.run("…", memory=memory)
+index.as_chat_engine(memory=memory)
+"""
+
+from memlayer_core.errors import MissingExtraError
+
+try:
+    import llama_index.core  # noqa: F401  (asked for before anything of ours needs it)
+except ModuleNotFoundError as problem:
+    if (problem.name or "").partition(".")[0] != "llama_index":
+        raise
+    raise MissingExtraError(
+        "llamaindex_memlayer needs llama-index-core, which is not installed",
+        hint="pip install 'memlayer-core[llamaindex]'",
+    ) from problem
+
+from llamaindex_memlayer.memory import MemlayerMemory
+from llamaindex_memlayer.messages import from_core, to_core
+
+__all__ = ["MemlayerMemory", "from_core", "to_core"]

@@ -1,0 +1,253 @@
+"""Translates messages: LlamaIndex's `ChatMessage` into the core's `Message`, and back."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Self, TypeVar
+
+import llama_index.core
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ContentBlock,
+    MessageRole,
+    TextBlock,
+    ToolCallBlock,
+)
+from llama_index.core.bridge.pydantic import BaseModel
+
+from llamaindex_memlayer import wire
+from llamaindex_memlayer.blocks import arguments_of, build, dump, from_core_block, identifier, to_core_blocks
+from memlayer_core.errors import MessageTypeError
+from memlayer_core.records.message import Block, Message, Raw, Role, ToolCall
+
+__all__ = ["Verbatim", "create", "from_core", "put_after", "put_before", "to_core"]
+
+logger = logging.getLogger("memlayer")
+
+M = TypeVar("M", bound=ChatMessage)
+
+FRAMEWORK = "llamaindex"
+_ROLES: dict[MessageRole, Role] = {
+    MessageRole.SYSTEM: "system",
+    MessageRole.DEVELOPER: "system",
+    MessageRole.USER: "user",
+    MessageRole.ASSISTANT: "assistant",
+    MessageRole.CHATBOT: "assistant",
+    MessageRole.MODEL: "assistant",
+    MessageRole.TOOL: "tool",
+    MessageRole.FUNCTION: "tool",
+}
+_CALLS = frozenset({"tool_call", "tool_use", "function_call"})
+
+
+class Verbatim(ChatMessage):
+    """A message that no prompt template fills in.
+
+    The context chat engines make one template of the whole history: a `{query_str}` that somebody said
+    long ago would be replaced by today's question. This message says what it says. It equals the
+    `ChatMessage` of the same content.
+    """
+
+    @classmethod
+    def of(cls, message: ChatMessage) -> Self:
+        """Return a message of the same role, blocks and `additional_kwargs`."""
+        return _filled(cls(role=message.role), message.blocks, message.additional_kwargs)
+
+    def get_template_vars(self) -> list[str]:
+        """Return nothing: there is nothing to fill in."""
+        return []
+
+    def format_vars(self, **kwargs: Any) -> Self:  # noqa: ARG002  (the signature is the framework's)
+        """Return a copy, as it is."""
+        return self.model_copy(deep=True)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ChatMessage):
+            return NotImplemented
+        mine, theirs = self.__dict__, other.__dict__
+        return all(mine.get(name) == theirs.get(name) for name in ChatMessage.model_fields)
+
+    __hash__ = None  # type: ignore[assignment]  # like every message
+
+    def __repr_name__(self) -> str:
+        return ChatMessage.__name__
+
+
+def to_core(message: ChatMessage) -> Message:
+    """Return a message as the core stores it, with the framework's own dump beside the core's fields.
+
+    What JSON cannot hold is kept in tags; an object that nothing can write is left out, with a warning.
+
+    Raises:
+        MessageTypeError: It is no `ChatMessage`.
+    """
+    if not isinstance(message, ChatMessage):
+        raise MessageTypeError(
+            f"expected a LlamaIndex `ChatMessage`, got {type(message).__name__}",
+            hint='Build one with `ChatMessage(role="user", content="…")`; several belong in a list.',
+        )
+    lost: list[str] = []
+    dumps = [dump(block, lost) for block in message.blocks]
+    extras = _with_plain_calls(message.additional_kwargs)
+    spoken_by = MessageRole(message.role)
+    role = _ROLES[spoken_by]
+    calls = [*_block_calls(dumps), *_spelled_calls(extras, dumps)]
+    content = [block for dumped in dumps for block in to_core_blocks(dumped)]
+    content += [_nameless(call) for call in calls if not call.id and call.name]
+    raw = {
+        "role": spoken_by.value,
+        "additional_kwargs": wire.write(extras, lost, ".additional_kwargs"),
+        "blocks": dumps,
+    }
+    if lost:
+        logger.warning("left out of a message, as it cannot be stored: %s", ", ".join(lost))
+    return Message(
+        role,
+        _text_or_blocks(content),
+        name=identifier(extras.get("name")),
+        tool_calls=tuple(call for call in calls if call.id),
+        tool_call_id=identifier(extras.get("tool_call_id")) if role == "tool" else None,
+        raw=Raw(FRAMEWORK, llama_index.core.__version__, raw),
+    )
+
+
+def from_core(message: Message) -> ChatMessage:
+    """Return a stored message: equal to what went in, or the nearest to what another framework wrote."""
+    if message.raw is None or message.raw.framework != FRAMEWORK:
+        return _converted(message)
+    raw = message.raw.dump
+    blocks = [block for block in map(build, raw["blocks"]) if block is not None]
+    extras = wire.read(raw["additional_kwargs"])
+    # The framework makes blocks of these images when a message is made: they are among `blocks` already.
+    extras.pop("images", None)
+    return _filled(ChatMessage(role=MessageRole(raw["role"])), blocks, extras)
+
+
+def put_before(message: ChatMessage, text: str) -> ChatMessage:
+    """Return a copy with text in front of its own, in the same block; images and all else stay."""
+    blocks = list(message.blocks)
+    at = next((at for at, block in enumerate(blocks) if isinstance(block, TextBlock)), None)
+    if at is None:
+        blocks.insert(0, TextBlock(text=text))
+    else:
+        blocks[at] = TextBlock(text=f"{text}\n\n{blocks[at].text}")  # type: ignore[union-attr]
+    return _filled(ChatMessage(role=message.role), blocks, message.additional_kwargs)
+
+
+def put_after(message: ChatMessage, text: str) -> ChatMessage:
+    """Return a copy with text at its end: behind a cache point, if it ends in one."""
+    blocks = list(message.blocks)
+    if blocks and isinstance(blocks[-1], TextBlock):
+        blocks[-1] = TextBlock(text=f"{blocks[-1].text}\n\n{text}")
+    else:
+        blocks.append(TextBlock(text=text))
+    return _filled(ChatMessage(role=message.role), blocks, message.additional_kwargs)
+
+
+def create(role: Literal["system", "user"], text: str) -> ChatMessage:
+    """Return a message of a text."""
+    return ChatMessage(role=MessageRole(role), blocks=[TextBlock(text=text)])
+
+
+def _filled(made: M, blocks: Sequence[ContentBlock], extras: Mapping[str, Any]) -> M:
+    """Fill a message past validation: it would read what `additional_kwargs["images"]` points to."""
+    made.blocks = list(blocks)
+    made.additional_kwargs = dict(extras)
+    return made
+
+
+def _converted(message: Message) -> ChatMessage:
+    """Make a message of the core's fields alone."""
+    blocks: list[ContentBlock] = []
+    if isinstance(message.content, str):
+        blocks += [TextBlock(text=message.content)] if message.content or not message.tool_calls else []
+    else:
+        named = {call.name for call in message.tool_calls}
+        parts = (
+            part
+            for part in message.content
+            if part.get("type") not in _CALLS or part.get("name") not in named
+        )
+        blocks += [block for block in map(from_core_block, parts) if block is not None]
+    blocks += [
+        ToolCallBlock(tool_call_id=call.id or None, tool_name=call.name, tool_kwargs=_kwargs(call.arguments))
+        for call in message.tool_calls
+    ]
+    given = {"tool_call_id": message.tool_call_id, "name": message.name}
+    extras = {name: value for name, value in given.items() if value is not None}
+    return _filled(ChatMessage(role=MessageRole(message.role)), blocks, extras)
+
+
+def _kwargs(arguments: str) -> dict[str, Any] | str:
+    try:
+        parsed = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return parsed if isinstance(parsed, dict) else arguments
+
+
+def _text_or_blocks(content: list[Block]) -> str | tuple[Block, ...]:
+    if not content:
+        return ""
+    if len(content) == 1 and content[0]["type"] == "text":
+        return str(content[0]["text"])
+    return tuple(content)
+
+
+def _nameless(call: ToolCall) -> Block:
+    """Make content of a call without an id: no result can name it, but it costs tokens all the same."""
+    return {"type": "tool_call", "name": call.name, "args": call.arguments}
+
+
+def _block_calls(dumps: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
+    for fields in map(wire.read, dumps):
+        if fields.get("block_type") == "tool_call" and (named := identifier(fields.get("tool_call_id"))):
+            yield ToolCall(named, str(fields.get("tool_name", "")), arguments_of(fields.get("tool_kwargs")))
+
+
+def _spelled_calls(extras: Mapping[str, Any], dumps: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
+    """Return the calls in `additional_kwargs` that no block says already."""
+    said = {dumped.get("tool_call_id") for dumped in dumps if dumped.get("block_type") == "tool_call"}
+    spelled = extras.get("tool_calls")
+    given = [*(spelled if isinstance(spelled, list | tuple) else []), extras.get("function_call")]
+    for call in (_read_call(call) for call in given if call is not None):
+        if call.id not in said if call.id else not said:
+            yield call
+
+
+def _read_call(call: object) -> ToolCall:
+    """Read a call in OpenAI's spelling, in Anthropic's, or in LlamaIndex's; as a dict or as an object."""
+    function = _part(call, "function") or call
+    named = identifier(_part(call, "id", "tool_call_id", "tool_id", "call_id")) or ""
+    name = _part(function, "name", "tool_name")
+    arguments = _part(function, "arguments", "tool_kwargs", "input", "args")
+    return ToolCall(named, name if isinstance(name, str) else "", arguments_of(arguments))
+
+
+def _part(whole: object, *names: str) -> Any:
+    for name in names:
+        try:
+            found = whole.get(name) if isinstance(whole, Mapping) else getattr(whole, name, None)
+        except Exception:  # noqa: BLE001  (a provider's object may raise anything)
+            found = None
+        if found is not None:
+            return found
+    return None
+
+
+def _with_plain_calls(extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace tool calls that are some provider's objects by OpenAI's dicts: a result may follow them."""
+    plain = dict(extras)
+    if isinstance(spelled := plain.get("tool_calls"), list):
+        plain["tool_calls"] = [_plain_call(call) for call in spelled]
+    return plain
+
+
+def _plain_call(given: object) -> object:
+    if isinstance(given, Mapping | BaseModel):
+        return given
+    call = _read_call(given)
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function} if call.name else given

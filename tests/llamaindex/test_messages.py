@@ -1,0 +1,516 @@
+"""What LlamaIndex said comes back as it was said."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.base.llms.types import (
+    AudioBlock,
+    CacheControl,
+    CachePoint,
+    ChatMessage,
+    CitableBlock,
+    CitationBlock,
+    DocumentBlock,
+    ImageBlock,
+    MessageRole,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    VideoBlock,
+)
+from llama_index.core.llms.llm import ToolSelection
+from llama_index.core.prompts import ChatPromptTemplate
+from llama_index.core.schema import ImageDocument
+
+from llamaindex_memlayer import from_core, to_core, wire
+from llamaindex_memlayer.messages import Verbatim, create, put_after, put_before
+from memlayer_core import Memory, Message, ToolCall
+from memlayer_core.errors import MessageTypeError
+from memlayer_core.models.tokens import (
+    AUDIO_TOKENS,
+    DOCUMENT_TOKENS,
+    IMAGE_TOKENS,
+    MESSAGE_TOKENS,
+    VIDEO_TOKENS,
+    token_counter,
+)
+from memlayer_core.records.message import Raw
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\xff"
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[Memory]:
+    with Memory.in_memory() as memory:
+        yield memory
+
+
+def stored(message: ChatMessage) -> ChatMessage:
+    """Send a message through a journal and take it out again."""
+    with Memory.in_memory() as memory:
+        chat = memory.chat(user_id="ada")
+        chat.add_messages([to_core(message)])
+        return from_core(chat.history()[0])
+
+
+def tokens(message: ChatMessage) -> int:
+    return token_counter("estimate").message(to_core(message))
+
+
+CALL = ToolCallBlock(tool_call_id="call_1", tool_name="weather", tool_kwargs={"city": "Riga"})
+FILED = {
+    kind: to_core(ChatMessage(blocks=[kind(path=Path(__file__))])) for kind in (ImageBlock, DocumentBlock)
+}
+BLOCKS = {
+    "text": TextBlock(text="hello\ud800\0"),
+    "image bytes": ImageBlock(image=PNG, detail="high"),
+    "image url": ImageBlock(url="https://example.org/a.png"),
+    "image data url": ImageBlock(url="data:image/png;base64,iVBORw0KGgo="),
+    "audio": AudioBlock(audio=b"RIFF\xff\xfe", format="wav"),
+    "video": VideoBlock(video=b"\x00\x00\x00\xff", fps=2),
+    "document": DocumentBlock(data=b"%PDF-1.7\xff", title="contract"),
+    "document elsewhere": DocumentBlock(url="https://example.org/a.pdf"),
+    "cache point": CachePoint(cache_control=CacheControl(type="ephemeral")),
+    "citable": CitableBlock(
+        title="t",
+        source="s",
+        content=[TextBlock(text="cited"), ImageBlock(image=PNG), DocumentBlock(data=PNG)],
+    ),
+    "citation": CitationBlock(
+        cited_content=TextBlock(text="c"), source="s", title="t", additional_location_info={"start": 3}
+    ),
+    "citation of an image": CitationBlock(
+        cited_content=ImageBlock(image=PNG), source="s", title="t", additional_location_info={}
+    ),
+    "thinking": ThinkingBlock(
+        content="hm",
+        num_tokens=7,
+        additional_information={"signature": "EqQB==", "thought_signature": b"\xff\0"},
+    ),
+    "tool call": CALL,
+    "tool call as the model wrote it": ToolCallBlock(tool_name="weather", tool_kwargs='{"city": "Ri'),
+    "tool call with odd arguments": ToolCallBlock(
+        tool_call_id="x", tool_name="f", tool_kwargs={"data": b"abc", "limit": math.inf, "pair": (1, 2)}
+    ),
+}
+
+
+@pytest.mark.requirement("F18")
+@pytest.mark.parametrize("name", BLOCKS)
+def test_every_kind_of_block_comes_back_equal(name):
+    message = ChatMessage(role="assistant", blocks=[BLOCKS[name], TextBlock(text="end")])
+
+    assert stored(message) == message
+
+
+@pytest.mark.parametrize("role", list(MessageRole))
+def test_every_role_comes_back_and_has_one_of_ours(role):
+    ours = {"developer": "system", "chatbot": "assistant", "model": "assistant", "function": "tool"}
+
+    assert stored(ChatMessage("x", role=role)).role is role
+    assert to_core(ChatMessage("x", role=role)).role == ours.get(role.value, role.value)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text() | st.just("$memlayer") | st.just("value"), inner)
+    ),
+    max_leaves=12,
+)
+blocks = st.one_of(
+    st.builds(TextBlock, text=st.text()),
+    st.builds(ImageBlock, image=st.binary(min_size=1), detail=st.none() | st.text()),
+    st.builds(DocumentBlock, data=st.binary(min_size=1)),
+    st.builds(
+        ThinkingBlock,
+        content=st.none() | st.text(),
+        additional_information=st.dictionaries(st.text(), json_values),
+    ),
+    st.builds(
+        ToolCallBlock,
+        tool_call_id=st.none() | st.text(),
+        tool_name=st.text(),
+        tool_kwargs=st.text() | st.dictionaries(st.text(), json_values),
+    ),
+)
+extras = st.dictionaries(
+    st.text().filter(lambda key: key != "images")
+    | st.sampled_from(["tool_calls", "tool_call_id", "name", "function_call", "$memlayer"]),
+    json_values,
+)
+
+
+@given(
+    st.builds(
+        ChatMessage,
+        role=st.sampled_from(MessageRole),
+        blocks=st.lists(blocks, max_size=4),
+        additional_kwargs=extras,
+    )
+)
+def test_any_message_comes_back_equal_and_is_written_the_same_again(message):
+    first = to_core(message)
+    back = from_core(first)
+
+    assert back == message
+    assert to_core(back) == first
+
+
+@given(
+    st.lists(
+        st.builds(ChatMessage, blocks=st.lists(blocks, max_size=3), additional_kwargs=extras), max_size=3
+    )
+)
+def test_the_journal_takes_any_messages(kept, messages):
+    chat = kept.chat(user_id="ada")
+    chat.add_messages(map(to_core, messages))
+
+    assert [from_core(message) for message in chat.history()] == messages
+
+
+class Hostile:
+    """What providers put into messages: no JSON, and no good manners."""
+
+    def __getattr__(self, name):
+        raise RuntimeError("not here")
+
+    @property
+    def __class__(self):
+        raise RuntimeError("no")
+
+
+def circle() -> list[Any]:
+    around: list[Any] = []
+    around += [around, around]
+    return around
+
+
+def deep() -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(5000):
+        inner = [inner]
+    return inner
+
+
+HOSTILE = {
+    "object": object,
+    "ill-mannered object": Hostile,
+    "circle": circle,
+    "abyss": deep,
+    "iterator": lambda: iter([1]),
+    "function": lambda: deep,
+    "odd thing under an odd key": lambda: {Hostile(): 1},
+}
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
+def test_what_nothing_can_write_is_left_out_with_a_warning_and_the_rest_stays(make, caplog):
+    message = ChatMessage("kept", additional_kwargs={"odd": make(), "good": [b"\xff", 1]})
+
+    with caplog.at_level(logging.WARNING, "memlayer"):
+        back = stored(message)
+
+    assert back.content == "kept"
+    assert back.additional_kwargs["good"] == [b"\xff", 1]
+    assert "additional_kwargs.odd" in caplog.text
+
+
+def test_a_value_that_is_left_out_of_a_list_leaves_its_place(caplog):
+    assert stored(ChatMessage(additional_kwargs={"l": [1, object(), 3]})).additional_kwargs == {
+        "l": [1, None, 3]
+    }
+
+
+def test_values_that_pydantic_can_write_become_what_it_makes_of_them(caplog):
+    odd = {
+        "at": datetime(2025, 1, 2, tzinfo=UTC),
+        "price": Decimal("1.5"),
+        "role": MessageRole.USER,
+        "s": {"b", "a"},
+    }
+    selection = ToolSelection(tool_id="1", tool_name="f", tool_kwargs={})
+
+    back = stored(ChatMessage("x", additional_kwargs={**odd, "selection": selection}))
+
+    assert back.additional_kwargs == {
+        "at": "2025-01-02T00:00:00Z",
+        "price": "1.5",
+        "role": "user",
+        "s": ["a", "b"],
+        "selection": selection.model_dump(),
+    }
+    assert not caplog.records
+
+
+def test_numbers_that_json_lacks_come_back():
+    odd = {"nan": math.nan, "inf": -math.inf, "huge": 1 << 50_000}
+
+    back = stored(ChatMessage(additional_kwargs=odd)).additional_kwargs
+
+    assert math.isnan(back["nan"])
+    assert (back["inf"], back["huge"]) == (-math.inf, 1 << 50_000)
+
+
+@given(json_values)
+def test_a_users_dict_may_look_like_a_tag_of_ours(value):
+    for lookalike in (
+        {"$memlayer": "bytes", "value": value},
+        {"$memlayer": value},
+        {"$memlayer": "lost", "value": 1},
+    ):
+        lost: list[str] = []
+        assert wire.read(wire.write(lookalike, lost)) == lookalike
+        assert not lost
+
+
+def test_a_stream_is_read_and_a_file_that_is_gone_does_no_harm(tmp_path):
+    file = tmp_path / "a.png"
+    file.write_bytes(PNG)
+    message = ChatMessage(
+        blocks=[
+            ImageBlock(path=file),
+            ImageBlock(image=io.BytesIO(PNG)),
+            CitableBlock(title="", source="", content=[ImageBlock(path=file)]),
+        ]
+    )
+    kept = to_core(message)
+    file.unlink()
+
+    by_path, by_bytes, cited = from_core(kept).blocks
+
+    assert by_path.path == file
+    assert by_bytes.resolve_image().read() == PNG
+    assert cited.content[0].path == file
+
+
+@pytest.mark.parametrize("kind", [ImageBlock, DocumentBlock])
+async def test_reading_a_message_never_looks_for_its_files(kind):
+    assert from_core(FILED[kind]).blocks[0].path == Path(__file__)
+
+
+def test_a_path_that_was_no_file_stays_the_text_that_it_was():
+    message = ChatMessage(
+        blocks=[DocumentBlock(path="s3://bucket/a.pdf"), DocumentBlock(path=Path(__file__))]
+    )
+
+    back = stored(message)
+
+    assert back == message
+    assert isinstance(back.blocks[1].path, Path)
+
+
+def test_nothing_is_fetched_for_an_image_that_is_elsewhere(socket_disabled, monkeypatch):
+    def resolve(self, *args, **kwargs):
+        raise AssertionError("resolved")
+
+    monkeypatch.setattr(ImageBlock, "resolve_image", resolve)
+    message = ChatMessage(blocks=[ImageBlock(url="https://example.org/cat.png")])
+
+    assert stored(message) == message
+    assert to_core(message).content == (
+        {"type": "image", "url": "https://example.org/cat.png", "mime_type": "image/png"},
+    )
+
+
+def test_images_in_the_old_place_are_not_doubled():
+    message = ChatMessage("look", additional_kwargs={"images": [ImageDocument(image="iVBORw0KGgo=")]})
+
+    back = stored(message)
+
+    assert back.blocks == message.blocks
+    assert len(back.blocks) == 2
+    assert ChatMessage.model_validate(back.model_dump()) == back
+
+
+@pytest.mark.requirement("A19")
+def test_tool_calls_are_known_in_both_spellings_and_once():
+    spelled = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": '{"city": "Riga"}'},
+    }
+    expected = (ToolCall("call_1", "weather", '{"city": "Riga"}'),)
+
+    as_blocks = ChatMessage(role="assistant", blocks=[CALL])
+    as_dicts = ChatMessage(role="assistant", additional_kwargs={"tool_calls": [spelled]})
+    as_both = ChatMessage(role="assistant", blocks=[CALL], additional_kwargs={"tool_calls": [spelled]})
+
+    for message in (as_blocks, as_dicts, as_both):
+        assert to_core(message).tool_calls == expected
+        assert to_core(message).content == ""
+
+
+def test_tool_calls_that_are_objects_are_known_and_come_back_as_dicts(caplog):
+    function = SimpleNamespace(name="weather", arguments="{}")
+    message = ChatMessage(
+        role="assistant", additional_kwargs={"tool_calls": [SimpleNamespace(id="c", function=function)]}
+    )
+
+    assert to_core(message).tool_calls == (ToolCall("c", "weather", "{}"),)
+    assert stored(message).additional_kwargs["tool_calls"] == [
+        {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    ]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("call_id", [None, "", "\0", "\ud800"])
+def test_a_call_without_a_usable_id_is_content_so_that_nobody_waits_for_its_answer(call_id):
+    block = ToolCallBlock(tool_call_id=call_id, tool_name="weather", tool_kwargs={"city": "Riga"})
+    message = to_core(ChatMessage(role="assistant", blocks=[block]))
+
+    assert message.tool_calls == ()
+    assert message.content == ({"type": "tool_call", "name": "weather", "args": '{"city": "Riga"}'},)
+
+
+def test_only_a_tool_answers_a_call():
+    extras = {"tool_call_id": "call_1"}
+
+    assert to_core(ChatMessage("3", role="tool", additional_kwargs=extras)).tool_call_id == "call_1"
+    assert to_core(ChatMessage("3", role="assistant", additional_kwargs=extras)).tool_call_id is None
+
+
+@pytest.mark.parametrize(
+    ("block", "flat"),
+    [
+        (ImageBlock(image=PNG * 10_000), IMAGE_TOKENS),
+        (ImageBlock(url="https://example.org/a.png"), IMAGE_TOKENS),
+        (AudioBlock(audio=PNG * 10_000), AUDIO_TOKENS),
+        (VideoBlock(video=PNG * 10_000), VIDEO_TOKENS),
+        (DocumentBlock(data=PNG * 10_000), DOCUMENT_TOKENS),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_media_cost_a_flat_number_of_tokens_whatever_their_size(block, flat):
+    assert tokens(ChatMessage(blocks=[block])) == flat + MESSAGE_TOKENS
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        ThinkingBlock(content="word " * 500),
+        ToolCallBlock(tool_call_id="c", tool_name="f", tool_kwargs={"text": "word " * 500}),
+        ToolCallBlock(tool_name="f", tool_kwargs={"text": "word " * 500}),
+        CitableBlock(title="t", source="s", content="word " * 500),
+    ],
+    ids=lambda value: value.block_type,
+)
+def test_thoughts_calls_and_citations_cost_what_their_text_costs(block):
+    assert 400 < tokens(ChatMessage(role="assistant", blocks=[block])) < 900
+
+
+def test_text_is_plain_text_and_several_texts_are_joined_as_llamaindex_joins_them():
+    two = ChatMessage(blocks=[TextBlock(text="a"), TextBlock(text="b")])
+
+    assert to_core(ChatMessage("a")).content == "a"
+    assert to_core(ChatMessage()).content == ""
+    assert to_core(two).text == two.content == "a\nb"
+
+
+@pytest.mark.parametrize("wrong", ["hello", {"role": "user"}, None, Message("user", "x")])
+def test_what_is_no_message_is_refused_by_name(wrong):
+    with pytest.raises(MessageTypeError, match=type(wrong).__name__):
+        to_core(wrong)
+
+
+def test_a_message_of_the_core_becomes_one_of_llamaindex():
+    call = ToolCall("c", "weather", '{"city": "Riga"}')
+
+    assert from_core(Message("user", "hi", name="Ada")) == ChatMessage(
+        "hi", additional_kwargs={"name": "Ada"}
+    )
+    assert from_core(Message("assistant", tool_calls=(call,))) == ChatMessage(
+        role="assistant",
+        blocks=[ToolCallBlock(tool_call_id="c", tool_name="weather", tool_kwargs={"city": "Riga"})],
+    )
+    assert from_core(Message("tool", "3", tool_call_id="c")) == ChatMessage(
+        "3", role="tool", additional_kwargs={"tool_call_id": "c"}
+    )
+
+
+def test_a_message_of_another_framework_becomes_the_nearest_of_ours():
+    content = (
+        {"type": "text", "text": "look"},
+        {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"},
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}},
+        {"type": "reasoning", "reasoning": "hm"},
+        {"type": "tool_use", "id": "c", "name": "weather", "input": {}},
+        {"type": "image", "url": "no url"},
+        {"type": "something new", "value": 3},
+    )
+    message = Message("assistant", content, tool_calls=(ToolCall("c", "weather"),), raw=Raw("other", "1", {}))
+
+    assert from_core(message).blocks == [
+        TextBlock(text="look"),
+        ImageBlock(image=b"iVBORw0KGgo=", image_mimetype="image/png"),
+        ImageBlock(url="https://example.org/a.png"),
+        ImageBlock(image=b"iVBORw0KGgo="),
+        ThinkingBlock(content="hm"),
+        ToolCallBlock(tool_call_id="c", tool_name="weather", tool_kwargs={}),
+    ]
+
+
+@pytest.mark.parametrize("name", ["image bytes", "image url", "audio", "video", "document", "thinking"])
+def test_content_alone_is_enough_to_rebuild_media(name):
+    message = to_core(ChatMessage(blocks=[BLOCKS[name]]))
+    rebuilt = from_core(Message("user", message.content)).blocks[0]
+
+    fields = {"image", "audio", "video", "data", "url", "content"} & set(type(rebuilt).model_fields)
+    assert type(rebuilt) is type(BLOCKS[name])
+    assert all(getattr(rebuilt, field) == getattr(BLOCKS[name], field) for field in fields)
+
+
+def test_recalled_text_is_put_beside_what_was_said_and_images_stay():
+    picture = ImageBlock(image=PNG)
+    message = ChatMessage(blocks=[picture, TextBlock(text="what is it?")], additional_kwargs={"name": "Ada"})
+    untouched = message.model_copy(deep=True)
+
+    assert put_before(message, "R") == ChatMessage(
+        blocks=[picture, TextBlock(text="R\n\nwhat is it?")], additional_kwargs={"name": "Ada"}
+    )
+    assert put_after(message, "R").blocks == [picture, TextBlock(text="what is it?\n\nR")]
+    assert put_before(ChatMessage(blocks=[picture]), "R").blocks == [TextBlock(text="R"), picture]
+    assert put_after(ChatMessage(blocks=[picture]), "R").blocks == [picture, TextBlock(text="R")]
+    assert create("system", "R") == ChatMessage("R", role="system")
+    assert message == untouched
+
+
+def test_a_verbatim_message_equals_the_plain_one_and_is_never_filled_in():
+    plain = ChatMessage("say {query_str}", additional_kwargs={"k": 1})
+    verbatim = Verbatim.of(plain)
+    template = ChatPromptTemplate.from_messages([verbatim, ChatMessage("{query_str}")])
+
+    assert verbatim == plain
+    assert plain == verbatim
+    assert verbatim != ChatMessage("other")
+    assert verbatim.model_dump() == plain.model_dump()
+    assert repr(verbatim) == repr(plain)
+    assert [message.content for message in template.format_messages(query_str="Q")] == [
+        "say {query_str}",
+        "Q",
+    ]
+
+
+def test_nothing_of_ours_is_put_into_additional_kwargs():
+    with Memory.in_memory() as memory:
+        chat = memory.chat(user_id="ada")
+        chat.add_messages([to_core(ChatMessage("hi"))])
+        kept = chat.history()[0]
+
+    assert kept.id
+    assert from_core(kept).additional_kwargs == {}
