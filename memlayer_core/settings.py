@@ -31,9 +31,8 @@ class Settings(BaseSettings):
         busy_timeout: Seconds that a write waits for another process before it gives up.
         message_bytes_limit: UTF-8 bytes that one message may have, its framework's dump included.
         indexed_characters: Characters of a message's beginning that recall looks at.
-        index_batch: Messages embedded and written to Chroma at once. Embedded Chroma holds the
-            interpreter lock for a write, about 0.4 ms a vector: a larger batch is cheaper and
-            stalls an event loop for longer.
+        index_batch: Messages that the worker takes on at once: embedded together, and committed in one
+            transaction.
         index_delay: Seconds that the worker lets messages gather before it indexes them.
         exact_scan_limit: Up to so many vectors in reach, recall compares them all (exact, and faster
             than a filtered search); beyond it asks Chroma.
@@ -55,7 +54,7 @@ class Settings(BaseSettings):
     busy_timeout: float = Field(default=30.0, gt=0)
     message_bytes_limit: int = Field(default=64_000_000, ge=1)
     indexed_characters: int = Field(default=20_000, ge=1)
-    index_batch: int = Field(default=16, ge=1, le=1000)
+    index_batch: int = Field(default=64, ge=1, le=1000)
     index_delay: float = Field(default=0.25, ge=0)
     exact_scan_limit: int = Field(default=1000, ge=0)
     chroma_collections: int = Field(default=16, ge=1, le=256)

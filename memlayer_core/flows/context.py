@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from memlayer_core.drive import Drive
@@ -12,7 +12,7 @@ from memlayer_core.records.context import Context, Piece, PieceKind, Reason
 from memlayer_core.records.message import Entry, Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Overview, Session
-from memlayer_core.rules.budget import pack, recall_share
+from memlayer_core.rules.budget import most_that_fit, pack, recall_share
 from memlayer_core.rules.check import at_least_one
 from memlayer_core.rules.render import block, line
 from memlayer_core.rules.window import Window, enough, first_page, window
@@ -58,9 +58,7 @@ async def context(
     recalled = _Recalled("", 0, (), ())
     if room > 0 and asked and _more_is_known(seen):
         shown = {stored.key for stored in (*seen.leading, *seen.shown)}
-        found = await find(
-            world, drive, scope.reach(), asked, seen.overview, world.settings.recall_candidates, shown
-        )
+        found = await find(world, drive, scope.reach(), asked, seen.overview, most_that_fit(room), shown)
         recalled = await drive.call(_choose, world, found, room)
     return Context(
         system=tuple(stored.message for stored in seen.leading),
@@ -130,26 +128,28 @@ def _more_is_known(seen: _Seen) -> bool:
 
 def _choose(world: World, found: Found, room: int) -> _Recalled:
     """Take what fits, the best first, and write it down in the order of time."""
-    lines = [line(stored) for stored, _ in found.ranked]
-    costs = [world.tokens.text(text) + 1 for text in lines]
-    places = pack(costs, room - world.tokens.text(block([""])))
-    text = _written(found, lines, places)
-    while places and world.tokens.text(text) > room:  # a counter whose parts cost less than the whole
-        places.pop()
-        text = _written(found, lines, places)
+    lines: list[str] = []
+    costs: list[int] = []
+
+    def priced() -> Iterator[int]:
+        for stored, _ in found.ranked:
+            lines.append(line(stored))
+            costs.append(world.tokens.text(lines[-1]) + 1)
+            yield costs[-1]
+
+    places = pack(priced(), room - world.tokens.text(block([""])))
+    while True:
+        in_time = sorted(places, key=lambda place: _when(found.ranked[place][0]))
+        text = block([lines[place] for place in in_time])
+        tokens = world.tokens.text(text) if text else 0
+        if tokens <= room:
+            break
+        places.pop()  # a counter whose parts cost less than the whole
     pieces = tuple(
         _piece("recall", found.ranked[place][0], costs[place], found.ranked[place][1].reasons)
-        for place in _in_time(found, places)
+        for place in in_time
     )
-    return _Recalled(text, world.tokens.text(text) if text else 0, pieces, found.notes)
-
-
-def _written(found: Found, lines: Sequence[str], places: Sequence[int]) -> str:
-    return block([lines[place] for place in _in_time(found, places)])
-
-
-def _in_time(found: Found, places: Sequence[int]) -> list[int]:
-    return sorted(places, key=lambda place: _when(found.ranked[place][0]))
+    return _Recalled(text, tokens, pieces, found.notes)
 
 
 def _when(stored: Stored) -> tuple[float, int]:

@@ -33,7 +33,9 @@ async def index(world: World, drive: Drive, jobs: Sequence[Job]) -> int:
         vectors = await drive.ask(world.embedder.embed, world.embedder.aembed, texts)
         world.health.up("embedder")
         made = dict(zip(texts, vectors, strict=True))
-        layout = await drive.call(world.journal.settle, world.embedder.identity, len(vectors[0]))
+        layout = await drive.call(world.journal.layout)
+        if layout.dimension is None:
+            layout = await drive.call(world.journal.settle, world.embedder.identity, len(vectors[0]))
         check_embedder(layout, world.embedder.identity)
     filings = [_filing(world, waiting, made) for waiting in wanted]
     if texts:

@@ -43,7 +43,7 @@ async def search(
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
     overview = await drive.call(world.journal.overview, reach)
-    found = await find(world, drive, reach, query, overview, max(k, world.settings.recall_candidates))
+    found = await find(world, drive, reach, query, overview, k)
     return await drive.call(_hits, world, found, k, token_limit)
 
 
@@ -60,13 +60,12 @@ async def find(
     words = terms(query, query=True)
     if not words or not overview.sessions:
         return Found((), ())
-    most = limit + min(limit, len(shown))
+    most = max(limit, world.settings.recall_candidates) + min(limit, len(shown))
     by_words, (by_meaning, notes) = await drive.together(
         drive.call(world.journal.lexical, reach, words, most),
         _by_meaning(world, drive, reach, query, overview, most),
     )
-    everything = fuse({"words": by_words, "meaning": by_meaning})
-    fused = [ranked for ranked in everything if ranked.key not in shown][:limit]
+    fused = fuse({"words": by_words, "meaning": by_meaning}, limit, shown)
     records = await drive.call(world.journal.records, reach, [ranked.key for ranked in fused])
     by_key = {stored.key: stored for stored in records}
     return Found(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["LEAST", "pack", "recall_share"]
+__all__ = ["LEAST", "most_that_fit", "pack", "recall_share"]
 
 LEAST = 8
 """Tokens that the shortest recalled turn costs: a date, a name and a word."""
@@ -13,6 +13,11 @@ LEAST = 8
 def recall_share(token_limit: int, recall_tokens: int) -> int:
     """Return the tokens that recalled turns may take: at most a quarter, the present talk comes first."""
     return min(recall_tokens, token_limit // 4)
+
+
+def most_that_fit(room: int) -> int:
+    """Return how many recalled turns to read for a room: more than fit, as most lines cost more than this."""
+    return max(1, room // (2 * LEAST))
 
 
 def pack(costs: Iterable[int], room: int) -> list[int]:

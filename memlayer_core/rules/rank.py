@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from memlayer_core.records.context import Reason
@@ -36,7 +36,7 @@ class Ranked:
     reasons: tuple[Reason, ...]
 
 
-def fuse(sources: Mapping[str, Sequence[Neighbour]]) -> list[Ranked]:
+def fuse(sources: Mapping[str, Sequence[Neighbour]], limit: int, shown: Collection[int] = ()) -> list[Ranked]:
     """Fuse the lists of several sources by reciprocal ranks, the best first.
 
     Ranks count, because scores of different sources have no common scale; a source that is missing leaves
@@ -44,15 +44,20 @@ def fuse(sources: Mapping[str, Sequence[Neighbour]]) -> list[Ranked]:
 
     Args:
         sources: Name of a source, and what it found, the best first.
+        limit: How many to return at the most.
+        shown: Keys to leave out.
     """
     scores: dict[int, float] = {}
-    reasons: dict[int, list[Reason]] = {}
-    for name, found in sources.items():
+    for found in sources.values():
         for rank, neighbour in enumerate(found, start=1):
             vote = 1.0 if neighbour.similarity > SILENT else FAINT
             scores[neighbour.key] = scores.get(neighbour.key, 0.0) + vote / (RRF_K + rank)
-            reasons.setdefault(neighbour.key, []).append(
-                Reason(name, f"{name} rank {rank} ({neighbour.similarity:.2f})")
-            )
-    order = sorted(scores, key=lambda key: (-scores[key], -key))
-    return [Ranked(key, scores[key], tuple(reasons[key])) for key in order]
+    kept = (key for key in scores if key not in shown)
+    best = sorted(kept, key=lambda key: (-scores[key], -key))[:limit]
+    reasons: dict[int, list[Reason]] = {key: [] for key in best}
+    for name, found in sources.items():
+        for rank, neighbour in enumerate(found, start=1):
+            if neighbour.key in reasons:
+                said = f"{name} rank {rank} ({neighbour.similarity:.2f})"
+                reasons[neighbour.key].append(Reason(name, said))
+    return [Ranked(key, scores[key], tuple(reasons[key])) for key in best]

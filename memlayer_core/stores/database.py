@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ from memlayer_core.settings import Settings
 __all__ = ["Database", "PinnedDatabase", "PostgresDatabase", "SqliteDatabase", "open_database"]
 
 T = TypeVar("T")
+_READERS = max(2, os.cpu_count() or 2)
+"""Reads at once; more than there are processors only makes them wait for the interpreter's lock in turns."""
+
 _CHECKPOINT_PAGES = 4000  # 16 MB: only when no worker has emptied the write-ahead log for long
 
 
@@ -239,8 +243,9 @@ def _sqlite_engine(directory: Path | None, settings: Settings) -> Engine:
             ) from problem
         engine = create_engine(
             f"sqlite:///{directory / 'journal.sqlite3'}",
-            pool_size=8,
-            max_overflow=-1,
+            pool_size=1 + _READERS,
+            max_overflow=0,
+            pool_timeout=settings.busy_timeout,
             connect_args={
                 "check_same_thread": False,
                 "timeout": settings.busy_timeout,
@@ -251,6 +256,7 @@ def _sqlite_engine(directory: Path | None, settings: Settings) -> Engine:
     def prepare(connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin where we say so
         connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA mmap_size = 268435456")  # a reader's own cache is dropped at every commit
         connection.execute(f"PRAGMA synchronous = {settings.durability.upper()}")
         if directory is not None:
             connection.execute("PRAGMA journal_mode = WAL")

@@ -37,6 +37,7 @@ class SqlJournal:
 
     def __init__(self, database: Database, shards: int) -> None:
         self._db = database
+        self._counts: dict[str, int] = {}
         try:
             database.write(lambda c: migrate(c, shards=shards))
             self._shards = self.layout().shards
@@ -51,6 +52,7 @@ class SqlJournal:
     def _pinned(self, connection: Connection) -> SqlJournal:
         pinned = object.__new__(SqlJournal)
         pinned._db, pinned._shards = PinnedDatabase(connection), self._shards
+        pinned._counts = self._counts
         return pinned
 
     def append(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
@@ -91,7 +93,7 @@ class SqlJournal:
 
     def lexical(self, reach: Scope, terms: Sequence[str], limit: int) -> list[Neighbour]:
         """Return messages within reach that share words, the best first."""
-        return self._db.read(lambda c: lexical.search(c, reach.lane, terms, limit))
+        return self._db.read(lambda c: lexical.search(c, reach.lane, terms, limit, self._counts))
 
     def scan(self, reach: Scope, vector: FloatVector, limit: int) -> list[Neighbour]:
         """Compare a vector with every one within reach, exactly."""

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, bindparam, text
 
 from memlayer_core.records.vector import Neighbour
 
 __all__ = ["create", "delete", "insert", "search"]
 
 _TABLE = "memlayer_lexical"
+_WORDS = "memlayer_words"
+_TELLING = 6
+"""Words of a question that are searched for: the rarest ones. Each row with any of them has to be scored, and
+the common words of a long question would bring in a good part of all rows, to say next to nothing of them."""
 
 _CREATE = {
     "sqlite": (
         f'CREATE VIRTUAL TABLE {_TABLE} USING fts5(lanes, terms, tokenize = "unicode61 remove_diacritics 0")',
+        f"CREATE VIRTUAL TABLE {_WORDS} USING fts5vocab({_TABLE}, row)",
     ),
     "postgresql": (
         f"CREATE TABLE {_TABLE} (key BIGINT PRIMARY KEY, terms TSVECTOR NOT NULL)",
@@ -34,6 +39,11 @@ _DELETE = {
     "sqlite": text(f"DELETE FROM {_TABLE} WHERE rowid = :key"),
     "postgresql": text(f"DELETE FROM {_TABLE} WHERE key = :key"),
 }
+_COUNT = text(f"SELECT term, doc FROM {_WORDS} WHERE term IN :terms").bindparams(
+    bindparam("terms", expanding=True)
+)
+_MOST = 200  # words of a question that are looked at
+_REMEMBERED = 50_000  # counts of words, a few megabytes
 _SEARCH = {
     # bm25() is smaller for better rows; the column of the lanes has no weight.
     "sqlite": text(
@@ -68,19 +78,49 @@ def delete(connection: Connection, keys: Sequence[int]) -> None:
         connection.execute(_DELETE[connection.dialect.name], [{"key": key} for key in keys])
 
 
-def search(connection: Connection, lane: str, terms: Sequence[str], limit: int) -> list[Neighbour]:
-    """Return rows of one lane that have any of the terms, the best first."""
+def search(
+    connection: Connection, lane: str, terms: Sequence[str], limit: int, counts: dict[str, int]
+) -> list[Neighbour]:
+    """Return rows of one lane that have any of the terms, the best first.
+
+    Args:
+        connection: In a transaction.
+        lane: Whose rows.
+        terms: Normalised words.
+        limit: How many rows at the most.
+        counts: In how many rows a word stands, as far as it was looked up before; kept by the caller.
+    """
     if not terms or limit < 1:
         return []
     dialect = connection.dialect.name
     if dialect == "sqlite":
-        words = " OR ".join(f'"{term}"' for term in terms)
+        words = " OR ".join(f'"{term}"' for term in _rarest(connection, terms, counts))
+        if not words:
+            return []
         values = {"query": f'lanes : "{lane}" AND terms : ({words})'}
     else:
         words = " | ".join(_quoted(term) for term in terms)
         values = {"query": f"{_quoted(lane)} & ({words})", "ranked": words}
     found = connection.execute(_SEARCH[dialect], {**values, "limit": limit})
     return [Neighbour(row.key, float(row.score)) for row in found]
+
+
+def _rarest(connection: Connection, terms: Sequence[str], counts: dict[str, int]) -> Sequence[str]:
+    """Return the words that tell most.
+
+    Counting a common word is slow, and common words stay common: counts are remembered. Words that stood
+    nowhere are looked up each time.
+    """
+    if len(terms) <= _TELLING:
+        return terms
+    asked = list(terms)[:_MOST]
+    unknown = [term for term in asked if term not in counts]
+    if unknown:
+        if len(counts) > _REMEMBERED:
+            counts.clear()
+        counts.update({row.term: row.doc for row in connection.execute(_COUNT, {"terms": unknown})})
+    known = [(counts[term], term) for term in asked if term in counts]
+    return [term for _, term in sorted(known)[:_TELLING]]
 
 
 def _fts5_row(key: int, lanes: Sequence[str], terms: Sequence[str]) -> Mapping[str, object]:

@@ -28,12 +28,12 @@ neighbours = st.lists(st.integers(0, 20), unique=True, max_size=10).map(
 @given(neighbours)
 def test_one_source_alone_keeps_its_order(found) -> None:
     for sources in ({"words": found}, {"words": found, "meaning": []}):
-        assert [ranked.key for ranked in fuse(sources)] == [neighbour.key for neighbour in found]
+        assert [ranked.key for ranked in fuse(sources, 100)] == [neighbour.key for neighbour in found]
 
 
 @given(neighbours, neighbours)
 def test_fusing_loses_and_invents_nothing_and_says_who_found_what(words, meaning) -> None:
-    fused = fuse({"words": words, "meaning": meaning})
+    fused = fuse({"words": words, "meaning": meaning}, 100)
     assert {r.key for r in fused} == {n.key for n in (*words, *meaning)}
     assert len({r.key for r in fused}) == len(fused)
     assert [r.score for r in fused] == sorted((r.score for r in fused), reverse=True)
@@ -51,7 +51,14 @@ def test_what_both_sources_put_first_is_first(key, words, meaning) -> None:
     def first(found):
         return [Neighbour(key, 2.0), *(n for n in found if n.key != key)]
 
-    assert fuse({"words": first(words), "meaning": first(meaning)})[0].key == key
+    assert fuse({"words": first(words), "meaning": first(meaning)}, 1)[0].key == key
+
+
+@given(neighbours, neighbours, st.integers(0, 10), st.sets(st.integers(0, 20)))
+def test_what_is_shown_is_left_out_and_the_rest_keeps_its_order(words, meaning, limit, shown) -> None:
+    sources = {"words": words, "meaning": meaning}
+    everything = [ranked for ranked in fuse(sources, 100) if ranked.key not in shown]
+    assert fuse(sources, limit, shown) == everything[:limit]
 
 
 @given(st.lists(st.integers(1, 200)), st.integers(0, 1000))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +33,7 @@ __all__ = ["ChromaIndex"]
 
 T = TypeVar("T")
 
-_CHUNK = 100
+_BREATH = 0.02  # seconds at the most between two writes of embedded Chroma
 
 
 class ChromaIndex:
@@ -62,7 +63,7 @@ class ChromaIndex:
         self._shards = shards
         self._embedder = embedder
         self._sync_threshold = sync_threshold
-        self._chunk = _CHUNK
+        self._chunk = place.chunk
         self._writing = threading.RLock()
         self._collections: dict[int, Collection] = {}
         self._condemned: dict[int, str] = {}
@@ -150,7 +151,10 @@ class ChromaIndex:
                 rows = list(kept.values())
                 for start in range(0, len(rows), self._chunk):
                     put = partial(collection.put, filings=rows[start : start + self._chunk])
+                    began = time.perf_counter()
                     self._on(shard, put, sized=len(rows[0].vector))
+                    if self._place.fragile:  # the write held the interpreter lock: let others have it as long
+                        time.sleep(min(_BREATH, time.perf_counter() - began))
 
     def remove(self, shard: int, keys: Sequence[int]) -> None:
         """Take vectors out; missing ones are fine.
@@ -219,7 +223,7 @@ class ChromaIndex:
         self._collections = {}
         client = self._place.connect()
         with translated("tell how much it takes at once"):
-            self._chunk = min(_CHUNK, client.get_max_batch_size())
+            self._chunk = min(self._place.chunk, client.get_max_batch_size())
 
     def _begin_anew(self, problem: IndexCorruptError) -> None:
         """Throw the whole index away, where it is ours alone."""
