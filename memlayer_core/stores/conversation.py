@@ -317,9 +317,8 @@ def _replace(connection: Connection, scope: Scope, key: int, draft: Draft, now: 
 def _make_findable(
     connection: Connection, scope: Scope, fresh: Sequence[tuple[int, Draft]], now: datetime
 ) -> None:
-    lanes = (scope.user_lane, scope.agent_lane, scope.session_lane)
     found = [(key, draft) for key, draft in fresh if draft.searched]
-    lexical.insert(connection, [(key, lanes, draft.terms) for key, draft in found])
+    lexical.insert(connection, scope, [(key, draft.terms) for key, draft in found])
     owe(connection, "index", [key for key, _ in found], scope.namespace, now)
 
 

@@ -93,7 +93,7 @@ class SqlJournal:
 
     def lexical(self, reach: Scope, terms: Sequence[str], limit: int) -> list[Neighbour]:
         """Return messages within reach that share words, the best first."""
-        return self._db.read(lambda c: lexical.search(c, reach.lane, terms, limit, self._counts))
+        return self._db.read(lambda c: lexical.search(c, reach, terms, limit, self._counts))
 
     def scan(self, reach: Scope, vector: FloatVector, limit: int) -> list[Neighbour]:
         """Compare a vector with every one within reach, exactly."""

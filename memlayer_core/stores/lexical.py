@@ -1,8 +1,9 @@
 """Search by words: FTS5 on SQLite, tsvector on PostgreSQL, the same words in both.
 
-Words arrive normalised (`rules/terms.py`), so neither database's own idea of a language matters. Each row is
-filed under lanes (its user, its agent, its session), which are words of the index too: a search names one, and
-the database never looks at another user's rows.
+Words arrive normalised (`rules/terms.py`), so neither database's own idea of a language matters. Each word is
+filed under its user: "tokyo" of one user and "tokyo" of another are two words of the index. A search therefore
+costs what the user's own rows cost, and how rare a word is for others plays no part. The agent and the session
+are further words of a row, for a search that names them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, bindparam, text
 
+from memlayer_core.records.scope import Scope
 from memlayer_core.records.vector import Neighbour
 
 __all__ = ["create", "delete", "insert", "search"]
@@ -63,13 +65,15 @@ def create(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
-def insert(connection: Connection, rows: Sequence[tuple[int, Sequence[str], Sequence[str]]]) -> None:
-    """Add rows of (key, lanes, terms)."""
+def insert(connection: Connection, scope: Scope, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
+    """Add rows of (key, terms) of one session."""
     if not rows:
         return
     dialect = connection.dialect.name
     write = _fts5_row if dialect == "sqlite" else _tsvector_row
-    connection.execute(_INSERT[dialect], [write(*row) for row in rows])
+    lanes = (scope.agent_lane, scope.session_lane)
+    filed = [(key, [scope.user_lane + term for term in terms]) for key, terms in rows]
+    connection.execute(_INSERT[dialect], [write(key, lanes, terms) for key, terms in filed])
 
 
 def delete(connection: Connection, keys: Sequence[int]) -> None:
@@ -79,33 +83,35 @@ def delete(connection: Connection, keys: Sequence[int]) -> None:
 
 
 def search(
-    connection: Connection, lane: str, terms: Sequence[str], limit: int, counts: dict[str, int]
+    connection: Connection, reach: Scope, terms: Sequence[str], limit: int, counts: dict[str, int]
 ) -> list[Neighbour]:
-    """Return rows of one lane that have any of the terms, the best first.
+    """Return rows within reach that have any of the terms, the best first.
 
     Args:
         connection: In a transaction.
-        lane: Whose rows.
+        reach: Whose rows.
         terms: Normalised words.
         limit: How many rows at the most.
         counts: In how many rows a word stands, as far as it was looked up before; kept by the caller.
     """
-    if not terms or limit < 1:
-        return []
     dialect = connection.dialect.name
+    filed = [reach.user_lane + term for term in terms]
     if dialect == "sqlite":
-        words = " OR ".join(f'"{term}"' for term in _rarest(connection, terms, counts))
-        if not words:
-            return []
-        values = {"query": f'lanes : "{lane}" AND terms : ({words})'}
+        filed = _rarest(connection, filed, counts)
+    if not filed or limit < 1:
+        return []
+    narrow = reach.lane if reach.lane != reach.user_lane else None
+    if dialect == "sqlite":
+        query = "terms : (" + " OR ".join(f'"{term}"' for term in filed) + ")"
+        values = {"query": f'{query} AND lanes : "{narrow}"' if narrow else query}
     else:
-        words = " | ".join(_quoted(term) for term in terms)
-        values = {"query": f"{_quoted(lane)} & ({words})", "ranked": words}
+        words = " | ".join(map(_quoted, filed))
+        values = {"query": f"({words}) & {_quoted(narrow)}" if narrow else words, "ranked": words}
     found = connection.execute(_SEARCH[dialect], {**values, "limit": limit})
     return [Neighbour(row.key, float(row.score)) for row in found]
 
 
-def _rarest(connection: Connection, terms: Sequence[str], counts: dict[str, int]) -> Sequence[str]:
+def _rarest(connection: Connection, terms: list[str], counts: dict[str, int]) -> list[str]:
     """Return the words that tell most.
 
     Counting a common word is slow, and common words stay common: counts are remembered. Words that stood
@@ -113,7 +119,7 @@ def _rarest(connection: Connection, terms: Sequence[str], counts: dict[str, int]
     """
     if len(terms) <= _TELLING:
         return terms
-    asked = list(terms)[:_MOST]
+    asked = terms[:_MOST]
     unknown = [term for term in asked if term not in counts]
     if unknown:
         if len(counts) > _REMEMBERED:
