@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import uuid
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,22 +14,22 @@ from typing import TYPE_CHECKING, Any, Self
 from memlayer_core import show
 from memlayer_core.drive import Drive, both
 from memlayer_core.errors import ConfigurationError, InvalidMessageError, StoreClosedError
-from memlayer_core.events import Health, Listener, Switchboard
+from memlayer_core.events import Listener, Switchboard
 from memlayer_core.flows import index as index_flows
 from memlayer_core.flows.context import context as context_flow
 from memlayer_core.flows.recall import search as search_flow
 from memlayer_core.flows.remember import clear as clear_flow
 from memlayer_core.flows.remember import remember, rewrite
+from memlayer_core.live import Live
 from memlayer_core.records.context import Context, Hits
 from memlayer_core.records.job import Backlog
 from memlayer_core.records.message import Block, Message, Receipt, Role, ToolCall
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Session
 from memlayer_core.settings import Settings
-from memlayer_core.work import Worker
 
 if TYPE_CHECKING:
-    from memlayer_core.ports import Embedder, Index, Journal, TokenCounter, World
+    from memlayer_core.ports import Index, TokenCounter, World
 
 __all__ = ["Chat", "Memory", "Status"]
 
@@ -65,7 +64,7 @@ class Memory:
     several processes on one directory. Made by `open` or `in_memory`.
     """
 
-    def __init__(self, opener: Callable[[Switchboard], _Live], *, survives_fork: bool) -> None:
+    def __init__(self, opener: Callable[[Switchboard], Live], *, survives_fork: bool) -> None:
         self._switchboard = Switchboard()
         self._opener = opener
         self._survives_fork = survives_fork
@@ -118,8 +117,8 @@ class Memory:
         directory = Path(path).expanduser().resolve() if path is not None else None
         chosen = settings or Settings()
 
-        def opener(switchboard: Switchboard) -> _Live:
-            return _Live(
+        def opener(switchboard: Switchboard) -> Live:
+            return Live(
                 switchboard,
                 database=database_url if database_url is not None else directory,
                 directory=directory,
@@ -142,8 +141,8 @@ class Memory:
         """
         chosen = settings or Settings()
 
-        def opener(switchboard: Switchboard) -> _Live:
-            return _Live(
+        def opener(switchboard: Switchboard) -> Live:
+            return Live(
                 switchboard,
                 database=None,
                 directory=None,
@@ -493,101 +492,6 @@ class Chat:
         )
 
 
-class _Live:
-    """What a memory has open, in the process that opened it."""
-
-    def __init__(
-        self,
-        switchboard: Switchboard,
-        *,
-        database: Path | str | None,
-        directory: Path | None,
-        chroma_url: str | None,
-        embedder: Any,
-        tokenizer: Any,
-        settings: Settings,
-        reembed: bool,
-    ) -> None:
-        from memlayer_core.models.embed import resolve_embedder  # noqa: PLC0415  (numpy, SQLAlchemy: a second)
-        from memlayer_core.models.tokens import token_counter  # noqa: PLC0415
-        from memlayer_core.ports import World  # noqa: PLC0415
-        from memlayer_core.stores.database import open_database  # noqa: PLC0415
-        from memlayer_core.stores.journal import SqlJournal  # noqa: PLC0415
-
-        self.pid = os.getpid()
-        self.directory = directory
-        counter: TokenCounter = token_counter(tokenizer)
-        journal: Journal = SqlJournal(open_database(database, settings), settings.chroma_collections)
-        try:
-            layout = journal.layout()
-            self.store_id = layout.store_id
-            recorded = None if reembed and embedder != "auto" else layout.embedder
-            chosen: Embedder = resolve_embedder(
-                embedder, recorded=recorded, settings=settings, tell=switchboard.tell
-            )
-            if reembed and layout.embedder not in {None, chosen.identity}:
-                journal.forget_vectors(_now())
-            else:
-                index_flows.check_embedder(layout, chosen.identity)
-            if layout.embedder != chosen.identity:
-                journal.settle(chosen.identity, None)
-            index = _index(journal, directory, chroma_url)
-        except BaseException:
-            journal.close()
-            raise
-        self.worker = Worker(owner=f"{self.pid}-{uuid.uuid4().hex[:12]}")
-        self.world: World = World(
-            journal=journal,
-            index=index,
-            embedder=chosen,
-            tokens=counter,
-            settings=settings,
-            tell=switchboard.tell,
-            health=Health(switchboard.tell),
-            wake=self.worker.wake,
-            suspect=self.worker.suspect,
-            now=_now,
-            new_id=_new_id,
-        )
-        self._finalizer = weakref.finalize(self, _let_go, self.worker, index, journal, self.pid)
-        self.worker.employ(self.world)
-
-    def close(self) -> None:
-        """Let go of everything, once."""
-        self._finalizer()
-
-    def disown(self) -> None:
-        """Leave everything as it is: it belongs to the parent process."""
-        self._finalizer.detach()
-
-
-def _let_go(worker: Worker, index: Index | None, journal: Journal, pid: int) -> None:
-    if os.getpid() != pid:
-        return
-    worker.close()
-    if index is not None:
-        index.close()
-    journal.close()
-
-
-def _index(journal: Journal, directory: Path | None, chroma_url: str | None) -> Index | None:
-    from memlayer_core.stores.chroma import ChromaServer, EmbeddedChroma  # noqa: PLC0415
-
-    layout = journal.layout()
-
-    def embedder() -> tuple[str, int] | None:
-        known = journal.layout()
-        return (known.embedder, known.dimension) if known.embedder and known.dimension else None
-
-    if chroma_url is not None:
-        return ChromaServer(chroma_url, store_id=layout.store_id, shards=layout.shards, embedder=embedder)
-    if directory is not None:
-        return EmbeddedChroma(
-            directory / "chroma", store_id=layout.store_id, shards=layout.shards, embedder=embedder
-        )
-    return None
-
-
 def _hold(index: Index) -> bool:
     return index.held or index.acquire()
 
@@ -607,11 +511,3 @@ def _text(name: str, value: object) -> str:
             f"`{name}` must be a string, got {type(value).__name__}", hint=f"Pass `{name}` as text."
         )
     return value
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-def _new_id() -> str:
-    return str(uuid.uuid4())

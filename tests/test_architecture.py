@@ -39,8 +39,8 @@ def test_no_file_is_a_drawer_for_everything() -> None:
     assert len(sources) > 30
     assert not [path for path in sources if banned.search(path.name)]
     long = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources}
-    allowed = {"memlayer_core/memory.py": 600, "memlayer_core/testing.py": 420}
-    assert {name: lines for name, lines in long.items() if lines > allowed.get(name, 350)} == {}
+    allowed = {"memlayer_core/memory.py": 520, "memlayer_core/testing.py": 420}
+    assert {name: lines for name, lines in long.items() if lines > allowed.get(name, 360)} == {}
 
 
 @pytest.mark.parametrize(

@@ -56,43 +56,44 @@ def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entr
         What stays, and what is left out; both in their order.
     """
     whole = _answered(entries)
-    open_calls: list[str] = []
-    after_left_call = False
+    named: set[str] = set()
+    nameless = 0
+    among_calls = False
     kept: list[Entry] = []
     left: list[Entry] = []
     for entry in entries:
         if entry.calls:
-            fits = entry.seq in whole
-            open_calls = [call for call in open_calls if call not in entry.calls]
-            open_calls += entry.calls if fits else ()
-            after_left_call = not fits
+            unnamed = whole.get(entry.seq)
+            fits, among_calls = unnamed is not None, True
+            named = named - set(entry.calls) | (set(entry.calls) - unnamed if unnamed is not None else set())
+            nameless = len(unnamed) if unnamed is not None else 0
         elif entry.answers is not None:
-            fits = entry.answers in open_calls
-            open_calls = [call for call in open_calls if call != entry.answers]
-        elif entry.role == "tool":  # it answers some call before it, if there is one
-            fits = bool(open_calls) or not after_left_call
-            open_calls = open_calls[1:]
+            fits = entry.answers in named
+            named = named - {entry.answers}
+        elif entry.role == "tool":
+            fits = nameless > 0 or not among_calls
+            nameless = max(0, nameless - 1)
         else:
-            fits, after_left_call = True, False
+            fits, among_calls = True, False
         (kept if fits else left).append(entry)
     return tuple(kept), tuple(left)
 
 
-def _answered(entries: Sequence[Entry]) -> set[int]:
-    """Return the places of calls that are answered in full, or still may be.
+def _answered(entries: Sequence[Entry]) -> dict[int, frozenset[str]]:
+    """Return the places of calls that are answered in full, or still may be, with the ids that no result names.
 
     Read backwards, because some models use an id again: a result belongs to the last call before it. A result
     that names no call answers any.
     """
-    whole: set[int] = set()
+    whole: dict[int, frozenset[str]] = {}
     results: set[str] = set()
     nameless = 0
     at_end = True
     for entry in reversed(entries):
         if entry.calls:
-            missing = set(entry.calls) - results
-            if at_end or len(missing) <= nameless:
-                whole.add(entry.seq)
+            unnamed = frozenset(entry.calls) - results
+            if at_end or len(unnamed) <= nameless:
+                whole[entry.seq] = unnamed
             results.difference_update(entry.calls)
             nameless, at_end = 0, False
         elif entry.answers is not None:

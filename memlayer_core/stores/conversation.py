@@ -1,66 +1,35 @@
-"""Messages and sessions in SQL: appending, replacing, reading. Each function runs in its caller's transaction."""
+"""Writing messages in SQL: appending, replacing, deleting. Each function runs in its caller's transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.ports import Draft
-from memlayer_core.records.message import Entry, Receipt, Stored
+from memlayer_core.records.message import Receipt
 from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Session
 from memlayer_core.stores import lexical
 from memlayer_core.stores.owed import owe
 from memlayer_core.stores.rows import (
     digest,
-    entry_of,
     from_micros,
     id_digest,
     key_of,
     row_of,
     session_of,
-    stored_of,
     to_micros,
 )
 from memlayer_core.stores.schema import messages, namespaces, sessions, vectors
+from memlayer_core.stores.transcript import AT_ONCE, LAST, chunks
 
-__all__ = [
-    "append",
-    "chunks",
-    "clear",
-    "find",
-    "history",
-    "leading",
-    "listed",
-    "read",
-    "records",
-    "rewrite",
-    "shard_of",
-    "tail",
-    "within",
-]
-
-_MOST = 500  # values in one IN (…), far below any database's limit
-_LAST = 0xFFFF_FFFF
+__all__ = ["append", "clear", "rewrite", "shard_of"]
 
 _FIND = select(sessions).where(sessions.c.lane == bindparam("lane"))
 _LOCK = _FIND.with_for_update()
-_ENTRY = select(
-    messages.c.key, messages.c.role, messages.c.tokens, messages.c.counter, messages.c.links
-).where(messages.c.key.between(bindparam("first"), bindparam("last")))
-_TAIL = _ENTRY.order_by(messages.c.key.desc()).limit(bindparam("most"))
-_HEAD = _ENTRY.order_by(messages.c.key).limit(bindparam("most"))
-_FULL = (
-    select(messages)
-    .where(messages.c.key.between(bindparam("first"), bindparam("last")))
-    .order_by(messages.c.key)
-)
-_SOME = _FULL.limit(bindparam("most"))
 _TOTALS = (
     update(sessions)
     .where(sessions.c.number == bindparam("of"))
@@ -140,100 +109,9 @@ def clear(connection: Connection, scope: Scope, now: datetime) -> int:
     return len(keys)
 
 
-def find(connection: Connection, scope: Scope) -> Session | None:
-    """Return a session's running totals."""
-    row = connection.execute(_FIND, {"lane": scope.session_lane}).first()
-    return _session_of(row) if row is not None else None
-
-
-def listed(connection: Connection, reach: Scope, limit: int, offset: int) -> list[Session]:
-    """Return the sessions within reach, the last used first."""
-    rows = connection.execute(
-        select(sessions)
-        .where(*within(reach))
-        .order_by(sessions.c.updated_at.desc(), sessions.c.number.desc())
-        .limit(limit)
-        .offset(offset)
-    )
-    return [_session_of(row) for row in rows]
-
-
-def leading(connection: Connection, session: Session) -> list[Entry]:
-    """Return the system messages at a session's beginning."""
-    found: list[Entry] = []
-    first, page = 0, 8
-    while True:
-        rows = connection.execute(
-            _HEAD,
-            {"first": key_of(session.number, first), "last": key_of(session.number, _LAST), "most": page},
-        )
-        entries = [entry_of(row) for row in rows]
-        system = list(takewhile(lambda entry: entry.role == "system", entries))
-        found.extend(system)
-        if len(system) < page:
-            return found
-        first, page = entries[-1].seq + 1, 8 * page
-
-
-def tail(connection: Connection, session: Session, before: int | None, limit: int) -> list[Entry]:
-    """Return a session's last entries, the newest first."""
-    last = key_of(session.number, _LAST) if before is None else key_of(session.number, before) - 1
-    rows = connection.execute(_TAIL, {"first": key_of(session.number, 0), "last": last, "most": limit})
-    return [entry_of(row) for row in rows]
-
-
-def read(connection: Connection, session: Session, seqs: Sequence[int]) -> list[Stored]:
-    """Return those messages of a session, in their order."""
-    found: list[Stored] = []
-    for first, last in _ranges(seqs):
-        span = {"first": key_of(session.number, first), "last": key_of(session.number, last)}
-        found.extend(stored_of(row, session.scope) for row in connection.execute(_FULL, span))
-    return found
-
-
-def history(connection: Connection, session: Session, after: int, limit: int | None) -> list[Stored]:
-    """Return a session's messages behind a place."""
-    span = {"first": key_of(session.number, after + 1), "last": key_of(session.number, _LAST)}
-    query, values = (_FULL, span) if limit is None else (_SOME, {**span, "most": limit})
-    return [stored_of(row, session.scope) for row in connection.execute(query, values)]
-
-
-def records(connection: Connection, reach: Scope, keys: Sequence[int]) -> list[Stored]:
-    """Return the messages of those keys that lie within reach: the last word on who may see what."""
-    found: list[Stored] = []
-    scopes: dict[tuple[str, str | None], Scope] = {}
-    for some in chunks(keys):
-        rows = connection.execute(
-            select(messages, sessions.c.session_id, sessions.c.agent_id)
-            .join(sessions, sessions.c.number == session_of(messages.c.key))
-            .where(messages.c.key.in_(some), *within(reach))
-        )
-        for row in rows:
-            whose = (row.session_id, row.agent_id)
-            if whose not in scopes:
-                scopes[whose] = Scope(reach.user_id, *whose, reach.tenant_id)
-            found.append(stored_of(row, scopes[whose]))
-    return found
-
-
 def shard_of(namespace: str, shards: int) -> int:
     """Return the collection that a user belongs to, the same for all time."""
     return int(namespace[:8], 16) % shards
-
-
-def within(reach: Scope) -> list[Any]:
-    """Return the conditions on `sessions` that keep a query within reach."""
-    if reach.session_id is not None:
-        return [sessions.c.lane == reach.session_lane]
-    conditions = [sessions.c.namespace == reach.namespace]
-    if reach.agent_id is not None:
-        conditions.append(sessions.c.agent_id == reach.agent_id)
-    return conditions
-
-
-def chunks(keys: Sequence[int]) -> Iterable[Sequence[int]]:
-    """Return the keys in pieces that fit into one IN (…)."""
-    return (keys[place : place + _MOST] for place in range(0, len(keys), _MOST))
 
 
 def _locked(connection: Connection, scope: Scope, now: datetime, shards: int) -> Any:
@@ -277,7 +155,7 @@ def _known(connection: Connection, session: int, drafts: Sequence[Draft]) -> dic
     """Return the rows whose ids the drafts name."""
     wanted = [id_digest(session, draft.message.id or "") for draft in drafts if draft.given_id]
     known: dict[bytes, Any] = {}
-    for place in range(0, len(wanted), _MOST):
+    for place in range(0, len(wanted), AT_ONCE):
         rows = connection.execute(
             select(
                 messages.c.key,
@@ -285,7 +163,7 @@ def _known(connection: Connection, session: int, drafts: Sequence[Draft]) -> dic
                 messages.c.digest,
                 messages.c.tokens,
                 messages.c.created_at,
-            ).where(messages.c.id_digest.in_(wanted[place : place + _MOST]))
+            ).where(messages.c.id_digest.in_(wanted[place : place + AT_ONCE]))
         )
         known.update({bytes(row.id_digest): row for row in rows})
     return known
@@ -354,30 +232,4 @@ def _count(connection: Connection, number: int, next_seq: int, more: int, cost: 
 
 
 def _inside(number: int) -> Any:
-    return and_(messages.c.key >= key_of(number, 0), messages.c.key <= key_of(number, _LAST))
-
-
-def _ranges(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Return runs of places: a window is nearly always one."""
-    first = last = None
-    for seq in sorted(seqs):
-        if first is None or last is None:
-            first = last = seq
-        elif seq == last + 1:
-            last = seq
-        else:
-            yield first, last
-            first = last = seq
-    if first is not None and last is not None:
-        yield first, last
-
-
-def _session_of(row: Any) -> Session:
-    return Session(
-        scope=Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id),
-        number=row.number,
-        messages=row.messages,
-        tokens=row.tokens,
-        created_at=from_micros(row.created_at),
-        updated_at=from_micros(row.updated_at),
-    )
+    return and_(messages.c.key >= key_of(number, 0), messages.c.key <= key_of(number, LAST))

@@ -27,9 +27,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Layout, Overview
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
-from memlayer_core.stores.conversation import chunks, within
 from memlayer_core.stores.rows import session_of, to_micros
 from memlayer_core.stores.schema import jobs, messages, meta, namespaces, sessions, vectors
+from memlayer_core.stores.transcript import chunks, within
 
 __all__ = [
     "file",

@@ -14,7 +14,7 @@ from memlayer_core.records.message import Entry, Receipt, Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Layout, Overview, Session
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
-from memlayer_core.stores import conversation, embeddings, lexical, owed
+from memlayer_core.stores import conversation, embeddings, lexical, owed, transcript
 from memlayer_core.stores.database import Database, PinnedDatabase
 from memlayer_core.stores.schema import migrate
 
@@ -69,27 +69,27 @@ class SqlJournal:
 
     def session(self, scope: Scope) -> Session | None:
         """Return a session's running totals."""
-        return self._db.read(lambda c: conversation.find(c, scope))
+        return self._db.read(lambda c: transcript.find(c, scope))
 
     def sessions(self, reach: Scope, limit: int, offset: int) -> list[Session]:
         """Return the sessions within reach, the last used first."""
-        return self._db.read(lambda c: conversation.listed(c, reach, limit, offset))
+        return self._db.read(lambda c: transcript.listed(c, reach, limit, offset))
 
     def leading(self, session: Session) -> list[Entry]:
         """Return the system messages at the beginning of a session."""
-        return self._db.read(lambda c: conversation.leading(c, session))
+        return self._db.read(lambda c: transcript.leading(c, session))
 
     def tail(self, session: Session, before: int | None, limit: int) -> list[Entry]:
         """Return the last `limit` entries (before place `before`), newest first."""
-        return self._db.read(lambda c: conversation.tail(c, session, before, limit))
+        return self._db.read(lambda c: transcript.tail(c, session, before, limit))
 
     def read(self, session: Session, seqs: Sequence[int]) -> list[Stored]:
         """Return those messages of a session, in their order; ones that are gone are left out."""
-        return self._db.read(lambda c: conversation.read(c, session, seqs))
+        return self._db.read(lambda c: transcript.read(c, session, seqs))
 
     def history(self, session: Session, after: int, limit: int | None) -> list[Stored]:
         """Return a session's messages behind place `after` (-1: all of them), in their order."""
-        return self._db.read(lambda c: conversation.history(c, session, after, limit))
+        return self._db.read(lambda c: transcript.history(c, session, after, limit))
 
     def lexical(self, reach: Scope, terms: Sequence[str], limit: int) -> list[Neighbour]:
         """Return messages within reach that share words, the best first."""
@@ -101,7 +101,7 @@ class SqlJournal:
 
     def records(self, reach: Scope, keys: Sequence[int]) -> list[Stored]:
         """Return the messages of those keys that lie within reach, in no particular order."""
-        return self._db.read(lambda c: conversation.records(c, reach, keys))
+        return self._db.read(lambda c: transcript.records(c, reach, keys))
 
     def overview(self, reach: Scope) -> Overview:
         """Return how much lies within reach, and how its shard is shared."""

@@ -1,0 +1,123 @@
+"""Opens everything that a memory works with, in the process that opens it, and closes it again."""
+
+from __future__ import annotations
+
+import os
+import uuid
+import weakref
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memlayer_core.events import Health, Switchboard
+from memlayer_core.flows import index as index_flows
+from memlayer_core.settings import Settings
+from memlayer_core.work import Worker
+
+if TYPE_CHECKING:
+    from memlayer_core.ports import Embedder, Index, Journal, TokenCounter, World
+
+__all__ = ["Live"]
+
+
+class Live:
+    """What a memory has open, in the process that opened it."""
+
+    def __init__(
+        self,
+        switchboard: Switchboard,
+        *,
+        database: Path | str | None,
+        directory: Path | None,
+        chroma_url: str | None,
+        embedder: Any,
+        tokenizer: Any,
+        settings: Settings,
+        reembed: bool,
+    ) -> None:
+        from memlayer_core.models.embed import resolve_embedder  # noqa: PLC0415  (numpy, SQLAlchemy: a second)
+        from memlayer_core.models.tokens import token_counter  # noqa: PLC0415
+        from memlayer_core.ports import World  # noqa: PLC0415
+        from memlayer_core.stores.database import open_database  # noqa: PLC0415
+        from memlayer_core.stores.journal import SqlJournal  # noqa: PLC0415
+
+        self.pid = os.getpid()
+        self.directory = directory
+        counter: TokenCounter = token_counter(tokenizer)
+        journal: Journal = SqlJournal(open_database(database, settings), settings.chroma_collections)
+        try:
+            layout = journal.layout()
+            self.store_id = layout.store_id
+            recorded = None if reembed and embedder != "auto" else layout.embedder
+            chosen: Embedder = resolve_embedder(
+                embedder, recorded=recorded, settings=settings, tell=switchboard.tell
+            )
+            if reembed and layout.embedder not in {None, chosen.identity}:
+                journal.forget_vectors(_now())
+            else:
+                index_flows.check_embedder(layout, chosen.identity)
+            if layout.embedder != chosen.identity:
+                journal.settle(chosen.identity, None)
+            index = _index(journal, directory, chroma_url)
+        except BaseException:
+            journal.close()
+            raise
+        self.worker = Worker(owner=f"{self.pid}-{uuid.uuid4().hex[:12]}")
+        self.world: World = World(
+            journal=journal,
+            index=index,
+            embedder=chosen,
+            tokens=counter,
+            settings=settings,
+            tell=switchboard.tell,
+            health=Health(switchboard.tell),
+            wake=self.worker.wake,
+            suspect=self.worker.suspect,
+            now=_now,
+            new_id=_new_id,
+        )
+        self._finalizer = weakref.finalize(self, _let_go, self.worker, index, journal, self.pid)
+        self.worker.employ(self.world)
+
+    def close(self) -> None:
+        """Let go of everything, once."""
+        self._finalizer()
+
+    def disown(self) -> None:
+        """Leave everything as it is: it belongs to the parent process."""
+        self._finalizer.detach()
+
+
+def _let_go(worker: Worker, index: Index | None, journal: Journal, pid: int) -> None:
+    if os.getpid() != pid:
+        return
+    worker.close()
+    if index is not None:
+        index.close()
+    journal.close()
+
+
+def _index(journal: Journal, directory: Path | None, chroma_url: str | None) -> Index | None:
+    from memlayer_core.stores.chroma import ChromaServer, EmbeddedChroma  # noqa: PLC0415
+
+    layout = journal.layout()
+
+    def embedder() -> tuple[str, int] | None:
+        known = journal.layout()
+        return (known.embedder, known.dimension) if known.embedder and known.dimension else None
+
+    if chroma_url is not None:
+        return ChromaServer(chroma_url, store_id=layout.store_id, shards=layout.shards, embedder=embedder)
+    if directory is not None:
+        return EmbeddedChroma(
+            directory / "chroma", store_id=layout.store_id, shards=layout.shards, embedder=embedder
+        )
+    return None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())

@@ -1,0 +1,165 @@
+"""Reading sessions and messages in SQL. Each function runs in its caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select
+
+from memlayer_core.records.message import Entry, Stored
+from memlayer_core.records.scope import Scope
+from memlayer_core.records.session import Session
+from memlayer_core.stores.rows import entry_of, from_micros, key_of, session_of, stored_of
+from memlayer_core.stores.schema import messages, sessions
+
+__all__ = [
+    "AT_ONCE",
+    "LAST",
+    "chunks",
+    "find",
+    "history",
+    "leading",
+    "listed",
+    "read",
+    "records",
+    "tail",
+    "within",
+]
+
+AT_ONCE = 500
+"""Values in one IN (…), far below any database's limit."""
+
+LAST = 0xFFFF_FFFF
+"""The last place that a session can have."""
+
+_FIND = select(sessions).where(sessions.c.lane == bindparam("lane"))
+_ENTRY = select(
+    messages.c.key, messages.c.role, messages.c.tokens, messages.c.counter, messages.c.links
+).where(messages.c.key.between(bindparam("first"), bindparam("last")))
+_TAIL = _ENTRY.order_by(messages.c.key.desc()).limit(bindparam("most"))
+_HEAD = _ENTRY.order_by(messages.c.key).limit(bindparam("most"))
+_FULL = (
+    select(messages)
+    .where(messages.c.key.between(bindparam("first"), bindparam("last")))
+    .order_by(messages.c.key)
+)
+_SOME = _FULL.limit(bindparam("most"))
+
+
+def find(connection: Connection, scope: Scope) -> Session | None:
+    """Return a session's running totals."""
+    row = connection.execute(_FIND, {"lane": scope.session_lane}).first()
+    return _session_of(row) if row is not None else None
+
+
+def listed(connection: Connection, reach: Scope, limit: int, offset: int) -> list[Session]:
+    """Return the sessions within reach, the last used first."""
+    rows = connection.execute(
+        select(sessions)
+        .where(*within(reach))
+        .order_by(sessions.c.updated_at.desc(), sessions.c.number.desc())
+        .limit(limit)
+        .offset(offset)
+    )
+    return [_session_of(row) for row in rows]
+
+
+def leading(connection: Connection, session: Session) -> list[Entry]:
+    """Return the system messages at a session's beginning."""
+    found: list[Entry] = []
+    first, page = 0, 8
+    while True:
+        rows = connection.execute(
+            _HEAD,
+            {"first": key_of(session.number, first), "last": key_of(session.number, LAST), "most": page},
+        )
+        entries = [entry_of(row) for row in rows]
+        system = list(takewhile(lambda entry: entry.role == "system", entries))
+        found.extend(system)
+        if len(system) < page:
+            return found
+        first, page = entries[-1].seq + 1, 8 * page
+
+
+def tail(connection: Connection, session: Session, before: int | None, limit: int) -> list[Entry]:
+    """Return a session's last entries, the newest first."""
+    last = key_of(session.number, LAST) if before is None else key_of(session.number, before) - 1
+    rows = connection.execute(_TAIL, {"first": key_of(session.number, 0), "last": last, "most": limit})
+    return [entry_of(row) for row in rows]
+
+
+def read(connection: Connection, session: Session, seqs: Sequence[int]) -> list[Stored]:
+    """Return those messages of a session, in their order."""
+    found: list[Stored] = []
+    for first, last in _ranges(seqs):
+        span = {"first": key_of(session.number, first), "last": key_of(session.number, last)}
+        found.extend(stored_of(row, session.scope) for row in connection.execute(_FULL, span))
+    return found
+
+
+def history(connection: Connection, session: Session, after: int, limit: int | None) -> list[Stored]:
+    """Return a session's messages behind a place."""
+    span = {"first": key_of(session.number, after + 1), "last": key_of(session.number, LAST)}
+    query, values = (_FULL, span) if limit is None else (_SOME, {**span, "most": limit})
+    return [stored_of(row, session.scope) for row in connection.execute(query, values)]
+
+
+def records(connection: Connection, reach: Scope, keys: Sequence[int]) -> list[Stored]:
+    """Return the messages of those keys that lie within reach: the last word on who may see what."""
+    found: list[Stored] = []
+    scopes: dict[tuple[str, str | None], Scope] = {}
+    for some in chunks(keys):
+        rows = connection.execute(
+            select(messages, sessions.c.session_id, sessions.c.agent_id)
+            .join(sessions, sessions.c.number == session_of(messages.c.key))
+            .where(messages.c.key.in_(some), *within(reach))
+        )
+        for row in rows:
+            whose = (row.session_id, row.agent_id)
+            if whose not in scopes:
+                scopes[whose] = Scope(reach.user_id, *whose, reach.tenant_id)
+            found.append(stored_of(row, scopes[whose]))
+    return found
+
+
+def within(reach: Scope) -> list[Any]:
+    """Return the conditions on `sessions` that keep a query within reach."""
+    if reach.session_id is not None:
+        return [sessions.c.lane == reach.session_lane]
+    conditions = [sessions.c.namespace == reach.namespace]
+    if reach.agent_id is not None:
+        conditions.append(sessions.c.agent_id == reach.agent_id)
+    return conditions
+
+
+def chunks(keys: Sequence[int]) -> Iterable[Sequence[int]]:
+    """Return the keys in pieces that fit into one IN (…)."""
+    return (keys[place : place + AT_ONCE] for place in range(0, len(keys), AT_ONCE))
+
+
+def _ranges(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """Return runs of places: a window is nearly always one."""
+    first = last = None
+    for seq in sorted(seqs):
+        if first is None or last is None:
+            first = last = seq
+        elif seq == last + 1:
+            last = seq
+        else:
+            yield first, last
+            first = last = seq
+    if first is not None and last is not None:
+        yield first, last
+
+
+def _session_of(row: Any) -> Session:
+    return Session(
+        scope=Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id),
+        number=row.number,
+        messages=row.messages,
+        tokens=row.tokens,
+        created_at=from_micros(row.created_at),
+        updated_at=from_micros(row.updated_at),
+    )
