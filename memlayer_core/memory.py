@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -115,20 +116,16 @@ class Memory:
                 hint='`Memory.open("./memory")`, `Memory.open(database_url=…)`, or `Memory.in_memory()`.',
             )
         directory = Path(path).expanduser().resolve() if path is not None else None
-        chosen = settings or Settings()
-
-        def opener(switchboard: Switchboard) -> Live:
-            return Live(
-                switchboard,
-                database=database_url if database_url is not None else directory,
-                directory=directory,
-                chroma_url=chroma_url,
-                embedder=embedder,
-                tokenizer=tokenizer,
-                settings=chosen,
-                reembed=reembed,
-            )
-
+        opener = partial(
+            Live,
+            database=database_url if database_url is not None else directory,
+            directory=directory,
+            chroma_url=chroma_url,
+            embedder=embedder,
+            tokenizer=tokenizer,
+            settings=settings or Settings(),
+            reembed=reembed,
+        )
         return cls(opener, survives_fork=True)
 
     @classmethod
@@ -139,20 +136,16 @@ class Memory:
 
         It downloads nothing unless `embedder` says so, and needs no Chroma: vectors are compared exactly.
         """
-        chosen = settings or Settings()
-
-        def opener(switchboard: Switchboard) -> Live:
-            return Live(
-                switchboard,
-                database=None,
-                directory=None,
-                chroma_url=None,
-                embedder=embedder,
-                tokenizer=tokenizer,
-                settings=chosen,
-                reembed=False,
-            )
-
+        opener = partial(
+            Live,
+            database=None,
+            directory=None,
+            chroma_url=None,
+            embedder=embedder,
+            tokenizer=tokenizer,
+            settings=settings or Settings(),
+            reembed=False,
+        )
         return cls(opener, survives_fork=False)
 
     def chat(
@@ -286,9 +279,8 @@ class Memory:
         """Tell how the memory is doing."""
         world = self._world()
         held = "none" if world.index is None else "held" if world.index.held else "not held"
-        layout = await drive.call(world.journal.layout)
         backlog = await drive.call(world.journal.backlog)
-        return Status(layout.store_id, world.embedder.identity, held, backlog, world.health.complaints)
+        return Status(self._live.store_id, world.embedder.identity, held, backlog, world.health.complaints)
 
     status, astatus = both(_status)
 
