@@ -31,9 +31,10 @@ from langchain_core.messages import (
 )
 from langchain_core.version import VERSION
 
-from langchain_memlayer.encoding import TAG, Written, read, write
+from langchain_memlayer.encoding import read, write
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
 from memlayer_core.records.message import ROLES, Block, Message, Raw, Role, ToolCall
+from memlayer_core.rules.tagged_json import TAG, Written
 
 __all__ = ["FRAMEWORK", "create", "from_core", "put_after", "put_before", "to_core"]
 

@@ -20,8 +20,9 @@ from llama_index.core.base.llms.types import (
     VideoBlock,
 )
 
-from llamaindex_memlayer import wire
+from llamaindex_memlayer.wire import write
 from memlayer_core.records.message import Block
+from memlayer_core.rules.tagged_json import Written, read
 
 __all__ = ["arguments_of", "build", "dump", "from_core_block", "identifier", "to_core_blocks"]
 
@@ -36,27 +37,25 @@ _MEDIA = {"image": "image", "audio": "audio", "video": "video", "document": "fil
 """What the core calls them."""
 
 
-def dump(block: BaseContentBlock, lost: list[str]) -> dict[str, Any]:
+def dump(block: BaseContentBlock) -> Written:
     """Return a block as the framework dumps it for JSON, with what JSON lacks in tags.
 
     Streams are read to their end; paths and URLs stay what they are.
     """
-    written = wire.write(_plain(block.model_dump(warnings=False)), lost, f".blocks.{type(block).__name__}")
-    return dict(written)
+    return write(_plain(block.model_dump(warnings=False)), f".blocks.{type(block).__name__}")
 
 
 def build(dumped: Mapping[str, Any]) -> ContentBlock | None:
     """Return the block that `dump` was given; None for a kind that this version does not know."""
-    built: ContentBlock | None = _built(wire.read(dumped))
+    built: ContentBlock | None = _built(read(dumped))
     return built
 
 
-def to_core_blocks(dumped: Mapping[str, Any]) -> Iterator[Block]:
-    """Return what a dumped block is for the core, in its words (they are LangChain's standard ones too).
+def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
+    """Return what a block's fields are for the core, in its words (they are LangChain's standard ones too).
 
     A tool call with an id is none of them: it is one of the message's `tool_calls`.
     """
-    fields = wire.read(dumped)
     match fields.get("block_type"):
         case "text":
             yield {"type": "text", "text": str(fields.get("text", ""))}
@@ -115,7 +114,7 @@ def arguments_of(given: object) -> str:
     """Return a tool call's arguments as JSON text: as the model wrote them, where it wrote text."""
     if isinstance(given, str):
         return given
-    return json.dumps(wire.write(given if given is not None else {}, []), ensure_ascii=False)
+    return json.dumps(write(given if given is not None else {}).value, ensure_ascii=False)
 
 
 def identifier(value: object) -> str | None:

@@ -17,10 +17,11 @@ from llama_index.core.base.llms.types import (
 )
 from llama_index.core.bridge.pydantic import BaseModel
 
-from llamaindex_memlayer import wire
 from llamaindex_memlayer.blocks import arguments_of, build, dump, from_core_block, identifier, to_core_blocks
+from llamaindex_memlayer.wire import write
 from memlayer_core.errors import MessageTypeError
 from memlayer_core.records.message import Block, Message, Raw, Role, ToolCall
+from memlayer_core.rules.tagged_json import read
 
 __all__ = ["Verbatim", "create", "from_core", "put_after", "put_before", "to_core"]
 
@@ -88,19 +89,21 @@ def to_core(message: ChatMessage) -> Message:
             f"expected a LlamaIndex `ChatMessage`, got {type(message).__name__}",
             hint='Build one with `ChatMessage(role="user", content="…")`; several belong in a list.',
         )
-    lost: list[str] = []
-    dumps = [dump(block, lost) for block in message.blocks]
+    dumps = [dump(block) for block in message.blocks]
     extras = _with_plain_calls(message.additional_kwargs)
+    kwargs = write(extras, ".additional_kwargs")
     spoken_by = MessageRole(message.role)
     role = _ROLES[spoken_by]
-    calls = [*_block_calls(dumps), *_spelled_calls(extras, dumps)]
-    content = [block for dumped in dumps for block in to_core_blocks(dumped)]
+    blocks = [read(block.value) for block in dumps]
+    calls = [*_block_calls(blocks), *_spelled_calls(extras, blocks)]
+    content = [part for fields in blocks for part in to_core_blocks(fields)]
     content += [_nameless(call) for call in calls if not call.id and call.name]
     raw = {
         "role": spoken_by.value,
-        "additional_kwargs": wire.write(extras, lost, ".additional_kwargs"),
-        "blocks": dumps,
+        "additional_kwargs": kwargs.value,
+        "blocks": [block.value for block in dumps],
     }
+    lost = [place for part in (*dumps, kwargs) for place in part.dropped]
     if lost:
         logger.warning("left out of a message, as it cannot be stored: %s", ", ".join(lost))
     return Message(
@@ -119,7 +122,7 @@ def from_core(message: Message) -> ChatMessage:
         return _converted(message)
     raw = message.raw.dump
     blocks = [block for block in map(build, raw["blocks"]) if block is not None]
-    extras = wire.read(raw["additional_kwargs"])
+    extras = read(raw["additional_kwargs"])
     # The framework makes blocks of these images when a message is made: they are among `blocks` already.
     extras.pop("images", None)
     return _filled(ChatMessage(role=MessageRole(raw["role"])), blocks, extras)
@@ -201,15 +204,16 @@ def _nameless(call: ToolCall) -> Block:
     return {"type": "tool_call", "name": call.name, "args": call.arguments}
 
 
-def _block_calls(dumps: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
-    for fields in map(wire.read, dumps):
+def _block_calls(blocks: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
+    for fields in blocks:
         if fields.get("block_type") == "tool_call" and (named := identifier(fields.get("tool_call_id"))):
             yield ToolCall(named, str(fields.get("tool_name", "")), arguments_of(fields.get("tool_kwargs")))
 
 
-def _spelled_calls(extras: Mapping[str, Any], dumps: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
+def _spelled_calls(extras: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
     """Return the calls in `additional_kwargs` that no block says already."""
-    said = {dumped.get("tool_call_id") for dumped in dumps if dumped.get("block_type") == "tool_call"}
+    calls = (fields for fields in blocks if fields.get("block_type") == "tool_call")
+    said = {identifier(fields.get("tool_call_id")) for fields in calls}
     spelled = extras.get("tool_calls")
     given = [*(spelled if isinstance(spelled, list | tuple) else []), extras.get("function_call")]
     for call in (_read_call(call) for call in given if call is not None):
