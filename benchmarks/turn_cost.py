@@ -51,7 +51,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.flows.recall import _nearest  # the search that a context does, repeated alone
+from memlayer_core.flows.recall import _index_pays, _nearest  # the search of a context, repeated alone
+from memlayer_core.rules.budget import most_that_fit
 
 TOKEN_LIMIT = 1500
 WORDS_A_MESSAGE = 26  # the mean; about 36 tokens with what frames a message
@@ -148,14 +149,18 @@ class Subject:
         samples["turn_cpu"].append((time.process_time() - whole - aside) / len(pairs))
 
     def take_parts(self, chat, query, context, samples):
-        shown, limit = len(context.window), self.world.settings.recall_candidates
+        shown = len(context.window)
+        limit = self.world.settings.recall_candidates + most_that_fit(TOKEN_LIMIT // 4)
         reach = chat.scope.reach()
         samples["bare_read"].append(self.bare_read(chat.scope, shown))
         took, vector = timed(self.world.embedder.embed_query, query)
         samples["embed"].append(took)
         samples["context_net"].append(samples["context"][-1] - took)
         overview = self.world.journal.overview(reach)
-        took, _ = timed(_nearest, self.world, reach, vector, overview, limit + min(limit, shown))
+        if _index_pays(self.world, overview):
+            took, _ = timed(_nearest, self.world, reach, vector, overview, limit)
+        else:
+            took, _ = timed(self.world.journal.scan, reach, vector, limit)
         samples["vector_search"].append(took)
 
     def bare_read(self, scope, shown):

@@ -1,16 +1,20 @@
 """Runs a flow with blocking ports, or with awaiting ones.
 
 A flow is written once, as a coroutine, and asks its drive for everything that takes time. The blocking
-drive does it on the spot, so the coroutine never suspends and one step runs it to its end: no event loop,
-no thread. The awaiting drive does it in a worker thread, or by a model's own async method, and never
+drive does it on the spot, so the coroutine never suspends and one step runs it to its end, without an event
+loop; only of two things at once, the other one is done by a thread. The awaiting drive does it in a worker thread, or by a model's own async method, and never
 blocks the loop that it runs in.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 __all__ = ["AWAITING", "BLOCKING", "Drive", "both", "step"]
@@ -57,12 +61,16 @@ class _Blocking:
         return work(*args, **kwargs)
 
     async def together(self, one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:
+        begun = _beside().submit(contextvars.copy_context().run, step, other)
         try:
             first = await one
         except BaseException:
-            other.close()
+            if begun.cancel():
+                other.close()
+            else:
+                wait([begun])
             raise
-        return first, await other
+        return first, begun.result()
 
 
 class _Awaiting:
@@ -89,6 +97,15 @@ class _Awaiting:
             raise
         return first, await second
 
+
+@cache
+def _beside() -> ThreadPoolExecutor:
+    """Return the threads that do the other of two things."""
+    return ThreadPoolExecutor(thread_name_prefix="memlayer-beside")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_beside.cache_clear)  # a child has none of its parent's threads
 
 BLOCKING: Drive = _Blocking()
 AWAITING: Drive = _Awaiting()

@@ -28,6 +28,7 @@ class Draft:
         message: With `id` and `created_at` filled.
         given_id: Whether the caller named the id; one that memlayer made cannot be stored already.
         given_time: Whether the caller named the time; only then it can correct a stored one.
+        digest: 16 bytes that are equal for messages of equal content, whatever their id and time.
         tokens: What it costs.
         counter: Name of the counter that says so.
         searched: The text that recall finds it by; empty for what recall leaves alone.
@@ -37,6 +38,7 @@ class Draft:
     message: Message
     given_id: bool
     given_time: bool
+    digest: bytes
     tokens: int
     counter: str
     searched: str

@@ -24,6 +24,7 @@ from memlayer_core.ports import Draft, Embedder, Journal
 from memlayer_core.records.message import Message, Raw, ToolCall
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.vector import Filing, FloatVector
+from memlayer_core.rules.check import digest
 from memlayer_core.rules.terms import terms
 
 __all__ = ["NOON", "FlakyEmbedder", "JournalConformance", "draft", "drafts", "filing"]
@@ -37,7 +38,16 @@ def draft(role: Any, text: str, *, id: str | None = None, tokens: int = 10, **fi
     searched = "" if role == "system" else text
     given = id or f"made-{next(_numbers)}"
     message = Message(role, text, id=given, **{"created_at": NOON, **fields})
-    return Draft(message, id is not None, "created_at" in fields, tokens, "words", searched, terms(searched))
+    return Draft(
+        message,
+        given_id=id is not None,
+        given_time="created_at" in fields,
+        digest=digest(message),
+        tokens=tokens,
+        counter="words",
+        searched=searched,
+        terms=terms(searched),
+    )
 
 
 def drafts(*texts: str) -> list[Draft]:

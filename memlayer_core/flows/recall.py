@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from memlayer_core.drive import Drive
 from memlayer_core.errors import EmbedderError, IndexCorruptError, IndexUnavailableError
-from memlayer_core.ports import World
+from memlayer_core.ports import Journal, World
 from memlayer_core.records.context import Hit, Hits, Reason
 from memlayer_core.records.message import Stored
 from memlayer_core.records.scope import Scope
@@ -19,20 +20,24 @@ from memlayer_core.rules.rank import Ranked, fuse
 from memlayer_core.rules.render import line
 from memlayer_core.rules.terms import terms
 
-__all__ = ["Found", "find", "search"]
+__all__ = ["Answers", "ask", "best", "search"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What recall found.
+class Answers(Generic[T]):
+    """What the sources of recall answered.
 
     Attributes:
-        ranked: The messages and why, the best first.
+        sources: Name of a source, and what it found, the best first.
         notes: What did not work.
+        beside: What was read on the same snapshot as the words.
     """
 
-    ranked: tuple[tuple[Stored, Ranked], ...]
+    sources: Mapping[str, Sequence[Neighbour]]
     notes: tuple[Reason, ...]
+    beside: T
 
 
 async def search(
@@ -43,64 +48,104 @@ async def search(
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
     overview = await drive.call(world.journal.overview, reach)
-    found = await find(world, drive, reach, query, overview, k)
-    return await drive.call(_hits, world, found, k, token_limit)
+    answers = await ask(world, drive, reach, query, overview, k, beside=lambda _: None)
+    return await drive.call(_hits, world, reach, answers, k, token_limit)
 
 
-async def find(
+async def ask(
     world: World,
     drive: Drive,
     reach: Scope,
     query: str,
     overview: Overview,
     limit: int,
-    shown: Collection[int] = (),
-) -> Found:
-    """Ask every source, fuse the answers, and read the best `limit` within reach that are not shown yet."""
-    words = terms(query, query=True)
-    if not words or not overview.sessions:
-        return Found((), ())
-    most = max(limit, world.settings.recall_candidates) + min(limit, len(shown))
-    by_words, (by_meaning, notes) = await drive.together(
-        drive.call(world.journal.lexical, reach, words, most),
-        _by_meaning(world, drive, reach, query, overview, most),
-    )
-    fused = fuse({"words": by_words, "meaning": by_meaning}, limit, shown)
-    records = await drive.call(world.journal.records, reach, [ranked.key for ranked in fused])
-    by_key = {stored.key: stored for stored in records}
-    return Found(
-        tuple((by_key[ranked.key], ranked) for ranked in fused if ranked.key in by_key), tuple(notes)
-    )
+    *,
+    beside: Callable[[Journal], T],
+) -> Answers[T]:
+    """Ask words and meaning, at the same time where meaning is asked of an index.
+
+    Args:
+        world: Everything.
+        drive: How to get things done.
+        reach: Whose messages.
+        query: A question or words.
+        overview: What lies within reach.
+        limit: How many messages are wanted; each source is asked for as many more as a setting says.
+        beside: What else to read from the journal on the way.
+    """
+    words = terms(query, query=True) if overview.sessions else ()
+    most = limit + world.settings.recall_candidates
+
+    def look(journal: Journal, vector: FloatVector | None) -> tuple[T, list[Neighbour], list[Neighbour]]:
+        read = beside(journal)
+        near = journal.scan(reach, vector, most) if vector is not None else []
+        return read, journal.lexical(reach, words, most) if words else [], near
+
+    notes: list[Reason] = []
+    if words and _index_pays(world, overview):
+        (read, by_words, _), by_meaning = await drive.together(
+            drive.call(world.journal.at_once, lambda journal: look(journal, None)),
+            _by_index(world, drive, reach, query, overview, most, notes),
+        )
+    else:
+        vector = await _vector(world, drive, query, notes) if words and overview.vectors else None
+        read, by_words, by_meaning = await drive.call(
+            world.journal.at_once, lambda journal: look(journal, vector)
+        )
+    return Answers({"words": by_words, "meaning": by_meaning}, tuple(notes), read)
 
 
-async def _by_meaning(
-    world: World, drive: Drive, reach: Scope, query: str, overview: Overview, limit: int
-) -> tuple[list[Neighbour], list[Reason]]:
-    if not overview.vectors:
-        return [], []
+def best(
+    world: World, reach: Scope, answers: Answers[Any], limit: int, shown: Collection[int] = ()
+) -> list[tuple[Stored, Ranked]]:
+    """Fuse the answers, and read the best `limit` within reach that are not shown yet."""
+    fused = fuse(answers.sources, limit, shown)
+    by_key = {stored.key: stored for stored in world.journal.records(reach, [one.key for one in fused])}
+    return [(by_key[ranked.key], ranked) for ranked in fused if ranked.key in by_key]
+
+
+def _index_pays(world: World, overview: Overview) -> bool:
+    """Tell whether to ask the index: a few vectors are faster compared, and another process may hold it."""
+    if world.index is None or overview.vectors <= world.settings.exact_scan_limit:
+        return False
+    if not world.index.held:
+        world.wake()  # perhaps nobody holds it, and the worker can
+    return world.index.held
+
+
+async def _by_index(
+    world: World,
+    drive: Drive,
+    reach: Scope,
+    query: str,
+    overview: Overview,
+    limit: int,
+    notes: list[Reason],
+) -> list[Neighbour]:
+    vector = await _vector(world, drive, query, notes)
+    return [] if vector is None else await drive.call(_nearest, world, reach, vector, overview, limit)
+
+
+async def _vector(world: World, drive: Drive, query: str, notes: list[Reason]) -> FloatVector | None:
+    """Return the query's vector, or None and a note why there is none."""
     try:
         vector = await drive.ask(world.embedder.embed_query, world.embedder.aembed_query, query)
     except EmbedderError as problem:
         world.health.down("embedder", str(problem))
-        return [], [Reason("embedder_failed", f"found by words alone: {problem}")]
+        notes.append(Reason("embedder_failed", f"found by words alone: {problem}"))
+        return None
     world.health.up("embedder")
-    near = await drive.call(_nearest, world, reach, vector, overview, limit)
-    return near, []
+    return vector
 
 
 def _nearest(
     world: World, reach: Scope, vector: FloatVector, overview: Overview, limit: int
 ) -> list[Neighbour]:
-    """Ask the index where it pays and can be had, else compare exactly."""
-    index = world.index
-    if index is None or overview.vectors <= world.settings.exact_scan_limit:
-        return world.journal.scan(reach, vector, limit)
-    if not index.held:
-        world.wake()  # perhaps nobody holds it, and the worker can
-        return world.journal.scan(reach, vector, limit)
+    """Ask the index, and compare exactly where it cannot answer."""
+    assert world.index is not None  # noqa: S101  (it pays)
     lane = None if overview.alone and reach.lane == reach.user_lane else reach.lane
     try:
-        near = index.nearest(overview.shard, lane, vector, limit)
+        near = world.index.nearest(overview.shard, lane, vector, limit)
     except IndexUnavailableError as problem:
         world.health.down("index", str(problem))
     except IndexCorruptError as problem:
@@ -112,11 +157,11 @@ def _nearest(
     return world.journal.scan(reach, vector, limit)
 
 
-def _hits(world: World, found: Found, k: int, token_limit: int | None) -> Hits:
-    best = found.ranked[:k]
-    costs = [world.tokens.text(line(stored)) for stored, _ in best]
-    fitting = range(len(best)) if token_limit is None else pack(costs, token_limit)
-    return Hits(_hit(best[place], costs[place], found.notes) for place in fitting)
+def _hits(world: World, reach: Scope, answers: Answers[None], k: int, token_limit: int | None) -> Hits:
+    found = best(world, reach, answers, k)
+    costs = [world.tokens.text(line(stored)) for stored, _ in found]
+    fitting = range(len(found)) if token_limit is None else pack(costs, token_limit)
+    return Hits(_hit(found[place], costs[place], answers.notes) for place in fitting)
 
 
 def _hit(item: tuple[Stored, Ranked], tokens: int, notes: tuple[Reason, ...]) -> Hit:

@@ -9,7 +9,7 @@ from memlayer_core.events import Stored as StoredEvent
 from memlayer_core.ports import Draft, World
 from memlayer_core.records.message import Message, Receipt
 from memlayer_core.records.scope import Scope
-from memlayer_core.rules.check import checked_all
+from memlayer_core.rules.check import checked_all, digest
 from memlayer_core.rules.terms import terms
 
 __all__ = ["clear", "remember", "rewrite"]
@@ -48,8 +48,7 @@ def _rewrite(world: World, scope: Scope, messages: object) -> Receipt:
 
 def _drafts(world: World, messages: object) -> list[Draft]:
     """Check and count every message before the first one is written."""
-    batch = checked_all(messages, bytes_limit=world.settings.message_bytes_limit)
-    return [_draft(world, message) for message in batch]
+    return [_draft(world, message) for message in checked_all(messages)]
 
 
 def _draft(world: World, message: Message) -> Draft:
@@ -60,6 +59,7 @@ def _draft(world: World, message: Message) -> Draft:
         ),
         given_id=message.id is not None,
         given_time=message.created_at is not None,
+        digest=digest(message, bytes_limit=world.settings.message_bytes_limit),
         tokens=world.tokens.message(message),
         counter=world.tokens.name,
         searched=searched,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from memlayer_core.errors import InvalidScopeError
 
@@ -13,6 +14,7 @@ __all__ = ["Scope"]
 _ALONE = "memlayer:session:"
 
 
+@lru_cache(maxsize=4096)
 def _digest(*parts: str | None) -> str:
     written = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
     return hashlib.blake2b(written, digest_size=16).hexdigest()

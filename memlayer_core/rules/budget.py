@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["LEAST", "most_that_fit", "pack", "recall_share"]
+__all__ = ["LEAST", "MARGIN", "most_that_fit", "pack", "recall_share"]
 
 LEAST = 8
 """Tokens that the shortest recalled turn costs: a date, a name and a word."""
+
+MARGIN = 8
+"""Tokens that a recalled turn's line costs beyond the message: its date and name, without the message's frame."""
 
 
 def recall_share(token_limit: int, recall_tokens: int) -> int:

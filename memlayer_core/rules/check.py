@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -12,18 +13,17 @@ from typing import Any
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
 from memlayer_core.records.message import ROLES, Message, ToolCall
 
-__all__ = ["at_least_one", "checked", "checked_all", "encoded"]
+__all__ = ["at_least_one", "checked", "checked_all", "digest"]
 
 _DEEPEST = 100
 """Levels of nesting in JSON; Python's own reader and writer give up near 1,000."""
 
 
-def checked_all(messages: object, *, bytes_limit: int) -> list[Message]:
+def checked_all(messages: object) -> list[Message]:
     """Check a batch of messages and return it as a list.
 
     Args:
         messages: An iterable of `Message`.
-        bytes_limit: UTF-8 bytes that one message may have, all its fields together.
 
     Raises:
         MessageTypeError: It is a bare string, no iterable, or holds something that is no `Message`.
@@ -34,7 +34,7 @@ def checked_all(messages: object, *, bytes_limit: int) -> list[Message]:
             f"expected a list of messages, got {type(messages).__name__}",
             hint="Wrap a single message in a list, or use `chat.add(role, text)`.",
         )
-    batch = [checked(message, bytes_limit=bytes_limit) for message in messages]
+    batch = [checked(message) for message in messages]
     seen: set[str] = set()
     for message in batch:
         if message.id is not None and message.id in seen:
@@ -47,7 +47,7 @@ def checked_all(messages: object, *, bytes_limit: int) -> list[Message]:
     return batch
 
 
-def checked(message: object, *, bytes_limit: int) -> Message:
+def checked(message: object) -> Message:
     """Check one message and return it with its time in UTC.
 
     Raises:
@@ -81,21 +81,29 @@ def checked(message: object, *, bytes_limit: int) -> Message:
             hint="Pass a dict of JSON values.",
         )
     _check_json("metadata", message.metadata)
-    size = len(encoded(message).encode("utf-8", "surrogatepass"))
-    if size > bytes_limit:
-        raise InvalidMessageError(
-            f"a message of {size:,} bytes is larger than the limit of {bytes_limit:,}",
-            hint="Store large files elsewhere and keep a reference, or raise `Settings.message_bytes_limit`.",
-        )
     return replace(message, created_at=_in_utc(message.created_at))
 
 
-def encoded(message: Message) -> str:
-    """Return a message as JSON text without its id and time: equal messages give equal texts.
+def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
+    """Return 16 bytes that are equal for messages of equal content, whatever their id and time.
+
+    Args:
+        message: It has been checked.
+        bytes_limit: UTF-8 bytes that its JSON may have, all fields together.
 
     Raises:
-        InvalidMessageError: A field is no JSON.
+        InvalidMessageError: A field is no JSON, or the message is larger than the limit.
     """
+    written = _encoded(message).encode("utf-8", "surrogatepass")
+    if len(written) > bytes_limit:
+        raise InvalidMessageError(
+            f"a message of {len(written):,} bytes is larger than the limit of {bytes_limit:,}",
+            hint="Store large files elsewhere and keep a reference, or raise `Settings.message_bytes_limit`.",
+        )
+    return hashlib.blake2b(written, digest_size=16).digest()
+
+
+def _encoded(message: Message) -> str:
     content = message.content if isinstance(message.content, str) else [dict(b) for b in message.content]
     fields: dict[str, Any] = {"role": message.role, "content": content}
     if message.name is not None:

@@ -14,8 +14,8 @@ from memlayer_core.records.message import Receipt
 from memlayer_core.records.scope import Scope
 from memlayer_core.stores import lexical
 from memlayer_core.stores.owed import owe
+from memlayer_core.stores.prepared import Prepared
 from memlayer_core.stores.rows import (
-    digest,
     from_micros,
     id_digest,
     key_of,
@@ -28,9 +28,9 @@ from memlayer_core.stores.transcript import AT_ONCE, LAST, chunks
 
 __all__ = ["append", "clear", "rewrite", "shard_of"]
 
-_FIND = select(sessions).where(sessions.c.lane == bindparam("lane"))
-_LOCK = _FIND.with_for_update()
-_TOTALS = (
+_LOCK = Prepared(select(sessions).where(sessions.c.lane == bindparam("lane")).with_for_update())
+_STORE = Prepared(insert(messages))
+_TOTALS = Prepared(
     update(sessions)
     .where(sessions.c.number == bindparam("of"))
     .values(
@@ -82,7 +82,7 @@ def rewrite(
     ).all()
     same = 0
     for row, draft in zip(present, drafts, strict=False):
-        if row.digest != digest(draft.message) or (draft.given_id and row.id != draft.message.id):
+        if row.digest != draft.digest or (draft.given_id and row.id != draft.message.id):
             break
         same += 1
     gone = [row.key for row in present[same:]]
@@ -100,7 +100,7 @@ def rewrite(
 
 def clear(connection: Connection, scope: Scope, now: datetime) -> int:
     """Delete a session's messages. Its numbering goes on, so that no key ever means two messages."""
-    session = connection.execute(_LOCK, {"lane": scope.session_lane}).first()
+    session = _LOCK.first(connection, {"lane": scope.session_lane})
     if session is None:
         return 0
     keys = list(connection.scalars(select(messages.c.key).where(_inside(session.number))))
@@ -117,7 +117,7 @@ def shard_of(namespace: str, shards: int) -> int:
 def _locked(connection: Connection, scope: Scope, now: datetime, shards: int) -> Any:
     """Return the session's row, made if need be, which nobody else changes until the transaction ends."""
     key = {"lane": scope.session_lane}
-    row = connection.execute(_LOCK, key).first()
+    row = _LOCK.first(connection, key)
     if row is not None:
         return row
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
@@ -148,7 +148,7 @@ def _locked(connection: Connection, scope: Scope, now: datetime, shards: int) ->
             "updated_at": at,
         },
     )
-    return connection.execute(_LOCK, key).one()
+    return _LOCK.first(connection, key)
 
 
 def _known(connection: Connection, session: int, drafts: Sequence[Draft]) -> dict[bytes, Any]:
@@ -172,13 +172,13 @@ def _known(connection: Connection, session: int, drafts: Sequence[Draft]) -> dic
 def _same(before: Any, draft: Draft) -> bool:
     """Tell whether a stored message is what the draft says; a time that nobody gave says nothing."""
     said = draft.message.created_at if draft.given_time else None
-    return bool(before.digest == digest(draft.message)) and said in {None, from_micros(before.created_at)}
+    return bool(before.digest == draft.digest) and said in {None, from_micros(before.created_at)}
 
 
 def _store(connection: Connection, scope: Scope, fresh: Sequence[tuple[int, Draft]], now: datetime) -> None:
     if not fresh:
         return
-    connection.execute(insert(messages), [row_of(key, session_of(key), draft) for key, draft in fresh])
+    _STORE.run(connection, *(row_of(key, session_of(key), draft) for key, draft in fresh))
     _make_findable(connection, scope, fresh, now)
 
 
@@ -226,8 +226,8 @@ def _forget_vectors(connection: Connection, scope: Scope, keys: Sequence[int], n
 
 
 def _count(connection: Connection, number: int, next_seq: int, more: int, cost: int, now: datetime) -> None:
-    connection.execute(
-        _TOTALS, {"of": number, "next": next_seq, "more": more, "cost": cost, "at": to_micros(now)}
+    _TOTALS.run(
+        connection, {"of": number, "next": next_seq, "more": more, "cost": cost, "at": to_micros(now)}
     )
 
 

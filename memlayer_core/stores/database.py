@@ -88,10 +88,11 @@ class PostgresDatabase:
             ) from missing
         if settings.durability == "normal":
             event.listen(self._engine, "connect", _commit_asynchronously)
+        self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run `work` on one snapshot."""
-        with _translated(), self._engine.connect() as connection:
+        with _translated(), self._snapshots.begin() as connection:
             return work(connection)
 
     def write(self, work: Callable[[Connection], T]) -> T:
@@ -152,7 +153,7 @@ class SqliteDatabase:
         """Run `work` on one snapshot."""
         if self._private:  # a database in memory has one connection
             return self.write(work)
-        with _translated(), self._engine.connect() as connection:
+        with _translated(), self._engine.begin() as connection:
             return work(connection)
 
     def write(self, work: Callable[[Connection], T]) -> T:

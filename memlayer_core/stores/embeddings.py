@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from sqlalchemy import (
     Connection,
-    Text,
     bindparam,
     delete,
     exists,
     func,
     insert,
     literal,
-    or_,
     select,
     update,
 )
@@ -27,9 +25,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Layout, Overview
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
+from memlayer_core.stores.prepared import Prepared
 from memlayer_core.stores.rows import session_of, to_micros
 from memlayer_core.stores.schema import jobs, messages, meta, namespaces, sessions, vectors
-from memlayer_core.stores.transcript import chunks, within
+from memlayer_core.stores.transcript import WITHIN, chunks, reached
 
 __all__ = [
     "file",
@@ -46,18 +45,14 @@ __all__ = [
 
 _SESSION_OF = sessions.c.number == session_of(messages.c.key)
 
-_NAMESPACE = select(namespaces.c.shard, namespaces.c.vectors).where(namespaces.c.namespace == bindparam("of"))
-_USED = (
-    select(sessions.c.number)
-    .where(
-        sessions.c.namespace == bindparam("of"),
-        sessions.c.messages > 0,
-        or_(bindparam("agent", type_=Text).is_(None), sessions.c.agent_id == bindparam("agent")),
-        or_(bindparam("lane", type_=Text).is_(None), sessions.c.lane == bindparam("lane")),
-    )
-    .limit(2)
+_NAMESPACE = Prepared(
+    select(namespaces.c.shard, namespaces.c.vectors).where(namespaces.c.namespace == bindparam("of"))
 )
-_OTHERS = (
+_USED = Prepared(select(sessions.c.number).where(sessions.c.messages > 0, WITHIN).limit(2))
+_ALL = select(vectors.c.key, vectors.c.vector).where(vectors.c.namespace == bindparam("of"))
+_VECTORS = Prepared(_ALL)
+_VECTORS_WITHIN = Prepared(_ALL.join(sessions, sessions.c.number == session_of(vectors.c.key)).where(WITHIN))
+_OTHERS = Prepared(
     select(literal(1))
     .where(
         namespaces.c.shard == bindparam("on"),
@@ -191,10 +186,8 @@ def samples(connection: Connection, shards: int, probes: int) -> list[Sample]:
 
 def scan(connection: Connection, reach: Scope, vector: FloatVector, limit: int) -> list[Neighbour]:
     """Compare a vector with every one within reach: exact, and the fallback for whatever Chroma cannot do."""
-    query = select(vectors.c.key, vectors.c.vector).where(vectors.c.namespace == reach.namespace)
-    if reach.agent_id is not None or reach.session_id is not None:
-        query = query.join(sessions, sessions.c.number == session_of(vectors.c.key)).where(*within(reach))
-    rows = connection.execute(query).all()
+    narrow = reach.agent_id is not None or reach.session_id is not None
+    rows = (_VECTORS_WITHIN if narrow else _VECTORS).all(connection, reached(reach))
     if not rows or limit < 1:
         return []
     matrix = np.frombuffer(b"".join(row.vector for row in rows), dtype="<f4").reshape(len(rows), -1)
@@ -206,13 +199,11 @@ def scan(connection: Connection, reach: Scope, vector: FloatVector, limit: int) 
 
 def overview(connection: Connection, reach: Scope) -> Overview:
     """Return how much lies within reach of a search, and how its shard is shared."""
-    row = connection.execute(_NAMESPACE, {"of": reach.namespace}).first()
+    row = _NAMESPACE.first(connection, {"of": reach.namespace})
     if row is None:
         return Overview(sessions=0, vectors=0, shard=0, alone=False)
-    used = connection.execute(
-        _USED, {"of": reach.namespace, "agent": reach.agent_id, "lane": _session_lane(reach)}
-    ).all()
-    others = connection.execute(_OTHERS, {"of": reach.namespace, "on": row.shard}).first()
+    used = _USED.all(connection, reached(reach))
+    others = _OTHERS.first(connection, {"of": reach.namespace, "on": row.shard})
     return Overview(sessions=len(used), vectors=row.vectors, shard=row.shard, alone=others is None)
 
 
@@ -266,10 +257,6 @@ def forget(connection: Connection, now: datetime) -> None:
             .where(messages.c.role != "system", messages.c.text != ""),
         )
     )
-
-
-def _session_lane(reach: Scope) -> str | None:
-    return reach.session_lane if reach.session_id is not None else None
 
 
 def _lanes(row: Any) -> tuple[str, str, str]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, text
 
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.vector import Neighbour
+from memlayer_core.stores.prepared import Prepared, PreparedList
 
 __all__ = ["create", "delete", "insert", "search"]
 
@@ -34,27 +35,35 @@ _CREATE = {
     ),
 }
 _INSERT = {
-    "sqlite": text(f"INSERT INTO {_TABLE} (rowid, lanes, terms) VALUES (:key, :lanes, :terms)"),
-    "postgresql": text(f"INSERT INTO {_TABLE} (key, terms) VALUES (:key, CAST(:terms AS tsvector))"),
+    "sqlite": Prepared(text(f"INSERT INTO {_TABLE} (rowid, lanes, terms) VALUES (:key, :lanes, :terms)")),
+    "postgresql": Prepared(
+        text(f"INSERT INTO {_TABLE} (key, terms) VALUES (:key, CAST(:terms AS tsvector))")
+    ),
 }
 _DELETE = {
-    "sqlite": text(f"DELETE FROM {_TABLE} WHERE rowid = :key"),
-    "postgresql": text(f"DELETE FROM {_TABLE} WHERE key = :key"),
+    "sqlite": Prepared(text(f"DELETE FROM {_TABLE} WHERE rowid = :key")),
+    "postgresql": Prepared(text(f"DELETE FROM {_TABLE} WHERE key = :key")),
 }
-_COUNT = text(f"SELECT term, doc FROM {_WORDS} WHERE term IN :terms").bindparams(
-    bindparam("terms", expanding=True)
+_COUNT = PreparedList(
+    lambda words: text(
+        f"SELECT term, doc FROM {_WORDS} WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
+    )
 )
 _MOST = 200  # words of a question that are looked at
 _REMEMBERED = 50_000  # counts of words, a few megabytes
 _SEARCH = {
     # bm25() is smaller for better rows; the column of the lanes has no weight.
-    "sqlite": text(
-        f"SELECT rowid AS key, -bm25({_TABLE}, 0.0, 1.0) AS score FROM {_TABLE}"
-        f" WHERE {_TABLE} MATCH :query ORDER BY bm25({_TABLE}, 0.0, 1.0), rowid DESC LIMIT :limit"
+    "sqlite": Prepared(
+        text(
+            f"SELECT rowid AS key, -bm25({_TABLE}, 0.0, 1.0) AS score FROM {_TABLE}"
+            f" WHERE {_TABLE} MATCH :query ORDER BY bm25({_TABLE}, 0.0, 1.0), rowid DESC LIMIT :limit"
+        )
     ),
-    "postgresql": text(
-        f"SELECT key, ts_rank(terms, CAST(:ranked AS tsquery), 1) AS score FROM {_TABLE}"
-        " WHERE terms @@ CAST(:query AS tsquery) ORDER BY score DESC, key DESC LIMIT :limit"
+    "postgresql": Prepared(
+        text(
+            f"SELECT key, ts_rank(terms, CAST(:ranked AS tsquery), 1) AS score FROM {_TABLE}"
+            " WHERE terms @@ CAST(:query AS tsquery) ORDER BY score DESC, key DESC LIMIT :limit"
+        )
     ),
 }
 
@@ -72,14 +81,15 @@ def insert(connection: Connection, scope: Scope, rows: Sequence[tuple[int, Seque
     dialect = connection.dialect.name
     write = _fts5_row if dialect == "sqlite" else _tsvector_row
     lanes = (scope.agent_lane, scope.session_lane)
-    filed = [(key, [scope.user_lane + term for term in terms]) for key, terms in rows]
-    connection.execute(_INSERT[dialect], [write(key, lanes, terms) for key, terms in filed])
+    owner = scope.user_lane
+    filed = [(key, [owner + term for term in terms]) for key, terms in rows]
+    _INSERT[dialect].run(connection, *(write(key, lanes, terms) for key, terms in filed))
 
 
 def delete(connection: Connection, keys: Sequence[int]) -> None:
     """Remove rows; ones that are not there are fine."""
     if keys:
-        connection.execute(_DELETE[connection.dialect.name], [{"key": key} for key in keys])
+        _DELETE[connection.dialect.name].run(connection, *({"key": key} for key in keys))
 
 
 def search(
@@ -95,7 +105,8 @@ def search(
         counts: In how many rows a word stands, as far as it was looked up before; kept by the caller.
     """
     dialect = connection.dialect.name
-    filed = [reach.user_lane + term for term in terms]
+    owner = reach.user_lane
+    filed = [owner + term for term in terms]
     if dialect == "sqlite":
         filed = _rarest(connection, filed, counts)
     if not filed or limit < 1:
@@ -107,7 +118,7 @@ def search(
     else:
         words = " | ".join(map(_quoted, filed))
         values = {"query": f"({words}) & {_quoted(narrow)}" if narrow else words, "ranked": words}
-    found = connection.execute(_SEARCH[dialect], {**values, "limit": limit})
+    found = _SEARCH[dialect].all(connection, {**values, "limit": limit})
     return [Neighbour(row.key, float(row.score)) for row in found]
 
 
@@ -124,7 +135,7 @@ def _rarest(connection: Connection, terms: list[str], counts: dict[str, int]) ->
     if unknown:
         if len(counts) > _REMEMBERED:
             counts.clear()
-        counts.update({row.term: row.doc for row in connection.execute(_COUNT, {"terms": unknown})})
+        counts.update({row.term: row.doc for row in _COUNT.all(connection, unknown)})
     known = [(counts[term], term) for term in asked if term in counts]
     return [term for _, term in sorted(known)[:_TELLING]]
 

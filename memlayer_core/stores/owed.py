@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from memlayer_core.records.job import Backlog, Job, JobKind
+from memlayer_core.stores.prepared import Prepared
 from memlayer_core.stores.rows import to_micros
 from memlayer_core.stores.schema import jobs
 
 __all__ = ["backlog", "fail", "finish", "lease", "owe", "release", "revive"]
+
+_OWED = ("kind", "subject", "namespace", "attempts", "due", "dead")
+_OWE = Prepared(insert(jobs).values({name: bindparam(name) for name in _OWED}))
 
 
 def owe(
@@ -21,7 +25,7 @@ def owe(
     """Note that a piece of work is to be done for each subject."""
     if subjects:
         fixed = {"kind": kind, "namespace": namespace, "attempts": 0, "due": to_micros(now), "dead": 0}
-        connection.execute(insert(jobs), [{**fixed, "subject": subject} for subject in subjects])
+        _OWE.run(connection, *({**fixed, "subject": subject} for subject in subjects))
 
 
 def lease(

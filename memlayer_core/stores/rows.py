@@ -12,11 +12,9 @@ from typing import Any
 from memlayer_core.ports import Draft
 from memlayer_core.records.message import Entry, Message, Raw, Stored, ToolCall
 from memlayer_core.records.scope import Scope
-from memlayer_core.rules.check import encoded
 from memlayer_core.rules.terms import searchable
 
 __all__ = [
-    "digest",
     "entry_of",
     "from_micros",
     "id_digest",
@@ -52,11 +50,6 @@ def from_micros(micros: int) -> datetime:
     return _EPOCH + micros * _MICRO
 
 
-def digest(message: Message) -> bytes:
-    """Return 16 bytes that are equal for messages of equal content, whatever their id and time."""
-    return hashlib.blake2b(encoded(message).encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
 def id_digest(session: int, message_id: str) -> bytes:
     """Return 16 bytes that name an id in its session: ids may be longer than an index allows."""
     return hashlib.blake2b(f"{session}:{message_id}".encode(), digest_size=16).digest()
@@ -72,7 +65,7 @@ def row_of(key: int, session: int, draft: Draft) -> dict[str, Any]:
         "key": key,
         "id": message.id,
         "id_digest": id_digest(session, message.id),
-        "digest": digest(message),
+        "digest": draft.digest,
         "role": message.role,
         "name": message.name,
         "text": text,

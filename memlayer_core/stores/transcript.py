@@ -6,26 +6,28 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Text, and_, bindparam, or_, select
 
 from memlayer_core.records.message import Entry, Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Session
+from memlayer_core.stores.prepared import Prepared, PreparedList
 from memlayer_core.stores.rows import entry_of, from_micros, key_of, session_of, stored_of
 from memlayer_core.stores.schema import messages, sessions
 
 __all__ = [
     "AT_ONCE",
     "LAST",
+    "WITHIN",
     "chunks",
     "find",
     "history",
     "leading",
     "listed",
+    "reached",
     "read",
     "records",
     "tail",
-    "within",
 ]
 
 AT_ONCE = 500
@@ -34,35 +36,51 @@ AT_ONCE = 500
 LAST = 0xFFFF_FFFF
 """The last place that a session can have."""
 
-_FIND = select(sessions).where(sessions.c.lane == bindparam("lane"))
+WITHIN = and_(
+    sessions.c.namespace == bindparam("of"),
+    or_(bindparam("agent", type_=Text).is_(None), sessions.c.agent_id == bindparam("agent")),
+    or_(bindparam("lane", type_=Text).is_(None), sessions.c.lane == bindparam("lane")),
+)
+"""The condition on `sessions` that keeps a query within the reach that `reached` gives."""
+
+_FIND = Prepared(select(sessions).where(sessions.c.lane == bindparam("lane")))
 _ENTRY = select(
     messages.c.key, messages.c.role, messages.c.tokens, messages.c.counter, messages.c.links
 ).where(messages.c.key.between(bindparam("first"), bindparam("last")))
-_TAIL = _ENTRY.order_by(messages.c.key.desc()).limit(bindparam("most"))
-_HEAD = _ENTRY.order_by(messages.c.key).limit(bindparam("most"))
-_FULL = (
+_TAIL = Prepared(_ENTRY.order_by(messages.c.key.desc()).limit(bindparam("most")))
+_HEAD = Prepared(_ENTRY.order_by(messages.c.key).limit(bindparam("most")))
+_whole = (
     select(messages)
     .where(messages.c.key.between(bindparam("first"), bindparam("last")))
     .order_by(messages.c.key)
 )
-_SOME = _FULL.limit(bindparam("most"))
+_FULL = Prepared(_whole)
+_SOME = Prepared(_whole.limit(bindparam("most")))
+_RECORDS = PreparedList(
+    lambda keys: (
+        select(messages, sessions.c.session_id, sessions.c.agent_id)
+        .join(sessions, sessions.c.number == session_of(messages.c.key))
+        .where(messages.c.key.in_(keys), WITHIN)
+    )
+)
+_LISTED = Prepared(
+    select(sessions)
+    .where(WITHIN)
+    .order_by(sessions.c.updated_at.desc(), sessions.c.number.desc())
+    .limit(bindparam("most"))
+    .offset(bindparam("behind"))
+)
 
 
 def find(connection: Connection, scope: Scope) -> Session | None:
     """Return a session's running totals."""
-    row = connection.execute(_FIND, {"lane": scope.session_lane}).first()
+    row = _FIND.first(connection, {"lane": scope.session_lane})
     return _session_of(row) if row is not None else None
 
 
 def listed(connection: Connection, reach: Scope, limit: int, offset: int) -> list[Session]:
     """Return the sessions within reach, the last used first."""
-    rows = connection.execute(
-        select(sessions)
-        .where(*within(reach))
-        .order_by(sessions.c.updated_at.desc(), sessions.c.number.desc())
-        .limit(limit)
-        .offset(offset)
-    )
+    rows = _LISTED.all(connection, {**reached(reach), "most": limit, "behind": offset})
     return [_session_of(row) for row in rows]
 
 
@@ -71,8 +89,8 @@ def leading(connection: Connection, session: Session) -> list[Entry]:
     found: list[Entry] = []
     first, page = 0, 8
     while True:
-        rows = connection.execute(
-            _HEAD,
+        rows = _HEAD.all(
+            connection,
             {"first": key_of(session.number, first), "last": key_of(session.number, LAST), "most": page},
         )
         entries = [entry_of(row) for row in rows]
@@ -86,7 +104,7 @@ def leading(connection: Connection, session: Session) -> list[Entry]:
 def tail(connection: Connection, session: Session, before: int | None, limit: int) -> list[Entry]:
     """Return a session's last entries, the newest first."""
     last = key_of(session.number, LAST) if before is None else key_of(session.number, before) - 1
-    rows = connection.execute(_TAIL, {"first": key_of(session.number, 0), "last": last, "most": limit})
+    rows = _TAIL.all(connection, {"first": key_of(session.number, 0), "last": last, "most": limit})
     return [entry_of(row) for row in rows]
 
 
@@ -95,7 +113,7 @@ def read(connection: Connection, session: Session, seqs: Sequence[int]) -> list[
     found: list[Stored] = []
     for first, last in _ranges(seqs):
         span = {"first": key_of(session.number, first), "last": key_of(session.number, last)}
-        found.extend(stored_of(row, session.scope) for row in connection.execute(_FULL, span))
+        found.extend(stored_of(row, session.scope) for row in _FULL.all(connection, span))
     return found
 
 
@@ -103,35 +121,25 @@ def history(connection: Connection, session: Session, after: int, limit: int | N
     """Return a session's messages behind a place."""
     span = {"first": key_of(session.number, after + 1), "last": key_of(session.number, LAST)}
     query, values = (_FULL, span) if limit is None else (_SOME, {**span, "most": limit})
-    return [stored_of(row, session.scope) for row in connection.execute(query, values)]
+    return [stored_of(row, session.scope) for row in query.all(connection, values)]
 
 
 def records(connection: Connection, reach: Scope, keys: Sequence[int]) -> list[Stored]:
     """Return the messages of those keys that lie within reach: the last word on who may see what."""
     found: list[Stored] = []
     scopes: dict[tuple[str, str | None], Scope] = {}
-    for some in chunks(keys):
-        rows = connection.execute(
-            select(messages, sessions.c.session_id, sessions.c.agent_id)
-            .join(sessions, sessions.c.number == session_of(messages.c.key))
-            .where(messages.c.key.in_(some), *within(reach))
-        )
-        for row in rows:
-            whose = (row.session_id, row.agent_id)
-            if whose not in scopes:
-                scopes[whose] = Scope(reach.user_id, *whose, reach.tenant_id)
-            found.append(stored_of(row, scopes[whose]))
+    for row in _RECORDS.all(connection, keys, reached(reach)):
+        whose = (row.session_id, row.agent_id)
+        if whose not in scopes:
+            scopes[whose] = Scope(reach.user_id, *whose, reach.tenant_id)
+        found.append(stored_of(row, scopes[whose]))
     return found
 
 
-def within(reach: Scope) -> list[Any]:
-    """Return the conditions on `sessions` that keep a query within reach."""
-    if reach.session_id is not None:
-        return [sessions.c.lane == reach.session_lane]
-    conditions = [sessions.c.namespace == reach.namespace]
-    if reach.agent_id is not None:
-        conditions.append(sessions.c.agent_id == reach.agent_id)
-    return conditions
+def reached(reach: Scope) -> dict[str, str | None]:
+    """Return what the parameters of `WITHIN` are for that reach."""
+    lane = reach.session_lane if reach.session_id is not None else None
+    return {"of": reach.namespace, "agent": reach.agent_id, "lane": lane}
 
 
 def chunks(keys: Sequence[int]) -> Iterable[Sequence[int]]:
