@@ -10,8 +10,9 @@ from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
 
 from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
+from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, MessageTypeError
-from memlayer_core.memory import Chat, Memory
+from memlayer_core.memory import Memory
 from memlayer_core.records.context import Context
 from memlayer_core.records.message import Message
 from memlayer_core.records.scope import Scope
@@ -85,7 +86,7 @@ class MemlayerChatMessageHistory(BaseChatMessageHistory):
             MessageTypeError: Something in it is no message, such as a bare `str`.
             InvalidMessageError: One of them cannot be stored.
         """
-        self._chat.add_messages(_translated(messages))
+        self._chat.add_messages(_translated(messages), verbatim=True)
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Store messages in one transaction: all of them, or none.
@@ -94,7 +95,8 @@ class MemlayerChatMessageHistory(BaseChatMessageHistory):
             MessageTypeError: Something in it is no message, such as a bare `str`.
             InvalidMessageError: One of them cannot be stored.
         """
-        await self._chat.aadd_messages(await asyncio.to_thread(_translated, messages))
+        translated = await asyncio.to_thread(_translated, messages)
+        await self._chat.aadd_messages(translated, verbatim=True)
 
     def clear(self) -> None:
         """Delete the session's messages, and what they can be found by."""

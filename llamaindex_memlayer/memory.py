@@ -24,8 +24,9 @@ from llama_index.core.memory.types import BaseMemory
 
 from llamaindex_memlayer import live
 from llamaindex_memlayer.messages import Verbatim, create, from_core, put_after, put_before, to_core
+from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MessageTypeError
-from memlayer_core.memory import Chat, Memory
+from memlayer_core.memory import Memory
 from memlayer_core.records.context import Context
 from memlayer_core.records.message import Message
 from memlayer_core.records.scope import Scope
@@ -228,19 +229,19 @@ class MemlayerMemory(BaseMemory):
 
     def put(self, message: ChatMessage) -> None:
         """Store a message. It is durable when this returns; no model is asked."""
-        self._chat.add_messages([to_core(message)])
+        self._chat.add_messages([to_core(message)], verbatim=True)
 
     async def aput(self, message: ChatMessage) -> None:
         """Store a message. It is durable when this returns; no model is asked."""
-        await self._chat.aadd_messages([to_core(message)])
+        await self._chat.aadd_messages([to_core(message)], verbatim=True)
 
     def put_messages(self, messages: Sequence[ChatMessage]) -> None:
         """Store messages in one transaction: all of them, or none."""
-        self._chat.add_messages(_all_to_core(messages))
+        self._chat.add_messages(_all_to_core(messages), verbatim=True)
 
     async def aput_messages(self, messages: Sequence[ChatMessage]) -> None:
         """Store messages in one transaction: all of them, or none."""
-        await self._chat.aadd_messages(_all_to_core(messages))
+        await self._chat.aadd_messages(_all_to_core(messages), verbatim=True)
 
     def set(self, messages: Sequence[ChatMessage]) -> None:
         """Make the session exactly these messages. A common beginning stays, and is not indexed again."""

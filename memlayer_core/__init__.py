@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memlayer_core.chat import Chat as Chat
     from memlayer_core.errors import MemlayerError as MemlayerError
-    from memlayer_core.memory import Chat as Chat
     from memlayer_core.memory import Memory as Memory
     from memlayer_core.records.context import Context as Context
     from memlayer_core.records.context import Hit as Hit
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memlayer_core.settings import Settings as Settings
 
 _HOMES = {
-    "Chat": "memory",
+    "Chat": "chat",
     "Context": "records.context",
     "Hit": "records.context",
     "Hits": "records.context",

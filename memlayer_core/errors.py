@@ -6,8 +6,12 @@
     ├── InputError (ValueError)            the caller's arguments; nothing was written
     │   ├── InvalidScopeError              a tenant, user, agent or session id
     │   ├── InvalidMessageError            a message or a part of it
-    │   │   └── MessageTypeError (TypeError)   something that is no message at all
-    │   └── InvalidLimitError              a limit that no context can keep
+    │   │   ├── MessageTypeError (TypeError)   something that is no message at all
+    │   │   ├── UnknownMessageError            an id that the session does not have
+    │   │   └── MessageChangedError            a message is not what the caller saw last
+    │   ├── InvalidLimitError              a limit that no context can keep
+    │   └── InvalidStateError              a saved state or a session file
+    ├── ImportStoppedError (ValueError)    an export that cannot be read further; its beginning was imported
     ├── ConfigurationError                 settings, paths, URLs, names of models
     │   ├── MissingExtraError (ImportError)    an optional package is not installed
     │   ├── EmbedderMismatchError          the store was built with another embedder
@@ -31,19 +35,23 @@ __all__ = [
     "EmbedderError",
     "EmbedderMismatchError",
     "FlushTimeoutError",
+    "ImportStoppedError",
     "IndexCorruptError",
     "IndexUnavailableError",
     "InputError",
     "InvalidLimitError",
     "InvalidMessageError",
     "InvalidScopeError",
+    "InvalidStateError",
     "MemlayerError",
+    "MessageChangedError",
     "MessageTypeError",
     "MissingExtraError",
     "NewerSchemaError",
     "StoreClosedError",
     "StoreError",
     "StoreUnavailableError",
+    "UnknownMessageError",
 ]
 
 
@@ -79,8 +87,24 @@ class MessageTypeError(InvalidMessageError, TypeError):
     """Something was given as a message that is none, such as a bare `str`."""
 
 
+class UnknownMessageError(InvalidMessageError):
+    """The session has no message of that id."""
+
+
+class MessageChangedError(InvalidMessageError):
+    """A message was to be changed, and is not what the caller saw last: somebody else was faster."""
+
+
 class InvalidLimitError(InputError):
     """A limit (tokens, hits, seconds) that no answer can keep."""
+
+
+class InvalidStateError(InputError):
+    """A saved state or a session file cannot be read, or belongs to something else."""
+
+
+class ImportStoppedError(MemlayerError, ValueError):
+    """An export cannot be read further. What stands before was imported, and stays."""
 
 
 class ConfigurationError(MemlayerError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 import weakref
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,14 +33,17 @@ class Live:
         chroma_url: str | None,
         embedder: Any,
         tokenizer: Any,
+        truncate_with: Callable[[str, int], str] | None,
         settings: Settings,
         reembed: bool,
     ) -> None:
         from memlayer_core.models.embed import resolve_embedder  # noqa: PLC0415  (numpy, SQLAlchemy: a second)
         from memlayer_core.models.tokens import token_counter  # noqa: PLC0415
         from memlayer_core.ports import World  # noqa: PLC0415
+        from memlayer_core.rules.truncate import truncate_text  # noqa: PLC0415
         from memlayer_core.stores.database import open_database  # noqa: PLC0415
         from memlayer_core.stores.journal import SqlJournal  # noqa: PLC0415
+        from memlayer_core.stores.temporary import Temporaries  # noqa: PLC0415
 
         self.pid = os.getpid()
         self.directory = directory
@@ -73,6 +77,9 @@ class Live:
             health=Health(switchboard.tell),
             wake=self.worker.wake,
             suspect=self.worker.suspect,
+            move_mark=self.worker.move_mark,
+            temporaries=Temporaries(),
+            truncate_with=truncate_with or truncate_text,
             now=_now,
             new_id=_new_id,
         )

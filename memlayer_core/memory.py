@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from memlayer_core import show
+from memlayer_core.chat import Chat, text_of
 from memlayer_core.drive import Drive, both
-from memlayer_core.errors import ConfigurationError, InvalidMessageError, StoreClosedError
+from memlayer_core.errors import ConfigurationError, StoreClosedError
 from memlayer_core.events import Listener, Switchboard
 from memlayer_core.flows import index as index_flows
-from memlayer_core.flows.context import context as context_flow
 from memlayer_core.flows.recall import search as search_flow
-from memlayer_core.flows.remember import clear as clear_flow
-from memlayer_core.flows.remember import remember, rewrite
 from memlayer_core.live import Live
-from memlayer_core.records.context import Context, Hits
+from memlayer_core.records.context import Hits
 from memlayer_core.records.job import Backlog
-from memlayer_core.records.message import Block, Message, Receipt, Role, ToolCall
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Session
 from memlayer_core.settings import Settings
@@ -32,7 +27,7 @@ from memlayer_core.settings import Settings
 if TYPE_CHECKING:
     from memlayer_core.ports import Index, TokenCounter, World
 
-__all__ = ["Chat", "Memory", "Status"]
+__all__ = ["Memory", "Status"]
 
 _inherited: list[object] = []
 """What a forked child has from its parent: never used, and never closed either, for it is the parent's."""
@@ -81,6 +76,7 @@ class Memory:
         chroma_url: str | None = None,
         embedder: Any = "auto",
         tokenizer: Any = "auto",
+        truncate_with: Callable[[str, int], str] | None = None,
         settings: Settings | None = None,
         reembed: bool = False,
     ) -> Memory:
@@ -100,6 +96,8 @@ class Memory:
                 function, or any callable of a list of texts.
             tokenizer: `"auto"` (tiktoken where its tables are at hand, else an estimate), the name of a
                 model or an encoding, `"estimate"`, or any callable of a text.
+            truncate_with: Shortens a text to so many characters where `Settings.truncate_messages` is on:
+                your own summary or extraction of keywords. Without it, the text's beginning is kept.
             settings: Everything else; `Settings()` reads the MEMLAYER_ environment variables.
             reembed: If the store's vectors come from another embedder, drop them and embed everything
                 again in the background, instead of refusing.
@@ -123,6 +121,7 @@ class Memory:
             chroma_url=chroma_url,
             embedder=embedder,
             tokenizer=tokenizer,
+            truncate_with=truncate_with,
             settings=settings or Settings(),
             reembed=reembed,
         )
@@ -130,7 +129,12 @@ class Memory:
 
     @classmethod
     def in_memory(
-        cls, *, embedder: Any = "hashing", tokenizer: Any = "auto", settings: Settings | None = None
+        cls,
+        *,
+        embedder: Any = "hashing",
+        tokenizer: Any = "auto",
+        truncate_with: Callable[[str, int], str] | None = None,
+        settings: Settings | None = None,
     ) -> Memory:
         """Open a memory that is gone when it is closed, for tests and notebooks.
 
@@ -143,6 +147,7 @@ class Memory:
             chroma_url=None,
             embedder=embedder,
             tokenizer=tokenizer,
+            truncate_with=truncate_with,
             settings=settings or Settings(),
             reembed=False,
         )
@@ -202,7 +207,7 @@ class Memory:
             Hits, the best first.
         """
         reach = Scope(user_id, session_id, agent_id, tenant_id)
-        return await search_flow(self._world(), drive, reach, _text("query", query), k, token_limit)
+        return await search_flow(self._world(), drive, reach, text_of("query", query), k, token_limit)
 
     search, asearch = both(_search)
 
@@ -359,147 +364,5 @@ class Memory:
         self._live = self._opener(self._switchboard)
 
 
-class Chat:
-    """One conversation of a user. Made by `Memory.chat`; cheap, and holds no state of its own."""
-
-    def __init__(self, memory: Memory, scope: Scope) -> None:
-        assert scope.session_id is not None  # noqa: S101
-        self.memory = memory
-        self.scope = scope
-
-    @property
-    def session_id(self) -> str:
-        """The session's id."""
-        return self.scope.session_id or ""
-
-    @property
-    def user_id(self) -> str:
-        """The user's id."""
-        return self.scope.user_id
-
-    async def _add(
-        self,
-        drive: Drive,
-        role: Role,
-        content: str | Sequence[Block] = "",
-        *,
-        name: str | None = None,
-        id: str | None = None,  # noqa: A002  (the field's name in both frameworks)
-        created_at: datetime | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        tool_calls: Iterable[ToolCall] = (),
-        tool_call_id: str | None = None,
-    ) -> Receipt:
-        """Store one message. Durable when it returns; no model is asked.
-
-        Args:
-            role: `"system"`, `"user"`, `"assistant"` or `"tool"`.
-            content: Text, or content blocks.
-            name: The speaker's name.
-            id: Unique in this session; adding it again changes nothing, or replaces the message.
-            created_at: When it was said, the present if left out; without a time zone taken as UTC.
-            metadata: Your own JSON, never shown to a model.
-            tool_calls: What the model asks tools to do.
-            tool_call_id: Which call a tool message answers.
-
-        Raises:
-            InvalidMessageError: It cannot be stored; nothing was written.
-        """
-        message = Message(
-            role,
-            content if isinstance(content, str) else _blocks(content),
-            id=id,
-            name=name,
-            tool_calls=tuple(tool_calls),
-            tool_call_id=tool_call_id,
-            created_at=created_at,
-            metadata=metadata if metadata is not None else {},
-        )
-        return await remember(self.memory._world(), drive, self.scope, [message])  # noqa: SLF001
-
-    add, aadd = both(_add)
-
-    async def _add_messages(self, drive: Drive, messages: Iterable[Message]) -> Receipt:
-        """Store messages in one transaction: all of them, or none.
-
-        Raises:
-            MessageTypeError: Something in it is no message.
-            InvalidMessageError: One of them cannot be stored.
-        """
-        return await remember(self.memory._world(), drive, self.scope, messages)  # noqa: SLF001
-
-    add_messages, aadd_messages = both(_add_messages)
-
-    async def _set_messages(self, drive: Drive, messages: Iterable[Message]) -> Receipt:
-        """Make the session exactly these messages, in one transaction; a common beginning is left as it is."""
-        return await rewrite(self.memory._world(), drive, self.scope, messages)  # noqa: SLF001
-
-    set_messages, aset_messages = both(_set_messages)
-
-    async def _history(self, drive: Drive) -> list[Message]:
-        """Return everything that was said in this session, as it went in."""
-        journal = self.memory._world().journal  # noqa: SLF001
-        session = await drive.call(journal.session, self.scope)
-        if session is None:
-            return []
-        stored = await drive.call(journal.history, session, -1, None)
-        return [item.message for item in stored]
-
-    history, ahistory = both(_history)
-
-    async def _context(
-        self, drive: Drive, query: str | None = None, *, token_limit: int | None = None
-    ) -> Context:
-        """Return what a model should be told: the newest turns, and older ones that bear on the query.
-
-        Args:
-            query: What to recall for; the newest user message if left out. It is not stored.
-            token_limit: Tokens of the whole; `Settings.max_tokens` (8000) if left out. Only a newest turn
-                that is larger by itself goes over it, and `reasons` say so.
-        """
-        asked = None if query is None else _text("query", query)
-        return await context_flow(self.memory._world(), drive, self.scope, asked, token_limit)  # noqa: SLF001
-
-    context, acontext = both(_context)
-
-    async def _clear(self, drive: Drive) -> int:
-        """Delete this session's messages, and what they can be found by. Returns how many."""
-        return await clear_flow(self.memory._world(), drive, self.scope)  # noqa: SLF001
-
-    clear, aclear = both(_clear)
-
-    def __repr__(self) -> str:
-        return f"Chat(user_id={self.scope.user_id!r}, session_id={self.scope.session_id!r})"
-
-    def _repr_html_(self) -> str:
-        journal = self.memory._world().journal  # noqa: SLF001
-        session = journal.session(self.scope)
-        if session is None:
-            return show.table(["who", "what"], [], caption=f"{self!r}: nothing said yet")
-        last = journal.read(session, [entry.seq for entry in journal.tail(session, None, 10)])
-        return show.table(
-            ["when", "who", "what"],
-            [[f"{s.message.created_at:%Y-%m-%d %H:%M}", s.message.speaker, s.message.text] for s in last],
-            caption=f"{self!r}: {session.messages} message(s), {session.tokens} tokens; the last {len(last)}",
-        )
-
-
 def _hold(index: Index) -> bool:
     return index.held or index.acquire()
-
-
-def _blocks(content: object) -> tuple[Block, ...]:
-    if isinstance(content, bytes | Mapping) or not isinstance(content, Iterable):
-        raise InvalidMessageError(
-            f"`content` must be a string or a list of content blocks, got {type(content).__name__}",
-            hint='A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.',
-        )
-    return tuple(content)
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidMessageError(
-            f"`{name}` must be a string, got {type(value).__name__}", hint=f"Pass `{name}` as text."
-        )
-    return value

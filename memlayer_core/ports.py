@@ -15,7 +15,7 @@ from memlayer_core.records.session import Layout, Overview, Session
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
 from memlayer_core.settings import Settings
 
-__all__ = ["Draft", "Embedder", "Index", "Journal", "TokenCounter", "World"]
+__all__ = ["Draft", "Embedder", "Index", "Journal", "Temporaries", "TokenCounter", "World"]
 
 T = TypeVar("T")
 
@@ -52,10 +52,13 @@ class Journal(Protocol):
         """Run several reads on one snapshot: `work` gets a journal that only reads."""
         ...
 
-    def append(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
+    def append(
+        self, scope: Scope, drafts: Sequence[Draft], now: datetime, *, verbatim: bool = False
+    ) -> Receipt:
         """Store messages at the end of a session, each with the job that indexes it.
 
-        A draft whose id the session has already is compared: equal ones are left, others take the
+        A system message without an id of its own that says what the one in force says is left out, unless
+        all is to be stored `verbatim`. A draft whose id the session has already is compared: equal ones are left, others take the
         old one's place.
         """
         ...
@@ -72,20 +75,28 @@ class Journal(Protocol):
         """Return the sessions within reach, the last used first."""
         ...
 
-    def leading(self, session: Session) -> list[Entry]:
-        """Return the system messages at the beginning of a session."""
+    def inventory(self, tenant_id: str, user_id: str | None, after: int, limit: int) -> list[Session]:
+        """Return sessions of a tenant, or of one user, with numbers above `after`, in their order."""
         ...
 
-    def tail(self, session: Session, before: int | None, limit: int) -> list[Entry]:
-        """Return the last `limit` entries (before place `before`), newest first."""
+    def tail(self, session: Session, before: int | None, limit: int, first: int = 0) -> list[Entry]:
+        """Return the last `limit` entries (from place `first` on, before place `before`), newest first."""
+        ...
+
+    def mark(self, session: Session, size: int) -> int:
+        """Return where the window of that size begins; 0 where none is marked."""
+        ...
+
+    def move_mark(self, session: int, size: int, first: int) -> None:
+        """Note where the window of that size begins from now on; it only moves forward."""
         ...
 
     def read(self, session: Session, seqs: Sequence[int]) -> list[Stored]:
         """Return those messages of a session, in their order; ones that are gone are left out."""
         ...
 
-    def history(self, session: Session, after: int, limit: int | None) -> list[Stored]:
-        """Return a session's messages behind place `after` (-1: all of them), in their order."""
+    def history(self, session: Session, after: int, limit: int | None, offset: int = 0) -> list[Stored]:
+        """Return a session's messages behind place `after` (-1: all), without the first `offset` of them."""
         ...
 
     def clear(self, scope: Scope, now: datetime) -> int:
@@ -267,6 +278,26 @@ class Embedder(Protocol):
         ...
 
 
+class Temporaries(Protocol):
+    """Messages that are told to a model until it has answered, and kept by nobody."""
+
+    def add(self, message: Stored) -> None:
+        """Keep a message until a model has answered to it."""
+        ...
+
+    def show(self, scope: Scope) -> list[Stored]:
+        """Return a session's messages, and remember that they were shown: the next answer ends them."""
+        ...
+
+    def answered(self, scope: Scope) -> None:
+        """Let go of what was shown: the model's call has succeeded."""
+        ...
+
+    def clear(self, scope: Scope) -> int:
+        """Let go of all of a session. Returns how many there were."""
+        ...
+
+
 class TokenCounter(Protocol):
     """Counts tokens.
 
@@ -302,6 +333,9 @@ class World:
         health: Remembers what does not work at the moment, so that it is told once.
         wake: Tells the worker that there is work.
         suspect: Tells the worker that a shard of the index is damaged.
+        move_mark: Tells the worker where a session's window begins from now on, for limits of a size.
+        temporaries: Messages that are shown once.
+        truncate_with: Shortens a text to so many characters, where messages are truncated.
         now: The clock, in UTC.
         new_id: Makes ids for messages that have none.
     """
@@ -315,5 +349,8 @@ class World:
     health: Health
     wake: Callable[[], None]
     suspect: Callable[[int], None]
+    move_mark: Callable[[int, int, int], None]
+    temporaries: Temporaries
+    truncate_with: Callable[[str, int], str]
     now: Callable[[], datetime]
     new_id: Callable[[], str]

@@ -20,6 +20,21 @@ class Settings(BaseSettings):
 
     Attributes:
         max_tokens: Tokens of a context when a call names no limit.
+        max_messages: Messages of the session in a context, the system message not counted; None: as many as
+            there is room for. Where it is chosen without a number (`policy="max_messages"`), 10.
+        max_rounds: Rounds in a context: a user's message and everything up to the next one; None: as many
+            as there is room for. Where it is chosen without a number (`policy="max_rounds"`), 10.
+        compact_to: When a context has grown over its limit, its oldest turns are left out until at most this
+            part of the limit is taken. The next ones then have room, and the prompt's beginning stays the
+            same for a while, which providers' caches reward.
+        truncate_messages: Show at most `truncate_characters` of each message but the newest question. What
+            is stored stays whole.
+        truncate_characters: See `truncate_messages`; 1000 is the common default where it is on.
+        offload: Before turns are left out, show previews of large old messages and tool runs; their ids
+            load them again. Off: turns are left out at once.
+        offload_characters: Characters of a large message: 5 x 1024, as in AgentScope.
+        preview_characters: Characters that a preview shows.
+        last_keep: Newest messages that are made smaller only when nothing older helps.
         recall_tokens: Tokens of a context that recalled turns may take; never more than a quarter
             of the limit.
         recall_candidates: How many hits each source of recall is asked for.
@@ -47,6 +62,15 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MEMLAYER_", frozen=True, extra="forbid")
 
     max_tokens: int = Field(default=8000, ge=1)
+    max_messages: int | None = Field(default=None, ge=1)
+    max_rounds: int | None = Field(default=None, ge=1)
+    compact_to: float = Field(default=0.8, gt=0, le=1)
+    truncate_messages: bool = False
+    truncate_characters: int = Field(default=1000, ge=1)
+    offload: bool = True
+    offload_characters: int = Field(default=5 * 1024, ge=1)
+    preview_characters: int = Field(default=200, ge=0)
+    last_keep: int = Field(default=50, ge=0)
     recall_tokens: int = Field(default=600, ge=0)
     recall_candidates: int = Field(default=50, ge=1)
     recall_placement: Literal["user", "system"] = "user"

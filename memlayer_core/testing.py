@@ -247,12 +247,33 @@ class JournalConformance:
         read = journal.read(session, [entry.seq for entry in second])
         assert [item.message.text for item in read] == ["2", "3", "4", "5"]
 
-    def test_only_system_messages_at_the_beginning_lead(self, journal: Journal) -> None:
-        many = [draft("system", f"rule {n}") for n in range(20)]
-        journal.append(self.LOUIS, [*many, draft("user", "hi"), draft("system", "late")], NOON)
+    def test_the_newest_system_message_is_the_one_in_force(self, journal: Journal) -> None:
+        journal.append(self.LOUIS, [draft("system", "be brief"), draft("user", "hi")], NOON)
+        again = journal.append(self.LOUIS, [draft("system", "be brief")], NOON)
+        assert (again.stored, again.unchanged) == (0, 1)
+        journal.append(self.LOUIS, [draft("system", "be long")], NOON)
+        assert self.in_force(journal) == "be long"
+        journal.rewrite(self.LOUIS, drafts("hi"), NOON)
+        assert self.in_force(journal) is None
+
+    def in_force(self, journal: Journal) -> str | None:
         session = journal.session(self.LOUIS)
         assert session is not None
-        assert len(journal.leading(session)) == 20
+        if session.instructions is None:
+            return None
+        return journal.read(session, [session.instructions & 0xFFFF_FFFF])[0].message.text
+
+    def test_a_mark_moves_forward_only_and_goes_with_its_message(self, journal: Journal) -> None:
+        journal.append(self.LOUIS, drafts("a", "b", "c"), NOON)
+        session = journal.session(self.LOUIS)
+        assert session is not None
+        for first in (2, 1):
+            journal.move_mark(session.number, 30, first)
+        assert (journal.mark(session, 30), journal.mark(session, 31)) == (2, 0)
+        journal.rewrite(self.LOUIS, drafts("a"), NOON)
+        assert journal.mark(session, 30) == 0
+        journal.move_mark(session.number, 30, 2)
+        assert journal.mark(session, 30) == 0
 
     def test_rewriting_keeps_a_common_beginning(self, journal: Journal) -> None:
         journal.append(self.LOUIS, drafts("a", "b", "c"), NOON)

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from memlayer_core.chat import Chat
 from memlayer_core.errors import MemlayerError
-from memlayer_core.memory import Chat
 from memlayer_core.records.context import Context
 
 __all__ = ["ModelFailedError", "Player", "Received", "Stage", "Turn", "stopwatch"]

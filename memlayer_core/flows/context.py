@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from memlayer_core.drive import Drive
+from memlayer_core.flows.present import Present, present
 from memlayer_core.flows.recall import Answers, ask, best
 from memlayer_core.ports import Journal, World
-from memlayer_core.records.context import Context, Piece, PieceKind, Reason
-from memlayer_core.records.message import Entry, Stored
+from memlayer_core.records.context import Context, Piece, Reason
+from memlayer_core.records.message import Stored
+from memlayer_core.records.policy import Limits
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Overview, Session
 from memlayer_core.rules.budget import MARGIN, most_that_fit, pack, recall_share
-from memlayer_core.rules.check import at_least_one
+from memlayer_core.rules.policy import Policies, limits
 from memlayer_core.rules.render import block, line
-from memlayer_core.rules.window import Window, enough, first_page, window
+from memlayer_core.rules.window import size_of
 
 __all__ = ["context"]
 
-_NOTHING = Window((), (), 0, ())
-_KEPT = (Reason("leading_system", "the session's own instructions are always shown"),)
 _FEW = 8  # the user nearly always spoke within the last so many messages
-_RECENT = (Reason("recent", "one of the newest whole turns"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,136 +29,117 @@ class _Known:
 
     session: Session | None
     overview: Overview
+    marked: int
     asked: str
 
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The part of the present session that is shown."""
-
-    window: Window
-    leading: tuple[Stored, ...]
-    shown: tuple[Stored, ...]
+    @property
+    def first(self) -> int:
+        """Where the window begins: behind what was ended, and behind what was left out before."""
+        return max(self.marked, self.session.begins) if self.session is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Recalled:
     """What is shown of older talk."""
 
-    text: str
-    tokens: int
-    pieces: tuple[Piece, ...]
-    notes: tuple[Reason, ...]
+    text: str = ""
+    tokens: int = 0
+    pieces: tuple[Piece, ...] = ()
+    notes: tuple[Reason, ...] = ()
 
 
 async def context(
-    world: World, drive: Drive, scope: Scope, query: str | None, token_limit: int | None
+    world: World,
+    drive: Drive,
+    scope: Scope,
+    query: str | None,
+    token_limit: int | None,
+    policies: Policies | None,
 ) -> Context:
     """Put together the newest turns and, from before them, what bears on the query."""
-    limit = world.settings.max_tokens if token_limit is None else token_limit
-    at_least_one("token_limit", limit)
-    share = recall_share(limit, world.settings.recall_tokens)
-    known = await drive.call(world.journal.at_once, lambda journal: _begin(journal, scope, query))
+    settings = world.settings
+    default = Limits(settings.max_tokens, settings.max_messages, settings.max_rounds)
+    allowed = limits(default, policies, token_limit)
+    size = size_of(allowed.tokens)
+    share = recall_share(allowed.tokens, settings.recall_tokens)
+    known = await drive.call(world.journal.at_once, lambda journal: _begin(journal, scope, query, size))
+    waiting = world.temporaries.show(scope)
+    asks = bool(share and known.asked and _more_is_known(known, allowed))
+    reserved = share if asks else 0
 
-    def look(journal: Journal) -> _Seen:
-        return _look(world, journal, known.session, limit, share)
+    def look(journal: Journal) -> Present:
+        return present(world, journal, known.session, waiting, allowed, reserved, known.first)
 
-    recalled = _Recalled("", 0, (), ())
-    if share and known.asked and _more_is_known(known, limit - share):
+    recalled = _Recalled()
+    if asks:
         reach = scope.reach()
         answers = await ask(
             world, drive, reach, known.asked, known.overview, most_that_fit(share), beside=look
         )
         seen = answers.beside
-        recalled = await drive.call(_recall, world, reach, answers, min(share, limit - seen.window.tokens))
+        recalled = await drive.call(_recall, world, reach, answers, min(share, allowed.tokens - seen.tokens))
     else:
         seen = await drive.call(world.journal.at_once, look)
+    if seen.moved_to is not None and known.session is not None:
+        world.move_mark(known.session.number, size, seen.moved_to)
     return Context(
-        system=tuple(stored.message for stored in seen.leading),
+        system=tuple(part.message for part in seen.system),
         summary=None,
-        window=tuple(stored.message for stored in seen.shown),
+        window=tuple(part.message for part in seen.window),
+        temporary=tuple(part.message for part in seen.temporary),
         recall=recalled.text,
-        placement=world.settings.recall_placement,
+        placement=settings.recall_placement,
         pieces=(
-            *_pieces("system", seen.leading, seen.window.leading, _KEPT),
+            *(part.piece("system") for part in seen.system),
             *recalled.pieces,
-            *_pieces("window", seen.shown, seen.window.shown, _RECENT),
+            *(part.piece("window") for part in seen.window),
+            *(part.piece("temporary") for part in seen.temporary),
         ),
-        tokens=seen.window.tokens + recalled.tokens,
-        token_limit=limit,
-        reasons=(*seen.window.reasons, *recalled.notes),
+        tokens=seen.tokens + recalled.tokens,
+        token_limit=allowed.tokens,
+        reasons=(*seen.reasons, *recalled.notes),
     )
 
 
-def _begin(journal: Journal, scope: Scope, query: str | None) -> _Known:
+def _begin(journal: Journal, scope: Scope, query: str | None, size: int) -> _Known:
     """Read what there is, and the newest question unless the caller names one."""
     session = journal.session(scope)
-    asked = query if query is not None else _newest_question(journal, session) if session else ""
-    return _Known(session, journal.overview(scope.reach()), asked)
+    asked, marked = query or "", 0
+    if session is not None:
+        asked = _newest_question(journal, session) if query is None else query
+        marked = journal.mark(session, size)
+    return _Known(session, journal.overview(scope.reach()), marked, asked)
 
 
 def _newest_question(journal: Journal, session: Session) -> str:
     """Return what the user said last, however many tools ran since."""
     before, page = None, _FEW
     while True:
-        entries = journal.tail(session, before, page)
+        entries = journal.tail(session, before, page, session.begins)
         for entry in entries:
-            if entry.role == "user":
+            if entry.role == "user" and not entry.hidden:
                 return next((stored.message.text for stored in journal.read(session, [entry.seq])), "")
         if len(entries) < page:
             return ""
         before, page = entries[-1].seq, 2 * page
 
 
-def _look(world: World, journal: Journal, session: Session | None, limit: int, reserved: int) -> _Seen:
-    """Read as much of the session's end as fits, never more than a page beyond it."""
-    if session is None or not session.messages:
-        return _Seen(_NOTHING, (), ())
-    leading = _recounted(world, journal, session, journal.leading(session))
-    first = leading[-1].seq + 1 if leading else 0
-    page = first_page(session.messages, session.tokens, limit)
-    newest: list[Entry] = []
-    while True:
-        before = newest[-1].seq if newest else None
-        entries = journal.tail(session, before, page)
-        newest.extend(_recounted(world, journal, session, [entry for entry in entries if entry.seq >= first]))
-        if len(entries) < page or entries[-1].seq <= first or enough(newest, limit):
-            break
-        page *= 2
-    chosen = window(leading, newest, limit, reserved=reserved)
-    messages = journal.read(session, [entry.seq for entry in (*chosen.leading, *chosen.shown)])
-    kept = {entry.seq for entry in chosen.leading}
-    return _Seen(
-        chosen,
-        tuple(stored for stored in messages if stored.seq in kept),
-        tuple(stored for stored in messages if stored.seq not in kept),
-    )
-
-
-def _recounted(world: World, journal: Journal, session: Session, entries: Sequence[Entry]) -> list[Entry]:
-    """Count again what another counter counted when it was stored."""
-    stale = [entry.seq for entry in entries if entry.counter != world.tokens.name]
-    if not stale:
-        return list(entries)
-    counts = {stored.seq: world.tokens.message(stored.message) for stored in journal.read(session, stale)}
-    return [replace(entry, tokens=counts.get(entry.seq, entry.tokens)) for entry in entries]
-
-
-def _more_is_known(known: _Known, room: int) -> bool:
+def _more_is_known(known: _Known, allowed: Limits) -> bool:
     """Tell whether the user may have said anything that the window does not show."""
-    here = known.session.messages if known.session is not None else 0
-    spent = known.session.tokens if known.session is not None else 0
+    session = known.session
+    if session is None or not session.messages:
+        return known.overview.sessions > 0
+    if known.overview.sessions > 1 or known.first or (allowed.messages, allowed.rounds) != (None, None):
+        return True
     # Half, because another counter may have counted what was stored.
-    return known.overview.sessions > (1 if here else 0) or spent > room // 2
+    return session.tokens > allowed.tokens // 2
 
 
-def _recall(world: World, reach: Scope, answers: Answers[_Seen], room: int) -> _Recalled:
+def _recall(world: World, reach: Scope, answers: Answers[Present], room: int) -> _Recalled:
     """Take what fits, the best first, and write it down in the order of time."""
-    seen = answers.beside
-    shown = {stored.key for stored in (*seen.leading, *seen.shown)}
-    found = best(world, reach, answers, most_that_fit(room), shown) if room > 0 else []
+    found = best(world, reach, answers, most_that_fit(room), answers.beside.keys) if room > 0 else []
     if not found:
-        return _Recalled("", 0, (), answers.notes)
+        return _Recalled(notes=answers.notes)
     expected = (stored.tokens + MARGIN for stored, _ in found)
     chosen = [found[place] for place in pack(expected, room - world.tokens.text(block([""])))]
     while True:
@@ -172,7 +151,15 @@ def _recall(world: World, reach: Scope, answers: Answers[_Seen], room: int) -> _
             break
         chosen.pop()  # its date and name cost more than expected, or another counter counted it
     pieces = tuple(
-        _piece("recall", stored, world.tokens.text(said), ranked.reasons)
+        Piece(
+            "recall",
+            stored.message.text,
+            world.tokens.text(said),
+            (stored.message.id or "",),
+            stored.message.created_at,
+            stored.message.speaker,
+            ranked.reasons,
+        )
         for said, (stored, ranked) in zip(lines, in_time, strict=True)
     )
     return _Recalled(text, tokens, pieces, answers.notes)
@@ -181,17 +168,3 @@ def _recall(world: World, reach: Scope, answers: Answers[_Seen], room: int) -> _
 def _when(stored: Stored) -> tuple[float, int]:
     moment = stored.message.created_at
     return (moment.timestamp() if moment else 0.0, stored.key)
-
-
-def _pieces(
-    kind: PieceKind, messages: Sequence[Stored], entries: Sequence[Entry], reasons: tuple[Reason, ...]
-) -> list[Piece]:
-    costs = {entry.seq: entry.tokens for entry in entries}
-    return [_piece(kind, stored, costs.get(stored.seq, stored.tokens), reasons) for stored in messages]
-
-
-def _piece(kind: PieceKind, stored: Stored, tokens: int, reasons: tuple[Reason, ...]) -> Piece:
-    message = stored.message
-    return Piece(
-        kind, message.text, tokens, (message.id or "",), message.created_at, message.speaker, reasons
-    )

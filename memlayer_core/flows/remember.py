@@ -7,52 +7,76 @@ from dataclasses import replace
 from memlayer_core.drive import Drive
 from memlayer_core.events import Stored as StoredEvent
 from memlayer_core.ports import Draft, World
-from memlayer_core.records.message import Message, Receipt
+from memlayer_core.records.message import Message, Receipt, Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.rules.check import checked_all, digest
 from memlayer_core.rules.terms import terms
 
-__all__ = ["clear", "remember", "rewrite"]
+__all__ = ["add_temporary", "announce", "clear", "draft_of", "drafts_of", "remember", "rewrite"]
 
 
-async def remember(world: World, drive: Drive, scope: Scope, messages: object) -> Receipt:
-    """Check messages, store them at the end of a session, and let the worker know."""
-    receipt = await drive.call(_append, world, scope, messages)
-    _told(world, scope, receipt)
+async def remember(
+    world: World, drive: Drive, scope: Scope, messages: object, *, verbatim: bool = False
+) -> Receipt:
+    """Check messages, store them at the end of a session, and let the worker know.
+
+    Args:
+        world: Everything.
+        drive: How to get things done.
+        scope: Which session.
+        messages: What was said.
+        verbatim: Store a system message even where it says what the one in force says.
+    """
+    receipt = await drive.call(_append, world, scope, messages, verbatim)
+    announce(world, scope, receipt)
     return receipt
 
 
 async def rewrite(world: World, drive: Drive, scope: Scope, messages: object) -> Receipt:
     """Check messages, make them the whole session, and let the worker know."""
     receipt = await drive.call(_rewrite, world, scope, messages)
-    _told(world, scope, receipt)
+    announce(world, scope, receipt)
     return receipt
+
+
+async def add_temporary(world: World, drive: Drive, scope: Scope, message: Message) -> None:
+    """Check a message, and show it to the model until it has answered; it is never stored."""
+    draft = (await drive.call(drafts_of, world, [message]))[0]
+    world.temporaries.add(Stored(0, scope, draft.message, draft.tokens, draft.counter))
 
 
 async def clear(world: World, drive: Drive, scope: Scope) -> int:
     """Delete a session's messages."""
+    world.temporaries.clear(scope)
     gone = await drive.call(world.journal.clear, scope, world.now())
     if gone:
         world.wake()
     return gone
 
 
-def _append(world: World, scope: Scope, messages: object) -> Receipt:
-    drafts = _drafts(world, messages)
-    return world.journal.append(scope, drafts, world.now()) if drafts else Receipt((), stored=0)
+def _append(world: World, scope: Scope, messages: object, verbatim: bool) -> Receipt:
+    drafts = drafts_of(world, messages)
+    if not drafts:
+        return Receipt((), stored=0)
+    receipt = world.journal.append(scope, drafts, world.now(), verbatim=verbatim)
+    if any(draft.message.role == "assistant" for draft in drafts):
+        world.temporaries.answered(scope)
+    return receipt
 
 
 def _rewrite(world: World, scope: Scope, messages: object) -> Receipt:
-    return world.journal.rewrite(scope, _drafts(world, messages), world.now())
+    return world.journal.rewrite(scope, drafts_of(world, messages), world.now())
 
 
-def _drafts(world: World, messages: object) -> list[Draft]:
+def drafts_of(world: World, messages: object) -> list[Draft]:
     """Check and count every message before the first one is written."""
-    return [_draft(world, message) for message in checked_all(messages)]
+    return [draft_of(world, message) for message in checked_all(messages)]
 
 
-def _draft(world: World, message: Message) -> Draft:
-    searched = "" if message.role == "system" else message.text[: world.settings.indexed_characters].strip()
+def draft_of(world: World, message: Message) -> Draft:
+    """Count a message that was checked, and make it ready to be written."""
+    told = message.model_visible and message.role != "system"
+    searched = message.text[: world.settings.indexed_characters].strip() if told else ""
     return Draft(
         message=replace(
             message, id=message.id or world.new_id(), created_at=message.created_at or world.now()
@@ -60,14 +84,15 @@ def _draft(world: World, message: Message) -> Draft:
         given_id=message.id is not None,
         given_time=message.created_at is not None,
         digest=digest(message, bytes_limit=world.settings.message_bytes_limit),
-        tokens=world.tokens.message(message),
+        tokens=world.tokens.message(message) if message.model_visible else 0,
         counter=world.tokens.name,
         searched=searched,
         terms=terms(f"{message.name or ''} {searched}") if searched else (),
     )
 
 
-def _told(world: World, scope: Scope, receipt: Receipt) -> None:
+def announce(world: World, scope: Scope, receipt: Receipt) -> None:
+    """Tell what was stored, and let the worker know."""
     if receipt.stored or receipt.replaced:
         world.tell(
             StoredEvent(

@@ -13,7 +13,7 @@ from memlayer_core.records.message import Message
 __all__ = ["Context", "Hit", "Hits", "Piece", "PieceKind", "Reason"]
 
 T = TypeVar("T")
-PieceKind = Literal["system", "summary", "recall", "window"]
+PieceKind = Literal["system", "summary", "recall", "window", "temporary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Piece:
     """One part of a context.
 
     Attributes:
-        kind: `"system"`, `"summary"`, `"recall"` or `"window"`.
+        kind: `"system"`, `"summary"`, `"recall"`, `"window"` or `"temporary"`.
         text: What is shown.
         tokens: What it costs.
         message_ids: The messages it comes from.
@@ -110,9 +110,10 @@ class Context:
     """What a model is told for one call.
 
     Attributes:
-        system: Leading system messages, as they were stored.
+        system: The newest system message, as it was stored.
         summary: What turns before the window said, in short; None while there is no summary.
-        window: The newest turns, as they were stored.
+        window: The newest turns, as they were stored unless `reasons` say that they were made smaller.
+        temporary: What is shown until a model has answered, and is not in the history.
         recall: Older turns that bear on the query, rendered as one block of text; empty if there are none.
         placement: `"user"`: the recall stands in front of the newest user message of the window, inside
             it. `"system"`: it is appended to the last leading system message.
@@ -125,6 +126,7 @@ class Context:
     system: tuple[Message, ...]
     summary: Message | None
     window: tuple[Message, ...]
+    temporary: tuple[Message, ...]
     recall: str
     placement: Literal["user", "system"]
     pieces: tuple[Piece, ...]
@@ -175,6 +177,7 @@ class Context:
         for at, message in enumerate(self.window):
             made = convert(message)
             composed.append(put_before(made, beside) if beside and at == asked else made)
+        composed.extend(convert(message) for message in self.temporary)
         return composed
 
     def _repr_html_(self) -> str:

@@ -62,6 +62,7 @@ class Message:
         created_at: When it was said; without a time zone it is taken as UTC. The journal puts the
             present where it is missing.
         metadata: Your own JSON, never shown to a model.
+        model_visible: False for what only people see: it is in the history, and no model is ever told.
         raw: The framework's own dump.
     """
 
@@ -74,6 +75,7 @@ class Message:
     tool_call_id: str | None = None
     created_at: datetime | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    model_visible: bool = True
     raw: Raw | None = None
 
     @property
@@ -101,6 +103,8 @@ class Entry:
         calls: Ids of the tool calls that it makes.
         answers: Id of the tool call that it answers.
         counter: Name of the token counter that `tokens` comes from.
+        characters: Length of its text.
+        hidden: Whether no model is told of it.
     """
 
     seq: int
@@ -109,6 +113,8 @@ class Entry:
     calls: tuple[str, ...] = ()
     answers: str | None = None
     counter: str = ""
+    characters: int = 0
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)

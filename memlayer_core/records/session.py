@@ -7,7 +7,19 @@ from datetime import datetime
 
 from memlayer_core.records.scope import Scope
 
-__all__ = ["Layout", "Overview", "Session"]
+__all__ = ["Layout", "Overview", "Session", "Synced", "beginning"]
+
+_LABEL = 60  # characters of a label that nobody wrote
+
+
+def beginning(text: str, limit: int = _LABEL) -> str:
+    """Return a text's first words in one line: as many as `limit` characters hold, cut between words."""
+    line = " ".join(text.split())
+    if len(line) <= limit:
+        return line
+    head = line[: limit - 1]
+    whole = head if line[limit - 1] == " " else head.rpartition(" ")[0]
+    return (whole if 2 * len(whole) > limit else head).rstrip() + "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +33,11 @@ class Session:
         tokens: What they cost together, each as counted when it was written.
         created_at: When its first message was written.
         updated_at: When it was last written to.
+        title: What it is called; None until somebody says.
+        instructions: Key of the newest system message, the only one that a model is told; None without one.
+        begins: The place where working memory begins: what lies before was ended, and stays in the history.
+        ended: Whether it has been ended, and nothing was said since.
+        opening: How the first thing that a user said begins; None where it was not asked for.
     """
 
     scope: Scope
@@ -29,6 +46,35 @@ class Session:
     tokens: int
     created_at: datetime
     updated_at: datetime
+    title: str | None = None
+    instructions: int | None = None
+    begins: int = 0
+    ended: bool = False
+    opening: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What to call it in a list: its title, the beginning of what the user said first, or its id."""
+        return self.title or beginning(self.opening or "") or (self.scope.session_id or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What became of a list of messages that a framework sent, after the commit.
+
+    Attributes:
+        ids: The id of each message given, in their order; the stored one's where it was known.
+        stored: How many are new.
+        unchanged: How many the session had already.
+        superseded: How many messages of the session made room for others.
+        fork: Id of the session that keeps those; None where nothing was superseded.
+    """
+
+    ids: tuple[str, ...]
+    stored: int
+    unchanged: int = 0
+    superseded: int = 0
+    fork: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,11 @@ def checked(message: object) -> Message:
             hint="Pass a dict of JSON values.",
         )
     _check_json("metadata", message.metadata)
+    if not isinstance(message.model_visible, bool):
+        raise InvalidMessageError(
+            f"`model_visible` must be True or False, got {message.model_visible!r}",
+            hint="False keeps a message in the history and from every model.",
+        )
     return replace(message, created_at=_in_utc(message.created_at))
 
 
@@ -114,6 +119,8 @@ def _encoded(message: Message) -> str:
         fields["tool_call_id"] = message.tool_call_id
     if message.metadata:
         fields["metadata"] = dict(message.metadata)
+    if not message.model_visible:
+        fields["model_visible"] = False
     if message.raw is not None:
         fields["raw"] = [message.raw.framework, dict(message.raw.dump)]  # its version changes nothing said
     try:

@@ -1,15 +1,44 @@
-"""Decides which turns of the present conversation a model is shown."""
+"""Decides which turns of the present conversation a model is shown, and what is made smaller for them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Literal
 
 from memlayer_core.records.context import Reason
 from memlayer_core.records.message import Entry
+from memlayer_core.records.policy import Limits
 from memlayer_core.rules.turns import Turn, presentable, turns
 
-__all__ = ["Window", "enough", "first_page", "window"]
+__all__ = ["PREVIEW_TOKENS", "Shape", "Shrink", "Window", "enough", "first_page", "size_of", "window"]
+
+PREVIEW_TOKENS = 160
+"""What a preview with the words around it may cost; a preview that costs more is shortened."""
+
+Shrink = Literal["offload", "compress"]
+"""`"offload"`: a preview stands for it. `"compress"`: it keeps a part of its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """When and how messages are made smaller, before a turn is left out.
+
+    Attributes:
+        large: Characters beyond which a message is offloaded.
+        last_keep: Newest messages that are made smaller only when nothing older helps.
+        run: So many tool messages in a row are a tool run.
+        run_tokens: Tokens that a tool run must cost to be worth compressing.
+        round_to: The part of its length that a message of the current round keeps.
+    """
+
+    large: int = 5 * 1024
+    last_keep: int = 50
+    run: int = 6
+    run_tokens: int = 5000
+    round_to: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,74 +46,221 @@ class Window:
     """The part of a session that is shown.
 
     Attributes:
-        leading: System messages at the session's beginning; always shown.
         shown: Whole turns up to the newest message, in order.
-        tokens: What both cost together.
-        reasons: What was left out, and why.
+        shrunk: Which of them are made smaller, by their places, and how.
+        merged: Whether neighbours of one speaker are shown as one message.
+        tokens: What they cost at the most, made smaller as `shrunk` says.
+        moved: Whether turns were left out to keep the limit of tokens: the window then begins anew, with
+            room to grow.
+        reasons: What was left out or made smaller, and why.
     """
 
-    leading: tuple[Entry, ...]
-    shown: tuple[Entry, ...]
-    tokens: int
-    reasons: tuple[Reason, ...]
+    shown: tuple[Entry, ...] = ()
+    shrunk: Mapping[int, Shrink] = field(default_factory=dict)
+    merged: bool = False
+    tokens: int = 0
+    moved: bool = False
+    reasons: tuple[Reason, ...] = ()
 
 
-def enough(newest_first: Sequence[Entry], limit: int) -> bool:
+def window(
+    entries: Sequence[Entry],
+    limits: Limits,
+    *,
+    spent: int = 0,
+    reserved: int = 0,
+    compact_to: float = 0.8,
+    shape: Shape | None = None,
+) -> Window:
+    """Choose the newest whole turns that keep the limits.
+
+    While everything fits, everything is shown. When it does not, it is made smaller step by step, and the
+    first step that is enough is the last: neighbours of one speaker are merged; old tool runs are
+    compressed; large messages are offloaded, old ones first; the oldest turns are left out until at most
+    `compact_to` of the room is taken; large messages of the newest turn are offloaded; that turn is
+    compressed. The newest turn that a user speaks in is never left out, its question never made smaller: a
+    model without the question can answer nothing.
+
+    Args:
+        entries: The session's last messages in their order, without system messages and hidden ones.
+        limits: What is to be kept.
+        spent: Tokens of what is shown in any case.
+        reserved: Tokens that older turns may not take; the newest turn may.
+        compact_to: How much of the room may be taken once turns had to be left out.
+        shape: How messages are made smaller; None: they are not.
+    """
+    room, hard = limits.tokens - spent - reserved, limits.tokens - spent
+    recent, reasons = _recent(turns(entries), limits)
+    draft = _Draft(recent, shape)
+    draft.make_older_smaller(room)
+    dropped = draft.beyond(math.floor(room * compact_to)) if draft.tokens > room else 0
+    if dropped:
+        said = f"the oldest {dropped} turn(s) left out, down to {compact_to:.0%} of the room"
+        reasons.append(Reason("compacted", said))
+        draft = _Draft(recent[dropped:], shape)  # what stays is shown as next time, when it is all there is
+        draft.make_older_smaller(room)
+    draft.make_current_smaller(hard)
+    return draft.finished(hard, reasons, moved=dropped > 0)
+
+
+class _Draft:
+    """A window in the making."""
+
+    def __init__(self, groups: Sequence[Turn], shape: Shape | None) -> None:
+        self._shape = shape
+        self._costs = {entry.seq: entry.tokens for turn in groups for entry in turn.entries}
+        self._groups = groups
+        self._current = max((at for at, turn in enumerate(groups) if turn.asked), default=0)
+        self._shrunk: dict[int, Shrink] = {}
+        self._merged = False
+        self._reasons: list[Reason] = []
+
+    @property
+    def tokens(self) -> int:
+        return sum(self._costs.values())
+
+    def make_older_smaller(self, room: int) -> None:
+        """Make smaller what lies before the newest turn, as far as it has to be."""
+        shape = self._shape
+        if shape is None or self.tokens <= room:
+            return
+        older = [entry for turn in self._groups[: self._current] for entry in turn.entries]
+        newer = sum(len(turn.entries) for turn in self._groups[self._current :])
+        old = older[: max(0, len(older) + newer - shape.last_keep)]
+        pairs = sum(one.role == other.role != "tool" and not one.calls for one, other in pairwise(older))
+        if pairs:
+            self._merged = True
+            self._say("merged", f"{pairs} message(s) shown as one with what the same speaker said before")
+        runs = [
+            entry
+            for among_tools, run in groupby(old, key=lambda entry: bool(entry.calls) or entry.role == "tool")
+            for entry in _worth(list(run), among_tools, shape)
+        ]
+        steps: tuple[tuple[str, str, Sequence[Entry]], ...] = (
+            ("tool_runs_compressed", "tool message(s) of old tool runs compressed", runs),
+            ("offloaded", "large old message(s) offloaded", _large(old, shape)),
+            ("offloaded", "large message(s) offloaded", _large(older, shape)),
+        )
+        for code, said, candidates in steps:
+            self._shrink(candidates, "offload", lambda _: PREVIEW_TOKENS, code, said)
+            if self.tokens <= room:
+                return
+
+    def beyond(self, target: int) -> int:
+        """Return how many of the oldest turns are too many; the newest that a user speaks in is not."""
+        total = self.tokens
+        for first, turn in enumerate(self._groups[: self._current]):
+            if total <= target:
+                return first
+            total -= sum(self._costs[entry.seq] for entry in turn.entries)
+        return self._current
+
+    def make_current_smaller(self, hard: int) -> None:
+        """Make smaller what the newest turn holds beside the question, as far as it has to be."""
+        shape = self._shape
+        if shape is None or self.tokens <= hard:
+            return
+        said = [entry for turn in self._groups for entry in turn.entries if entry.role != "user"]
+        self._shrink(
+            _large(said, shape),
+            "offload",
+            lambda _: PREVIEW_TOKENS,
+            "current_round_offloaded",
+            "large message(s) of the current round offloaded",
+        )
+        if self.tokens > hard:
+            self._shrink(
+                said,
+                "compress",
+                lambda entry: max(PREVIEW_TOKENS, math.ceil(entry.tokens * shape.round_to)),
+                "current_round_compressed",
+                f"message(s) of the current round compressed to {shape.round_to:.0%}",
+            )
+
+    def finished(self, hard: int, reasons: Sequence[Reason], *, moved: bool) -> Window:
+        """Return the window, without what a provider would refuse."""
+        shown, left = presentable([entry for turn in self._groups for entry in turn.entries])
+        if left:
+            self._say(
+                "incomplete_tools",
+                f"{len(left)} message(s) left out: a tool call without its result, or the reverse",
+            )
+        tokens = sum(self._costs[entry.seq] for entry in shown)
+        if tokens > hard:
+            self._say(
+                "newest_turn_over_limit",
+                f"the newest turn alone needs {tokens} of {hard} tokens and is never dropped",
+            )
+        here = {entry.seq for entry in shown}
+        shrunk = {seq: how for seq, how in self._shrunk.items() if seq in here}
+        return Window(shown, shrunk, self._merged, tokens, moved, (*reasons, *self._reasons))
+
+    def _shrink(
+        self, entries: Sequence[Entry], how: Shrink, cost: Callable[[Entry], int], code: str, said: str
+    ) -> None:
+        fewer = [entry for entry in entries if entry.seq not in self._shrunk and entry.tokens > cost(entry)]
+        for entry in fewer:
+            self._shrunk[entry.seq] = how
+            self._costs[entry.seq] = cost(entry)
+        if fewer:
+            self._say(code, f"{len(fewer)} {said}")
+
+    def _say(self, code: str, text: str) -> None:
+        self._reasons.append(Reason(code, text))
+
+
+def _recent(groups: Sequence[Turn], limits: Limits) -> tuple[Sequence[Turn], list[Reason]]:
+    """Return the turns that the numbers of rounds and messages allow, the newest one in any case."""
+    first = current = max((at for at, turn in enumerate(groups) if turn.asked), default=0)
+    count = sum(len(turn.entries) for turn in groups[first:])
+    while first > 0:
+        count += len(groups[first - 1].entries)
+        if limits.messages is not None and count > limits.messages:
+            break
+        if limits.rounds is not None and (current - first + 2 > limits.rounds):
+            break
+        first -= 1
+    reasons: list[Reason] = []
+    if first:
+        kept = [f"{limits.messages} messages"] if limits.messages is not None else []
+        kept += [f"{limits.rounds} rounds"] if limits.rounds is not None else []
+        reasons.append(Reason("not_recent", f"{first} turn(s) left out: at most {' and '.join(kept)}"))
+    newest = sum(len(turn.entries) for turn in groups[current:])
+    if limits.messages is not None and newest > limits.messages:
+        said = (
+            f"the newest turn alone has {newest} messages, of {limits.messages} allowed, and is never dropped"
+        )
+        reasons.append(Reason("newest_turn_over_limit", said))
+    return groups[first:], reasons
+
+
+def _large(entries: Sequence[Entry], shape: Shape) -> list[Entry]:
+    return [entry for entry in entries if entry.characters > shape.large]
+
+
+def _worth(run: list[Entry], among_tools: bool, shape: Shape) -> list[Entry]:
+    """Return what may be compressed of neighbours: all of a tool run that is long and costly enough."""
+    costly = sum(entry.tokens for entry in run) >= shape.run_tokens
+    return run if among_tools and len(run) >= shape.run and costly else []
+
+
+def enough(newest_first: Sequence[Entry], limit: int, shape: Shape | None = None) -> bool:
     """Tell whether these last entries hold all that a window of `limit` tokens can show.
 
-    They do when they cost more than the limit, and what lies beyond it holds the beginning of a turn: a
-    turn is then whole, or too large for the window anyway.
+    They do when they cost more than the limit even if they are made smaller, and what lies beyond it holds
+    the beginning of a turn: a turn is then whole, or too large for the window anyway.
     """
     spent = 0
-    for entry in newest_first:
-        spent += entry.tokens
-        if spent > limit and entry.role == "user":
+    for place, entry in enumerate(newest_first):
+        small = shape is not None and (entry.characters > shape.large or entry.role == "tool" or entry.calls)
+        spent += min(entry.tokens, PREVIEW_TOKENS) if small else entry.tokens
+        if spent > limit and (entry.role == "user" or place > _LONGEST_TURN):
             return True
     return False
 
 
-def window(
-    leading: Sequence[Entry], newest_first: Sequence[Entry], limit: int, *, reserved: int = 0
-) -> Window:
-    """Choose the newest whole turns that fit into `limit` tokens.
-
-    The newest turn that a user speaks in is shown even when it does not fit: a model without the question
-    can answer nothing. Whatever comes after it is shown with it.
-
-    Args:
-        leading: System messages at the session's beginning.
-        newest_first: The session's last entries, the newest first, without the leading ones.
-        limit: Tokens that the window may cost, the leading messages included.
-        reserved: How many of them older turns may not take; the newest turn may.
-    """
-    reasons: list[Reason] = []
-    spent = sum(entry.tokens for entry in leading)
-    groups = turns(list(reversed(newest_first)))
-    chosen: list[Turn] = []
-    for turn in reversed(groups):
-        must = not any(later.asked for later in chosen)
-        if spent + turn.tokens > limit - reserved and not must:
-            break
-        chosen.append(turn)
-        spent += turn.tokens
-    chosen.reverse()
-    shown, left = presentable([entry for turn in chosen for entry in turn.entries])
-    spent -= sum(entry.tokens for entry in left)
-    if left:
-        reasons.append(
-            Reason(
-                "incomplete_tools",
-                f"{len(left)} message(s) left out: a tool call without its result, or the reverse",
-            )
-        )
-    if spent > limit:
-        reasons.append(
-            Reason(
-                "newest_turn_over_limit",
-                f"the newest turn alone needs {spent} of {limit} tokens and is never dropped",
-            )
-        )
-    return Window(tuple(leading), shown, spent, tuple(reasons))
+_LONGEST_TURN = 4000
+"""Messages of a turn that are looked at: a session in which no user speaks is one endless turn."""
 
 
 def first_page(messages: int, tokens: int, limit: int) -> int:
@@ -97,3 +273,8 @@ def first_page(messages: int, tokens: int, limit: int) -> int:
     """
     mean = max(1.0, tokens / max(1, messages))
     return max(16, min(2000, int(1.3 * limit / mean) + 8))
+
+
+def size_of(tokens: int) -> int:
+    """Return the number under which a window's beginning is kept: one for limits within a quarter."""
+    return round(math.log(tokens) / math.log(1.25))

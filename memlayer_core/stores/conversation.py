@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.ports import Draft
 from memlayer_core.records.message import Receipt
 from memlayer_core.records.scope import Scope
-from memlayer_core.stores import lexical
+from memlayer_core.stores import lexical, numbers
 from memlayer_core.stores.owed import owe
 from memlayer_core.stores.prepared import Prepared
 from memlayer_core.stores.rows import (
@@ -23,10 +23,25 @@ from memlayer_core.stores.rows import (
     session_of,
     to_micros,
 )
-from memlayer_core.stores.schema import messages, namespaces, sessions, vectors
+from memlayer_core.stores.schema import marks, messages, namespaces, sessions, vectors
 from memlayer_core.stores.transcript import AT_ONCE, LAST, chunks
 
-__all__ = ["append", "clear", "rewrite", "shard_of"]
+__all__ = [
+    "append",
+    "clear",
+    "count_up",
+    "exchange",
+    "find_instructions",
+    "held",
+    "instructs",
+    "known_to",
+    "locked",
+    "move_mark",
+    "put",
+    "rewrite",
+    "shard_of",
+    "take_out",
+]
 
 _LOCK = Prepared(select(sessions).where(sessions.c.lane == bindparam("lane")).with_for_update())
 _STORE = Prepared(insert(messages))
@@ -38,46 +53,63 @@ _TOTALS = Prepared(
         messages=sessions.c.messages + bindparam("more"),
         tokens=sessions.c.tokens + bindparam("cost"),
         updated_at=bindparam("at"),
+        idle_since=bindparam("at"),
     )
+)
+_INSTRUCT = Prepared(
+    update(sessions).where(sessions.c.number == bindparam("of")).values(instructions=bindparam("by"))
 )
 
 
 def append(
-    connection: Connection, scope: Scope, drafts: Sequence[Draft], now: datetime, shards: int
+    connection: Connection,
+    scope: Scope,
+    drafts: Sequence[Draft],
+    now: datetime,
+    shards: int,
+    *,
+    verbatim: bool = False,
 ) -> Receipt:
     """Store messages at a session's end; ids that it has already are compared and, if need be, replaced."""
-    session = _locked(connection, scope, now, shards)
-    known = _known(connection, session.number, drafts)
+    session = locked(connection, scope, now, shards)
+    known = known_to(connection, session.number, drafts)
+    in_force = None if verbatim else _in_force(connection, session, drafts)
     fresh: list[tuple[int, Draft]] = []
     unchanged = replaced = cost = 0
     seq = session.next_seq
-    for draft in drafts:
+    ids = [draft.message.id or "" for draft in drafts]
+    for place, draft in enumerate(drafts):
         before = known.get(id_digest(session.number, draft.message.id or "")) if draft.given_id else None
-        if before is None:
+        if instructs(draft) and not draft.given_id and in_force is not None and in_force[0] == draft.digest:
+            ids[place] = in_force[1]
+            unchanged += 1
+        elif before is None:
+            in_force = (draft.digest, ids[place]) if instructs(draft) and not verbatim else in_force
             fresh.append((key_of(session.number, seq), draft))
             seq += 1
         elif _same(before, draft):
             unchanged += 1
         else:
             cost += draft.tokens - before.tokens
-            _replace(connection, scope, before.key, draft, now)
+            exchange(connection, scope, before.key, draft, now)
+            if instructs(draft) or before.key == session.instructions:
+                find_instructions(connection, session.number)
             replaced += 1
-    _store(connection, scope, fresh, now)
+    put(connection, scope, fresh, now)
     cost += sum(draft.tokens for _, draft in fresh)
     if fresh or replaced:
-        _count(connection, session.number, seq, len(fresh), cost, now)
-    ids = tuple(draft.message.id or "" for draft in drafts)
-    return Receipt(ids, stored=len(fresh), unchanged=unchanged, replaced=replaced)
+        count_up(connection, session.number, seq, len(fresh), cost, now)
+    return Receipt(tuple(ids), stored=len(fresh), unchanged=unchanged, replaced=replaced)
 
 
 def rewrite(
     connection: Connection, scope: Scope, drafts: Sequence[Draft], now: datetime, shards: int
 ) -> Receipt:
     """Make a session's messages exactly `drafts`, leaving a common beginning as it is."""
-    session = _locked(connection, scope, now, shards)
+    session = locked(connection, scope, now, shards)
     present = connection.execute(
         select(messages.c.key, messages.c.id, messages.c.digest)
-        .where(_inside(session.number))
+        .where(inside(session.number))
         .order_by(messages.c.key)
     ).all()
     same = 0
@@ -86,27 +118,43 @@ def rewrite(
             break
         same += 1
     gone = [row.key for row in present[same:]]
-    lost = _delete(connection, scope, gone, now)
+    lost = take_out(connection, scope, session.number, gone, now)
     fresh = [
         (key_of(session.number, session.next_seq + place), draft) for place, draft in enumerate(drafts[same:])
     ]
-    _store(connection, scope, fresh, now)
+    put(connection, scope, fresh, now)
     cost = sum(draft.tokens for _, draft in fresh) - lost
     if gone or fresh:
-        _count(connection, session.number, session.next_seq + len(fresh), len(fresh) - len(gone), cost, now)
+        count_up(connection, session.number, session.next_seq + len(fresh), len(fresh) - len(gone), cost, now)
     ids = [row.id for row in present[:same]] + [draft.message.id or "" for draft in drafts[same:]]
     return Receipt(tuple(ids), stored=len(fresh), unchanged=same)
 
 
 def clear(connection: Connection, scope: Scope, now: datetime) -> int:
     """Delete a session's messages. Its numbering goes on, so that no key ever means two messages."""
-    session = _LOCK.first(connection, {"lane": scope.session_lane})
+    session = held(connection, scope)
     if session is None:
         return 0
-    keys = list(connection.scalars(select(messages.c.key).where(_inside(session.number))))
-    lost = _delete(connection, scope, keys, now)
-    _count(connection, session.number, session.next_seq, -len(keys), -lost, now)
+    keys = list(connection.scalars(select(messages.c.key).where(inside(session.number))))
+    lost = take_out(connection, scope, session.number, keys, now)
+    count_up(connection, session.number, session.next_seq, -len(keys), -lost, now)
     return len(keys)
+
+
+def move_mark(connection: Connection, session: int, size: int, first: int) -> None:
+    """Note where a window begins; a mark only moves forward, and to a message that is still there."""
+    if not connection.scalar(select(exists().where(messages.c.key == key_of(session, first)))):
+        return
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    made = dialect.insert(marks)
+    connection.execute(
+        made.on_conflict_do_update(
+            index_elements=["session", "size"],
+            set_={"first_seq": made.excluded.first_seq},
+            where=marks.c.first_seq < made.excluded.first_seq,
+        ),
+        {"session": session, "size": size, "first_seq": first},
+    )
 
 
 def shard_of(namespace: str, shards: int) -> int:
@@ -114,16 +162,23 @@ def shard_of(namespace: str, shards: int) -> int:
     return int(namespace[:8], 16) % shards
 
 
-def _locked(connection: Connection, scope: Scope, now: datetime, shards: int) -> Any:
+def held(connection: Connection, scope: Scope) -> Any | None:
+    """Return the session's row, if there is one, which nobody else changes until the transaction ends."""
+    return _LOCK.first(connection, {"lane": scope.session_lane})
+
+
+def locked(connection: Connection, scope: Scope, now: datetime, shards: int) -> Any:
     """Return the session's row, made if need be, which nobody else changes until the transaction ends."""
-    key = {"lane": scope.session_lane}
-    row = _LOCK.first(connection, key)
+    row = held(connection, scope)
     if row is not None:
         return row
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     at = to_micros(now)
     connection.execute(
-        dialect.insert(namespaces).on_conflict_do_nothing(),
+        # Nobody takes the user's row away until the session stands beside it.
+        dialect.insert(namespaces).on_conflict_do_update(
+            index_elements=["namespace"], set_={"shard": namespaces.c.shard}
+        ),
         {
             "namespace": scope.namespace,
             "tenant_id": scope.tenant_id,
@@ -135,7 +190,8 @@ def _locked(connection: Connection, scope: Scope, now: datetime, shards: int) ->
     connection.execute(
         dialect.insert(sessions).on_conflict_do_nothing(),
         {
-            **key,
+            **numbers.fresh(connection),
+            "lane": scope.session_lane,
             "namespace": scope.namespace,
             "tenant_id": scope.tenant_id,
             "user_id": scope.user_id,
@@ -146,12 +202,14 @@ def _locked(connection: Connection, scope: Scope, now: datetime, shards: int) ->
             "tokens": 0,
             "created_at": at,
             "updated_at": at,
+            "begins": 0,
+            "idle_since": at,
         },
     )
-    return _LOCK.first(connection, key)
+    return held(connection, scope)
 
 
-def _known(connection: Connection, session: int, drafts: Sequence[Draft]) -> dict[bytes, Any]:
+def known_to(connection: Connection, session: int, drafts: Sequence[Draft]) -> dict[bytes, Any]:
     """Return the rows whose ids the drafts name."""
     wanted = [id_digest(session, draft.message.id or "") for draft in drafts if draft.given_id]
     known: dict[bytes, Any] = {}
@@ -169,27 +227,42 @@ def _known(connection: Connection, session: int, drafts: Sequence[Draft]) -> dic
     return known
 
 
+def _in_force(connection: Connection, session: Any, drafts: Sequence[Draft]) -> tuple[bytes, str] | None:
+    """Return the digest and the id of the session's system message, where a draft may repeat it."""
+    if session.instructions is None or not any(map(instructs, drafts)):
+        return None
+    row = connection.execute(
+        select(messages.c.digest, messages.c.id).where(messages.c.key == session.instructions)
+    ).first()
+    return (bytes(row.digest), row.id) if row is not None else None
+
+
 def _same(before: Any, draft: Draft) -> bool:
     """Tell whether a stored message is what the draft says; a time that nobody gave says nothing."""
     said = draft.message.created_at if draft.given_time else None
     return bool(before.digest == draft.digest) and said in {None, from_micros(before.created_at)}
 
 
-def _store(connection: Connection, scope: Scope, fresh: Sequence[tuple[int, Draft]], now: datetime) -> None:
+def put(connection: Connection, scope: Scope, fresh: Sequence[tuple[int, Draft]], now: datetime) -> None:
+    """Write messages at their keys, and what they are found by."""
     if not fresh:
         return
     _STORE.run(connection, *(row_of(key, session_of(key), draft) for key, draft in fresh))
+    instructions = [key for key, draft in fresh if instructs(draft)]
+    if instructions:
+        _INSTRUCT.run(connection, {"of": session_of(instructions[-1]), "by": instructions[-1]})
     _make_findable(connection, scope, fresh, now)
 
 
-def _replace(connection: Connection, scope: Scope, key: int, draft: Draft, now: datetime) -> None:
+def exchange(connection: Connection, scope: Scope, key: int, draft: Draft, now: datetime) -> None:
+    """Put another message in the place of one, and what it is found by."""
     row = row_of(key, session_of(key), draft)
     connection.execute(update(messages).where(messages.c.key == key).values(row))
     lexical.delete(connection, [key])
     if draft.searched:
         _make_findable(connection, scope, [(key, draft)], now)
     else:
-        _forget_vectors(connection, scope, [key], now)
+        forget_vectors(connection, scope, [key], now)
 
 
 def _make_findable(
@@ -200,19 +273,22 @@ def _make_findable(
     owe(connection, "index", [key for key, _ in found], scope.namespace, now)
 
 
-def _delete(connection: Connection, scope: Scope, keys: Sequence[int], now: datetime) -> int:
+def take_out(connection: Connection, scope: Scope, number: int, keys: Sequence[int], now: datetime) -> int:
     """Delete messages and whatever they can be found by. Returns the tokens that they cost."""
     lost = 0
     for some in chunks(keys):
-        inside = messages.c.key.in_(some)
-        lost += connection.scalar(select(func.coalesce(func.sum(messages.c.tokens), 0)).where(inside)) or 0
-        connection.execute(delete(messages).where(inside))
+        these = messages.c.key.in_(some)
+        lost += connection.scalar(select(func.coalesce(func.sum(messages.c.tokens), 0)).where(these)) or 0
+        connection.execute(delete(messages).where(these))
     lexical.delete(connection, keys)
-    _forget_vectors(connection, scope, keys, now)
+    forget_vectors(connection, scope, keys, now)
+    if keys:
+        connection.execute(delete(marks).where(marks.c.session == number))
+        find_instructions(connection, number, among=keys)
     return lost
 
 
-def _forget_vectors(connection: Connection, scope: Scope, keys: Sequence[int], now: datetime) -> None:
+def forget_vectors(connection: Connection, scope: Scope, keys: Sequence[int], now: datetime) -> None:
     gone = 0
     for some in chunks(keys):
         gone += connection.execute(delete(vectors).where(vectors.c.key.in_(some))).rowcount
@@ -225,11 +301,30 @@ def _forget_vectors(connection: Connection, scope: Scope, keys: Sequence[int], n
     owe(connection, "unindex", keys, scope.namespace, now)
 
 
-def _count(connection: Connection, number: int, next_seq: int, more: int, cost: int, now: datetime) -> None:
+def instructs(draft: Draft) -> bool:
+    """Tell whether a model is told of it as its instructions."""
+    return draft.message.role == "system" and draft.message.model_visible
+
+
+def find_instructions(connection: Connection, number: int, among: Sequence[int] = ()) -> None:
+    """Note which system message is the session's newest, after it may have changed, or gone with others."""
+    newest = (
+        select(func.max(messages.c.key))
+        .where(inside(number), messages.c.role == "system", messages.c.tokens > 0)
+        .scalar_subquery()
+    )
+    found = update(sessions).where(sessions.c.number == number).values(instructions=newest)
+    if among:
+        found = found.where(sessions.c.instructions.between(min(among), max(among)))
+    connection.execute(found)
+
+
+def count_up(connection: Connection, number: int, next_seq: int, more: int, cost: int, now: datetime) -> None:
+    """Bring a session's running totals up to date; the session is in use."""
     _TOTALS.run(
         connection, {"of": number, "next": next_seq, "more": more, "cost": cost, "at": to_micros(now)}
     )
 
 
-def _inside(number: int) -> Any:
+def inside(number: int) -> Any:
     return and_(messages.c.key >= key_of(number, 0), messages.c.key <= key_of(number, LAST))

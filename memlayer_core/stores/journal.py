@@ -55,9 +55,13 @@ class SqlJournal:
         pinned._counts = self._counts
         return pinned
 
-    def append(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
+    def append(
+        self, scope: Scope, drafts: Sequence[Draft], now: datetime, *, verbatim: bool = False
+    ) -> Receipt:
         """Store messages at the end of a session, each with the job that indexes it."""
-        return self._db.write(lambda c: conversation.append(c, scope, drafts, now, self._shards))
+        return self._db.write(
+            lambda c: conversation.append(c, scope, drafts, now, self._shards, verbatim=verbatim)
+        )
 
     def rewrite(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
         """Make a session's messages exactly `drafts`; a common beginning is left as it is."""
@@ -75,21 +79,29 @@ class SqlJournal:
         """Return the sessions within reach, the last used first."""
         return self._db.read(lambda c: transcript.listed(c, reach, limit, offset))
 
-    def leading(self, session: Session) -> list[Entry]:
-        """Return the system messages at the beginning of a session."""
-        return self._db.read(lambda c: transcript.leading(c, session))
+    def inventory(self, tenant_id: str, user_id: str | None, after: int, limit: int) -> list[Session]:
+        """Return sessions of a tenant, or of one user, with numbers above `after`, in their order."""
+        return self._db.read(lambda c: transcript.inventory(c, tenant_id, user_id, after, limit))
 
-    def tail(self, session: Session, before: int | None, limit: int) -> list[Entry]:
-        """Return the last `limit` entries (before place `before`), newest first."""
-        return self._db.read(lambda c: transcript.tail(c, session, before, limit))
+    def tail(self, session: Session, before: int | None, limit: int, first: int = 0) -> list[Entry]:
+        """Return the last `limit` entries (from place `first` on, before place `before`), newest first."""
+        return self._db.read(lambda c: transcript.tail(c, session, before, limit, first))
+
+    def mark(self, session: Session, size: int) -> int:
+        """Return where the window of that size begins; 0 where none is marked."""
+        return self._db.read(lambda c: transcript.mark(c, session, size))
+
+    def move_mark(self, session: int, size: int, first: int) -> None:
+        """Note where the window of that size begins from now on; it only moves forward."""
+        self._db.write(lambda c: conversation.move_mark(c, session, size, first))
 
     def read(self, session: Session, seqs: Sequence[int]) -> list[Stored]:
         """Return those messages of a session, in their order; ones that are gone are left out."""
         return self._db.read(lambda c: transcript.read(c, session, seqs))
 
-    def history(self, session: Session, after: int, limit: int | None) -> list[Stored]:
-        """Return a session's messages behind place `after` (-1: all of them), in their order."""
-        return self._db.read(lambda c: transcript.history(c, session, after, limit))
+    def history(self, session: Session, after: int, limit: int | None, offset: int = 0) -> list[Stored]:
+        """Return a session's messages behind place `after` (-1: all), without the first `offset` of them."""
+        return self._db.read(lambda c: transcript.history(c, session, after, limit, offset))
 
     def lexical(self, reach: Scope, terms: Sequence[str], limit: int) -> list[Neighbour]:
         """Return messages within reach that share words, the best first."""

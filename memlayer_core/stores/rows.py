@@ -70,6 +70,7 @@ def row_of(key: int, session: int, draft: Draft) -> dict[str, Any]:
         "name": message.name,
         "text": text,
         "tokens": draft.tokens,
+        "characters": len(text),
         "counter": draft.counter,
         "links": _links(message),
         "created_at": to_micros(message.created_at),
@@ -87,6 +88,8 @@ def entry_of(row: Any) -> Entry:
         calls=tuple(links.get("calls", ())),
         answers=links.get("answers"),
         counter=row.counter,
+        characters=row.characters,
+        hidden=links.get("hidden", False),
     )
 
 
@@ -104,6 +107,7 @@ def stored_of(row: Any, scope: Scope) -> Stored:
         tool_call_id=body.get("tool_call_id"),
         created_at=from_micros(row.created_at),
         metadata=body.get("metadata", {}),
+        model_visible=body.get("model_visible", True),
         raw=Raw(*raw) if raw else None,
     )
     return Stored(row.key, scope, message, row.tokens, row.counter)
@@ -115,6 +119,8 @@ def _links(message: Message) -> str | None:
         links["calls"] = [call.id for call in message.tool_calls]
     if message.tool_call_id is not None:
         links["answers"] = message.tool_call_id
+    if not message.model_visible:
+        links["hidden"] = True
     return _json(links) if links else None
 
 
@@ -129,6 +135,8 @@ def _body(message: Message, text: str) -> str | None:
         body["tool_call_id"] = message.tool_call_id
     if message.metadata:
         body["metadata"] = dict(message.metadata)
+    if not message.model_visible:
+        body["model_visible"] = False
     if message.raw is not None:
         body["raw"] = [message.raw.framework, message.raw.version, dict(message.raw.dump)]
     return _json(body) if body else None

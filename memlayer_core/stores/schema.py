@@ -17,6 +17,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    func,
     insert,
     inspect,
     select,
@@ -27,9 +28,10 @@ from sqlalchemy import (
 from memlayer_core.errors import NewerSchemaError
 from memlayer_core.stores import lexical
 
-__all__ = ["STEPS", "jobs", "messages", "meta", "migrate", "namespaces", "sessions", "vectors"]
+__all__ = ["STEPS", "jobs", "marks", "messages", "meta", "migrate", "namespaces", "sessions", "vectors"]
 
 tables = MetaData()
+_PLACES = 2**32  # of a session: see `messages`
 _Serial = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up an INTEGER only
 
 meta = Table(
@@ -64,7 +66,21 @@ sessions = Table(
     Column("tokens", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
+    Column("title", Text),
+    Column("instructions", BigInteger),
+    Column("begins", BigInteger, nullable=False, server_default="0"),
+    Column("idle_since", BigInteger),
     Index("memlayer_sessions_used", "namespace", "updated_at"),
+    Index("memlayer_sessions_idle", "idle_since"),
+)
+
+# Where the window of a session begins, for limits of about one size: kept, so that it moves in large steps.
+marks = Table(
+    "memlayer_marks",
+    tables,
+    Column("session", BigInteger, primary_key=True, autoincrement=False),
+    Column("size", Integer, primary_key=True, autoincrement=False),
+    Column("first_seq", BigInteger, nullable=False),
 )
 
 # `key` is the session's number x 2**32 + the place in the session: rows lie in the order of their session,
@@ -81,6 +97,7 @@ messages = Table(
     Column("text", Text, nullable=False),
     Column("tokens", Integer, nullable=False),
     Column("counter", Text, nullable=False),
+    Column("characters", Integer, nullable=False, server_default="0"),
     Column("links", Text),
     Column("created_at", BigInteger, nullable=False),
     Column("body", Text),
@@ -118,13 +135,42 @@ def _create(connection: Connection, shards: int) -> None:
     lexical.create(connection)
     connection.execute(
         insert(meta),
-        [{"name": "store_id", "value": uuid.uuid4().hex}, {"name": "shards", "value": str(shards)}],
+        [
+            {"name": "store_id", "value": uuid.uuid4().hex},
+            {"name": "shards", "value": str(shards)},
+            {"name": "schema_version", "value": str(1 + len(STEPS))},
+        ],
     )
 
 
-Step = Callable[[Connection, int], None]
-STEPS: tuple[Step, ...] = (_create,)
-"""Each step takes a store from the version of its place to the next. Steps are only ever added."""
+def _working_memory(connection: Connection) -> None:
+    """Give sessions a title, instructions, a beginning and an end, and messages their length."""
+    for statement in (
+        "ALTER TABLE memlayer_sessions ADD COLUMN title TEXT",
+        "ALTER TABLE memlayer_sessions ADD COLUMN instructions BIGINT",
+        "ALTER TABLE memlayer_sessions ADD COLUMN begins BIGINT DEFAULT 0 NOT NULL",
+        "ALTER TABLE memlayer_sessions ADD COLUMN idle_since BIGINT",
+        "CREATE INDEX memlayer_sessions_idle ON memlayer_sessions (idle_since)",
+        "ALTER TABLE memlayer_messages ADD COLUMN characters INTEGER DEFAULT 0 NOT NULL",
+        "UPDATE memlayer_messages SET characters = length(text)",
+    ):
+        connection.execute(text(statement))
+    newest = (
+        select(func.max(messages.c.key))
+        .where(
+            messages.c.role == "system",
+            messages.c.key.between(sessions.c.number * _PLACES, (sessions.c.number + 1) * _PLACES - 1),
+        )
+        .scalar_subquery()
+    )
+    connection.execute(update(sessions).values(idle_since=sessions.c.updated_at, instructions=newest))
+    marks.create(connection)
+
+
+Step = Callable[[Connection], None]
+STEPS: tuple[Step, ...] = (_working_memory,)
+"""The first takes a store from version 1 to 2, and so on. Steps are only ever added; a new store is made as
+it is now, without them."""
 
 
 def migrate(connection: Connection, *, shards: int, steps: Sequence[Step] = STEPS) -> int:
@@ -143,19 +189,21 @@ def migrate(connection: Connection, *, shards: int, steps: Sequence[Step] = STEP
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(728190416)"))  # one migration at a time
+    newest = 1 + len(steps)
     version = _version(connection)
-    if version > len(steps):
+    if version > newest:
         raise NewerSchemaError(
-            f"the store has schema version {version}, this memlayer knows versions up to {len(steps)}",
+            f"the store has schema version {version}, this memlayer knows versions up to {newest}",
             hint="Upgrade memlayer-core to the version that wrote the store; nothing was changed.",
         )
-    for step in steps[version:]:
-        step(connection, shards)
     if version == 0:
-        connection.execute(insert(meta).values(name="schema_version", value=str(len(steps))))
-    elif version < len(steps):
-        connection.execute(update(meta).where(meta.c.name == "schema_version").values(value=str(len(steps))))
-    return len(steps)
+        _create(connection, shards)
+    if version in {0, newest}:
+        return newest
+    for step in steps[version - 1 :]:
+        step(connection)
+    connection.execute(update(meta).where(meta.c.name == "schema_version").values(value=str(newest)))
+    return newest
 
 
 def _version(connection: Connection) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection, Text, and_, bindparam, or_, select
@@ -13,7 +12,7 @@ from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Session
 from memlayer_core.stores.prepared import Prepared, PreparedList
 from memlayer_core.stores.rows import entry_of, from_micros, key_of, session_of, stored_of
-from memlayer_core.stores.schema import messages, sessions
+from memlayer_core.stores.schema import marks, messages, sessions
 
 __all__ = [
     "AT_ONCE",
@@ -22,8 +21,9 @@ __all__ = [
     "chunks",
     "find",
     "history",
-    "leading",
+    "inventory",
     "listed",
+    "mark",
     "reached",
     "read",
     "records",
@@ -45,17 +45,24 @@ WITHIN = and_(
 
 _FIND = Prepared(select(sessions).where(sessions.c.lane == bindparam("lane")))
 _ENTRY = select(
-    messages.c.key, messages.c.role, messages.c.tokens, messages.c.counter, messages.c.links
+    messages.c.key,
+    messages.c.role,
+    messages.c.tokens,
+    messages.c.counter,
+    messages.c.characters,
+    messages.c.links,
 ).where(messages.c.key.between(bindparam("first"), bindparam("last")))
 _TAIL = Prepared(_ENTRY.order_by(messages.c.key.desc()).limit(bindparam("most")))
-_HEAD = Prepared(_ENTRY.order_by(messages.c.key).limit(bindparam("most")))
+_MARK = Prepared(
+    select(marks.c.first_seq).where(marks.c.session == bindparam("of"), marks.c.size == bindparam("size"))
+)
 _whole = (
     select(messages)
     .where(messages.c.key.between(bindparam("first"), bindparam("last")))
     .order_by(messages.c.key)
 )
 _FULL = Prepared(_whole)
-_SOME = Prepared(_whole.limit(bindparam("most")))
+_SOME = Prepared(_whole.limit(bindparam("most")).offset(bindparam("past")))
 _RECORDS = PreparedList(
     lambda keys: (
         select(messages, sessions.c.session_id, sessions.c.agent_id)
@@ -84,27 +91,32 @@ def listed(connection: Connection, reach: Scope, limit: int, offset: int) -> lis
     return [_session_of(row) for row in rows]
 
 
-def leading(connection: Connection, session: Session) -> list[Entry]:
-    """Return the system messages at a session's beginning."""
-    found: list[Entry] = []
-    first, page = 0, 8
-    while True:
-        rows = _HEAD.all(
-            connection,
-            {"first": key_of(session.number, first), "last": key_of(session.number, LAST), "most": page},
-        )
-        entries = [entry_of(row) for row in rows]
-        system = list(takewhile(lambda entry: entry.role == "system", entries))
-        found.extend(system)
-        if len(system) < page:
-            return found
-        first, page = entries[-1].seq + 1, 8 * page
+def inventory(
+    connection: Connection, tenant_id: str, user_id: str | None, after: int, limit: int
+) -> list[Session]:
+    """Return sessions of a tenant, or of one user, in the order of their numbers.
+
+    The order is one that no write changes: read page by page, no session is missed or comes twice.
+    """
+    whose = sessions.c.tenant_id == tenant_id
+    if user_id is not None:
+        whose = and_(whose, sessions.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace)
+    query = select(sessions).where(sessions.c.number > after, whose).order_by(sessions.c.number).limit(limit)
+    return [_session_of(row) for row in connection.execute(query)]
 
 
-def tail(connection: Connection, session: Session, before: int | None, limit: int) -> list[Entry]:
-    """Return a session's last entries, the newest first."""
+def mark(connection: Connection, session: Session, size: int) -> int:
+    """Return where the window of that size begins; 0 where none is marked."""
+    found = _MARK.first(connection, {"of": session.number, "size": size})
+    return found.first_seq if found is not None else 0
+
+
+def tail(
+    connection: Connection, session: Session, before: int | None, limit: int, first: int = 0
+) -> list[Entry]:
+    """Return a session's last entries from place `first` on, the newest first."""
     last = key_of(session.number, LAST) if before is None else key_of(session.number, before) - 1
-    rows = _TAIL.all(connection, {"first": key_of(session.number, 0), "last": last, "most": limit})
+    rows = _TAIL.all(connection, {"first": key_of(session.number, first), "last": last, "most": limit})
     return [entry_of(row) for row in rows]
 
 
@@ -117,11 +129,16 @@ def read(connection: Connection, session: Session, seqs: Sequence[int]) -> list[
     return found
 
 
-def history(connection: Connection, session: Session, after: int, limit: int | None) -> list[Stored]:
-    """Return a session's messages behind a place."""
+def history(
+    connection: Connection, session: Session, after: int, limit: int | None, offset: int = 0
+) -> list[Stored]:
+    """Return a session's messages behind a place, without the first `offset` of them."""
     span = {"first": key_of(session.number, after + 1), "last": key_of(session.number, LAST)}
-    query, values = (_FULL, span) if limit is None else (_SOME, {**span, "most": limit})
-    return [stored_of(row, session.scope) for row in query.all(connection, values)]
+    if limit is None and not offset:
+        return [stored_of(row, session.scope) for row in _FULL.all(connection, span)]
+    most = LAST if limit is None else limit
+    rows = _SOME.all(connection, {**span, "most": most, "past": offset})
+    return [stored_of(row, session.scope) for row in rows]
 
 
 def records(connection: Connection, reach: Scope, keys: Sequence[int]) -> list[Stored]:
@@ -170,4 +187,8 @@ def _session_of(row: Any) -> Session:
         tokens=row.tokens,
         created_at=from_micros(row.created_at),
         updated_at=from_micros(row.updated_at),
+        title=row.title,
+        instructions=row.instructions,
+        begins=row.begins,
+        ended=row.idle_since is None,
     )

@@ -42,7 +42,7 @@ def plan(point: str, memory: Memory) -> None:
     engine = memory._world().journal._db._engine
     match point:
         case "inside the transaction that adds":
-            after(conversation, "_store", 4)
+            after(conversation, "put", 4)
         case "when the transaction is about to commit":
             event.listen(engine, "commit", lambda _: die() if next(COMMITS) == 6 else None)
         case "after the commit and before the answer":

@@ -115,7 +115,11 @@ def test_a_message_of_five_megabytes_is_stored_whole_and_found_by_its_beginning(
     assert chat.history()[0].content == huge
     assert memory.search("pineapple", user_id="louis")[0].text == huge
     context = do(chat, "context", token_limit=500)
-    assert [m.content for m in context.messages] == ["and now?"]
+    preview, question = context.messages
+    assert question.content == "and now?"
+    assert preview.text.startswith("pineapple lorem")
+    assert len(preview.text) < 500
+    assert do(chat, "reload", "msg-0").content == huge
 
 
 def test_a_message_over_the_size_limit_is_refused(do) -> None:

@@ -73,17 +73,17 @@ def test_an_older_store_is_brought_up_step_by_step_in_one_transaction(tmp_path: 
     journal = SqlJournal(database, shards=4)
     journal.append(Scope("louis", "s"), drafts("kept"), NOON)
 
-    def add_table(connection, shards) -> None:
+    def add_table(connection) -> None:
         connection.execute(text("CREATE TABLE memlayer_new (a INTEGER)"))
 
-    def fail(connection, shards) -> None:
+    def fail(connection) -> None:
         raise RuntimeError("the power is gone")
 
     with pytest.raises(RuntimeError):
         database.write(lambda c: migrate(c, shards=4, steps=(*STEPS, add_table, fail)))
-    assert journal.layout().schema_version == len(STEPS)
-    assert database.write(lambda c: migrate(c, shards=4, steps=(*STEPS, add_table))) == len(STEPS) + 1
-    assert journal.layout().schema_version == len(STEPS) + 1
+    assert journal.layout().schema_version == 1 + len(STEPS)
+    assert database.write(lambda c: migrate(c, shards=4, steps=(*STEPS, add_table))) == 2 + len(STEPS)
+    assert journal.layout().schema_version == 2 + len(STEPS)
     assert journal.session(Scope("louis", "s")).messages == 1
     journal.close()
 

@@ -226,7 +226,9 @@ def test_what_looks_like_a_prompts_variable_is_told_as_it_was_said(kind, session
 
 def test_the_prompt_of_a_simple_engine_is_taken_from_the_window(memory):
     session = MemlayerMemory.from_defaults(memory=memory, user_id="ada", token_limit=400)
-    session.put_messages([ChatMessage(f"hello {number}") for number in range(100)])
+    session.put_messages(
+        [ChatMessage(f"hello {number}", role=("user", "assistant")[number % 2]) for number in range(100)]
+    )
     told = []
     for prompt in ("short", "long " * 300):
         llm = answers("yes")

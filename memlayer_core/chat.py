@@ -1,0 +1,239 @@
+"""One conversation of a user: what is said in it, and what a model is told. Each verb has an async twin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from memlayer_core import show
+from memlayer_core.drive import Drive, both
+from memlayer_core.errors import InvalidMessageError
+from memlayer_core.flows.context import context as context_flow
+from memlayer_core.flows.present import reload as reload_flow
+from memlayer_core.flows.remember import add_temporary, remember, rewrite
+from memlayer_core.flows.remember import clear as clear_flow
+from memlayer_core.records.context import Context
+from memlayer_core.records.message import Block, Message, Receipt, Role, ToolCall
+from memlayer_core.records.scope import Scope
+from memlayer_core.rules.policy import Policies
+
+if TYPE_CHECKING:
+    from memlayer_core.memory import Memory
+
+__all__ = ["Chat", "text_of"]
+
+
+class Chat:
+    """One conversation of a user. Made by `Memory.chat`; cheap, and holds no state of its own."""
+
+    def __init__(self, memory: Memory, scope: Scope) -> None:
+        assert scope.session_id is not None  # noqa: S101
+        self.memory = memory
+        self.scope = scope
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.scope.session_id or ""
+
+    @property
+    def user_id(self) -> str:
+        """The user's id."""
+        return self.scope.user_id
+
+    async def _add(
+        self,
+        drive: Drive,
+        role: Role,
+        content: str | Sequence[Block] = "",
+        *,
+        name: str | None = None,
+        id: str | None = None,  # noqa: A002  (the field's name in both frameworks)
+        created_at: datetime | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tool_calls: Iterable[ToolCall] = (),
+        tool_call_id: str | None = None,
+        model_visible: bool = True,
+    ) -> Receipt:
+        """Store one message. Durable when it returns; no model is asked.
+
+        A system message is the only one in force until another says something else; one that says the same
+        again is not stored again.
+
+        Args:
+            role: `"system"`, `"user"`, `"assistant"` or `"tool"`.
+            content: Text, or content blocks.
+            name: The speaker's name.
+            id: Unique in this session; adding it again changes nothing, or replaces the message.
+            created_at: When it was said, the present if left out; without a time zone taken as UTC.
+            metadata: Your own JSON, never shown to a model.
+            tool_calls: What the model asks tools to do.
+            tool_call_id: Which call a tool message answers.
+            model_visible: False for what only people see.
+
+        Raises:
+            InvalidMessageError: It cannot be stored; nothing was written.
+        """
+        message = Message(
+            role,
+            content if isinstance(content, str) else _blocks(content),
+            id=id,
+            name=name,
+            tool_calls=tuple(tool_calls),
+            tool_call_id=tool_call_id,
+            created_at=created_at,
+            metadata=metadata if metadata is not None else {},
+            model_visible=model_visible,
+        )
+        return await remember(self.memory._world(), drive, self.scope, [message])  # noqa: SLF001
+
+    add, aadd = both(_add)
+
+    async def _add_messages(
+        self, drive: Drive, messages: Iterable[Message], *, verbatim: bool = False
+    ) -> Receipt:
+        """Store messages in one transaction: all of them, or none.
+
+        Args:
+            messages: What was said.
+            verbatim: Store a system message even where it says again what the one in force says.
+
+        Raises:
+            MessageTypeError: Something in it is no message.
+            InvalidMessageError: One of them cannot be stored.
+        """
+        world = self.memory._world()  # noqa: SLF001
+        return await remember(world, drive, self.scope, messages, verbatim=verbatim)
+
+    add_messages, aadd_messages = both(_add_messages)
+
+    async def _add_temporary(
+        self,
+        drive: Drive,
+        role: Role,
+        content: str | Sequence[Block] = "",
+        *,
+        name: str | None = None,
+        tool_call_id: str | None = None,
+    ) -> None:
+        """Tell the model something once: a tool's result, a hint, a step of reasoning.
+
+        It stands at the end of every context until the model has answered, that is until an assistant's
+        message is stored: a call that failed is repeated with it. It is kept in this process alone, and
+        never in the history.
+
+        Args:
+            role: `"system"`, `"user"`, `"assistant"` or `"tool"`.
+            content: Text, or content blocks.
+            name: The speaker's name.
+            tool_call_id: Which call a tool message answers; without that call in view it is left out.
+
+        Raises:
+            InvalidMessageError: It could not be stored if it were to be.
+        """
+        said = content if isinstance(content, str) else _blocks(content)
+        message = Message(role, said, name=name, tool_call_id=tool_call_id)
+        await add_temporary(self.memory._world(), drive, self.scope, message)  # noqa: SLF001
+
+    add_temporary, aadd_temporary = both(_add_temporary)
+
+    async def _reload(self, drive: Drive, offloaded: str) -> Message:
+        """Return all of a message that a context showed a preview of.
+
+        Args:
+            offloaded: The id in the preview, such as `"msg-17"`.
+
+        Raises:
+            InvalidMessageError: It is no id of a message of this session.
+        """
+        return await reload_flow(self.memory._world(), drive, self.scope, offloaded)  # noqa: SLF001
+
+    reload, areload = both(_reload)
+
+    async def _set_messages(self, drive: Drive, messages: Iterable[Message]) -> Receipt:
+        """Make the session exactly these messages, in one transaction; a common beginning is left as it is."""
+        return await rewrite(self.memory._world(), drive, self.scope, messages)  # noqa: SLF001
+
+    set_messages, aset_messages = both(_set_messages)
+
+    async def _history(self, drive: Drive) -> list[Message]:
+        """Return everything that was said in this session, as it went in."""
+        journal = self.memory._world().journal  # noqa: SLF001
+        session = await drive.call(journal.session, self.scope)
+        if session is None:
+            return []
+        stored = await drive.call(journal.history, session, -1, None)
+        return [item.message for item in stored]
+
+    history, ahistory = both(_history)
+
+    async def _context(
+        self,
+        drive: Drive,
+        query: str | None = None,
+        *,
+        token_limit: int | None = None,
+        policy: Policies | None = None,
+    ) -> Context:
+        """Return what a model should be told: the newest turns, and older ones that bear on the query.
+
+        Args:
+            query: What to recall for; the newest user message if left out. It is not stored.
+            token_limit: Tokens of the whole; `Settings.max_tokens` (8000) if left out. Only a newest turn
+                that is larger by itself goes over it, and `reasons` say so.
+            policy: `"max_messages"`, `"max_rounds"` (10 each), `"max_tokens"`, an object such as
+                `MaxRounds(4)`, or several that hold together. Without it, what the settings say.
+
+        Raises:
+            InvalidLimitError: A limit below one, an unknown policy, or a system message that is larger than
+                the limit by itself.
+        """
+        asked = None if query is None else text_of("query", query)
+        world = self.memory._world()  # noqa: SLF001
+        return await context_flow(world, drive, self.scope, asked, token_limit, policy)
+
+    context, acontext = both(_context)
+
+    async def _clear(self, drive: Drive) -> int:
+        """Delete this session's messages, and what they can be found by. Returns how many."""
+        return await clear_flow(self.memory._world(), drive, self.scope)  # noqa: SLF001
+
+    clear, aclear = both(_clear)
+
+    def __repr__(self) -> str:
+        return f"Chat(user_id={self.scope.user_id!r}, session_id={self.scope.session_id!r})"
+
+    def _repr_html_(self) -> str:
+        journal = self.memory._world().journal  # noqa: SLF001
+        session = journal.session(self.scope)
+        if session is None:
+            return show.table(["who", "what"], [], caption=f"{self!r}: nothing said yet")
+        last = journal.read(session, [entry.seq for entry in journal.tail(session, None, 10)])
+        return show.table(
+            ["when", "who", "what"],
+            [[f"{s.message.created_at:%Y-%m-%d %H:%M}", s.message.speaker, s.message.text] for s in last],
+            caption=f"{self!r}: {session.messages} message(s), {session.tokens} tokens; the last {len(last)}",
+        )
+
+
+def _blocks(content: object) -> tuple[Block, ...]:
+    if isinstance(content, bytes | Mapping) or not isinstance(content, Iterable):
+        raise InvalidMessageError(
+            f"`content` must be a string or a list of content blocks, got {type(content).__name__}",
+            hint='A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.',
+        )
+    return tuple(content)
+
+
+def text_of(name: str, value: object) -> str:
+    """Return an argument that must be text.
+
+    Raises:
+        InvalidMessageError: It is not.
+    """
+    if not isinstance(value, str):
+        raise InvalidMessageError(
+            f"`{name}` must be a string, got {type(value).__name__}", hint=f"Pass `{name}` as text."
+        )
+    return value

@@ -1,0 +1,282 @@
+"""Reads what a model is shown of the present session: its instructions, its newest turns, and what is said once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from memlayer_core.drive import Drive
+from memlayer_core.errors import InvalidLimitError, InvalidMessageError
+from memlayer_core.ports import Journal, World
+from memlayer_core.records.context import Piece, PieceKind, Reason
+from memlayer_core.records.message import Entry, Message, Stored
+from memlayer_core.records.policy import Limits
+from memlayer_core.records.scope import Scope
+from memlayer_core.records.session import Session
+from memlayer_core.rules.offload import merged, place_of, preview
+from memlayer_core.rules.truncate import truncate_message
+from memlayer_core.rules.turns import presentable
+from memlayer_core.rules.window import PREVIEW_TOKENS, Shape, Window, enough, first_page, window
+
+__all__ = ["Part", "Present", "present", "reload"]
+
+_INSTRUCTIONS = (Reason("instructions", "the session's newest system message is always shown"),)
+_RECENT = Reason("recent", "one of the newest whole turns")
+_ONCE = (Reason("temporary", "shown until a model has answered to it"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A message as it is shown.
+
+    Attributes:
+        message: A copy where it is made smaller, or shown as one with its neighbour.
+        keys: The stored messages that it shows.
+        ids: Their ids.
+        tokens: What it costs.
+        reasons: Why it is there, and what was done to it.
+    """
+
+    message: Message
+    keys: tuple[int, ...]
+    ids: tuple[str, ...]
+    tokens: int
+    reasons: tuple[Reason, ...]
+
+    def piece(self, kind: PieceKind) -> Piece:
+        """Return it as a piece of a context."""
+        said = self.message
+        return Piece(kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What is shown of the present session.
+
+    Attributes:
+        system: The instructions in force.
+        window: The newest turns.
+        temporary: What is shown once.
+        moved_to: Where the window begins from now on, if turns had to be left out.
+        reasons: What was left out or made smaller.
+    """
+
+    system: tuple[Part, ...] = ()
+    window: tuple[Part, ...] = ()
+    temporary: tuple[Part, ...] = ()
+    moved_to: int | None = None
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """What all of it costs."""
+        return sum(part.tokens for part in (*self.system, *self.window, *self.temporary))
+
+    @property
+    def keys(self) -> set[int]:
+        """Which stored messages are shown."""
+        return {key for part in (*self.system, *self.window) for key in part.keys}
+
+
+def _shape(world: World) -> Shape | None:
+    """Return how the settings want messages made smaller."""
+    settings = world.settings
+    return (
+        Shape(large=settings.offload_characters, last_keep=settings.last_keep) if settings.offload else None
+    )
+
+
+def present(
+    world: World,
+    journal: Journal,
+    session: Session | None,
+    waiting: Sequence[Stored],
+    limits: Limits,
+    reserved: int,
+    first: int,
+) -> Present:
+    """Read as much of the session's end as fits, never more than a page beyond it.
+
+    Args:
+        world: Everything.
+        journal: On one snapshot.
+        session: None before the first message.
+        waiting: Temporary messages.
+        limits: What is to be kept.
+        reserved: Tokens that older turns may not take.
+        first: Where the window begins; nothing before it is read.
+
+    Raises:
+        InvalidLimitError: The instructions alone are larger than the limit.
+    """
+    once = tuple(_part(world, stored, _ONCE) for stored in waiting)
+    if session is None or not session.messages:
+        return Present(temporary=once)
+    system = _instructions(world, journal, session, limits.tokens)
+    shape = _shape(world)
+    entries = _entries(world, journal, session, limits, shape, first)
+    chosen = window(
+        entries,
+        limits,
+        spent=sum(part.tokens for part in (*system, *once)),
+        reserved=reserved,
+        compact_to=world.settings.compact_to,
+        shape=shape,
+    )
+    shown = {stored.seq: stored for stored in journal.read(session, [entry.seq for entry in chosen.shown])}
+    parts = _parts(world, chosen, shown)
+    once, orphans = _fitting(parts, once)
+    reasons = (*chosen.reasons, *orphans)
+    moved_to = chosen.shown[0].seq if chosen.moved and chosen.shown else None
+    return Present(system, parts, once, moved_to, reasons)
+
+
+def _instructions(world: World, journal: Journal, session: Session, limit: int) -> tuple[Part, ...]:
+    if session.instructions is None:
+        return ()
+    found = journal.read(session, [session.instructions & 0xFFFF_FFFF])
+    system = tuple(_part(world, stored, _INSTRUCTIONS) for stored in found)
+    if system and system[0].tokens > limit:
+        raise InvalidLimitError(
+            f"the system message alone needs {system[0].tokens} tokens, of {limit} for everything",
+            hint="Shorten the system message, or pass a larger `token_limit` (`Settings.max_tokens`).",
+        )
+    return system
+
+
+def _entries(
+    world: World, journal: Journal, session: Session, limits: Limits, shape: Shape | None, first: int
+) -> list[Entry]:
+    """Return the session's last entries that a model may be told of, as many as can be needed."""
+    page = first_page(session.messages, session.tokens, limits.tokens)
+    newest: list[Entry] = []
+    before: int | None = None
+    while True:
+        entries = journal.tail(session, before, page, first)
+        told = [entry for entry in entries if entry.role != "system" and not entry.hidden]
+        newest.extend(_recounted(world, journal, session, told, newest))
+        if len(entries) < page or enough(newest, limits.tokens, shape):
+            return newest[::-1]
+        before, page = entries[-1].seq, page * 2
+
+
+def _recounted(
+    world: World, journal: Journal, session: Session, entries: Sequence[Entry], newer: Sequence[Entry]
+) -> list[Entry]:
+    """Count again what another counter counted, or what is shown shorter than it was stored."""
+    longest = world.settings.truncate_characters if world.settings.truncate_messages else math.inf
+    question = _question((*newer, *entries))
+    stale = [
+        entry.seq
+        for entry in entries
+        if entry.counter != world.tokens.name
+        or entry.characters > longest
+        or (entry.calls and longest < math.inf)
+    ]
+    if not stale:
+        return list(entries)
+    read = journal.read(session, stale)
+    counts = {
+        stored.seq: world.tokens.message(_view(world, stored.message, stored.seq == question))
+        for stored in read
+    }
+    return [replace(entry, tokens=counts.get(entry.seq, entry.tokens)) for entry in entries]
+
+
+def _question(newest_first: Sequence[Entry]) -> int | None:
+    return next((entry.seq for entry in newest_first if entry.role == "user"), None)
+
+
+def _view(world: World, message: Message, asked: bool) -> Message:
+    """Return a message as it is shown: the newest question whole, others truncated where that is wanted."""
+    if asked or not world.settings.truncate_messages:
+        return message
+    return truncate_message(message, world.settings.truncate_characters, world.truncate_with)
+
+
+def _parts(world: World, chosen: Window, stored: dict[int, Stored]) -> tuple[Part, ...]:
+    question = _question(chosen.shown[::-1])
+    parts: list[Part] = []
+    for entry in chosen.shown:
+        if entry.seq not in stored:  # deleted while this was read
+            continue
+        part = _shown(world, chosen, entry, stored[entry.seq], entry.seq == question)
+        before = parts[-1] if parts else None
+        old = question is not None and entry.seq < question
+        one = merged(before.message, part.message) if chosen.merged and before and old else None
+        if one is not None and before is not None:
+            parts[-1] = Part(
+                one,
+                before.keys + part.keys,
+                before.ids + part.ids,
+                world.tokens.message(one),
+                (*before.reasons, Reason("merged", "shown as one with what the same speaker said next")),
+            )
+        else:
+            parts.append(part)
+    return tuple(parts)
+
+
+def _shown(world: World, chosen: Window, entry: Entry, stored: Stored, asked: bool) -> Part:
+    message = _view(world, stored.message, asked)
+    reasons: tuple[Reason, ...] = (_RECENT,)
+    if message is not stored.message:
+        reasons += (Reason("truncated", f"at most {world.settings.truncate_characters} characters of it"),)
+    how = chosen.shrunk.get(entry.seq)
+    if how is None:
+        return Part(message, (stored.key,), (message.id or "",), entry.tokens, reasons)
+    # A compressed message keeps as many characters as its part of the tokens pays for.
+    characters = world.settings.preview_characters
+    budget = PREVIEW_TOKENS
+    if how == "compress":
+        characters = max(characters, math.floor(len(message.text) * _COMPRESSED))
+        budget = max(PREVIEW_TOKENS, math.ceil(entry.tokens * _COMPRESSED))
+        reasons += (Reason("compressed", "the current round had to be made smaller"),)
+    else:
+        reasons += (Reason("offloaded", "a preview; its id loads all of it"),)
+    small = preview(message, entry.seq, characters=characters, tokens=budget, count=world.tokens.message)
+    return Part(small, (stored.key,), (message.id or "",), world.tokens.message(small), reasons)
+
+
+_COMPRESSED = Shape().round_to
+
+
+def _fitting(parts: Sequence[Part], once: tuple[Part, ...]) -> tuple[tuple[Part, ...], tuple[Reason, ...]]:
+    """Leave out temporary results of calls that are not shown: a provider refuses them."""
+    entries = [_entry(at, part.message) for at, part in enumerate((*parts, *once))]
+    kept, _ = presentable(entries)
+    here = {entry.seq for entry in kept}
+    fitting = tuple(part for at, part in enumerate(once, start=len(parts)) if at in here)
+    left = len(once) - len(fitting)
+    if not left:
+        return fitting, ()
+    return fitting, (Reason("incomplete_tools", f"{left} temporary message(s) left out: no call to answer"),)
+
+
+def _entry(seq: int, message: Message) -> Entry:
+    return Entry(seq, message.role, 0, tuple(call.id for call in message.tool_calls), message.tool_call_id)
+
+
+def _part(world: World, stored: Stored, reasons: tuple[Reason, ...]) -> Part:
+    current = stored.counter == world.tokens.name
+    tokens = stored.tokens if current else world.tokens.message(stored.message)
+    return Part(stored.message, (stored.key,), (stored.message.id or "",), tokens, reasons)
+
+
+async def reload(world: World, drive: Drive, scope: Scope, offloaded: str) -> Message:
+    """Return all of a message that a preview stands for."""
+    place = place_of(offloaded)
+    stored = await drive.call(world.journal.at_once, lambda journal: _at(journal, scope, place))
+    if stored is None:
+        raise InvalidMessageError(
+            f"this session has no message {offloaded!r}",
+            hint="Ids of offloaded messages hold in their own session, until the message is deleted.",
+        )
+    return stored.message
+
+
+def _at(journal: Journal, scope: Scope, place: int) -> Stored | None:
+    session = journal.session(scope)
+    found = journal.read(session, [place]) if session is not None else []
+    return next((stored for stored in found if stored.message.model_visible), None)

@@ -1,0 +1,50 @@
+"""Temporary messages: told to a model once, and kept by nobody. They live in the process that adds them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from memlayer_core.records.message import Stored
+from memlayer_core.records.scope import Scope
+
+__all__ = ["Temporaries"]
+
+_SESSIONS = 10_000  # that may wait for a model's answer at once; the one that waits longest is given up
+
+
+class Temporaries:
+    """Messages that wait for a model's next answer, by session. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[str, list[tuple[Stored, bool]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, message: Stored) -> None:
+        """Keep a message until a model has answered to it."""
+        with self._lock:
+            lane = message.scope.session_lane
+            self._waiting.setdefault(lane, []).append((message, False))
+            self._waiting.move_to_end(lane)
+            if len(self._waiting) > _SESSIONS:
+                self._waiting.popitem(last=False)
+
+    def show(self, scope: Scope) -> list[Stored]:
+        """Return a session's messages, and remember that they were shown: the next answer ends them."""
+        with self._lock:
+            waiting = [message for message, _ in self._waiting.get(scope.session_lane, ())]
+            if waiting:
+                self._waiting[scope.session_lane] = [(message, True) for message in waiting]
+            return waiting
+
+    def answered(self, scope: Scope) -> None:
+        """Let go of what was shown: the model's call has succeeded."""
+        with self._lock:
+            left = [one for one in self._waiting.pop(scope.session_lane, ()) if not one[1]]
+            if left:
+                self._waiting[scope.session_lane] = left
+
+    def clear(self, scope: Scope) -> int:
+        """Let go of all of a session. Returns how many there were."""
+        with self._lock:
+            return len(self._waiting.pop(scope.session_lane, ()))
