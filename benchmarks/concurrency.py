@@ -23,16 +23,15 @@ its event loop is stalled for at most 30 ms at the 99th percentile, indexing inc
 Usage: python benchmarks/concurrency.py [--quick] [--json] [--check] [--only NAME …] [--embedder minilm]
 """
 
-import argparse
 import asyncio
 import contextlib
 import importlib.util
-import json
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
+
+from goals import goal, options, tell
 
 from memlayer_core import Memory, Message
 
@@ -388,22 +387,14 @@ def installed(made):
 def judged(found):
     ours = found[Memlayer.name]
     wrong = sum(ours[way]["errors"] + ours[way]["lost"] for way in ours)
-    goals = [("memlayer: errors and lost messages", wrong, "at most", 0)]
+    goals = [goal("memlayer: errors and lost messages", wrong, at_most=0)]
     for name, theirs in found.items():
         for way in ours if name != Memlayer.name else ():
             times = ours[way]["turns_a_second"] / max(theirs[way]["turns_a_second"], 0.001)
-            goals.append((f"turns a second in {way}, times {name}", times, "at least", GOAL_TIMES))
+            goals.append(goal(f"turns a second in {way}, times {name}", times, at_least=GOAL_TIMES))
     stall = ours["coroutines"]["stall_ms"]["p99"]
-    goals.append(("memlayer: stall of the event loop, 99th percentile, ms", stall, "at most", GOAL_STALL))
-    return [
-        {
-            "goal": goal,
-            "measured": round(value, 2),
-            bound.replace(" ", "_"): limit,
-            "met": value <= limit if bound == "at most" else value >= limit,
-        }
-        for goal, value, bound, limit in goals
-    ]
+    goals.append(goal("memlayer: stall of the event loop, 99th percentile, ms", stall, at_most=GOAL_STALL))
+    return goals
 
 
 def show(result):
@@ -427,19 +418,10 @@ def show(result):
                 print(f"  first error: {found['first_error']}")
     for name in result["skipped"]:
         print(f"{name}: SKIPPED, it is not installed")
-    for goal in result["goals"]:
-        bound = "at_most" if "at_most" in goal else "at_least"
-        verdict = "met   " if goal["met"] else "MISSED"
-        print(f"{verdict} {goal['goal']}: {goal['measured']} ({bound.replace('_', ' ')} {goal[bound]})")
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="8 threads, 16 coroutines, 2 turns")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
+    parser = options(__doc__, "8 threads, 16 coroutines, 2 turns")
     parser.add_argument("--turns", type=int, help="turns of each conversation")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="peers whose name holds one of these words")
     parser.add_argument("--embedder", default="hashing", help='of memlayer: "hashing" or "minilm"')
@@ -464,12 +446,7 @@ def main():
         "skipped": [made.name for made in wanted if made not in present],
         "goals": judged(found),
     }
-    if asked.json:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
-    if asked.check and not all(goal["met"] for goal in result["goals"]):
-        sys.exit(1)
+    tell(result, asked, show)
 
 
 if __name__ == "__main__":

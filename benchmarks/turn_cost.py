@@ -34,7 +34,6 @@ Usage: python benchmarks/turn_cost.py [--quick] [--json] [--check]
 import argparse
 import bisect
 import contextlib
-import json
 import math
 import os
 import random
@@ -49,6 +48,8 @@ import threading
 import time
 from itertools import accumulate
 from pathlib import Path
+
+from goals import goal, options, tell
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.flows.recall import _index_pays, _nearest  # the search of a context, repeated alone
@@ -296,17 +297,18 @@ def judged(costs, flushed):
         if n >= base
     )
     goals = [
-        (f"add at {last:,} messages, times that at {base}", growth["add"], GOAL_GROWTH),
-        (f"context at {last:,} messages, times that at {base}", growth["context_net"], GOAL_GROWTH),
-        ("context, times a bare read plus a vector search", together, GOAL_READS),
-        ("context without its vector search, in bare reads", most, GOAL_READS),
+        goal(f"add at {last:,} messages, times that at {base}", growth["add"], at_most=GOAL_GROWTH),
+        goal(
+            f"context at {last:,} messages, times that at {base}", growth["context_net"], at_most=GOAL_GROWTH
+        ),
+        goal("context, times a bare read plus a vector search", together, at_most=GOAL_READS),
+        goal("context without its vector search, in bare reads", most, at_most=GOAL_READS),
     ]
     if flushed is not None:
-        goals.append(("disk flushes of a turn, on the caller's path", flushed["path"], GOAL_FLUSHES))
-    return [
-        {"goal": name, "measured": round(value, 3), "at_most": limit, "met": value <= limit}
-        for name, value, limit in goals
-    ]
+        goals.append(
+            goal("disk flushes of a turn, on the caller's path", flushed["path"], at_most=GOAL_FLUSHES)
+        )
+    return goals
 
 
 def show(result):
@@ -326,18 +328,10 @@ def show(result):
             f"Disk flushes a turn: {flushed['path']:g} by the caller (mean {flushed['path_mean']:.2f}), "
             f"{flushed['background_mean']:.2f} in the background"
         )
-    for goal in result["goals"]:
-        verdict = "met   " if goal["met"] else "MISSED"
-        print(f"{verdict} {goal['goal']}: {goal['measured']} (at most {goal['at_most']})")
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="lengths to 1,000 and few rounds")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
+    parser = options(__doc__, "lengths to 1,000 and few rounds")
     parser.add_argument("--rounds", type=int, help="how often all lengths are measured")
     parser.add_argument("--turns", type=int, default=16, help="turns of a round")
     parser.add_argument("--traced", type=Path, help=argparse.SUPPRESS)
@@ -362,12 +356,7 @@ def main():
         "flushes_a_turn": flushed,
         "goals": judged(costs, flushed),
     }
-    if asked.json:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
-    if asked.check and not all(goal["met"] for goal in result["goals"]):
-        sys.exit(1)
+    tell(result, asked, show)
 
 
 def message_tokens(message):

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from memlayer_core.records.message import Message as Message
     from memlayer_core.records.message import Receipt as Receipt
     from memlayer_core.records.message import ToolCall as ToolCall
+    from memlayer_core.records.policy import MaxMessages as MaxMessages
+    from memlayer_core.records.policy import MaxRounds as MaxRounds
+    from memlayer_core.records.policy import MaxTokens as MaxTokens
     from memlayer_core.records.scope import Scope as Scope
+    from memlayer_core.rules.message_json import message_from_json as message_from_json
+    from memlayer_core.rules.message_json import message_to_json as message_to_json
+    from memlayer_core.rules.message_json import messages_from_json as messages_from_json
+    from memlayer_core.rules.message_json import messages_to_json as messages_to_json
+    from memlayer_core.session_files import JsonSession as JsonSession
+    from memlayer_core.session_files import SessionManager as SessionManager
     from memlayer_core.settings import Settings as Settings
 
 _HOMES = {
@@ -27,14 +36,23 @@ _HOMES = {
     "Context": "records.context",
     "Hit": "records.context",
     "Hits": "records.context",
+    "JsonSession": "session_files",
+    "MaxMessages": "records.policy",
+    "MaxRounds": "records.policy",
+    "MaxTokens": "records.policy",
     "MemlayerError": "errors",
     "Memory": "memory",
     "Message": "records.message",
     "Piece": "records.context",
     "Receipt": "records.message",
     "Scope": "records.scope",
+    "SessionManager": "session_files",
     "Settings": "settings",
     "ToolCall": "records.message",
+    "message_from_json": "rules.message_json",
+    "message_to_json": "rules.message_json",
+    "messages_from_json": "rules.message_json",
+    "messages_to_json": "rules.message_json",
 }
 
 __all__ = [
@@ -42,14 +60,23 @@ __all__ = [
     "Context",
     "Hit",
     "Hits",
+    "JsonSession",
+    "MaxMessages",
+    "MaxRounds",
+    "MaxTokens",
     "MemlayerError",
     "Memory",
     "Message",
     "Piece",
     "Receipt",
     "Scope",
+    "SessionManager",
     "Settings",
     "ToolCall",
+    "message_from_json",
+    "message_to_json",
+    "messages_from_json",
+    "messages_to_json",
 ]
 
 

@@ -48,3 +48,17 @@ def test_concurrency_makes_no_error_and_loses_nothing():
     assert {"p50", "p95", "p99", "max"} == set(ours["coroutines"]["stall_ms"])
     assert len(result["participants"]) + len(result["skipped"]) == 4
     assert all({"goal", "measured", "met"} < set(goal) for goal in result["goals"])
+
+
+@pytest.mark.slow
+def test_window_tells_what_each_policy_costs_at_each_length():
+    result = run("window.py", "--rounds", "2")
+
+    policies = {"max_tokens", "max_messages", "max_rounds", "all three"}
+    assert {length: set(costs) for length, costs in result["milliseconds"].items()} == {
+        "100": policies,
+        "1000": policies,
+    }
+    for taken in result["peers"].values():
+        assert list(taken) == ["100", "1000"]
+    assert [goal["at_most"] for goal in result["goals"]] == [1.3] * 4

@@ -14,16 +14,18 @@ from memlayer_core.records.message import Entry, Message, Stored
 from memlayer_core.records.policy import Limits
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Session
-from memlayer_core.rules.offload import merged, place_of, preview
+from memlayer_core.rules.check import at_least_one
+from memlayer_core.rules.offload import excerpt, merged, place_of, preview, whole
 from memlayer_core.rules.truncate import truncate_message
 from memlayer_core.rules.turns import presentable
 from memlayer_core.rules.window import PREVIEW_TOKENS, Shape, Window, enough, first_page, window
 
-__all__ = ["Part", "Present", "present", "reload"]
+__all__ = ["Part", "Present", "present", "read_offloaded", "reload"]
 
 _INSTRUCTIONS = (Reason("instructions", "the session's newest system message is always shown"),)
 _RECENT = Reason("recent", "one of the newest whole turns")
 _ONCE = (Reason("temporary", "shown until a model has answered to it"),)
+_OF_THE_LIMIT = 4  # parts of an offloaded message that one context could hold: one, beside the rest, is sure to fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +151,14 @@ def _entries(
     world: World, journal: Journal, session: Session, limits: Limits, shape: Shape | None, first: int
 ) -> list[Entry]:
     """Return the session's last entries that a model may be told of, as many as can be needed."""
-    page = first_page(session.messages, session.tokens, limits.tokens)
+    page = first_page(session.messages, session.tokens, limits)
     newest: list[Entry] = []
     before: int | None = None
     while True:
         entries = journal.tail(session, before, page, first)
         told = [entry for entry in entries if entry.role != "system" and not entry.hidden]
         newest.extend(_recounted(world, journal, session, told, newest))
-        if len(entries) < page or enough(newest, limits.tokens, shape):
+        if len(entries) < page or enough(newest, limits, shape):
             return newest[::-1]
         before, page = entries[-1].seq, page * 2
 
@@ -274,6 +276,17 @@ async def reload(world: World, drive: Drive, scope: Scope, offloaded: str) -> Me
             hint="Ids of offloaded messages hold in their own session, until the message is deleted.",
         )
     return stored.message
+
+
+async def read_offloaded(
+    world: World, drive: Drive, scope: Scope, offloaded: str, offset: int, token_limit: int | None
+) -> str:
+    """Return the text that a preview stands for, in parts if it is long."""
+    limit = world.settings.max_tokens if token_limit is None else token_limit
+    at_least_one("token_limit", limit)
+    text = whole(await reload(world, drive, scope, offloaded))
+    tokens = max(1, limit // _OF_THE_LIMIT)
+    return await drive.call(excerpt, text, offloaded, offset, tokens=tokens, count=world.tokens.text)
 
 
 def _at(journal: Journal, scope: Scope, place: int) -> Stored | None:

@@ -244,35 +244,48 @@ def _worth(run: list[Entry], among_tools: bool, shape: Shape) -> list[Entry]:
     return run if among_tools and len(run) >= shape.run and costly else []
 
 
-def enough(newest_first: Sequence[Entry], limit: int, shape: Shape | None = None) -> bool:
-    """Tell whether these last entries hold all that a window of `limit` tokens can show.
+def enough(newest_first: Sequence[Entry], limits: Limits, shape: Shape | None = None) -> bool:
+    """Tell whether these last entries hold all that a window within `limits` can show.
 
     They do when they cost more than the limit even if they are made smaller, and what lies beyond it holds
-    the beginning of a turn: a turn is then whole, or too large for the window anyway.
+    the beginning of a turn: a turn is then whole, or too large for the window anyway. They do as well when
+    there are more of them, or as many rounds, as may be shown, the newest question among them.
     """
-    spent = 0
+    spent = rounds = 0
     for place, entry in enumerate(newest_first):
         small = shape is not None and (entry.characters > shape.large or entry.role == "tool" or entry.calls)
         spent += min(entry.tokens, PREVIEW_TOKENS) if small else entry.tokens
-        if spent > limit and (entry.role == "user" or place > _LONGEST_TURN):
+        rounds += entry.role == "user"
+        if spent > limits.tokens and (entry.role == "user" or place > _LONGEST_TURN):
+            return True
+        if rounds and limits.messages is not None and place >= limits.messages:
+            return True
+        if limits.rounds is not None and rounds >= limits.rounds:
             return True
     return False
 
 
 _LONGEST_TURN = 4000
 """Messages of a turn that are looked at: a session in which no user speaks is one endless turn."""
+_USUAL_ROUND = 4
+"""Messages: a question, a tool call with its result, an answer."""
 
 
-def first_page(messages: int, tokens: int, limit: int) -> int:
+def first_page(messages: int, tokens: int, limits: Limits) -> int:
     """Return how many last entries to read at first, so that one read is nearly always enough.
 
     Args:
         messages: Messages of the session.
         tokens: What they cost together.
-        limit: Tokens that the window may cost.
+        limits: What the window keeps within.
     """
     mean = max(1.0, tokens / max(1, messages))
-    return max(16, min(2000, int(1.3 * limit / mean) + 8))
+    expected = [
+        1.3 * limits.tokens / mean,
+        limits.messages if limits.messages is not None else math.inf,
+        _USUAL_ROUND * limits.rounds if limits.rounds is not None else math.inf,
+    ]
+    return max(16, min(2000, int(min(expected)) + 8))
 
 
 def size_of(tokens: int) -> int:

@@ -12,7 +12,7 @@ from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.records.message import Entry
 from memlayer_core.records.policy import Limits
 from memlayer_core.rules.turns import presentable, turns
-from memlayer_core.rules.window import enough, first_page, window
+from memlayer_core.rules.window import Shape, enough, first_page, window
 
 
 @dataclass
@@ -22,7 +22,8 @@ class Conversation:
     entries: list[Entry]
 
     def say(self, role, tokens, calls=(), answers=None) -> None:
-        self.entries.append(Entry(len(self.entries) * 3, role, tokens, tuple(calls), answers))
+        place = len(self.entries) * 3
+        self.entries.append(Entry(place, role, tokens, tuple(calls), answers, characters=4 * tokens))
 
 
 @st.composite
@@ -134,12 +135,132 @@ def test_choosing_again_from_what_was_chosen_changes_nothing(entries, limit) -> 
     assert chosen(once.shown, limit).shown == once.shown
 
 
-@given(conversations(), st.integers(1, 300))
-def test_reading_only_as_much_as_is_enough_chooses_the_same(entries, limit) -> None:
+bounds = st.none() | st.integers(1, 12)
+
+
+@given(conversations(), st.integers(1, 600), bounds, bounds, st.sampled_from([None, Shape(50, 5, 2, 40)]))
+def test_reading_only_as_much_as_is_enough_chooses_the_same(entries, tokens, messages, rounds, shape) -> None:
+    limits = Limits(tokens, messages, rounds)
     newest = told(entries)[::-1]
     for size in range(len(newest) + 1):
-        if enough(newest[:size], limit):
-            assert chosen(newest[:size][::-1], limit).shown == chosen(entries, limit).shown
+        if enough(newest[:size], limits, shape):
+            part, whole = (window(some, limits, shape=shape) for some in (newest[:size][::-1], told(entries)))
+            assert (part.shown, part.shrunk) == (whole.shown, whole.shrunk)
+
+
+@pytest.mark.requirement("L15")
+@given(conversations(), st.integers(1, 12), st.integers(1, 12))
+def test_no_more_is_read_than_the_messages_or_rounds_that_may_be_shown(entries, messages, rounds) -> None:
+    newest = told(entries)[::-1]
+    last = next((place for place, entry in enumerate(newest) if entry.role == "user"), None)
+    if last is not None and len(newest) > max(messages, last):
+        assert enough(newest[: max(messages, last) + 1], Limits(10**9, messages))
+    asked = [place for place, entry in enumerate(newest) if entry.role == "user"]
+    if len(asked) >= rounds:
+        assert enough(newest[: asked[rounds - 1] + 1], Limits(10**9, rounds=rounds))
+
+
+SHAPE = Shape(large=1000, last_keep=8, run=6, run_tokens=5000)
+SMALL = 20
+
+
+def talked(*said: tuple[str, int]) -> list[Entry]:
+    """Return a conversation of roles and tokens: `call` makes a tool message and the call before it."""
+    talk = Conversation([])
+    for number, (role, tokens) in enumerate(said):
+        if role == "call":
+            talk.say("assistant", SMALL, calls=[f"c{number}"])
+            talk.say("tool", tokens, answers=f"c{number}")
+        else:
+            talk.say(role, tokens)
+    return talk.entries
+
+
+ROUND = [("user", SMALL), ("assistant", SMALL)]
+STEPS = {
+    "nothing": ([*ROUND * 3], 120, []),
+    "two answers in a row": (
+        [*ROUND, ("assistant", 900), *ROUND * 5],
+        500,
+        ["merged", "offloaded"],
+    ),
+    "old tool run": (
+        [("user", SMALL), *[("call", 1700)] * 3, ("assistant", SMALL), *ROUND * 5],
+        2000,
+        ["tool_runs_compressed"],
+    ),
+    "too short a tool run": (
+        [("user", SMALL), *[("call", 2600)] * 2, ("assistant", SMALL), *ROUND * 5],
+        2000,
+        ["offloaded"],
+    ),
+    "large and old": ([("user", SMALL), ("assistant", 900), *ROUND * 5], 500, ["offloaded"]),
+    "large and new": ([*ROUND * 5, ("user", SMALL), ("assistant", 900), *ROUND], 500, ["offloaded"]),
+    "large, old and new": (
+        [("user", SMALL), ("assistant", 900), *ROUND * 5, ("user", SMALL), ("assistant", 900), *ROUND],
+        700,
+        ["offloaded", "offloaded"],
+    ),
+    "offloading is not enough": (
+        [("user", SMALL), ("assistant", 900), *ROUND * 20],
+        500,
+        ["compacted"],
+    ),
+    "the current round, large": (
+        [*ROUND, ("user", SMALL), ("call", 900), ("assistant", SMALL)],
+        300,
+        ["compacted", "current_round_offloaded"],
+    ),
+    "the current round": (
+        [("user", SMALL), *[("call", 240)] * 4],
+        800,
+        ["current_round_compressed"],
+    ),
+    "the question is too large": ([*ROUND, ("user", 900)], 300, ["compacted", "newest_turn_over_limit"]),
+}
+
+
+@pytest.mark.requirement("A07", "A08", "A21")
+@pytest.mark.parametrize(("said", "limit", "codes"), STEPS.values(), ids=STEPS)
+def test_a_window_shrinks_step_by_step_and_each_step_is_told(said, limit, codes) -> None:
+    entries = talked(*said)
+    picked = window(entries, Limits(limit), shape=SHAPE)
+    assert [reason.code for reason in picked.reasons] == codes
+    assert picked.tokens <= limit or codes[-1] == "newest_turn_over_limit"
+    assert window(entries, Limits(sum(entry.tokens for entry in entries)), shape=SHAPE).reasons == ()
+
+
+@pytest.mark.requirement("A08")
+def test_what_is_new_is_offloaded_only_when_what_is_old_was_not_enough() -> None:
+    old, new = [("user", SMALL), ("assistant", 900)], [("user", SMALL), ("assistant", 901)]
+    entries = talked(*old, *ROUND * 5, *new, *ROUND)
+    large = {entry.tokens: entry.seq for entry in entries}
+    for limit, offloaded in ((1400, {900}), (700, {900, 901})):
+        picked = window(entries, Limits(limit), shape=SHAPE)
+        assert set(picked.shrunk) == {large[tokens] for tokens in offloaded}
+        assert len(picked.shown) == len(entries)
+
+
+@pytest.mark.requirement("A08", "J08")
+@given(conversations(), st.integers(1, 900), st.integers(0, 300))
+def test_a_window_that_shrinks_keeps_the_limit_and_more_than_one_that_only_drops(
+    entries, limit, reserved
+) -> None:
+    shrinking = chosen(entries, limit, reserved=reserved, shape=Shape(50, 5, 2, 40))
+    dropping = chosen(entries, limit, reserved=reserved)
+    assert shrinking.tokens <= limit or "newest_turn_over_limit" in {r.code for r in shrinking.reasons}
+    assert {e.seq for e in dropping.shown} <= {e.seq for e in shrinking.shown}
+    users = [entry.seq for entry in told(entries) if entry.role == "user"]
+    assert not users or users[-1] not in shrinking.shrunk
+
+
+@given(conversations(), st.integers(1, 900))
+def test_a_window_that_shrank_is_the_same_when_it_is_chosen_from_what_it_showed(entries, limit) -> None:
+    shape = Shape(50, 5, 2, 40)
+    once = chosen(entries, limit, shape=shape)
+    first = once.shown[0].seq if once.shown else 0
+    again = chosen([entry for entry in entries if entry.seq >= first], limit, shape=shape)
+    assert (again.shown, again.shrunk, again.moved) == (once.shown, once.shrunk, False)
 
 
 @given(conversations())
@@ -157,9 +278,14 @@ def test_what_is_presentable_stays_so(entries) -> None:
     assert sorted([*kept, *left], key=lambda entry: entry.seq) == list(entries)
 
 
-@given(st.integers(0, 10**6), st.integers(0, 10**9), st.integers(1, 10**6))
-def test_the_first_page_is_bounded_by_the_limit_and_not_by_the_history(messages, tokens, limit) -> None:
-    assert 16 <= first_page(messages, tokens, limit) <= 2000
+@given(st.integers(0, 10**6), st.integers(0, 10**9), st.integers(1, 10**6), bounds, bounds)
+def test_the_first_page_is_bounded_by_the_limits_and_not_by_the_history(
+    messages, tokens, limit, most, rounds
+) -> None:
+    page = first_page(messages, tokens, Limits(limit, most, rounds))
+    assert 16 <= page <= 2000
+    assert most is None or page <= most + 16
+    assert rounds is None or page <= 4 * rounds + 16
 
 
 def test_a_result_that_comes_after_the_next_question_is_shown_with_its_call_or_not_at_all(
