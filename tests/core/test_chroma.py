@@ -1,4 +1,4 @@
-"""The index in Chroma, against real Chroma: a directory, and a server of its own."""
+"""The index in Chroma, against real Chroma: a directory, and a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -109,37 +108,12 @@ def open_index(tmp_path: Path) -> Iterator:
         index.close()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    home = tmp_path_factory.mktemp("server")
-    command = [sys.executable, "-c", "from chromadb.cli.cli import app; app()", "run"]
-    command += ["--path", str(home / "data"), "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen(command, cwd=home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        end = time.monotonic() + 30
-        while True:
-            try:
-                httpx.get(f"{url}/api/v2/heartbeat", timeout=1).raise_for_status()
-                break
-            except httpx.HTTPError:
-                assert time.monotonic() < end, "the Chroma server does not start"
-                time.sleep(0.1)
-        yield url
-    finally:
-        process.kill()
-        process.wait(timeout=10)
-
-
 @pytest.fixture(params=["directory", "server"])
 def index(request: pytest.FixtureRequest, open_index):
     if request.param == "directory":
         yield open_index()
         return
-    made = ChromaServer(request.getfixturevalue("server"), store_id=str(uuid.uuid4()), shards=4)
+    made = ChromaServer(request.getfixturevalue("chroma_url"), store_id=str(uuid.uuid4()), shards=4)
     assert made.acquire()
     yield made
     for shard in range(4):
@@ -863,7 +837,7 @@ def test_an_unreachable_server_says_so_at_once():
     assert not index.held
 
 
-def test_a_server_that_accepts_and_says_nothing_is_given_up(server):
+def test_a_server_that_accepts_and_says_nothing_is_given_up(chroma_url):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -875,8 +849,8 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up(server):
         assert time.monotonic() - began < 4
 
 
-def test_a_server_that_goes_away_is_unavailable_and_no_damage(server):
-    index = ChromaServer(server, store_id=str(uuid.uuid4()), shards=4, timeout=0.3)
+def test_a_server_that_goes_away_is_unavailable_and_no_damage(chroma_url):
+    index = ChromaServer(chroma_url, store_id=str(uuid.uuid4()), shards=4, timeout=0.3)
     assert index.acquire()
     index.upsert([filing(1)])
     session = index._opened()._server._session
@@ -889,8 +863,8 @@ def test_a_server_that_goes_away_is_unavailable_and_no_damage(server):
     index.close()
 
 
-def test_stores_on_one_server_do_not_see_each_other(server):
-    ours, theirs = (ChromaServer(server, store_id=store, shards=4) for store in (STORE, OTHER))
+def test_stores_on_one_server_do_not_see_each_other(chroma_url):
+    ours, theirs = (ChromaServer(chroma_url, store_id=store, shards=4) for store in (STORE, OTHER))
     assert ours.acquire()
     assert theirs.acquire()
     ours.upsert([filing(1)])
@@ -904,9 +878,9 @@ def test_stores_on_one_server_do_not_see_each_other(server):
     theirs.close()
 
 
-def test_processes_on_one_server_follow_each_others_resets(server):
+def test_processes_on_one_server_follow_each_others_resets(chroma_url):
     store = str(uuid.uuid4())
-    first, second = (ChromaServer(server, store_id=store, shards=4) for _ in range(2))
+    first, second = (ChromaServer(chroma_url, store_id=store, shards=4) for _ in range(2))
     assert first.acquire()
     assert second.acquire()
     first.upsert([filing(1)])
