@@ -30,16 +30,19 @@ if TYPE_CHECKING:
     from langchain_memlayer.history import MemlayerChatMessageHistory as MemlayerChatMessageHistory
     from langchain_memlayer.messages import from_core as from_core
     from langchain_memlayer.messages import to_core as to_core
+    from langchain_memlayer.tools import reload_tool as reload_tool
 
 _HOMES = {
     "MemlayerChatMessageHistory": "history",
     "from_core": "messages",
+    "reload_tool": "tools",
     "to_core": "messages",
 }
 
 __all__ = [
     "MemlayerChatMessageHistory",
     "from_core",
+    "reload_tool",
     "to_core",
 ]
 

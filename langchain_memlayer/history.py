@@ -15,12 +15,15 @@ from memlayer_core.errors import ConfigurationError, MessageTypeError
 from memlayer_core.memory import Memory
 from memlayer_core.records.context import Context
 from memlayer_core.records.message import Message
+from memlayer_core.records.policy import Limits
 from memlayer_core.records.scope import Scope
+from memlayer_core.rules.policy import Policies, limits
+from memlayer_core.session_files import SavesItsChat
 
 __all__ = ["MemlayerChatMessageHistory"]
 
 
-class MemlayerChatMessageHistory(BaseChatMessageHistory):
+class MemlayerChatMessageHistory(SavesItsChat, BaseChatMessageHistory):
     """One session's history, kept in a memory.
 
     `messages` is the whole transcript, the same at every read until somebody adds to it: LangChain's
@@ -28,7 +31,10 @@ class MemlayerChatMessageHistory(BaseChatMessageHistory):
     What a model should be told of it is `context`.
 
     A message with an id that the session has already takes that one's place; messages without ids are
-    always new ones. Cheap to make: it holds no state of its own, only the memory and whose session it is.
+    always new ones. One with `additional_kwargs={"model_visible": False}` is for people's eyes: it stays in
+    the transcript and no context shows it.
+
+    Cheap to make: it holds no state of its own, only the memory and whose session it is.
 
     Args:
         session_id: Which conversation.
@@ -37,10 +43,13 @@ class MemlayerChatMessageHistory(BaseChatMessageHistory):
             it the session stands alone: nothing is recalled from other sessions, nor into them.
         tenant_id: Users and sessions of different tenants are different ones, whatever their ids.
         agent_id: Recall then looks through the sessions with this agent alone.
+        token_limit: Tokens of a context, unless a call says otherwise; `Settings.max_tokens` if left out.
+        policy: What else a context keeps to, unless a call says otherwise: see `Chat.context`.
 
     Raises:
         ConfigurationError: `memory` is no `Memory`.
         InvalidScopeError: An id is empty or cannot be stored.
+        InvalidLimitError: A limit below one, or an unknown policy.
     """
 
     def __init__(
@@ -51,6 +60,8 @@ class MemlayerChatMessageHistory(BaseChatMessageHistory):
         user_id: str | None = None,
         tenant_id: str = "default",
         agent_id: str | None = None,
+        token_limit: int | None = None,
+        policy: Policies | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(memory, Memory):
@@ -60,11 +71,18 @@ class MemlayerChatMessageHistory(BaseChatMessageHistory):
             )
         alone = Scope.alone(session_id, tenant_id=tenant_id, agent_id=agent_id)
         self._chat = memory.chat_of(alone if user_id is None else replace(alone, user_id=user_id))
+        self._limit = limits(Limits(memory.settings.max_tokens), policy, token_limit).tokens
+        self._policy = policy
 
     @property
     def chat(self) -> Chat:
         """The conversation in memlayer's own terms."""
         return self._chat
+
+    @property
+    def token_limit(self) -> int:
+        """Tokens of a context, unless a call says otherwise."""
+        return self._limit
 
     @property
     def messages(self) -> list[BaseMessage]:
@@ -98,6 +116,22 @@ class MemlayerChatMessageHistory(BaseChatMessageHistory):
         translated = await asyncio.to_thread(_translated, messages)
         await self._chat.aadd_messages(translated, verbatim=True)
 
+    def add_temporary(self, messages: Sequence[BaseMessage]) -> None:
+        """Show messages at the end of every context until a model's answer is added; they are not kept.
+
+        Raises:
+            InvalidMessageError: One of them could not be stored if it were to be; none is shown.
+        """
+        self._chat.add_temporary_messages(_translated(messages))
+
+    async def aadd_temporary(self, messages: Sequence[BaseMessage]) -> None:
+        """Show messages at the end of every context until a model's answer is added; they are not kept.
+
+        Raises:
+            InvalidMessageError: One of them could not be stored if it were to be; none is shown.
+        """
+        await self._chat.aadd_temporary_messages(await asyncio.to_thread(_translated, messages))
+
     def clear(self) -> None:
         """Delete the session's messages, and what they can be found by."""
         self._chat.clear()
@@ -106,26 +140,42 @@ class MemlayerChatMessageHistory(BaseChatMessageHistory):
         """Delete the session's messages, and what they can be found by."""
         await self._chat.aclear()
 
-    def context(self, query: str | None = None, *, token_limit: int | None = None) -> list[BaseMessage]:
-        """Return what a model should be told: the newest turns, and older ones that bear on the query.
-
-        Args:
-            query: What to recall for; the newest user message if left out. It is not stored.
-            token_limit: Tokens of the whole; `Settings.max_tokens` if left out.
-        """
-        return _composed(self._chat.context(query, token_limit=token_limit))
-
-    async def acontext(
-        self, query: str | None = None, *, token_limit: int | None = None
+    def context(
+        self, query: str | None = None, *, token_limit: int | None = None, policy: Policies | None = None
     ) -> list[BaseMessage]:
         """Return what a model should be told: the newest turns, and older ones that bear on the query.
 
         Args:
             query: What to recall for; the newest user message if left out. It is not stored.
-            token_limit: Tokens of the whole; `Settings.max_tokens` if left out.
+            token_limit: Tokens of the whole; the history's if left out.
+            policy: `"max_messages"`, `MaxRounds(4)`, `{"max_rounds": 4}` or several; the history's if left out.
+
+        Raises:
+            InvalidLimitError: A limit that no context can keep, or an unknown policy.
         """
-        context = await self._chat.acontext(query, token_limit=token_limit)
+        asked = self._asked(token_limit, policy)
+        return _composed(self._chat.context(query, token_limit=asked[0], policy=asked[1]))
+
+    async def acontext(
+        self, query: str | None = None, *, token_limit: int | None = None, policy: Policies | None = None
+    ) -> list[BaseMessage]:
+        """Return what a model should be told, as `context` does."""
+        asked = self._asked(token_limit, policy)
+        context = await self._chat.acontext(query, token_limit=asked[0], policy=asked[1])
         return await asyncio.to_thread(_composed, context)
+
+    def _asked(self, token_limit: int | None, policy: Policies | None) -> tuple[int, Policies | None]:
+        limit = self._limit if token_limit is None else token_limit
+        return limit, self._policy if policy is None else policy
+
+    def set_memory(self, memory: Memory) -> None:
+        """Go on in another memory, in the session of the same id. What was said so far stays where it is.
+
+        Raises:
+            ConfigurationError: It is no `Memory`.
+            StoreClosedError: It is closed.
+        """
+        self._chat.set_memory(memory)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._chat!r})"

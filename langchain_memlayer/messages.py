@@ -41,6 +41,9 @@ __all__ = ["FRAMEWORK", "create", "from_core", "put_after", "put_before", "to_co
 FRAMEWORK = "langchain"
 """Marks dumps that this module wrote."""
 
+VISIBLE = "model_visible"
+"""In `additional_kwargs`: False for what only people see."""
+
 logger = logging.getLogger("memlayer")
 
 _CLASSES: dict[str, type[BaseMessage]] = {
@@ -106,6 +109,7 @@ def to_core(message: BaseMessage) -> Message:
         name=_storable(message.name) or _speaker(message),
         tool_calls=_calls(message),
         tool_call_id=_call_id(message.tool_call_id) if isinstance(message, ToolMessage) else None,
+        model_visible=message.additional_kwargs.get(VISIBLE) is not False,
         raw=Raw(FRAMEWORK, VERSION, {"type": kind, "data": dump.value}),
     )
 
@@ -246,6 +250,7 @@ def _from_fields(message: Message) -> BaseMessage:
         "content": deepcopy(_listed(message.content)),
         "name": message.name,
         "id": message.id,
+        "additional_kwargs": {} if message.model_visible else {VISIBLE: False},
     }
     match message.role:
         case "system":

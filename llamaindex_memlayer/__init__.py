@@ -19,5 +19,6 @@ except ModuleNotFoundError as problem:
 
 from llamaindex_memlayer.memory import MemlayerMemory
 from llamaindex_memlayer.messages import from_core, to_core
+from llamaindex_memlayer.tools import reload_tool
 
-__all__ = ["MemlayerMemory", "from_core", "to_core"]
+__all__ = ["MemlayerMemory", "from_core", "reload_tool", "to_core"]

@@ -23,26 +23,37 @@ from llama_index.core.memory.memory import InsertMethod
 from llama_index.core.memory.types import BaseMemory
 
 from llamaindex_memlayer import live
-from llamaindex_memlayer.messages import Verbatim, create, from_core, put_after, put_before, to_core
+from llamaindex_memlayer.messages import (
+    Verbatim,
+    all_to_core,
+    create,
+    from_core,
+    put_after,
+    put_before,
+    to_core,
+)
 from memlayer_core.chat import Chat
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, MessageTypeError
+from memlayer_core.errors import ConfigurationError, InvalidLimitError
 from memlayer_core.memory import Memory
 from memlayer_core.records.context import Context
-from memlayer_core.records.message import Message
+from memlayer_core.records.policy import Limits
 from memlayer_core.records.scope import Scope
 from memlayer_core.rules.check import at_least_one
+from memlayer_core.rules.policy import Policies, limits, named
+from memlayer_core.session_files import SavesItsChat
 
 __all__ = ["MemlayerMemory"]
 
 _OF_THE_WINDOW = 0.75  # of a model's context window, as in ChatMemoryBuffer: the answer needs room as well
 
 
-class MemlayerMemory(BaseMemory):
+class MemlayerMemory(SavesItsChat, BaseMemory):
     """One conversation of a user, kept in a memlayer memory: pass it as `memory=` to an agent or an engine.
 
     What the model is told is the newest whole turns, and what the same user said in older turns and other
-    sessions that bears on the question. What is not told stays stored; `get_all` returns it. Every method has
-    a native async twin, and all of them may be called from any thread and any event loop.
+    sessions that bears on the question. What is not told stays stored; `get_all` returns it. A message with
+    `additional_kwargs={"model_visible": False}` is for people's eyes and never told. Every method has a
+    native async twin, and all of them may be called from any thread and any event loop.
 
     A dump (`to_dict`, pickle, a workflow's `Context.to_dict`) names the store and the session and holds no
     message: a restored memory continues where the store is now. It has no length and no truth value, and a
@@ -54,6 +65,7 @@ class MemlayerMemory(BaseMemory):
         tenant_id: Users of different tenants are different users.
         agent_id: Recall looks through the sessions with this agent alone.
         token_limit: Tokens of what `get` returns; None: `Settings.max_tokens` of the memory.
+        policy: What else `get` keeps to, such as `{"max_rounds": 4}`: see `Chat.context`.
         insert_method: Where recalled text goes: `"user"`, in front of the newest user message;
             `"system"`, behind the leading system message; None: `Settings.recall_placement`.
         path: The directory of the memory, where it was opened by its path.
@@ -66,6 +78,7 @@ class MemlayerMemory(BaseMemory):
     tenant_id: str = "default"
     agent_id: str | None = None
     token_limit: int | None = None
+    policy: dict[str, int] | None = None
     insert_method: Literal["user", "system"] | None = None
     path: str | None = None
     _chat: Chat = PrivateAttr()
@@ -79,12 +92,15 @@ class MemlayerMemory(BaseMemory):
 
         Raises:
             ConfigurationError: The memory that a dump names is not open in this process.
+            InvalidLimitError: A limit below one, or an unknown policy.
         """
         fields.pop("class_name", None)
         store_id = fields.pop("store_id", None)
         fields.setdefault("session_id", str(uuid.uuid4()))
         if fields.get("token_limit") is not None:
             at_least_one("token_limit", fields["token_limit"])
+        if fields.get("policy") is not None:
+            fields["policy"] = named(fields["policy"])
         if isinstance(fields.get("insert_method"), InsertMethod):
             fields["insert_method"] = fields["insert_method"].value
         super().__init__(**fields)
@@ -117,6 +133,7 @@ class MemlayerMemory(BaseMemory):
         tenant_id: str = "default",
         agent_id: str | None = None,
         token_limit: int | None = None,
+        policy: Policies | None = None,
         memory: Memory | None = None,
         path: str | os.PathLike[str] | None = None,
         embed_model: Any = None,
@@ -127,7 +144,7 @@ class MemlayerMemory(BaseMemory):
         """Open a session's memory, or begin one.
 
         Args:
-            chat_history: Messages that replace what the session holds; an empty list leaves it alone.
+            chat_history: Messages for `set`; an empty list leaves the session alone.
             llm: Three quarters of its context window are the `token_limit`, if none is given.
             session_id: Which conversation; without it, a new one.
             user_id: Whose it is; recall looks through all sessions of this user. Without it, the session
@@ -135,6 +152,7 @@ class MemlayerMemory(BaseMemory):
             tenant_id: Users of different tenants are different users.
             agent_id: Recall looks through the sessions with this agent alone.
             token_limit: Tokens of what `get` returns.
+            policy: `"max_messages"`, `MaxRounds(4)`, `{"max_rounds": 4}`, or several that hold together.
             memory: A memory that you opened, `Memory.open(…)`.
             path: A directory, instead of `memory`: opened once a process and shared by its path. With
                 neither, the memory is gone with the process.
@@ -166,6 +184,7 @@ class MemlayerMemory(BaseMemory):
             tenant_id=tenant_id,
             agent_id=agent_id,
             token_limit=token_limit,
+            policy=policy,
             insert_method=insert_method,
             path=None if path is None else str(Path(path).expanduser().resolve()),
         )
@@ -184,18 +203,41 @@ class MemlayerMemory(BaseMemory):
         counter = self._chat.memory.tokens
         return lambda text: range(counter.text(text))
 
-    def context(self, input: str | ChatMessage | None = None, initial_token_count: int = 0) -> Context:  # noqa: A002
-        """Return what `get` makes its messages of, with costs and reasons, to look at."""
-        return self._chat.context(_query(input), token_limit=self._room(initial_token_count))
+    @property
+    def limit(self) -> int:
+        """Tokens of what `get` returns, whoever set them."""
+        return self._allowed(None, None)
 
-    async def acontext(self, input: str | ChatMessage | None = None, initial_token_count: int = 0) -> Context:  # noqa: A002
+    def context(
+        self,
+        input: str | ChatMessage | None = None,  # noqa: A002
+        initial_token_count: int = 0,
+        *,
+        token_limit: int | None = None,
+        policy: Policies | None = None,
+    ) -> Context:
+        """Return what `get` makes its messages of, with costs and reasons, to look at."""
+        return self._chat.context(_query(input), **self._asked(initial_token_count, token_limit, policy))
+
+    async def acontext(
+        self,
+        input: str | ChatMessage | None = None,  # noqa: A002
+        initial_token_count: int = 0,
+        *,
+        token_limit: int | None = None,
+        policy: Policies | None = None,
+    ) -> Context:
         """Return what `aget` makes its messages of, with costs and reasons, to look at."""
-        return await self._chat.acontext(_query(input), token_limit=self._room(initial_token_count))
+        asked = self._asked(initial_token_count, token_limit, policy)
+        return await self._chat.acontext(_query(input), **asked)
 
     def get(
         self,
         input: str | ChatMessage | None = None,  # noqa: A002
         initial_token_count: int = 0,
+        *,
+        token_limit: int | None = None,
+        policy: Policies | None = None,
         **kwargs: Any,  # noqa: ARG002  (other memories take more, and engines pass it)
     ) -> list[ChatMessage]:
         """Return what a model should be told. Nothing is changed by it, and the messages are yours.
@@ -203,21 +245,30 @@ class MemlayerMemory(BaseMemory):
         Args:
             input: What to recall for, stored already or not; the newest user message if left out.
             initial_token_count: Tokens that the prompt has already spent of the limit.
+            token_limit: For this call, instead of the memory's.
+            policy: For this call, instead of the memory's.
             **kwargs: Not used.
 
         Raises:
-            InvalidLimitError: The prompt alone is over the limit.
+            InvalidLimitError: The prompt alone is over the limit, or a limit is below one.
         """
-        return self._composed(self.context(input, initial_token_count))
+        return self._composed(
+            self.context(input, initial_token_count, token_limit=token_limit, policy=policy)
+        )
 
     async def aget(
         self,
         input: str | ChatMessage | None = None,  # noqa: A002
         initial_token_count: int = 0,
+        *,
+        token_limit: int | None = None,
+        policy: Policies | None = None,
         **kwargs: Any,  # noqa: ARG002
     ) -> list[ChatMessage]:
         """Return what a model should be told, as `get` does."""
-        return self._composed(await self.acontext(input, initial_token_count))
+        return self._composed(
+            await self.acontext(input, initial_token_count, token_limit=token_limit, policy=policy)
+        )
 
     def get_all(self) -> list[ChatMessage]:
         """Return everything that was said in this session."""
@@ -237,19 +288,43 @@ class MemlayerMemory(BaseMemory):
 
     def put_messages(self, messages: Sequence[ChatMessage]) -> None:
         """Store messages in one transaction: all of them, or none."""
-        self._chat.add_messages(_all_to_core(messages), verbatim=True)
+        self._chat.add_messages(all_to_core(messages), verbatim=True)
 
     async def aput_messages(self, messages: Sequence[ChatMessage]) -> None:
         """Store messages in one transaction: all of them, or none."""
-        await self._chat.aadd_messages(_all_to_core(messages), verbatim=True)
+        await self._chat.aadd_messages(all_to_core(messages), verbatim=True)
+
+    def put_temporary(self, messages: Sequence[ChatMessage]) -> None:
+        """Show messages at the end of what `get` returns until a model's answer is put; they are not kept."""
+        self._chat.add_temporary_messages(all_to_core(messages))
+
+    async def aput_temporary(self, messages: Sequence[ChatMessage]) -> None:
+        """Show messages at the end of what `get` returns until a model's answer is put; they are not kept."""
+        await self._chat.aadd_temporary_messages(all_to_core(messages))
 
     def set(self, messages: Sequence[ChatMessage]) -> None:
-        """Make the session exactly these messages. A common beginning stays, and is not indexed again."""
-        self._chat.set_messages(_all_to_core(messages))
+        """Follow a history that the caller keeps: engines and agents pass their `chat_history` each time.
+
+        What is new in it is stored; what it leaves out, because it was trimmed, stays. Where it says
+        something else, the session's messages are kept apart (`Session.superseded`) and no longer recalled;
+        so are all of them where the list has nothing in common with the session, or is empty.
+        """
+        self._chat.resync(all_to_core(messages), replace=True)
 
     async def aset(self, messages: Sequence[ChatMessage]) -> None:
-        """Make the session exactly these messages. A common beginning stays, and is not indexed again."""
-        await self._chat.aset_messages(_all_to_core(messages))
+        """Follow a history that the caller keeps, as `set` does."""
+        await self._chat.aresync(all_to_core(messages), replace=True)
+
+    def set_memory(self, memory: Memory) -> None:
+        """Go on in another memory, in the session of the same id. What was said so far stays where it is.
+
+        Raises:
+            ConfigurationError: It is no `Memory`.
+            StoreClosedError: It is closed.
+        """
+        self._chat.set_memory(memory)
+        self.__dict__["path"] = None  # the old memory's; the model is frozen for everybody else
+        live.note(memory)
 
     def reset(self) -> None:
         """Delete this session's messages. The user's other sessions stay, and are recalled from."""
@@ -316,16 +391,22 @@ class MemlayerMemory(BaseMemory):
     def __reduce__(self) -> tuple[Callable[[dict[str, Any]], Self], tuple[dict[str, Any]]]:
         return type(self).from_dict, (self.to_dict(),)
 
-    def _room(self, initial_token_count: int) -> int:
-        limit = self.token_limit
-        if limit is None:
-            limit = self._chat.memory.settings.max_tokens
+    def _allowed(self, token_limit: int | None, policy: Policies | None) -> int:
+        default = Limits(self._chat.memory.settings.max_tokens)
+        own = self.token_limit if token_limit is None else token_limit
+        return limits(default, self.policy if policy is None else policy, own).tokens
+
+    def _asked(
+        self, initial_token_count: int, token_limit: int | None, policy: Policies | None
+    ) -> dict[str, Any]:
+        limit = self._allowed(token_limit, policy)
         if initial_token_count > limit:
             raise InvalidLimitError(
                 f"the prompt has {initial_token_count} tokens, the memory's limit for all is {limit}",
                 hint="Pass a larger `token_limit` to the memory, or shorten the system prompt.",
             )
-        return max(1, limit - initial_token_count)
+        room = max(1, limit - initial_token_count)
+        return {"token_limit": room, "policy": self.policy if policy is None else policy}
 
     def _composed(self, context: Context) -> list[ChatMessage]:
         placed = replace(context, placement=self.insert_method) if self.insert_method else context
@@ -333,15 +414,6 @@ class MemlayerMemory(BaseMemory):
             convert=from_core, put_before=put_before, put_after=put_after, create=create
         )
         return [Verbatim.of(message) for message in messages]
-
-
-def _all_to_core(messages: Sequence[ChatMessage]) -> list[Message]:
-    if isinstance(messages, ChatMessage | str | bytes | Mapping):
-        raise MessageTypeError(
-            f"expected a list of messages, got {type(messages).__name__}",
-            hint="Wrap a single message in a list, or use `put`.",
-        )
-    return [to_core(message) for message in messages]
 
 
 def _query(given: str | ChatMessage | None) -> str | None:
@@ -354,6 +426,6 @@ def _refuse_unknown(given: Mapping[str, Any]) -> None:
     if given:
         raise ConfigurationError(
             f"`from_defaults` does not know {', '.join(f'`{name}`' for name in given)}",
-            hint="It takes chat_history, llm, session_id, user_id, tenant_id, agent_id, token_limit, memory, "
-            "path, embed_model, tokenizer_fn and insert_method.",
+            hint="It takes chat_history, llm, session_id, user_id, tenant_id, agent_id, token_limit, policy, "
+            "memory, path, embed_model, tokenizer_fn and insert_method.",
         )

@@ -23,13 +23,15 @@ from memlayer_core.errors import MessageTypeError
 from memlayer_core.records.message import Block, Message, Raw, Role, ToolCall
 from memlayer_core.rules.tagged_json import read
 
-__all__ = ["Verbatim", "create", "from_core", "put_after", "put_before", "to_core"]
+__all__ = ["Verbatim", "all_to_core", "create", "from_core", "put_after", "put_before", "to_core"]
 
 logger = logging.getLogger("memlayer")
 
 M = TypeVar("M", bound=ChatMessage)
 
 FRAMEWORK = "llamaindex"
+VISIBLE = "model_visible"
+"""In `additional_kwargs`: False for what only people see."""
 _ROLES: dict[MessageRole, Role] = {
     MessageRole.SYSTEM: "system",
     MessageRole.DEVELOPER: "system",
@@ -112,8 +114,23 @@ def to_core(message: ChatMessage) -> Message:
         name=identifier(extras.get("name")),
         tool_calls=tuple(call for call in calls if call.id),
         tool_call_id=identifier(extras.get("tool_call_id")) if role == "tool" else None,
+        model_visible=extras.get(VISIBLE) is not False,
         raw=Raw(FRAMEWORK, llama_index.core.__version__, raw),
     )
+
+
+def all_to_core(messages: Sequence[ChatMessage]) -> list[Message]:
+    """Return messages as the core stores them.
+
+    Raises:
+        MessageTypeError: It is no list of messages.
+    """
+    if isinstance(messages, ChatMessage | str | bytes | Mapping):
+        raise MessageTypeError(
+            f"expected a list of messages, got {type(messages).__name__}",
+            hint="Wrap a single message in a list, or use `put`.",
+        )
+    return [to_core(message) for message in messages]
 
 
 def from_core(message: Message) -> ChatMessage:
@@ -178,7 +195,8 @@ def _converted(message: Message) -> ChatMessage:
         ToolCallBlock(tool_call_id=call.id or None, tool_name=call.name, tool_kwargs=_kwargs(call.arguments))
         for call in message.tool_calls
     ]
-    given = {"tool_call_id": message.tool_call_id, "name": message.name}
+    visible = None if message.model_visible else False
+    given = {"tool_call_id": message.tool_call_id, "name": message.name, VISIBLE: visible}
     extras = {name: value for name, value in given.items() if value is not None}
     return _filled(ChatMessage(role=MessageRole(message.role)), blocks, extras)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memlayer_core.chat import Chat as Chat
     from memlayer_core.errors import MemlayerError as MemlayerError
+    from memlayer_core.flows.transfer import Imported as Imported
     from memlayer_core.memory import Memory as Memory
     from memlayer_core.records.context import Context as Context
     from memlayer_core.records.context import Hit as Hit
@@ -36,6 +37,7 @@ _HOMES = {
     "Context": "records.context",
     "Hit": "records.context",
     "Hits": "records.context",
+    "Imported": "flows.transfer",
     "JsonSession": "session_files",
     "MaxMessages": "records.policy",
     "MaxRounds": "records.policy",
@@ -60,6 +62,7 @@ __all__ = [
     "Context",
     "Hit",
     "Hits",
+    "Imported",
     "JsonSession",
     "MaxMessages",
     "MaxRounds",

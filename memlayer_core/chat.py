@@ -10,12 +10,16 @@ from memlayer_core import show
 from memlayer_core.drive import Drive, both
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.flows.context import context as context_flow
+from memlayer_core.flows.present import read_offloaded
 from memlayer_core.flows.present import reload as reload_flow
 from memlayer_core.flows.remember import add_temporary, remember, rewrite
 from memlayer_core.flows.remember import clear as clear_flow
+from memlayer_core.flows.transfer import load, save
 from memlayer_core.records.context import Context
 from memlayer_core.records.message import Block, Message, Receipt, Role, ToolCall
 from memlayer_core.records.scope import Scope
+from memlayer_core.revisions import Revisions
+from memlayer_core.rules.check import blocks
 from memlayer_core.rules.policy import Policies
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Chat", "text_of"]
 
 
-class Chat:
+class Chat(Revisions):
     """One conversation of a user. Made by `Memory.chat`; cheap, and holds no state of its own."""
 
     def __init__(self, memory: Memory, scope: Scope) -> None:
@@ -77,7 +81,7 @@ class Chat:
         """
         message = Message(
             role,
-            content if isinstance(content, str) else _blocks(content),
+            content if isinstance(content, str) else blocks(content),
             id=id,
             name=name,
             tool_calls=tuple(tool_calls),
@@ -132,11 +136,17 @@ class Chat:
         Raises:
             InvalidMessageError: It could not be stored if it were to be.
         """
-        said = content if isinstance(content, str) else _blocks(content)
+        said = content if isinstance(content, str) else blocks(content)
         message = Message(role, said, name=name, tool_call_id=tool_call_id)
-        await add_temporary(self.memory._world(), drive, self.scope, message)  # noqa: SLF001
+        await add_temporary(self.memory._world(), drive, self.scope, [message])  # noqa: SLF001
 
     add_temporary, aadd_temporary = both(_add_temporary)
+
+    async def _add_temporary_messages(self, drive: Drive, messages: Iterable[Message]) -> None:
+        """Tell the model several messages once, as `add_temporary` does: all of them, or none."""
+        await add_temporary(self.memory._world(), drive, self.scope, messages)  # noqa: SLF001
+
+    add_temporary_messages, aadd_temporary_messages = both(_add_temporary_messages)
 
     async def _reload(self, drive: Drive, offloaded: str) -> Message:
         """Return all of a message that a context showed a preview of.
@@ -151,22 +161,31 @@ class Chat:
 
     reload, areload = both(_reload)
 
+    async def _read_offloaded(
+        self, drive: Drive, offloaded: str, *, offset: int = 0, token_limit: int | None = None
+    ) -> str:
+        """Return the text that a preview stands for, in parts if it is long: what a model's tool answers.
+
+        Args:
+            offloaded: The id in the preview, such as `"msg-17"`.
+            offset: Characters to pass over; each part names the offset of the next one.
+            token_limit: Tokens of the context that it is read into, `Settings.max_tokens` if left out. A part
+                costs a quarter of it at the most.
+
+        Raises:
+            InvalidMessageError: It is no id of a message of this session, or there is nothing at `offset`.
+            InvalidLimitError: `token_limit` is below one.
+        """
+        world = self.memory._world()  # noqa: SLF001
+        return await read_offloaded(world, drive, self.scope, offloaded, offset, token_limit)
+
+    read_offloaded, aread_offloaded = both(_read_offloaded)
+
     async def _set_messages(self, drive: Drive, messages: Iterable[Message]) -> Receipt:
         """Make the session exactly these messages, in one transaction; a common beginning is left as it is."""
         return await rewrite(self.memory._world(), drive, self.scope, messages)  # noqa: SLF001
 
     set_messages, aset_messages = both(_set_messages)
-
-    async def _history(self, drive: Drive) -> list[Message]:
-        """Return everything that was said in this session, as it went in."""
-        journal = self.memory._world().journal  # noqa: SLF001
-        session = await drive.call(journal.session, self.scope)
-        if session is None:
-            return []
-        stored = await drive.call(journal.history, session, -1, None)
-        return [item.message for item in stored]
-
-    history, ahistory = both(_history)
 
     async def _context(
         self,
@@ -183,7 +202,8 @@ class Chat:
             token_limit: Tokens of the whole; `Settings.max_tokens` (8000) if left out. Only a newest turn
                 that is larger by itself goes over it, and `reasons` say so.
             policy: `"max_messages"`, `"max_rounds"` (10 each), `"max_tokens"`, an object such as
-                `MaxRounds(4)`, or several that hold together. Without it, what the settings say.
+                `MaxRounds(4)`, the same as JSON, `{"max_rounds": 4}`, or several that hold together. Without
+                it, what the settings say.
 
         Raises:
             InvalidLimitError: A limit below one, an unknown policy, or a system message that is larger than
@@ -201,6 +221,27 @@ class Chat:
 
     clear, aclear = both(_clear)
 
+    @property
+    def component_name(self) -> str:
+        """What its state is called in a session file."""
+        return type(self).__name__
+
+    async def _save_state(self, drive: Drive) -> dict[str, Any]:
+        """Return everything that was said in this session, its title and its end, as JSON."""
+        return await save(self.memory._world(), drive, self.scope)  # noqa: SLF001
+
+    save_state, asave_state = both(_save_state)
+
+    async def _load_state(self, drive: Drive, state: Mapping[str, Any]) -> Receipt:
+        """Make the session what `save_state` returned, in one transaction: what it held before is gone.
+
+        Raises:
+            InvalidStateError: It is no state, or of another version; nothing was changed.
+        """
+        return await load(self.memory._world(), drive, self.scope, state)  # noqa: SLF001
+
+    load_state, aload_state = both(_load_state)
+
     def __repr__(self) -> str:
         return f"Chat(user_id={self.scope.user_id!r}, session_id={self.scope.session_id!r})"
 
@@ -215,15 +256,6 @@ class Chat:
             [[f"{s.message.created_at:%Y-%m-%d %H:%M}", s.message.speaker, s.message.text] for s in last],
             caption=f"{self!r}: {session.messages} message(s), {session.tokens} tokens; the last {len(last)}",
         )
-
-
-def _blocks(content: object) -> tuple[Block, ...]:
-    if isinstance(content, bytes | Mapping) or not isinstance(content, Iterable):
-        raise InvalidMessageError(
-            f"`content` must be a string or a list of content blocks, got {type(content).__name__}",
-            hint='A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.',
-        )
-    return tuple(content)
 
 
 def text_of(name: str, value: object) -> str:

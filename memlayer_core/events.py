@@ -22,8 +22,10 @@ __all__ = [
     "JobDead",
     "JobFailed",
     "Listener",
+    "SessionEnded",
     "Stored",
     "Switchboard",
+    "TemporaryGivenUp",
 ]
 
 logger = logging.getLogger("memlayer")
@@ -48,6 +50,24 @@ class Indexed:
 
     messages: int
     embedded: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """A session's working memory begins anew; its history and what is recalled of it stay."""
+
+    namespace: str
+    session_id: str
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryGivenUp:
+    """Too many sessions waited for a model's answer: temporary messages of one will not be told any more."""
+
+    namespace: str
+    session_id: str
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +121,16 @@ class JobDead:
 
 
 Event = (
-    Stored | Indexed | IndexDegraded | IndexRecovered | IndexRebuilt | EmbedderFallback | JobFailed | JobDead
+    Stored
+    | Indexed
+    | SessionEnded
+    | TemporaryGivenUp
+    | IndexDegraded
+    | IndexRecovered
+    | IndexRebuilt
+    | EmbedderFallback
+    | JobFailed
+    | JobDead
 )
 Listener = Callable[[Event], None]
 
@@ -109,6 +138,7 @@ _LEVELS: dict[type, int] = {
     IndexDegraded: logging.WARNING,
     EmbedderFallback: logging.WARNING,
     JobDead: logging.ERROR,
+    TemporaryGivenUp: logging.WARNING,
     JobFailed: logging.INFO,
     IndexRebuilt: logging.WARNING,
     IndexRecovered: logging.INFO,

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from memlayer_core.chat import Chat, text_of
 from memlayer_core.drive import Drive, both
 from memlayer_core.errors import ConfigurationError, StoreClosedError
 from memlayer_core.events import Listener, Switchboard
 from memlayer_core.flows import index as index_flows
+from memlayer_core.flows import transfer
 from memlayer_core.flows.recall import search as search_flow
+from memlayer_core.flows.sessions import forget
 from memlayer_core.live import Live
 from memlayer_core.records.context import Hits
 from memlayer_core.records.job import Backlog
 from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Session
+from memlayer_core.records.session import Forgotten, Session
 from memlayer_core.settings import Settings
+from memlayer_core.stores.files import Incoming, Outgoing
 
 if TYPE_CHECKING:
     from memlayer_core.ports import Index, TokenCounter, World
@@ -220,12 +223,38 @@ class Memory:
         agent_id: str | None = None,
         limit: int = 100,
         offset: int = 0,
+        superseded: bool = False,
     ) -> list[Session]:
-        """Return a user's sessions, the last used first."""
-        reach = Scope(user_id, None, agent_id, tenant_id)
-        return await drive.call(self._world().journal.sessions, reach, limit, offset)
+        """Return a user's sessions, the last used first. Each has a `label` to show.
+
+        Args:
+            user_id: Whose sessions.
+            tenant_id: The user's tenant.
+            agent_id: Only sessions with this agent.
+            limit: How many at the most.
+            offset: How many to pass over.
+            superseded: Also those that keep what other words took the place of.
+        """
+        reach, journal = Scope(user_id, None, agent_id, tenant_id), self._world().journal
+        return await drive.call(journal.sessions, reach, limit, offset, superseded=superseded)
 
     sessions, asessions = both(_sessions)
+
+    async def _forget(
+        self, drive: Drive, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None
+    ) -> Forgotten:
+        """Delete everything of a user for good: sessions, messages, and all that they can be found by.
+
+        Chroma's part is done in the background; until then it is in nobody's reach. `flush` waits for it.
+
+        Args:
+            user_id: Whose memory.
+            tenant_id: The user's tenant; a user of the same id in another tenant is somebody else.
+            agent_id: Only the sessions with this agent.
+        """
+        return await forget(self._world(), drive, Scope(user_id, None, agent_id, tenant_id))
+
+    forget, aforget = both(_forget)
 
     async def _flush(self, drive: Drive, timeout: float = 60.0) -> Backlog:  # noqa: ASYNC109
         """Wait until no background work is owed.
@@ -279,6 +308,68 @@ class Memory:
         return revived
 
     retry_dead, aretry_dead = both(_retry_dead)
+
+    async def _export(
+        self,
+        drive: Drive,
+        target: str | os.PathLike[str] | IO[str],
+        *,
+        user_id: str | None = None,
+        tenant_id: str = "default",
+        progress: transfer.Progress | None = None,
+    ) -> int:
+        """Write everything that a user said or was told as lines of JSON, page by page.
+
+        Args:
+            target: A path, where the file appears when it is complete, or an open text file.
+            user_id: Whose; without it, every user's of the tenant.
+            tenant_id: The user's tenant.
+            progress: Called after each page with the messages that are done and those that are expected.
+
+        Returns:
+            How many messages were written.
+
+        Raises:
+            StoreUnavailableError: The target cannot be written; a file that was there is as it was.
+        """
+        world, out = self._world(), Outgoing(target)
+        return await transfer.export(
+            world.journal,
+            drive,
+            out,
+            tenant_id=tenant_id,
+            user_id=user_id,
+            now=world.now(),
+            progress=progress,
+        )
+
+    export, aexport = both(_export)
+
+    async def _import_from(
+        self,
+        drive: Drive,
+        source: str | os.PathLike[str] | Iterable[str | bytes],
+        *,
+        tenant_id: str | None = None,
+        progress: transfer.Progress | None = None,
+    ) -> transfer.Imported:
+        """Store what `export` wrote, page by page. Doing it again changes nothing.
+
+        Sessions keep their ids, their times, and the messages that they have here already; what is new comes
+        to their end, and a message of a known id is replaced by the export's.
+
+        Args:
+            source: A path, an open file, or any lines.
+            tenant_id: The tenant to import into; without it, the one that the export is from.
+            progress: Called after each page with the messages that are done and those that are expected.
+
+        Raises:
+            ImportStoppedError: A line cannot be read. What stands before it was imported.
+        """
+        world, lines = self._world(), Incoming(source)
+        return await transfer.import_from(world, drive, lines, tenant_id=tenant_id, progress=progress)
+
+    import_from, aimport_from = both(_import_from)
 
     async def _status(self, drive: Drive) -> Status:
         """Tell how the memory is doing."""

@@ -11,7 +11,7 @@ from memlayer_core.events import Event, Health
 from memlayer_core.records.job import Backlog, Job, JobKind
 from memlayer_core.records.message import Entry, Message, Receipt, Stored
 from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Layout, Overview, Session
+from memlayer_core.records.session import Forgotten, Layout, Overview, Particulars, Session, Synced
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
 from memlayer_core.settings import Settings
 
@@ -67,12 +67,81 @@ class Journal(Protocol):
         """Make a session's messages exactly `drafts`; a common beginning is left as it is."""
         ...
 
+    def restore(
+        self, scope: Scope, drafts: Sequence[Draft], known: Particulars, now: datetime, *, exactly: bool
+    ) -> Receipt:
+        """Store a session that comes from elsewhere.
+
+        `exactly`: it becomes that. Otherwise messages that it does not have come to its end, and what is
+        known of it here stays: its title, its times where they are earlier or later, and an end further on.
+        """
+        ...
+
     def session(self, scope: Scope) -> Session | None:
         """Return a session's running totals."""
         ...
 
-    def sessions(self, reach: Scope, limit: int, offset: int) -> list[Session]:
-        """Return the sessions within reach, the last used first."""
+    def sessions(self, reach: Scope, limit: int, offset: int, *, superseded: bool = False) -> list[Session]:
+        """Return the sessions within reach, the last used first; superseded ones only if asked for."""
+        ...
+
+    def rename(self, scope: Scope, title: str | None) -> bool:
+        """Give a session a title, or take it away. Returns whether there is such a session."""
+        ...
+
+    def end(self, scope: Scope) -> Session | None:
+        """Let a session's working memory begin anew. Returns what it was, None where there was nothing to end."""
+        ...
+
+    def end_idle(self, before: datetime, limit: int) -> list[Session]:
+        """End sessions that nobody wrote to since `before`, the longest idle ones first; what they were."""
+        ...
+
+    def forget(self, reach: Scope, now: datetime) -> Forgotten:
+        """Delete everything within reach, a user's or a user's with one agent, for good."""
+        ...
+
+    def delete(self, scope: Scope, place: str | int, now: datetime) -> Message:
+        """Delete one message, named by its id or its place. Returns it.
+
+        Raises:
+            UnknownMessageError: The session does not have it.
+        """
+        ...
+
+    def edit(
+        self, scope: Scope, place: str | int, change: Callable[[Message], Draft], now: datetime
+    ) -> Message:
+        """Put what `change` makes of a message in its place; what it raises is raised, and nothing changed.
+
+        Raises:
+            UnknownMessageError: The session does not have it.
+        """
+        ...
+
+    def fork(
+        self,
+        scope: Scope,
+        into: str,
+        until: str | int | None,
+        draft_of: Callable[[Message], Draft],
+        now: datetime,
+    ) -> int:
+        """Copy a session's messages, up to and with one of them, into a new session. Returns how many.
+
+        Raises:
+            UnknownMessageError: There is no such message, or no such session.
+            InvalidScopeError: The new session exists already.
+        """
+        ...
+
+    def resync(
+        self, scope: Scope, drafts: Sequence[Draft], now: datetime, fork_id: str, *, replacing: bool
+    ) -> Synced:
+        """Bring a session to what a list says (`rules/align.py`); what is superseded goes to session `fork_id`.
+
+        `replacing`: a list that has nothing in common with the history takes its place.
+        """
         ...
 
     def inventory(self, tenant_id: str, user_id: str | None, after: int, limit: int) -> list[Session]:
@@ -281,8 +350,8 @@ class Embedder(Protocol):
 class Temporaries(Protocol):
     """Messages that are told to a model until it has answered, and kept by nobody."""
 
-    def add(self, message: Stored) -> None:
-        """Keep a message until a model has answered to it."""
+    def add(self, message: Stored) -> list[Stored]:
+        """Keep a message until a model has answered to it. Returns those given up for it, of one session."""
         ...
 
     def show(self, scope: Scope) -> list[Stored]:
@@ -295,6 +364,10 @@ class Temporaries(Protocol):
 
     def clear(self, scope: Scope) -> int:
         """Let go of all of a session. Returns how many there were."""
+        ...
+
+    def forget(self, reach: Scope) -> None:
+        """Let go of all within reach: of a user, or of a user with one agent."""
         ...
 
 

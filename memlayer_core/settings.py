@@ -55,6 +55,8 @@ class Settings(BaseSettings):
         download_timeout: Seconds that fetching the default embedding model may take, all in all.
         lease_seconds: Seconds after which the job of a process that vanished is given to another.
         job_attempts: How often a job is tried before it becomes a dead letter.
+        session_idle_days: Days without a new message after which a session's working memory is ended, as in
+            Agents-Flex; nothing is deleted by it. None: never.
         job_backoff: Seconds before the second attempt; each further one waits twice as long, ten minutes
             at the most.
     """
@@ -85,6 +87,7 @@ class Settings(BaseSettings):
     download_timeout: float = Field(default=120.0, gt=0)
     lease_seconds: float = Field(default=60.0, gt=0)
     job_attempts: int = Field(default=12, ge=1)
+    session_idle_days: float | None = Field(default=7, gt=0)
     job_backoff: float = Field(default=1.0, ge=0)
 
     def __init__(self, **values: Any) -> None:

@@ -22,6 +22,7 @@ from memlayer_core.errors import (
 )
 from memlayer_core.events import JobDead, JobFailed, Source
 from memlayer_core.flows import index as flows
+from memlayer_core.flows.sessions import end_idle
 from memlayer_core.ports import World
 from memlayer_core.records.job import Backlog, Job, JobKind
 
@@ -63,6 +64,7 @@ class Worker:
     def employ(self, world: World) -> None:
         """Give the worker the world it works in; it looks for work left by earlier processes."""
         self._world = world
+        step(end_idle(world, BLOCKING))  # before anybody goes on with one of them
         if world.journal.backlog().queued:
             self.wake()
 
@@ -130,6 +132,7 @@ class Worker:
                 self._hurry.clear()
             try:
                 self._write_marks(world)
+                step(end_idle(world, BLOCKING))
                 if asked and not self._stopping.is_set():
                     self._ready(world)
                 self._work_off(world)

@@ -23,11 +23,12 @@ def test_every_example_runs_and_prints_what_the_readme_says(tmp_path, monkeypatc
 
     monkeypatch.chdir(tmp_path)
     names = {"model": GenericFakeChatModel(messages=iter(["In Tokyo."])), "llm": MockLLM(is_chat_model=True)}
-    assert len(PYTHON) == 3
-    exec(compile(PYTHON[0], "README.md", "exec"), names)
-    assert capsys.readouterr().out == OUTPUT[0]
+    assert len(PYTHON) == 4
+    for example, output in zip(PYTHON[:2], OUTPUT, strict=True):
+        exec(compile(example, "README.md", "exec"), names)
+        assert capsys.readouterr().out == output
     names["memory"].flush()  # "Where do I live?" shares no word with what was said: meaning has to be indexed
-    for number, example in enumerate(PYTHON[1:], start=2):
+    for number, example in enumerate(PYTHON[2:], start=3):
         exec(compile(example, f"README.md, example {number}", "exec"), names)
     memory = names["memory"]
     langchain = names["history"]("langchain")

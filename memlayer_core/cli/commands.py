@@ -145,6 +145,59 @@ def search(
 
 
 @app.command()
+def export(
+    target: Annotated[str, typer.Argument(help="The file to write, or `-` for the standard output.")],
+    path: _Where = None,
+    user: Annotated[str | None, typer.Option(help="Export what this user said and was told.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="The user's tenant; without --user, all of this tenant.")
+    ] = None,
+    database_url: _Database = None,
+) -> None:
+    """Write the conversations of a user, or of a whole tenant, as lines of JSON.
+
+    Only the journal is read. The file appears when it is complete.
+    """
+    if user is None and tenant is None:
+        raise InputError(
+            "it was not said what to export", hint="Give `--user`, or `--tenant` for everybody in it."
+        )
+    from memlayer_core.cli.looking import journal_at  # noqa: PLC0415
+    from memlayer_core.cli.moving import send  # noqa: PLC0415
+
+    with journal_at(path, database_url) as (_, journal):
+        written = send(journal, target, tenant or "default", user)
+    console(stderr=True).print(f"Exported: {written:,} message(s).")
+
+
+@app.command("import")
+def import_from(
+    source: Annotated[str, typer.Argument(help="What `export` wrote, or `-` for the standard input.")],
+    path: _Where = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="The tenant to import into, if not the one it is from.")
+    ] = None,
+    database_url: _Database = None,
+    chroma_url: _Chroma = None,
+) -> None:
+    """Store what an export holds, in a memory that is made if it is not there.
+
+    Importing twice changes nothing: messages have ids. What was imported is indexed in the background.
+    """
+    if source != "-" and not Path(source).exists():
+        raise InputError(f"there is no file {source!r}", hint="Give the path of an export.")
+    from memlayer_core.cli.moving import take  # noqa: PLC0415
+    from memlayer_core.memory import Memory  # noqa: PLC0415
+
+    with Memory.open(path, database_url=database_url, chroma_url=chroma_url) as memory:
+        done = take(memory, source, tenant)
+        backlog = memory.status().backlog
+    out = console()
+    out.print(f"Imported: {done}.")
+    show_backlog(out, backlog)
+
+
+@app.command()
 def reindex(
     path: _Where = None,
     database_url: _Database = None,

@@ -137,7 +137,9 @@ def _more_is_known(known: _Known, allowed: Limits) -> bool:
 
 def _recall(world: World, reach: Scope, answers: Answers[Present], room: int) -> _Recalled:
     """Take what fits, the best first, and write it down in the order of time."""
-    found = best(world, reach, answers, most_that_fit(room), answers.beside.keys) if room > 0 else []
+    shown = answers.beside
+    said = (part.message for part in shown.window)
+    found = best(world, reach, answers, most_that_fit(room), shown.keys, said) if room > 0 else []
     if not found:
         return _Recalled(notes=answers.notes)
     expected = (stored.tokens + MARGIN for stored, _ in found)

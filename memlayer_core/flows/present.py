@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memlayer_core.drive import Drive
@@ -18,14 +18,16 @@ from memlayer_core.rules.check import at_least_one
 from memlayer_core.rules.offload import excerpt, merged, place_of, preview, whole
 from memlayer_core.rules.truncate import truncate_message
 from memlayer_core.rules.turns import presentable
-from memlayer_core.rules.window import PREVIEW_TOKENS, Shape, Window, enough, first_page, window
+from memlayer_core.rules.window import COMPRESS_TO, Shape, Window, enough, first_page, reduced, window
 
 __all__ = ["Part", "Present", "present", "read_offloaded", "reload"]
 
 _INSTRUCTIONS = (Reason("instructions", "the session's newest system message is always shown"),)
 _RECENT = Reason("recent", "one of the newest whole turns")
 _ONCE = (Reason("temporary", "shown until a model has answered to it"),)
-_OF_THE_LIMIT = 4  # parts of an offloaded message that one context could hold: one, beside the rest, is sure to fit
+_OF_THE_LIMIT = (
+    4  # parts of an offloaded message that one context could hold: one, beside the rest, is sure to fit
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +116,29 @@ def present(
     """
     once = tuple(_part(world, stored, _ONCE) for stored in waiting)
     if session is None or not session.messages:
-        return Present(temporary=once)
+        _, once, orphans = _fitting((), once)
+        return Present(temporary=once, reasons=(*orphans, *_over(once, limits.tokens)))
     system = _instructions(world, journal, session, limits.tokens)
     shape = _shape(world)
     entries = _entries(world, journal, session, limits, shape, first)
-    chosen = window(
-        entries,
-        limits,
-        spent=sum(part.tokens for part in (*system, *once)),
-        reserved=reserved,
-        compact_to=world.settings.compact_to,
-        shape=shape,
-    )
-    shown = {stored.seq: stored for stored in journal.read(session, [entry.seq for entry in chosen.shown])}
-    parts = _parts(world, chosen, shown)
-    once, orphans = _fitting(parts, once)
-    reasons = (*chosen.reasons, *orphans)
+    spent = sum(part.tokens for part in (*system, *once))
+    compact_to = world.settings.compact_to
+    while True:
+        chosen = window(entries, limits, spent=spent, reserved=reserved, compact_to=compact_to, shape=shape)
+        shown = _shown(world, journal, session, chosen)
+        least = {
+            entry.seq: shown[entry.seq].tokens
+            for entry in chosen.shown
+            if entry.seq in shown
+            and entry.seq in chosen.shrunk
+            and shown[entry.seq].tokens > reduced(entry, chosen.shrunk[entry.seq])
+        }
+        if not least:
+            break
+        # Images and the like do not become smaller, and nobody knows of them before the message is read.
+        entries = [replace(entry, least=least.get(entry.seq, entry.least)) for entry in entries]
+    parts, once, orphans = _fitting(_joined(world, chosen, shown), once)
+    reasons = (*chosen.reasons, *orphans, *_over((*system, *once), limits.tokens))
     moved_to = chosen.shown[0].seq if chosen.moved and chosen.shown else None
     return Present(system, parts, once, moved_to, reasons)
 
@@ -197,13 +206,24 @@ def _view(world: World, message: Message, asked: bool) -> Message:
     return truncate_message(message, world.settings.truncate_characters, world.truncate_with)
 
 
-def _parts(world: World, chosen: Window, stored: dict[int, Stored]) -> tuple[Part, ...]:
+def _shown(world: World, journal: Journal, session: Session, chosen: Window) -> dict[int, Part]:
+    """Return each message of the window as it is shown, by its place; one that was deleted is missing."""
+    question = _question(chosen.shown[::-1])
+    entries = {entry.seq: entry for entry in chosen.shown}
+    return {
+        stored.seq: _smaller(world, chosen, entries[stored.seq], stored, stored.seq == question)
+        for stored in journal.read(session, list(entries))
+    }
+
+
+def _joined(world: World, chosen: Window, shown: Mapping[int, Part]) -> tuple[Part, ...]:
+    """Return the window in its order, old neighbours of one speaker as one where that saves room."""
     question = _question(chosen.shown[::-1])
     parts: list[Part] = []
     for entry in chosen.shown:
-        if entry.seq not in stored:  # deleted while this was read
+        if entry.seq not in shown:
             continue
-        part = _shown(world, chosen, entry, stored[entry.seq], entry.seq == question)
+        part = shown[entry.seq]
         before = parts[-1] if parts else None
         old = question is not None and entry.seq < question
         one = merged(before.message, part.message) if chosen.merged and before and old else None
@@ -220,7 +240,7 @@ def _parts(world: World, chosen: Window, stored: dict[int, Stored]) -> tuple[Par
     return tuple(parts)
 
 
-def _shown(world: World, chosen: Window, entry: Entry, stored: Stored, asked: bool) -> Part:
+def _smaller(world: World, chosen: Window, entry: Entry, stored: Stored, asked: bool) -> Part:
     message = _view(world, stored.message, asked)
     reasons: tuple[Reason, ...] = (_RECENT,)
     if message is not stored.message:
@@ -228,32 +248,42 @@ def _shown(world: World, chosen: Window, entry: Entry, stored: Stored, asked: bo
     how = chosen.shrunk.get(entry.seq)
     if how is None:
         return Part(message, (stored.key,), (message.id or "",), entry.tokens, reasons)
-    # A compressed message keeps as many characters as its part of the tokens pays for.
     characters = world.settings.preview_characters
-    budget = PREVIEW_TOKENS
-    if how == "compress":
-        characters = max(characters, math.floor(len(message.text) * _COMPRESSED))
-        budget = max(PREVIEW_TOKENS, math.ceil(entry.tokens * _COMPRESSED))
+    if how == "compress":  # as many characters as its part of the tokens pays for
+        characters = max(characters, math.floor(len(message.text) * COMPRESS_TO))
         reasons += (Reason("compressed", "the current round had to be made smaller"),)
     else:
         reasons += (Reason("offloaded", "a preview; its id loads all of it"),)
-    small = preview(message, entry.seq, characters=characters, tokens=budget, count=world.tokens.message)
+    tokens = reduced(entry, how)
+    small = preview(message, entry.seq, characters=characters, tokens=tokens, count=world.tokens.message)
     return Part(small, (stored.key,), (message.id or "",), world.tokens.message(small), reasons)
 
 
-_COMPRESSED = Shape().round_to
-
-
-def _fitting(parts: Sequence[Part], once: tuple[Part, ...]) -> tuple[tuple[Part, ...], tuple[Reason, ...]]:
-    """Leave out temporary results of calls that are not shown: a provider refuses them."""
-    entries = [_entry(at, part.message) for at, part in enumerate((*parts, *once))]
-    kept, _ = presentable(entries)
-    here = {entry.seq for entry in kept}
-    fitting = tuple(part for at, part in enumerate(once, start=len(parts)) if at in here)
-    left = len(once) - len(fitting)
+def _fitting(
+    parts: tuple[Part, ...], once: tuple[Part, ...]
+) -> tuple[tuple[Part, ...], tuple[Part, ...], tuple[Reason, ...]]:
+    """Leave out what a provider refuses where temporary messages follow: results, or calls that wait for one."""
+    if not once:
+        return parts, once, ()
+    together = (*parts, *once)
+    _, left = presentable([_entry(at, part.message) for at, part in enumerate(together)])
     if not left:
-        return fitting, ()
-    return fitting, (Reason("incomplete_tools", f"{left} temporary message(s) left out: no call to answer"),)
+        return parts, once, ()
+    gone = {entry.seq for entry in left}
+    fitting = [part if at not in gone else None for at, part in enumerate(together)]
+    said = f"{len(left)} message(s) left out: what is told once follows a call without its result, or the reverse"
+    return (
+        tuple(part for part in fitting[: len(parts)] if part is not None),
+        tuple(part for part in fitting[len(parts) :] if part is not None),
+        (Reason("incomplete_tools", said),),
+    )
+
+
+def _over(parts: Sequence[Part], limit: int) -> tuple[Reason, ...]:
+    """Tell that the instructions and what is told once are over the limit by themselves."""
+    tokens = sum(part.tokens for part in parts)
+    said = f"the instructions and what is told once need {tokens} of {limit} tokens, and are never dropped"
+    return (Reason("temporary_over_limit", said),) if tokens > limit else ()
 
 
 def _entry(seq: int, message: Message) -> Entry:

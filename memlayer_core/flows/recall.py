@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -10,7 +10,7 @@ from memlayer_core.drive import Drive
 from memlayer_core.errors import EmbedderError, IndexCorruptError, IndexUnavailableError
 from memlayer_core.ports import Journal, World
 from memlayer_core.records.context import Hit, Hits, Reason
-from memlayer_core.records.message import Stored
+from memlayer_core.records.message import Message, Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Overview
 from memlayer_core.records.vector import FloatVector, Neighbour
@@ -96,12 +96,38 @@ async def ask(
 
 
 def best(
-    world: World, reach: Scope, answers: Answers[Any], limit: int, shown: Collection[int] = ()
+    world: World,
+    reach: Scope,
+    answers: Answers[Any],
+    limit: int,
+    shown: Collection[int] = (),
+    said: Iterable[Message] = (),
 ) -> list[tuple[Stored, Ranked]]:
-    """Fuse the answers, and read the best `limit` within reach that are not shown yet."""
-    fused = fuse(answers.sources, limit, shown)
-    by_key = {stored.key: stored for stored in world.journal.records(reach, [one.key for one in fused])}
-    return [(by_key[ranked.key], ranked) for ranked in fused if ranked.key in by_key]
+    """Fuse the answers, and read the best within reach, each of them once.
+
+    Args:
+        world: Everything.
+        reach: Whose messages.
+        answers: What the sources found.
+        limit: How many at the most.
+        shown: Keys of messages that are shown already.
+        said: Messages that are shown already: the same words of another session, or of a copy, say no more.
+    """
+    heard = {(message.role, message.text) for message in said}
+    found: list[tuple[Stored, Ranked]] = []
+    looked_at = 0
+    while wanted := limit - len(found):  # once, unless something was said twice
+        some = fuse(answers.sources, looked_at + wanted, shown)[looked_at:]
+        looked_at += len(some)
+        by_key = {stored.key: stored for stored in world.journal.records(reach, [one.key for one in some])}
+        for ranked in some:
+            stored = by_key.get(ranked.key)
+            if stored is not None and (stored.message.role, stored.message.text) not in heard:
+                heard.add((stored.message.role, stored.message.text))
+                found.append((stored, ranked))
+        if len(some) < wanted:
+            break
+    return found
 
 
 def _index_pays(world: World, overview: Overview) -> bool:

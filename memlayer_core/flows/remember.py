@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from memlayer_core.drive import Drive
 from memlayer_core.events import Stored as StoredEvent
+from memlayer_core.events import TemporaryGivenUp
 from memlayer_core.ports import Draft, World
 from memlayer_core.records.message import Message, Receipt, Stored
 from memlayer_core.records.scope import Scope
@@ -39,10 +40,13 @@ async def rewrite(world: World, drive: Drive, scope: Scope, messages: object) ->
     return receipt
 
 
-async def add_temporary(world: World, drive: Drive, scope: Scope, message: Message) -> None:
-    """Check a message, and show it to the model until it has answered; it is never stored."""
-    draft = (await drive.call(drafts_of, world, [message]))[0]
-    world.temporaries.add(Stored(0, scope, draft.message, draft.tokens, draft.counter))
+async def add_temporary(world: World, drive: Drive, scope: Scope, messages: object) -> None:
+    """Check messages, and show them to the model until it has answered; they are never stored."""
+    for draft in await drive.call(drafts_of, world, messages):
+        given_up = world.temporaries.add(Stored(0, scope, draft.message, draft.tokens, draft.counter))
+        if given_up:
+            whose = given_up[0].scope
+            world.tell(TemporaryGivenUp(whose.namespace, whose.session_id or "", len(given_up)))
 
 
 async def clear(world: World, drive: Drive, scope: Scope) -> int:

@@ -59,7 +59,6 @@ _TEXT_FIELDS = {
     "thinking": "thinking",
     "reasoning": "reasoning",
 }
-_CALLS = frozenset({"tool_use", "tool_call", "function_call"})
 # Bytes as text inside JSON: a data URL, or 512 characters and more without anything that base64 lacks.
 _BINARY = re.compile(r"data:[\w/+.-]+;base64,[\w+/=-]*|(?:[\w+/=-]|\\[nr]){512,}", re.ASCII)
 
@@ -153,11 +152,7 @@ class _Counter:
         if isinstance(message.content, str):
             yield self.text(message.content)
             return
-        counted = {call.id for call in message.tool_calls}
-        for block in message.content:
-            # Some providers' messages hold a call twice, as a block and as a call.
-            if block.get("type") not in _CALLS or _call_id(block) not in counted:
-                yield self._block(block)
+        yield from map(self._block, message.blocks)
 
     def _block(self, block: Block) -> int:
         kind = str(block.get("type"))
@@ -236,11 +231,6 @@ def _as_count(answer: object) -> int | None:
     except TypeError:
         return None
     return tokens if tokens >= 0 else None
-
-
-def _call_id(block: Block) -> object:
-    named = block.get("call_id") or block.get("id")
-    return named if isinstance(named, str) else None
 
 
 def _as_json(block: Block) -> str:

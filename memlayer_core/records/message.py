@@ -87,9 +87,27 @@ class Message:
         return "\n".join(text for text in texts if isinstance(text, str))
 
     @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The content blocks that are no second spelling of `tool_calls`, as some providers' messages have."""
+        if isinstance(self.content, str):
+            return ()
+        said = {call.id for call in self.tool_calls}
+        return tuple(
+            block for block in self.content if block.get("type") not in _CALLS or _call_id(block) not in said
+        )
+
+    @property
     def speaker(self) -> str:
         """The name if there is one, else the role."""
         return self.name or self.role
+
+
+_CALLS = frozenset({"tool_use", "tool_call", "function_call"})
+
+
+def _call_id(block: Block) -> object:
+    named = block.get("call_id") or block.get("id")
+    return named if isinstance(named, str) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +123,7 @@ class Entry:
         counter: Name of the token counter that `tokens` comes from.
         characters: Length of its text.
         hidden: Whether no model is told of it.
+        least: Tokens that it costs even made smaller, for images and the like stay; 0: as few as one likes.
     """
 
     seq: int
@@ -115,6 +134,7 @@ class Entry:
     counter: str = ""
     characters: int = 0
     hidden: bool = False
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from memlayer_core.records.scope import Scope
 
-__all__ = ["Layout", "Overview", "Session", "Synced", "beginning"]
+__all__ = ["Forgotten", "Layout", "Overview", "Particulars", "Session", "Synced", "beginning"]
 
 _LABEL = 60  # characters of a label that nobody wrote
 
@@ -38,6 +38,8 @@ class Session:
         begins: The place where working memory begins: what lies before was ended, and stays in the history.
         ended: Whether it has been ended, and nothing was said since.
         opening: How the first thing that a user said begins; None where it was not asked for.
+        forked_from: Id of the session that it comes from; None where it began by itself.
+        superseded: Whether it keeps what made room for others: to be read, and never recalled.
     """
 
     scope: Scope
@@ -51,11 +53,34 @@ class Session:
     begins: int = 0
     ended: bool = False
     opening: str | None = None
+    forked_from: str | None = None
+    superseded: bool = False
 
     @property
     def label(self) -> str:
         """What to call it in a list: its title, the beginning of what the user said first, or its id."""
         return self.title or beginning(self.opening or "") or (self.scope.session_id or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Particulars:
+    """What goes with a session's messages to another place.
+
+    Attributes:
+        title: What it is called; None if nobody said.
+        ended_with: Id of the last message that was ended: working memory begins behind it.
+        created_at: When its first message was written.
+        updated_at: When it was last written to.
+        forked_from: Id of the session that it is a copy of.
+        superseded: Whether it keeps what made room for others.
+    """
+
+    title: str | None = None
+    ended_with: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    forked_from: str | None = None
+    superseded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +100,19 @@ class Synced:
     unchanged: int = 0
     superseded: int = 0
     fork: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was deleted for good.
+
+    Attributes:
+        sessions: How many sessions.
+        messages: How many messages they had.
+    """
+
+    sessions: int
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)

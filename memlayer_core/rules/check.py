@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
-from memlayer_core.records.message import ROLES, Message, ToolCall
+from memlayer_core.records.message import ROLES, Block, Message, ToolCall
 
-__all__ = ["at_least_one", "checked", "checked_all", "digest"]
+__all__ = ["at_least_one", "blocks", "checked", "checked_all", "digest"]
 
 _DEEPEST = 100
 """Levels of nesting in JSON; Python's own reader and writer give up near 1,000."""
@@ -130,6 +130,20 @@ def _encoded(message: Message) -> str:
             f"a message cannot be written as JSON: {problem}",
             hint="Content blocks and dumps hold JSON values only: encode bytes, dates and objects first.",
         ) from problem
+
+
+def blocks(content: object) -> tuple[Block, ...]:
+    """Return content blocks that are given as any list.
+
+    Raises:
+        InvalidMessageError: It is no list.
+    """
+    if isinstance(content, bytes | Mapping) or not isinstance(content, Iterable):
+        raise InvalidMessageError(
+            f"`content` must be a string or a list of content blocks, got {type(content).__name__}",
+            hint='A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.',
+        )
+    return tuple(content)
 
 
 def at_least_one(name: str, value: object) -> None:

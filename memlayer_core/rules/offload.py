@@ -10,9 +10,19 @@ from memlayer_core.errors import InvalidMessageError
 from memlayer_core.records.message import Block, Message
 from memlayer_core.rules.truncate import truncate_arguments, truncate_text
 
-__all__ = ["merged", "offload_id", "place_of", "preview"]
+__all__ = ["RELOAD", "RELOAD_TOOL", "excerpt", "merged", "offload_id", "place_of", "preview", "whole"]
+
+RELOAD_TOOL = "context_reload"
+"""The tool by which a model asks for all of what it is shown a preview of."""
+RELOAD = (
+    "Read all of a message that this conversation shows only a preview of. "
+    'The preview names the id, such as "msg-17". '
+    "A long message comes in parts, and each part names the offset of the next one."
+)
+"""What a model is told of that tool."""
 
 _ID = re.compile(r"msg-([0-9]{1,10})")
+_WIDEST = 16  # characters of a token: what is longer is not counted, and comes in parts
 
 
 def offload_id(seq: int) -> str:
@@ -33,6 +43,42 @@ def place_of(offloaded: object) -> int:
             hint='Use an id as a preview shows it, such as "msg-17".',
         )
     return int(found[1])
+
+
+def whole(message: Message) -> str:
+    """Return what a preview leaves out: all text of a message, and what it asks tools to do."""
+    calls = (f"{call.name}({call.arguments})" for call in message.tool_calls)
+    return "\n".join(filter(None, (message.text, *calls)))
+
+
+def excerpt(text: str, offloaded: str, offset: int, *, tokens: int, count: Callable[[str], int]) -> str:
+    """Return as much of a text as may be shown at once, and where to read on. The parts make up the text.
+
+    Args:
+        text: All of an offloaded message.
+        offloaded: Its id.
+        offset: Characters to pass over.
+        tokens: What the part may cost, the note of the next one included; it has one character at the least.
+        count: Counts a text's tokens.
+
+    Raises:
+        InvalidMessageError: There is nothing at that offset.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < max(1, len(text)):
+        raise InvalidMessageError(
+            f"`offset` must be a whole number from 0 to {max(0, len(text) - 1)}, got {offset!r:.80}",
+            hint="Begin with offset 0; each part names the offset of the next one.",
+        )
+    end = min(len(text), offset + _WIDEST * tokens)
+    while True:
+        part = text[offset:end]
+        if end < len(text):
+            said = f"call {RELOAD_TOOL} with id {offloaded!r} and offset {end} to read on"
+            part += f"\n[characters {offset:,} to {end:,} of {len(text):,}; {said}]"
+        cost = count(part)
+        if cost <= tokens or end <= offset + 1:
+            return part
+        end = offset + max(1, min(end - offset - 1, (end - offset) * tokens // cost))
 
 
 def preview(
@@ -66,15 +112,15 @@ def merged(one: Message, other: Message) -> Message | None:
 
 
 def _preview(message: Message, seq: int, characters: int) -> Message:
-    text = message.text
-    content: str | tuple[Block, ...] = message.content
-    if len(text) > characters:
-        left = f"[{len(text):,} characters in all; reload {offload_id(seq)!r} to read them]"
-        said = f"{truncate_text(text, characters)}\n{left}" if characters else left
-        media = () if isinstance(content, str) else (b for b in content if b.get("type") != "text")
-        content = said if isinstance(content, str) else ({"type": "text", "text": said}, *media)
     calls = tuple(
         replace(call, arguments=truncate_arguments(call.arguments, max(2, characters)))
         for call in message.tool_calls
     )
+    content: str | tuple[Block, ...] = message.content
+    if len(message.text) > characters or calls != message.tool_calls:
+        length = f"{len(whole(message)):,} characters in all"
+        left = f"[{length}: call {RELOAD_TOOL} with id {offload_id(seq)!r} to read them]"
+        said = "\n".join(filter(None, (truncate_text(message.text, characters), left)))
+        media = (block for block in message.blocks if block.get("type") != "text")
+        content = said if isinstance(content, str) else ({"type": "text", "text": said}, *media)
     return replace(message, content=content, tool_calls=calls, raw=None)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from memlayer_core.errors import InvalidLimitError
 from memlayer_core.records.policy import Limits, MaxMessages, MaxRounds, MaxTokens, Policy
 from memlayer_core.rules.check import at_least_one
 
-__all__ = ["NAMES", "Policies", "limits"]
+__all__ = ["NAMES", "Policies", "limits", "named"]
 
 NAMES: dict[str, type[Policy]] = {
     "max_tokens": MaxTokens,
@@ -18,8 +18,8 @@ NAMES: dict[str, type[Policy]] = {
 }
 """Policies by name, each with its default number."""
 
-Policies = str | Policy | Iterable[str | Policy]
-"""A policy by name or as an object, or several that hold together."""
+Policies = str | Policy | Mapping[str, int] | Iterable[str | Policy]
+"""A policy by name or as an object, or several that hold together; JSON can say `{"max_rounds": 4}`."""
 
 
 def limits(default: Limits, policies: Policies | None, token_limit: int | None) -> Limits:
@@ -36,31 +36,42 @@ def limits(default: Limits, policies: Policies | None, token_limit: int | None) 
     Raises:
         InvalidLimitError: An unknown policy, or a limit below one.
     """
-    chosen = [] if policies is None else list(_each(policies))
+    chosen = {} if policies is None else named(policies)
+    tokens = chosen.get("max_tokens", default.tokens if token_limit is None else token_limit)
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
-        chosen.append(MaxTokens(token_limit))
-    tokens = [policy.limit for policy in chosen if isinstance(policy, MaxTokens)]
-    found = replace(default, tokens=min(tokens)) if tokens else default
+        tokens = min(tokens, token_limit)
+    found = replace(default, tokens=tokens)
     if policies is None:
         return found
-    messages = [policy.limit for policy in chosen if isinstance(policy, MaxMessages)]
-    rounds = [policy.limit for policy in chosen if isinstance(policy, MaxRounds)]
-    return replace(found, messages=min(messages, default=None), rounds=min(rounds, default=None))
+    return replace(found, messages=chosen.get("max_messages"), rounds=chosen.get("max_rounds"))
 
 
-def _each(policies: Policies) -> Iterable[Policy]:
+def named(policies: Policies) -> dict[str, int]:
+    """Return policies as JSON: the number that holds for each name, the smallest of several.
+
+    Raises:
+        InvalidLimitError: An unknown policy, or a limit below one.
+    """
+    found: dict[str, int] = {}
+    for name, limit in _each(policies):
+        found[name] = min(limit, found.get(name, limit))
+    return found
+
+
+def _each(policies: Policies) -> Iterator[tuple[str, int]]:
     given = [policies] if isinstance(policies, str | Policy) else policies
     if not isinstance(given, Iterable):
         raise _unknown(given)
     for policy in given:
-        if isinstance(policy, str) and policy in NAMES:
-            yield NAMES[policy]()
-        elif isinstance(policy, Policy):
-            at_least_one(f"{type(policy).__name__}.limit", policy.limit)
-            yield policy
+        if isinstance(policy, Policy):
+            name, limit = next(name for name, kind in NAMES.items() if kind is type(policy)), policy.limit
+        elif isinstance(policy, str) and policy in NAMES:
+            name, limit = policy, given[policy] if isinstance(given, Mapping) else NAMES[policy]().limit
         else:
             raise _unknown(policy)
+        at_least_one(name, limit)
+        yield name, limit
 
 
 def _unknown(policy: object) -> InvalidLimitError:

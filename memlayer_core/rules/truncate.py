@@ -135,12 +135,14 @@ def truncate_message(
     Raises:
         ConfigurationError: `process` returned something that is no text.
     """
+    calls = tuple(_truncated_call(call, characters) for call in message.tool_calls)
     content: str | tuple[Block, ...]
     if isinstance(message.content, str):
         content = _processed(message.content, characters, process)
     else:
-        content = tuple(_truncated_block(block, characters, process) for block in message.content)
-    calls = tuple(_truncated_call(call, characters) for call in message.tool_calls)
+        # A truncated call must not stand whole in a block beside it.
+        blocks = message.content if calls == message.tool_calls else message.blocks
+        content = tuple(_truncated_block(block, characters, process) for block in blocks)
     if content == message.content and calls == message.tool_calls:
         return message
     return replace(message, content=content, tool_calls=calls, raw=None)

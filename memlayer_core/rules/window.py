@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Literal
@@ -13,10 +13,23 @@ from memlayer_core.records.message import Entry
 from memlayer_core.records.policy import Limits
 from memlayer_core.rules.turns import Turn, presentable, turns
 
-__all__ = ["PREVIEW_TOKENS", "Shape", "Shrink", "Window", "enough", "first_page", "size_of", "window"]
+__all__ = [
+    "COMPRESS_TO",
+    "Shape",
+    "Shrink",
+    "Window",
+    "enough",
+    "first_page",
+    "reduced",
+    "size_of",
+    "window",
+]
 
 PREVIEW_TOKENS = 160
 """What a preview with the words around it may cost; a preview that costs more is shortened."""
+
+COMPRESS_TO = 0.3
+"""The part of its length that a message of the current round keeps when it is compressed."""
 
 Shrink = Literal["offload", "compress"]
 """`"offload"`: a preview stands for it. `"compress"`: it keeps a part of its length."""
@@ -31,14 +44,12 @@ class Shape:
         last_keep: Newest messages that are made smaller only when nothing older helps.
         run: So many tool messages in a row are a tool run.
         run_tokens: Tokens that a tool run must cost to be worth compressing.
-        round_to: The part of its length that a message of the current round keeps.
     """
 
     large: int = 5 * 1024
     last_keep: int = 50
     run: int = 6
     run_tokens: int = 5000
-    round_to: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,8 @@ def window(
         compact_to: How much of the room may be taken once turns had to be left out.
         shape: How messages are made smaller; None: they are not.
     """
-    room, hard = limits.tokens - spent - reserved, limits.tokens - spent
+    hard = max(0, limits.tokens - spent)
+    room = hard - reserved
     recent, reasons = _recent(turns(entries), limits)
     draft = _Draft(recent, shape)
     draft.make_older_smaller(room)
@@ -142,7 +154,7 @@ class _Draft:
             ("offloaded", "large message(s) offloaded", _large(older, shape)),
         )
         for code, said, candidates in steps:
-            self._shrink(candidates, "offload", lambda _: PREVIEW_TOKENS, code, said)
+            self._shrink(candidates, "offload", code, said)
             if self.tokens <= room:
                 return
 
@@ -156,26 +168,18 @@ class _Draft:
         return self._current
 
     def make_current_smaller(self, hard: int) -> None:
-        """Make smaller what the newest turn holds beside the question, as far as it has to be."""
+        """Make smaller what the newest turn holds beside the question, as far as it has to be.
+
+        The oldest first: what a tool has just answered is what the model asked for.
+        """
         shape = self._shape
         if shape is None or self.tokens <= hard:
             return
         said = [entry for turn in self._groups for entry in turn.entries if entry.role != "user"]
-        self._shrink(
-            _large(said, shape),
-            "offload",
-            lambda _: PREVIEW_TOKENS,
-            "current_round_offloaded",
-            "large message(s) of the current round offloaded",
-        )
-        if self.tokens > hard:
-            self._shrink(
-                said,
-                "compress",
-                lambda entry: max(PREVIEW_TOKENS, math.ceil(entry.tokens * shape.round_to)),
-                "current_round_compressed",
-                f"message(s) of the current round compressed to {shape.round_to:.0%}",
-            )
+        offloaded = "large message(s) of the current round offloaded"
+        self._shrink(_large(said, shape), "offload", "current_round_offloaded", offloaded, hard)
+        compressed = f"message(s) of the current round compressed to {COMPRESS_TO:.0%}"
+        self._shrink(said, "compress", "current_round_compressed", compressed, hard)
 
     def finished(self, hard: int, reasons: Sequence[Reason], *, moved: bool) -> Window:
         """Return the window, without what a provider would refuse."""
@@ -195,18 +199,29 @@ class _Draft:
         shrunk = {seq: how for seq, how in self._shrunk.items() if seq in here}
         return Window(shown, shrunk, self._merged, tokens, moved, (*reasons, *self._reasons))
 
-    def _shrink(
-        self, entries: Sequence[Entry], how: Shrink, cost: Callable[[Entry], int], code: str, said: str
-    ) -> None:
-        fewer = [entry for entry in entries if entry.seq not in self._shrunk and entry.tokens > cost(entry)]
-        for entry in fewer:
-            self._shrunk[entry.seq] = how
-            self._costs[entry.seq] = cost(entry)
-        if fewer:
-            self._say(code, f"{len(fewer)} {said}")
+    def _shrink(self, entries: Sequence[Entry], how: Shrink, code: str, said: str, room: int = -1) -> None:
+        """Make them smaller, in their order, until no more than `room` is taken."""
+        total, count = self.tokens, 0
+        for entry in entries:
+            if total <= room:
+                break
+            saved = entry.tokens - reduced(entry, how)
+            if entry.seq not in self._shrunk and saved > 0:
+                self._shrunk[entry.seq] = how
+                self._costs[entry.seq] -= saved
+                total -= saved
+                count += 1
+        if count:
+            self._say(code, f"{count} {said}")
 
     def _say(self, code: str, text: str) -> None:
         self._reasons.append(Reason(code, text))
+
+
+def reduced(entry: Entry, how: Shrink) -> int:
+    """Return the tokens that a message may cost when it is made smaller."""
+    part = math.ceil(entry.tokens * COMPRESS_TO) if how == "compress" else 0
+    return max(PREVIEW_TOKENS, entry.least, part)
 
 
 def _recent(groups: Sequence[Turn], limits: Limits) -> tuple[Sequence[Turn], list[Reason]]:

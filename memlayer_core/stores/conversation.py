@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -41,6 +42,7 @@ __all__ = [
     "rewrite",
     "shard_of",
     "take_out",
+    "within_recall",
 ]
 
 _LOCK = Prepared(select(sessions).where(sessions.c.lane == bindparam("lane")).with_for_update())
@@ -72,6 +74,7 @@ def append(
 ) -> Receipt:
     """Store messages at a session's end; ids that it has already are compared and, if need be, replaced."""
     session = locked(connection, scope, now, shards)
+    drafts = within_recall(session, drafts)
     known = known_to(connection, session.number, drafts)
     in_force = None if verbatim else _in_force(connection, session, drafts)
     fresh: list[tuple[int, Draft]] = []
@@ -107,14 +110,15 @@ def rewrite(
 ) -> Receipt:
     """Make a session's messages exactly `drafts`, leaving a common beginning as it is."""
     session = locked(connection, scope, now, shards)
+    drafts = within_recall(session, drafts)
     present = connection.execute(
-        select(messages.c.key, messages.c.id, messages.c.digest)
+        select(messages.c.key, messages.c.id, messages.c.digest, messages.c.created_at)
         .where(inside(session.number))
         .order_by(messages.c.key)
     ).all()
     same = 0
     for row, draft in zip(present, drafts, strict=False):
-        if row.digest != draft.digest or (draft.given_id and row.id != draft.message.id):
+        if not _same(row, draft) or (draft.given_id and row.id != draft.message.id):
             break
         same += 1
     gone = [row.key for row in present[same:]]
@@ -299,6 +303,11 @@ def forget_vectors(connection: Connection, scope: Scope, keys: Sequence[int], no
             .values(vectors=namespaces.c.vectors - gone)
         )
     owe(connection, "unindex", keys, scope.namespace, now)
+
+
+def within_recall(session: Any, drafts: Sequence[Draft]) -> Sequence[Draft]:
+    """Return the drafts as a session takes them: nothing is found of one that is superseded."""
+    return [replace(draft, searched="", terms=()) for draft in drafts] if session.superseded else drafts
 
 
 def instructs(draft: Draft) -> bool:

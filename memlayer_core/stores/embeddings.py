@@ -94,7 +94,7 @@ def unindexed(connection: Connection, keys: Sequence[int]) -> list[Unindexed]:
 
 def file(connection: Connection, given: Sequence[Filing]) -> None:
     """Keep vectors of messages that still exist."""
-    still = present(connection, [filing.key for filing in given])
+    still = present(connection, [filing.key for filing in given], held=True)
     kept = [filing for filing in given if filing.key in still]
     if not kept:
         return
@@ -124,11 +124,14 @@ def file(connection: Connection, given: Sequence[Filing]) -> None:
         )
 
 
-def present(connection: Connection, keys: Sequence[int]) -> set[int]:
-    """Return those keys whose message exists."""
+def present(connection: Connection, keys: Sequence[int], *, held: bool = False) -> set[int]:
+    """Return those keys whose message exists; `held`: and goes on to exist until the transaction ends."""
     found: set[int] = set()
     for some in chunks(keys):
-        found.update(connection.scalars(select(messages.c.key).where(messages.c.key.in_(some))))
+        query = select(messages.c.key).where(messages.c.key.in_(some)).order_by(messages.c.key)
+        if held:
+            query = query.with_for_update(read=True, key_share=True)
+        found.update(connection.scalars(query))
     return found
 
 
@@ -254,7 +257,12 @@ def forget(connection: Connection, now: datetime) -> None:
                 literal(0),
             )
             .join(sessions, _SESSION_OF)
-            .where(messages.c.role != "system", messages.c.text != ""),
+            .where(
+                messages.c.role != "system",
+                messages.c.text != "",
+                messages.c.tokens > 0,
+                sessions.c.superseded == 0,
+            ),
         )
     )
 

@@ -10,11 +10,20 @@ from sqlalchemy import Connection
 
 from memlayer_core.ports import Draft, Journal
 from memlayer_core.records.job import Backlog, Job, JobKind
-from memlayer_core.records.message import Entry, Receipt, Stored
+from memlayer_core.records.message import Entry, Message, Receipt, Stored
 from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Layout, Overview, Session
+from memlayer_core.records.session import Forgotten, Layout, Overview, Particulars, Session, Synced
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
-from memlayer_core.stores import conversation, embeddings, lexical, owed, transcript
+from memlayer_core.stores import (
+    conversation,
+    embeddings,
+    lexical,
+    lifetime,
+    owed,
+    restored,
+    revision,
+    transcript,
+)
 from memlayer_core.stores.database import Database, PinnedDatabase
 from memlayer_core.stores.schema import migrate
 
@@ -67,6 +76,13 @@ class SqlJournal:
         """Make a session's messages exactly `drafts`; a common beginning is left as it is."""
         return self._db.write(lambda c: conversation.rewrite(c, scope, drafts, now, self._shards))
 
+    def restore(
+        self, scope: Scope, drafts: Sequence[Draft], known: Particulars, now: datetime, *, exactly: bool
+    ) -> Receipt:
+        """Store a session that comes from elsewhere: exactly that, or what it does not have yet."""
+        kept = restored.exactly if exactly else restored.merged
+        return self._db.write(lambda c: kept(c, scope, drafts, known, now, self._shards))
+
     def clear(self, scope: Scope, now: datetime) -> int:
         """Delete a session's messages, and owe their removal from the index. Returns how many."""
         return self._db.write(lambda c: conversation.clear(c, scope, now))
@@ -75,9 +91,56 @@ class SqlJournal:
         """Return a session's running totals."""
         return self._db.read(lambda c: transcript.find(c, scope))
 
-    def sessions(self, reach: Scope, limit: int, offset: int) -> list[Session]:
-        """Return the sessions within reach, the last used first."""
-        return self._db.read(lambda c: transcript.listed(c, reach, limit, offset))
+    def sessions(self, reach: Scope, limit: int, offset: int, *, superseded: bool = False) -> list[Session]:
+        """Return the sessions within reach, the last used first; superseded ones only if asked for."""
+        return self._db.read(lambda c: transcript.listed(c, reach, limit, offset, superseded=superseded))
+
+    def rename(self, scope: Scope, title: str | None) -> bool:
+        """Give a session a title, or take it away. Returns whether there is such a session."""
+        return self._db.write(lambda c: lifetime.rename(c, scope, title))
+
+    def end(self, scope: Scope) -> Session | None:
+        """Let a session's working memory begin anew. Returns what it was, None where there was nothing to end."""
+        return self._db.write(lambda c: lifetime.end(c, scope))
+
+    def end_idle(self, before: datetime, limit: int) -> list[Session]:
+        """End sessions that nobody wrote to since `before`, the longest idle ones first; what they were."""
+        if not self._db.read(lambda c: lifetime.is_idle(c, before)):
+            return []
+        return self._db.write(lambda c: lifetime.end_idle(c, before, limit))
+
+    def forget(self, reach: Scope, now: datetime) -> Forgotten:
+        """Delete everything within reach, a user's or a user's with one agent, for good."""
+        return self._db.write(lambda c: lifetime.forget(c, reach, now))
+
+    def delete(self, scope: Scope, place: str | int, now: datetime) -> Message:
+        """Delete one message, named by its id or its place. Returns it."""
+        return self._db.write(lambda c: revision.delete(c, scope, place, now))
+
+    def edit(
+        self, scope: Scope, place: str | int, change: Callable[[Message], Draft], now: datetime
+    ) -> Message:
+        """Put what `change` makes of a message in its place; what it raises is raised, and nothing changed."""
+        return self._db.write(lambda c: revision.edit(c, scope, place, change, now))
+
+    def fork(
+        self,
+        scope: Scope,
+        into: str,
+        until: str | int | None,
+        draft_of: Callable[[Message], Draft],
+        now: datetime,
+    ) -> int:
+        """Copy a session's messages, up to and with one of them, into a new session. Returns how many."""
+        return self._db.write(lambda c: revision.fork(c, scope, into, until, draft_of, now))
+
+    def resync(
+        self, scope: Scope, drafts: Sequence[Draft], now: datetime, fork_id: str, *, replacing: bool
+    ) -> Synced:
+        """Bring a session to what a list says; what is superseded goes to the session `fork_id`."""
+        return self._db.write(
+            lambda c: revision.resync(c, scope, drafts, now, self._shards, fork_id, replacing=replacing)
+        )
 
     def inventory(self, tenant_id: str, user_id: str | None, after: int, limit: int) -> list[Session]:
         """Return sessions of a tenant, or of one user, with numbers above `after`, in their order."""

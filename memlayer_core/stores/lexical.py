@@ -16,7 +16,7 @@ from memlayer_core.records.scope import Scope
 from memlayer_core.records.vector import Neighbour
 from memlayer_core.stores.prepared import Prepared, PreparedList
 
-__all__ = ["create", "delete", "insert", "search"]
+__all__ = ["create", "delete", "insert", "move", "purge", "search"]
 
 _TABLE = "memlayer_lexical"
 _WORDS = "memlayer_words"
@@ -43,6 +43,10 @@ _INSERT = {
 _DELETE = {
     "sqlite": Prepared(text(f"DELETE FROM {_TABLE} WHERE rowid = :key")),
     "postgresql": Prepared(text(f"DELETE FROM {_TABLE} WHERE key = :key")),
+}
+_MOVE = {
+    "sqlite": Prepared(text(f"UPDATE {_TABLE} SET rowid = :new WHERE rowid = :old")),
+    "postgresql": Prepared(text(f"UPDATE {_TABLE} SET key = :new WHERE key = :old")),
 }
 _COUNT = PreparedList(
     lambda words: text(
@@ -90,6 +94,17 @@ def delete(connection: Connection, keys: Sequence[int]) -> None:
     """Remove rows; ones that are not there are fine."""
     if keys:
         _DELETE[connection.dialect.name].run(connection, *({"key": key} for key in keys))
+
+
+def purge(connection: Connection) -> None:
+    """Write the index anew without what was deleted: until then FTS5 keeps the words beside a note."""
+    if connection.dialect.name == "sqlite":
+        connection.execute(text(f"INSERT INTO {_TABLE} ({_TABLE}) VALUES ('optimize')"))
+
+
+def move(connection: Connection, keys: Sequence[Mapping[str, int]]) -> None:
+    """Give the rows of keys `old` the keys `new`."""
+    _MOVE[connection.dialect.name].run(connection, *keys)
 
 
 def search(

@@ -70,6 +70,8 @@ sessions = Table(
     Column("instructions", BigInteger),
     Column("begins", BigInteger, nullable=False, server_default="0"),
     Column("idle_since", BigInteger),
+    Column("forked_from", Text),
+    Column("superseded", SmallInteger, nullable=False, server_default="0"),
     Index("memlayer_sessions_used", "namespace", "updated_at"),
     Index("memlayer_sessions_idle", "idle_since"),
 )
@@ -150,6 +152,8 @@ def _working_memory(connection: Connection) -> None:
         "ALTER TABLE memlayer_sessions ADD COLUMN instructions BIGINT",
         "ALTER TABLE memlayer_sessions ADD COLUMN begins BIGINT DEFAULT 0 NOT NULL",
         "ALTER TABLE memlayer_sessions ADD COLUMN idle_since BIGINT",
+        "ALTER TABLE memlayer_sessions ADD COLUMN forked_from TEXT",
+        "ALTER TABLE memlayer_sessions ADD COLUMN superseded SMALLINT DEFAULT 0 NOT NULL",
         "CREATE INDEX memlayer_sessions_idle ON memlayer_sessions (idle_since)",
         "ALTER TABLE memlayer_messages ADD COLUMN characters INTEGER DEFAULT 0 NOT NULL",
         "UPDATE memlayer_messages SET characters = length(text)",

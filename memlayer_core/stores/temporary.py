@@ -20,14 +20,16 @@ class Temporaries:
         self._waiting: OrderedDict[str, list[tuple[Stored, bool]]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def add(self, message: Stored) -> None:
-        """Keep a message until a model has answered to it."""
+    def add(self, message: Stored) -> list[Stored]:
+        """Keep a message until a model has answered to it. Returns those given up for it, of one session."""
         with self._lock:
             lane = message.scope.session_lane
             self._waiting.setdefault(lane, []).append((message, False))
             self._waiting.move_to_end(lane)
-            if len(self._waiting) > _SESSIONS:
-                self._waiting.popitem(last=False)
+            if len(self._waiting) <= _SESSIONS:
+                return []
+            _, given_up = self._waiting.popitem(last=False)
+            return [waiting for waiting, _ in given_up]
 
     def show(self, scope: Scope) -> list[Stored]:
         """Return a session's messages, and remember that they were shown: the next answer ends them."""
@@ -48,3 +50,15 @@ class Temporaries:
         """Let go of all of a session. Returns how many there were."""
         with self._lock:
             return len(self._waiting.pop(scope.session_lane, ()))
+
+    def forget(self, reach: Scope) -> None:
+        """Let go of all within reach: of a user, or of a user with one agent."""
+
+        def reached(scope: Scope) -> bool:
+            agents = (None, scope.agent_id)
+            return scope.namespace == reach.namespace and reach.agent_id in agents
+
+        with self._lock:
+            for lane, waiting in list(self._waiting.items()):
+                if reached(waiting[0][0].scope):
+                    del self._waiting[lane]

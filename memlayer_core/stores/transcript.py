@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Text, and_, bindparam, or_, select
+from sqlalchemy import Connection, Text, and_, bindparam, func, or_, select
 
 from memlayer_core.records.message import Entry, Stored
 from memlayer_core.records.scope import Scope
@@ -27,6 +27,7 @@ __all__ = [
     "reached",
     "read",
     "records",
+    "session_from",
     "tail",
 ]
 
@@ -42,6 +43,8 @@ WITHIN = and_(
     or_(bindparam("lane", type_=Text).is_(None), sessions.c.lane == bindparam("lane")),
 )
 """The condition on `sessions` that keeps a query within the reach that `reached` gives."""
+
+_OPENING = 200  # characters that a label is made of
 
 _FIND = Prepared(select(sessions).where(sessions.c.lane == bindparam("lane")))
 _ENTRY = select(
@@ -70,9 +73,20 @@ _RECORDS = PreparedList(
         .where(messages.c.key.in_(keys), WITHIN)
     )
 )
+_said_first = (  # by a user, and to a model
+    select(func.substr(messages.c.text, 1, _OPENING))
+    .where(
+        messages.c.key.between(sessions.c.number * 2**32, sessions.c.number * 2**32 + LAST),
+        messages.c.role == "user",
+        messages.c.tokens > 0,
+    )
+    .order_by(messages.c.key)
+    .limit(1)
+    .scalar_subquery()
+)
 _LISTED = Prepared(
-    select(sessions)
-    .where(WITHIN)
+    select(sessions, _said_first.label("opening"))
+    .where(WITHIN, sessions.c.superseded <= bindparam("superseded"))
     .order_by(sessions.c.updated_at.desc(), sessions.c.number.desc())
     .limit(bindparam("most"))
     .offset(bindparam("behind"))
@@ -82,13 +96,16 @@ _LISTED = Prepared(
 def find(connection: Connection, scope: Scope) -> Session | None:
     """Return a session's running totals."""
     row = _FIND.first(connection, {"lane": scope.session_lane})
-    return _session_of(row) if row is not None else None
+    return session_from(row) if row is not None else None
 
 
-def listed(connection: Connection, reach: Scope, limit: int, offset: int) -> list[Session]:
-    """Return the sessions within reach, the last used first."""
-    rows = _LISTED.all(connection, {**reached(reach), "most": limit, "behind": offset})
-    return [_session_of(row) for row in rows]
+def listed(
+    connection: Connection, reach: Scope, limit: int, offset: int, *, superseded: bool = False
+) -> list[Session]:
+    """Return the sessions within reach, the last used first; superseded ones only if they are asked for."""
+    values = {**reached(reach), "most": limit, "behind": offset, "superseded": int(superseded)}
+    rows = _LISTED.all(connection, values)
+    return [session_from(row) for row in rows]
 
 
 def inventory(
@@ -102,7 +119,7 @@ def inventory(
     if user_id is not None:
         whose = and_(whose, sessions.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace)
     query = select(sessions).where(sessions.c.number > after, whose).order_by(sessions.c.number).limit(limit)
-    return [_session_of(row) for row in connection.execute(query)]
+    return [session_from(row) for row in connection.execute(query)]
 
 
 def mark(connection: Connection, session: Session, size: int) -> int:
@@ -179,7 +196,8 @@ def _ranges(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:
         yield first, last
 
 
-def _session_of(row: Any) -> Session:
+def session_from(row: Any) -> Session:
+    """Return the session of a row."""
     return Session(
         scope=Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id),
         number=row.number,
@@ -191,4 +209,7 @@ def _session_of(row: Any) -> Session:
         instructions=row.instructions,
         begins=row.begins,
         ended=row.idle_since is None,
+        opening=getattr(row, "opening", None),
+        forked_from=row.forked_from,
+        superseded=bool(row.superseded),
     )

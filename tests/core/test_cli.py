@@ -22,7 +22,7 @@ from memlayer_core.cli import app
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.testing import FlakyEmbedder
 
-COMMANDS = ["demo", "inspect", "search", "reindex", "verify", "work"]
+COMMANDS = ["demo", "inspect", "search", "export", "import", "reindex", "verify", "work"]
 MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
 
@@ -98,6 +98,7 @@ def test_it_runs_as_a_module_and_as_a_program():
     [
         ["inspect", "{}"],
         ["search", "{}", "x", "--user", "ada"],
+        ["export", "-", "--path", "{}", "--user", "ada"],
         ["verify", "--path", "{}"],
         ["reindex", "--path", "{}"],
         ["work", "--once", "--path", "{}"],

@@ -252,7 +252,7 @@ def test_verbs_look_like_written_by_hand() -> None:
             assert "drive" not in inspect.signature(verb).parameters
             assert inspect.signature(verb) == inspect.signature(twin)
             assert not inspect.iscoroutinefunction(verb)
-            assert verb.__qualname__ == f"{owner.__name__}.{name}"
+            assert verb.__qualname__.endswith(f".{name}")
 
 
 def test_a_blocking_flow_that_suspends_is_a_bug_that_shows() -> None:

@@ -1,0 +1,101 @@
+"""Sessions as a whole, in SQL: titles, ends, and forgetting. Each function runs in its caller's transaction."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, exists, select, update
+
+from memlayer_core.records.scope import Scope
+from memlayer_core.records.session import Forgotten, Session
+from memlayer_core.stores import lexical, numbers
+from memlayer_core.stores.conversation import held, inside
+from memlayer_core.stores.owed import owe
+from memlayer_core.stores.rows import key_of, to_micros
+from memlayer_core.stores.schema import jobs, marks, messages, namespaces, sessions, vectors
+from memlayer_core.stores.transcript import LAST, session_from
+
+__all__ = ["end", "end_idle", "forget", "is_idle", "rename"]
+
+
+def rename(connection: Connection, scope: Scope, title: str | None) -> bool:
+    """Give a session a title, or take it away. Returns whether there is such a session."""
+    named = update(sessions).where(sessions.c.lane == scope.session_lane).values(title=title)
+    return connection.execute(named).rowcount > 0
+
+
+def end(connection: Connection, scope: Scope) -> Session | None:
+    """Let a session's working memory begin anew. Returns what it was, None where there was nothing to end."""
+    row = held(connection, scope)
+    if row is None or row.idle_since is None:
+        return None
+    _end(connection, row)
+    return session_from(row)
+
+
+def is_idle(connection: Connection, before: datetime) -> bool:
+    """Tell whether there is a session that nobody wrote to since `before` and that was not ended."""
+    return connection.scalar(select(exists().where(sessions.c.idle_since < to_micros(before)))) is True
+
+
+def end_idle(connection: Connection, before: datetime, limit: int) -> list[Session]:
+    """End sessions that nobody wrote to since `before`, the longest idle ones first. Returns what they were."""
+    rows = connection.execute(
+        select(sessions)
+        .where(sessions.c.idle_since < to_micros(before))
+        .order_by(sessions.c.idle_since)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    ).all()
+    for row in rows:
+        _end(connection, row)
+    return [session_from(row) for row in rows]
+
+
+def _end(connection: Connection, row: Any) -> None:
+    connection.execute(
+        update(sessions).where(sessions.c.number == row.number).values(begins=row.next_seq, idle_since=None)
+    )
+    connection.execute(delete(marks).where(marks.c.session == row.number))
+
+
+def forget(connection: Connection, reach: Scope, now: datetime) -> Forgotten:
+    """Delete everything of a user, or of a user with one agent; the index is owed the removal.
+
+    Sessions are locked before what is in them, and the user's row last, as every write does it: whoever adds
+    meanwhile either comes first, and is deleted too, or begins a new session behind this.
+    """
+    whose = sessions.c.namespace == reach.namespace
+    if reach.agent_id is not None:
+        whose = and_(whose, sessions.c.agent_id == reach.agent_id)
+    rows = connection.execute(
+        select(sessions).where(whose).order_by(sessions.c.number).with_for_update()
+    ).all()
+    gone = lost = 0
+    for row in rows:
+        keys = list(connection.scalars(select(messages.c.key).where(inside(row.number))))
+        span = (key_of(row.number, 0), key_of(row.number, LAST))
+        connection.execute(delete(messages).where(messages.c.key.between(*span)))
+        lexical.delete(connection, keys)
+        lost += connection.execute(delete(vectors).where(vectors.c.key.between(*span))).rowcount
+        connection.execute(delete(marks).where(marks.c.session == row.number))
+        connection.execute(delete(jobs).where(jobs.c.kind == "index", jobs.c.subject.between(*span)))
+        connection.execute(delete(sessions).where(sessions.c.number == row.number))
+        numbers.retire(connection, row.number)
+        owe(connection, "unindex", keys, row.namespace, now)
+        gone += len(keys)
+    if rows:
+        lexical.purge(connection)
+        _leave(connection, reach.namespace, lost)
+    return Forgotten(len(rows), gone)
+
+
+def _leave(connection: Connection, namespace: str, lost: int) -> None:
+    """Take the user's row away, unless a session stands beside it."""
+    this = namespaces.c.namespace == namespace
+    connection.execute(select(namespaces.c.vectors).where(this).with_for_update())
+    if connection.scalar(select(exists().where(sessions.c.namespace == namespace))):
+        connection.execute(update(namespaces).where(this).values(vectors=namespaces.c.vectors - lost))
+    else:
+        connection.execute(delete(namespaces).where(this))

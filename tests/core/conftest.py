@@ -1,0 +1,65 @@
+"""What tests of moving conversations share: a memory on each database, and conversations of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core.records.message import ROLES, Raw
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def store(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) -> Iterator[Memory]:
+    """Return a memory on SQLite, and one on PostgreSQL; nothing is indexed before a flush asks for it."""
+    quiet = Settings(index_delay=3600, durability="normal")
+    if request.param == "sqlite":
+        yield open_at("store", settings=quiet)
+        return
+    url = request.getfixturevalue("postgres_url")
+    with Memory.open(database_url=url, embedder="hashing", settings=quiet) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def conversations() -> st.SearchStrategy[list[Message]]:
+    """Return a strategy for conversations that hold whatever a message can hold."""
+    anything = st.characters(exclude_categories=())  # lone surrogates and NUL are among them
+    texts = st.text(anything, max_size=20) | st.sampled_from(["", "你好世界", "\ud800", "\ud83d\ude00", "\0"])
+    names = st.text(
+        st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=8
+    )
+    numbers = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+    keys = texts | st.sampled_from(["$memlayer", "type"])
+
+    def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        return st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3)
+
+    values = st.recursive(st.none() | st.booleans() | numbers | texts, nested, max_leaves=6)
+    dicts = st.dictionaries(keys, values, max_size=3)
+    blocks = st.one_of(
+        st.builds(lambda text: {"type": "text", "text": text}, texts),
+        st.builds(lambda url: {"type": "image_url", "image_url": {"url": url}}, texts),
+        st.builds(lambda kind, more: {**more, "type": kind}, texts, dicts),
+    )
+    return st.lists(
+        st.builds(
+            Message,
+            st.sampled_from(ROLES),
+            texts | st.lists(blocks, max_size=3).map(tuple),
+            id=st.none() | names,
+            name=st.none() | names,
+            tool_calls=st.lists(st.builds(ToolCall, names, texts, texts), max_size=2).map(tuple),
+            tool_call_id=st.none() | names,
+            created_at=st.none() | st.datetimes(timezones=st.just(UTC)),
+            metadata=dicts,
+            model_visible=st.booleans(),
+            raw=st.none() | st.builds(Raw, texts, texts, dicts),
+        ),
+        max_size=5,
+        unique_by=lambda message: message.id or object(),
+    )

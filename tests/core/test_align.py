@@ -1,0 +1,211 @@
+"""What a list that is sent again means for a history: nothing is lost, and nothing comes twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core import Message, ToolCall
+from memlayer_core.rules.align import Alignment, Said, align, said
+
+WHO = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
+
+
+def line(written: str) -> list[Said]:
+    """Read `"u1 a1#id"`: who speaks, what is said, and perhaps an id."""
+    read = []
+    for word in written.split():
+        text, _, named = word.partition("#")
+        message = Message(WHO[text[0]], text, id=named or None, tool_call_id="c" if text[0] == "t" else None)
+        read.append(said(message, named=bool(named)))
+    return read
+
+
+def after(past: Sequence[Said], sent: Sequence[Said], found: Alignment) -> tuple[list[Said], list[Said]]:
+    """Return the session as it is then, and what was superseded."""
+    edited = {to: sent[at] for at, to in found.edited}
+    gone = [past[to] for to in sorted({*edited, *found.superseded})]
+    now: list[Said] = []
+    for to, one in enumerate([*past, None]):
+        now.extend(sent[at] for at, front in found.new if front == (None if one is None else to))
+        if one is not None and to not in found.superseded:
+            now.append(edited.get(to, one))
+    return now, gone
+
+
+def follow(past: str, sent: str, *, whole: bool = True) -> tuple[str, str]:
+    """Return the session and what was superseded, as words."""
+    named = {
+        one.words: word.partition("#")[0]
+        for text in (past, sent)
+        for one, word in zip(line(text), text.split(), strict=True)
+    }
+    force = next((one.words for one in reversed(line(past)) if one.role == "system"), None)
+    found = align(line(past), line(sent), whole=whole, in_force=force)
+    now, gone = after(line(past), line(sent), found)
+    return " ".join(named[one.words] for one in now), " ".join(named[one.words] for one in gone)
+
+
+@pytest.mark.requirement("L09")
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("past", "sent", "then", "superseded"),
+    [
+        ("", "u1 a1", "u1 a1", ""),
+        ("u1 a1", "", "u1 a1", ""),
+        ("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2", ""),
+        ("u1 a1 u2 a2", "u1 a1 u2 a2", "u1 a1 u2 a2", ""),
+        # trimmed at the front, filtered, cut at the end
+        ("u1 a1 u2 a2", "u2 a2 u3", "u1 a1 u2 a2 u3", ""),
+        ("u1 a1 u2 a2", "a2 u3", "u1 a1 u2 a2 u3", ""),
+        ("u1 a1 u2 a2 u3 a3", "u1 a2 a3 u4", "u1 a1 u2 a2 u3 a3 u4", ""),
+        ("u1 a1 u2 a2", "u1 a1", "u1 a1 u2 a2", ""),
+        ("u1 t1 a1", "u1 a1 u2", "u1 t1 a1 u2", ""),
+        ("u1 a1 u2 t2", "u1 a1 u2 u3", "u1 a1 u2 t2 u3", ""),
+        # something else from some place on
+        ("u1 a1 u2 a2", "u1 a1 u2 a9", "u1 a1 u2 a9", "a2"),
+        ("u1 a1 u2 a2 u3 a3", "u1 a1 u9", "u1 a1 u9", "u2 a2 u3 a3"),
+        ("u1 a1 u2 a2 u3 a3", "u2 a2 u3 a9 u4", "u1 a1 u2 a2 u3 a9 u4", "a3"),
+        ("u1 a1 u2 t2 a2", "u1 a1 u9", "u1 a1 u9", "u2 t2 a2"),
+        # other words in the middle
+        ("u1 a1 u2 a2", "u1 a9 u2 a2 u3", "u1 a9 u2 a2 u3", "a1"),
+        # a summary in front, or in between
+        ("u1 a1 u2 a2 u3 a3", "uS u3 a3 u4", "u1 a1 u2 a2 uS u3 a3 u4", ""),
+        ("u1 a1 u2 a2 uS u3 a3 u4", "uS u3 a3 u4 a4", "u1 a1 u2 a2 uS u3 a3 u4 a4", ""),
+        ("u1 a1 u2 a2 u3 a3", "u1 a1 uS a3", "u1 a1 u2 a2 u3 uS a3", ""),
+        ("u1 a1 u2 a2 u3 a3", "uS u3 a3", "u1 a1 u2 a2 uS u3 a3", ""),
+        # instructions
+        ("s1 u1 a1", "s1 u1 a1 u2", "s1 u1 a1 u2", ""),
+        ("s1 u1 a1 u2 a2", "s1 u1 a1 u9", "s1 u1 a1 u9", "u2 a2"),
+        # by chance
+        ("uok a1 uok a2", "u7 a7", "uok a1 uok a2 u7 a7", ""),
+        ("u1 a1 uok a2", "uok u9", "u1 a1 uok a2 uok u9", ""),
+        ("u1 ayes", "u2 ayes", "u1 ayes u2 ayes", ""),
+        # ids
+        ("u1#1 a1#2 u2#3 a2#4", "u1#1 a1#2 u9#3 a9#5", "u1 a1 u9 a9", "u2 a2"),
+        ("u1#1 a1#2 u2#3 a2#4", "u1#1 a9#2 u2#3 a2#4", "u1 a9 u2 a2", "a1"),
+        ("u1#1 a1#2 u2#3 a2#4", "u2#3 a2#4 u2#5", "u1 a1 u2 a2 u2", ""),
+        ("u1#1 a1#2", "u1 a1 u2", "u1 a1 u2", ""),
+        ("u1#1 a1#2 u2#3 a2#4", "u1#1 u2#3 a1#2", "u1 a1 u2 a2", ""),
+    ],
+)
+def test_a_list_that_is_sent_again_says_what_is_new_and_what_is_superseded(
+    past, sent, then, superseded, whole
+):
+    assert follow(past, sent, whole=whole) == (then, superseded)
+
+
+def test_people_repeat_themselves():
+    assert follow("uok uok", "uok uok uok") == ("uok uok uok", "")
+    assert follow("u1 a1 uok a2 uok", "uok a2 uok u3", whole=False) == ("u1 a1 uok a2 uok u3", "")
+
+
+def test_new_instructions_are_stored_and_old_ones_too_where_they_hold_again():
+    past = line("s1 s2 u1 a1")
+    again = align(past, line("s2 u1 a1"), whole=True, in_force=past[1].words)
+    back = align(past, line("s1 u1 a1"), whole=True, in_force=past[1].words)
+    other = align(past, line("s3 u1 a1"), whole=True, in_force=past[1].words)
+    assert (again.new, back.new, other.new) == ((), ((0, None),), ((0, None),))
+
+
+def test_one_short_message_decides_over_nothing_and_a_long_one_or_two_in_a_row_do():
+    long = "a" + "long" * 12
+    assert follow("u1 a1 u2 a2", "u2 a9", whole=False) == ("u1 a1 u2 a2 u2 a9", "")
+    assert follow("u1 a1 u2 a2", "a1 u2 a9", whole=False) == ("u1 a1 u2 a9", "a2")
+    assert follow(f"u1 {long} u2", f"{long} u9", whole=False) == (f"u1 {long} u9", "u2")
+
+
+def test_what_is_not_found_in_a_part_of_the_past_is_to_be_looked_for_further_back():
+    assert align(line("u8 a8 u9 a9"), line("u1 u9 a9 u10"), whole=False).missing == (0,)
+    assert align(line("u8 a8 u9 a9"), line("u1 a1"), whole=False).missing == (0, 1)
+    assert align(line("u1 u8 a8 u9 a9"), line("u1 u9 a9 u10"), whole=False, loose=1).missing == ()
+
+
+def test_single_finds_are_known_and_what_stands_behind_them_is_no_edit():
+    past = line("u1 a3 u8 a8")
+    assert align(past, line("u1 u8 a8"), whole=False, loose=2).known == (0, 2, 3)
+    assert align(past, line("u1 a7 u8 a8"), whole=False, loose=1).edited == ((1, 1),)
+    assert align(past, line("u1 a7 u8 a8"), whole=False, loose=2).new == ((1, 2),)
+
+
+def test_the_spelling_of_arguments_and_of_text_blocks_says_nothing():
+    def words(message: Message) -> bytes:
+        return said(message, named=False).words
+
+    call = Message("assistant", tool_calls=(ToolCall("c", "f", '{"a": 1, "b": 2}'),))
+    spelt = Message("assistant", tool_calls=(ToolCall("c", "f", '{"b":2,"a":1}'),), metadata={"x": 1})
+    assert words(call) == words(spelt)
+    assert words(Message("user", "hi")) == words(Message("user", ({"type": "text", "text": "hi"},)))
+    different = [
+        Message("user", "hi"),
+        Message("user", "hi", name="ada"),
+        Message("assistant", "hi"),
+        Message("user", ({"type": "text", "text": "hi"}, {"type": "image_url", "image_url": "x"})),
+        Message("user", "hi", model_visible=False),
+        Message("assistant", "hi", tool_calls=(ToolCall("c", "f", "no json"),)),
+        Message("tool", "hi", tool_call_id="c"),
+        call,
+    ]
+    assert len({words(message) for message in different}) == len(different)
+
+
+few = st.lists(
+    st.sampled_from(["u1", "a1", "u2", "a2", "uok", "aok", "uS", "s1", "s2", "t1"]), max_size=12
+).map(" ".join)
+
+
+def words(lines: Sequence[Said]) -> Counter[bytes]:
+    return Counter(one.words for one in lines)
+
+
+@given(few, few, st.booleans())
+def test_whatever_is_sent_nothing_is_lost(past, sent, whole):
+    before, told = line(past), line(sent)
+    force = next((one.words for one in reversed(before) if one.role == "system"), None)
+    now, gone = after(before, told, align(before, told, whole=whole, in_force=force))
+    assert words(before) <= words([*now, *gone])
+    assert words(told) <= words(now)
+
+
+@st.composite
+def retold(draw: st.DrawFn) -> tuple[list[str], list[str], list[str]]:
+    """Return a history without repetitions, a list with a part of it, and what is new behind that."""
+    past = [f"{'ua'[n % 2]}{n}" for n in range(draw(st.integers(3, 30)))]
+    kept = past[draw(st.integers(0, len(past) - 3)) :]
+    middle = [word for word in kept[:-2] if draw(st.booleans())]
+    new = [f"{'ua'[n % 2]}new{n}" for n in range(draw(st.integers(0, 5)))]
+    return past, [*middle, *kept[-2:]], new
+
+
+@given(retold(), st.booleans())
+def test_trimmed_and_filtered_histories_add_what_is_new_in_its_order(told, whole):
+    past, sent, new = told
+    now, gone = follow(" ".join(past), " ".join([*sent, *new]), whole=whole)
+    assert (now.split(), gone) == ([*past, *new], "")
+
+
+@given(retold(), st.data())
+def test_an_edit_supersedes_what_followed_and_nothing_before(told, data):
+    past, _, new = told
+    place = data.draw(st.integers(2, len(past) - 1))
+    start = data.draw(st.integers(0, place - 2))
+    sent = [*past[start:place], past[place][0] + "edited", *new]
+    now, gone = follow(" ".join(past), " ".join(sent), whole=False)
+    assert now.split() == [*past[:place], past[place][0] + "edited", *new]
+    assert gone.split() == past[place:]
+
+
+@given(st.data(), st.booleans())
+def test_sending_the_same_list_again_changes_nothing(data, whole):
+    past = data.draw(few).split()
+    kept = past[data.draw(st.integers(0, len(past))) :]
+    sent = [word for word in kept if data.draw(st.integers(0, 3))]
+    if sent and data.draw(st.booleans()):
+        sent[data.draw(st.integers(0, len(sent) - 1))] = "uedited"
+    sent += data.draw(st.lists(st.sampled_from(["u7", "a7", "uok", "aok"]), max_size=3))
+    once, _ = follow(" ".join(past), " ".join(sent), whole=whole)
+    assert follow(once, " ".join(sent), whole=whole) == (once, "")

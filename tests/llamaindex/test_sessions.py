@@ -1,0 +1,132 @@
+"""What engines and agents do to a session: they pass their own history each time, and may change the memory."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+import pytest
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.chat_engine import SimpleChatEngine
+from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLastCall
+
+from llamaindex_memlayer import MemlayerMemory
+from memlayer_core import Memory
+from memlayer_core.errors import ConfigurationError, StoreClosedError
+
+
+@pytest.fixture(autouse=True)
+def no_loop_is_left_open(request):
+    """LlamaIndex's sync code opens an event loop where it finds none set, and never closes it."""
+    if not inspect.iscoroutinefunction(request.function):
+        asyncio.set_event_loop(None)
+
+
+@pytest.fixture
+def session(memory):
+    return MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id="monday")
+
+
+def model():
+    """Return a model that says how many messages it was told."""
+    return MockFunctionCallingLLMWithChatMemoryOfLastCall(
+        is_chat_model=True,
+        response_generator=lambda messages, **_: ChatMessage(
+            f"answer to {messages[-1].content}", role="assistant"
+        ),
+    )
+
+
+def said(messages):
+    return [message.content for message in messages]
+
+
+def turns(first, last):
+    return [
+        ChatMessage(text, role=role)
+        for n in range(first, last + 1)
+        for role, text in (("user", f"question {n}"), ("assistant", f"answer to question {n}"))
+    ]
+
+
+def superseded(memory):
+    return [
+        [message.text for message in memory.chat_of(one.scope).history()]
+        for one in memory.sessions(user_id="ada", superseded=True)
+        if one.superseded
+    ]
+
+
+@pytest.mark.requirement("L09", "L02")
+def test_a_trimmed_history_that_is_set_again_loses_and_repeats_nothing(session, memory, do):
+    do(session, "set", turns(1, 5))
+    do(session, "set", turns(4, 5))
+    do(session, "set", [*turns(4, 5), *turns(6, 6)])
+
+    assert said(do(session, "get_all")) == said(turns(1, 6))
+    assert superseded(memory) == []
+
+
+def test_an_edited_history_that_is_set_keeps_the_old_words_apart(session, memory, do):
+    do(session, "set", turns(1, 3))
+    do(session, "set", [*turns(1, 2), ChatMessage("something else")])
+
+    assert said(do(session, "get_all")) == [*said(turns(1, 2)), "something else"]
+    assert superseded(memory) == [said(turns(3, 3))]
+
+
+def test_a_history_of_something_else_takes_the_sessions_place_and_so_does_none(session, memory, do):
+    do(session, "set", turns(1, 2))
+    do(session, "set", turns(8, 9))
+    assert said(do(session, "get_all")) == said(turns(8, 9))
+
+    do(session, "set", [])
+    assert do(session, "get_all") == []
+    assert superseded(memory) == [said(turns(8, 9)), said(turns(1, 2))]
+
+
+@pytest.mark.requirement("L09")
+async def test_an_agent_that_is_given_its_trimmed_history_each_time_loses_and_repeats_nothing(
+    session, memory
+):
+    agent = FunctionAgent(llm=model(), tools=[])
+    history = []
+    for n in range(1, 7):
+        await agent.run(f"question {n}", chat_history=history[-4:], memory=session)
+        history += turns(n, n)
+
+    assert said(await session.aget_all()) == said(turns(1, 6))
+    assert await asyncio.to_thread(superseded, memory) == []
+
+
+@pytest.mark.requirement("F19")
+def test_a_running_engine_goes_on_in_another_memory(session, memory):
+    engine = SimpleChatEngine.from_defaults(llm=model(), memory=session)
+    engine.chat("question 1")
+    with Memory.in_memory() as other:
+        session.set_memory(other)
+        engine.chat("question 2")
+
+        there = MemlayerMemory.from_defaults(memory=other, user_id="ada", session_id="monday")
+        here = MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id="monday")
+        assert said(session.get_all()) == said(there.get_all()) == said(turns(2, 2))
+        assert said(here.get_all()) == said(turns(1, 1))
+        assert session.to_dict()["store_id"] == other.store_id
+    with pytest.raises(StoreClosedError):
+        here.set_memory(other)
+    with pytest.raises(ConfigurationError, match="Memory"):
+        here.set_memory(session)
+    assert said(here.get_all()) == said(turns(1, 1))
+
+
+@pytest.mark.requirement("F19")
+def test_a_dump_names_the_memory_that_it_goes_on_in(tmp_path, memory):
+    session = MemlayerMemory.from_defaults(path=tmp_path / "old", user_id="ada", session_id="monday")
+    first = session.chat.memory
+    session.put(ChatMessage("old"))
+    session.set_memory(memory)
+    session.put(ChatMessage("new"))
+
+    assert said(MemlayerMemory.from_dict(session.to_dict()).get_all()) == ["new"]
+    first.close()
