@@ -356,8 +356,5 @@ def _copy_vectors(connection: Connection, keys: Mapping[int, int]) -> None:
 def _count_vectors(connection: Connection, namespace: str, number: int) -> None:
     inside_it = vectors.c.key.between(key_of(number, 0), key_of(number, LAST))
     copied = select(func.count()).where(inside_it).scalar_subquery()
-    connection.execute(
-        update(namespaces)
-        .where(namespaces.c.namespace == namespace)
-        .values(vectors=namespaces.c.vectors + copied)
-    )
+    counted = update(namespaces).where(namespaces.c.namespace == namespace)
+    connection.execute(counted.values(vectors=namespaces.c.vectors + copied))
