@@ -77,7 +77,6 @@ class Live:
             health=Health(switchboard.tell),
             wake=self.worker.wake,
             suspect=self.worker.suspect,
-            move_mark=self.worker.move_mark,
             temporaries=Temporaries(),
             truncate_with=truncate_with or truncate_text,
             now=_now,

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from memlayer_core.events import Event, Health
 from memlayer_core.records.job import Backlog, Job, JobKind
-from memlayer_core.records.message import Entry, Message, Receipt, Stored
+from memlayer_core.records.message import Beside, Entry, Message, Receipt, Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Layout, Overview, Particulars, Session, Synced
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
@@ -53,14 +53,25 @@ class Journal(Protocol):
         ...
 
     def append(
-        self, scope: Scope, drafts: Sequence[Draft], now: datetime, *, verbatim: bool = False
+        self,
+        scope: Scope,
+        drafts: Sequence[Draft],
+        now: datetime,
+        *,
+        verbatim: bool = False,
+        beside: Beside | None = None,
     ) -> Receipt:
         """Store messages at the end of a session, each with the job that indexes it.
 
         A system message without an id of its own that says what the one in force says is left out, unless
-        all is to be stored `verbatim`. A draft whose id the session has already is compared: equal ones are left, others take the
-        old one's place.
+        all is to be stored `verbatim`. A draft whose id the session has already is compared: equal ones are
+        left, others take the old one's place. What was recalled for the question that they answer stands
+        `beside` it from now on.
         """
+        ...
+
+    def beside(self, keys: Sequence[int]) -> dict[int, Beside]:
+        """Return the recalled text that stands with those messages, by their keys."""
         ...
 
     def rewrite(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
@@ -358,6 +369,14 @@ class Temporaries(Protocol):
         """Return a session's messages, and remember that they were shown: the next answer ends them."""
         ...
 
+    def recalled(self, scope: Scope, beside: Beside | None) -> None:
+        """Remember what was recalled for the question that is being answered."""
+        ...
+
+    def standing(self, scope: Scope) -> Beside | None:
+        """Return what was recalled for the question that is being answered."""
+        ...
+
     def answered(self, scope: Scope) -> None:
         """Let go of what was shown: the model's call has succeeded."""
         ...
@@ -406,8 +425,7 @@ class World:
         health: Remembers what does not work at the moment, so that it is told once.
         wake: Tells the worker that there is work.
         suspect: Tells the worker that a shard of the index is damaged.
-        move_mark: Tells the worker where a session's window begins from now on, for limits of a size.
-        temporaries: Messages that are shown once.
+            temporaries: Messages that are shown once.
         truncate_with: Shortens a text to so many characters, where messages are truncated.
         now: The clock, in UTC.
         new_id: Makes ids for messages that have none.
@@ -422,7 +440,6 @@ class World:
     health: Health
     wake: Callable[[], None]
     suspect: Callable[[int], None]
-    move_mark: Callable[[int, int, int], None]
     temporaries: Temporaries
     truncate_with: Callable[[str, int], str]
     now: Callable[[], datetime]

@@ -59,7 +59,6 @@ class Worker:
         self._suspects: set[int] = set()
         self._last_error: str | None = None
         self._adopted = False
-        self._marks: dict[tuple[int, int], int] = {}
 
     def employ(self, world: World) -> None:
         """Give the worker the world it works in; it looks for work left by earlier processes."""
@@ -82,11 +81,6 @@ class Worker:
         self._suspects.add(shard)
         self.wake()
 
-    def move_mark(self, session: int, size: int, first: int) -> None:
-        """Note where a session's window begins from now on; written down off everybody's path."""
-        self._marks[session, size] = first
-        self.wake()
-
     def flush(self, timeout: float) -> Backlog:
         """Wait until no work is owed.
 
@@ -95,7 +89,7 @@ class Worker:
         """
         assert self._world is not None  # noqa: S101
         deadline = time.monotonic() + timeout
-        while (backlog := self._world.journal.backlog()).queued or self._suspects or self._marks:
+        while (backlog := self._world.journal.backlog()).queued or self._suspects:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise FlushTimeoutError(
@@ -131,7 +125,6 @@ class Worker:
                 self._hurry.wait(world.settings.index_delay)  # messages are given time to gather
                 self._hurry.clear()
             try:
-                self._write_marks(world)
                 step(end_idle(world, BLOCKING))
                 if asked and not self._stopping.is_set():
                     self._ready(world)
@@ -160,12 +153,6 @@ class Worker:
                 self._rested.notify_all()
         if worked:
             world.journal.tidy()
-
-    def _write_marks(self, world: World) -> None:
-        for (session, size), first in list(self._marks.items()):
-            world.journal.move_mark(session, size, first)
-            if self._marks.get((session, size)) == first:
-                del self._marks[session, size]
 
     def _owed(self, world: World) -> bool:
         return bool(self._suspects) or world.journal.backlog().queued > 0

@@ -1,4 +1,4 @@
-"""Reads memory: what a model is told for one call. Reading never changes what is kept."""
+"""Reads memory: what a model is told for one call. Reading never changes what was said."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memlayer_core.flows.present import Present, present
 from memlayer_core.flows.recall import Answers, ask, best
 from memlayer_core.ports import Journal, World
 from memlayer_core.records.context import Context, Piece, Reason
-from memlayer_core.records.message import Stored
+from memlayer_core.records.message import Beside, Stored
 from memlayer_core.records.policy import Limits
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Overview, Session
@@ -30,6 +30,8 @@ class _Known:
     session: Session | None
     overview: Overview
     marked: int
+    question: Stored | None
+    stands: bool
     asked: str
 
     @property
@@ -46,6 +48,7 @@ class _Recalled:
     tokens: int = 0
     pieces: tuple[Piece, ...] = ()
     notes: tuple[Reason, ...] = ()
+    sources: tuple[int, ...] = ()
 
 
 async def context(
@@ -64,7 +67,7 @@ async def context(
     share = recall_share(allowed.tokens, settings.recall_tokens)
     known = await drive.call(world.journal.at_once, lambda journal: _begin(journal, scope, query, size))
     waiting = world.temporaries.show(scope)
-    asks = bool(share and known.asked and _more_is_known(known, allowed))
+    asks = bool(share and known.asked and not known.stands and _more_is_known(known, allowed))
     reserved = share if asks else 0
 
     def look(journal: Journal) -> Present:
@@ -81,19 +84,21 @@ async def context(
     else:
         seen = await drive.call(world.journal.at_once, look)
     if seen.moved_to is not None and known.session is not None:
-        world.move_mark(known.session.number, size, seen.moved_to)
+        await drive.call(world.journal.move_mark, known.session.number, size, seen.moved_to)
+    world.temporaries.recalled(scope, _beside(world, known, recalled) if asks else None)
     return Context(
         system=tuple(part.message for part in seen.system),
         summary=None,
         window=tuple(part.message for part in seen.window),
         temporary=tuple(part.message for part in seen.temporary),
         recall=recalled.text,
+        kept={at: part.beside.text for at, part in enumerate(seen.window) if part.beside is not None},
         placement=settings.recall_placement,
         pieces=(
-            *(part.piece("system") for part in seen.system),
+            *(piece for part in seen.system for piece in part.pieces("system")),
             *recalled.pieces,
-            *(part.piece("window") for part in seen.window),
-            *(part.piece("temporary") for part in seen.temporary),
+            *(piece for part in seen.window for piece in part.pieces("window")),
+            *(piece for part in seen.temporary for piece in part.pieces("temporary")),
         ),
         tokens=seen.tokens + recalled.tokens,
         token_limit=allowed.tokens,
@@ -104,23 +109,31 @@ async def context(
 def _begin(journal: Journal, scope: Scope, query: str | None, size: int) -> _Known:
     """Read what there is, and the newest question unless the caller names one."""
     session = journal.session(scope)
-    asked, marked = query or "", 0
-    if session is not None:
-        asked = _newest_question(journal, session) if query is None else query
-        marked = journal.mark(session, size)
-    return _Known(session, journal.overview(scope.reach()), marked, asked)
+    overview = journal.overview(scope.reach())
+    if session is None:
+        return _Known(None, overview, 0, None, stands=False, asked=query or "")
+    question, recalled = _newest_question(journal, session)
+    said = question.message.text if question is not None else ""
+    return _Known(
+        session,
+        overview,
+        journal.mark(session, size),
+        question if query in {None, said} else None,
+        stands=recalled and query in {None, said},
+        asked=said if query is None else query,
+    )
 
 
-def _newest_question(journal: Journal, session: Session) -> str:
-    """Return what the user said last, however many tools ran since."""
+def _newest_question(journal: Journal, session: Session) -> tuple[Stored | None, bool]:
+    """Return what the user said last, however many tools ran since, and whether recalled text stands with it."""
     before, page = None, _FEW
     while True:
         entries = journal.tail(session, before, page, session.begins)
         for entry in entries:
             if entry.role == "user" and not entry.hidden:
-                return next((stored.message.text for stored in journal.read(session, [entry.seq])), "")
+                return next(iter(journal.read(session, [entry.seq])), None), entry.beside is not None
         if len(entries) < page:
-            return ""
+            return None, False
         before, page = entries[-1].seq, 2 * page
 
 
@@ -164,7 +177,16 @@ def _recall(world: World, reach: Scope, answers: Answers[Present], room: int) ->
         )
         for said, (stored, ranked) in zip(lines, in_time, strict=True)
     )
-    return _Recalled(text, tokens, pieces, answers.notes)
+    return _Recalled(text, tokens, pieces, answers.notes, tuple(stored.key for stored, _ in in_time))
+
+
+def _beside(world: World, known: _Known, recalled: _Recalled) -> Beside | None:
+    """Return what will stand with the question once a model has answered it."""
+    if known.question is None or world.settings.recall_placement != "user":
+        return None
+    return Beside(
+        known.question.key, recalled.text, recalled.tokens, world.tokens.name, recalled.sources
+    )
 
 
 def _when(stored: Stored) -> tuple[float, int]:

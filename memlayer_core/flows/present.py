@@ -10,7 +10,7 @@ from memlayer_core.drive import Drive
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError
 from memlayer_core.ports import Journal, World
 from memlayer_core.records.context import Piece, PieceKind, Reason
-from memlayer_core.records.message import Entry, Message, Stored
+from memlayer_core.records.message import Beside, Entry, Message, Stored
 from memlayer_core.records.policy import Limits
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Session
@@ -24,6 +24,7 @@ __all__ = ["Part", "Present", "present", "read_offloaded", "reload"]
 
 _INSTRUCTIONS = (Reason("instructions", "the session's newest system message is always shown"),)
 _RECENT = Reason("recent", "one of the newest whole turns")
+_KEPT = (Reason("kept", "recalled for the question behind it, and stays with it"),)
 _ONCE = (Reason("temporary", "shown until a model has answered to it"),)
 _OF_THE_LIMIT = (
     4  # parts of an offloaded message that one context could hold: one, beside the rest, is sure to fit
@@ -40,6 +41,7 @@ class Part:
         ids: Their ids.
         tokens: What it costs.
         reasons: Why it is there, and what was done to it.
+        beside: The recalled text that stands with it.
     """
 
     message: Message
@@ -47,11 +49,21 @@ class Part:
     ids: tuple[str, ...]
     tokens: int
     reasons: tuple[Reason, ...]
+    beside: Beside | None = None
 
-    def piece(self, kind: PieceKind) -> Piece:
-        """Return it as a piece of a context."""
+    @property
+    def cost(self) -> int:
+        """What it costs with the recalled text that stands with it."""
+        return self.tokens + (self.beside.tokens if self.beside is not None else 0)
+
+    def pieces(self, kind: PieceKind) -> tuple[Piece, ...]:
+        """Return it as pieces of a context."""
         said = self.message
-        return Piece(kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons)
+        piece = Piece(kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons)
+        if self.beside is None:
+            return (piece,)
+        kept = self.beside
+        return Piece("recall", kept.text, kept.tokens, kept.ids, said.created_at, "", _KEPT), piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +87,14 @@ class Present:
     @property
     def tokens(self) -> int:
         """What all of it costs."""
-        return sum(part.tokens for part in (*self.system, *self.window, *self.temporary))
+        return sum(part.cost for part in (*self.system, *self.window, *self.temporary))
 
     @property
     def keys(self) -> set[int]:
-        """Which stored messages are shown."""
-        return {key for part in (*self.system, *self.window) for key in part.keys}
+        """Which stored messages are shown, as they are or in recalled text."""
+        parts = (*self.system, *self.window)
+        quoted = {key for part in parts if part.beside is not None for key in part.beside.sources}
+        return quoted.union(*(part.keys for part in parts))
 
 
 def _shape(world: World) -> Shape | None:
@@ -188,11 +202,19 @@ def _recounted(
     if not stale:
         return list(entries)
     read = journal.read(session, stale)
+    beside = journal.beside([stored.key for stored in read if stored.counter != world.tokens.name])
     counts = {
-        stored.seq: world.tokens.message(_view(world, stored.message, stored.seq == question))
+        stored.seq: (
+            world.tokens.message(_view(world, stored.message, stored.seq == question)),
+            world.tokens.text(beside[stored.key].text) if stored.key in beside else None,
+        )
         for stored in read
     }
-    return [replace(entry, tokens=counts.get(entry.seq, entry.tokens)) for entry in entries]
+    return [_with(entry, *counts.get(entry.seq, (entry.tokens, None))) for entry in entries]
+
+
+def _with(entry: Entry, tokens: int, beside: int | None) -> Entry:
+    return replace(entry, tokens=tokens, beside=entry.beside if beside is None else beside)
 
 
 def _question(newest_first: Sequence[Entry]) -> int | None:
@@ -210,10 +232,21 @@ def _shown(world: World, journal: Journal, session: Session, chosen: Window) -> 
     """Return each message of the window as it is shown, by its place; one that was deleted is missing."""
     question = _question(chosen.shown[::-1])
     entries = {entry.seq: entry for entry in chosen.shown}
+    found = journal.read(session, list(entries))
+    beside = journal.beside([stored.key for stored in found if entries[stored.seq].beside])
     return {
-        stored.seq: _smaller(world, chosen, entries[stored.seq], stored, stored.seq == question)
-        for stored in journal.read(session, list(entries))
+        stored.seq: replace(
+            _smaller(world, chosen, entries[stored.seq], stored, stored.seq == question),
+            beside=_counted(world, beside.get(stored.key)),
+        )
+        for stored in found
     }
+
+
+def _counted(world: World, beside: Beside | None) -> Beside | None:
+    if beside is None or beside.counter == world.tokens.name:
+        return beside
+    return replace(beside, tokens=world.tokens.text(beside.text), counter=world.tokens.name)
 
 
 def _joined(world: World, chosen: Window, shown: Mapping[int, Part]) -> tuple[Part, ...]:
@@ -226,7 +259,8 @@ def _joined(world: World, chosen: Window, shown: Mapping[int, Part]) -> tuple[Pa
         part = shown[entry.seq]
         before = parts[-1] if parts else None
         old = question is not None and entry.seq < question
-        one = merged(before.message, part.message) if chosen.merged and before and old else None
+        alone = part.beside is not None or not (chosen.merged and old)
+        one = merged(before.message, part.message) if before is not None and not alone else None
         if one is not None and before is not None:
             parts[-1] = Part(
                 one,
@@ -234,6 +268,7 @@ def _joined(world: World, chosen: Window, shown: Mapping[int, Part]) -> tuple[Pa
                 before.ids + part.ids,
                 world.tokens.message(one),
                 (*before.reasons, Reason("merged", "shown as one with what the same speaker said next")),
+                before.beside,
             )
         else:
             parts.append(part)

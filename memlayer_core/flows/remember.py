@@ -62,8 +62,10 @@ def _append(world: World, scope: Scope, messages: object, verbatim: bool) -> Rec
     drafts = drafts_of(world, messages)
     if not drafts:
         return Receipt((), stored=0)
-    receipt = world.journal.append(scope, drafts, world.now(), verbatim=verbatim)
-    if any(draft.message.role == "assistant" for draft in drafts):
+    answers = any(draft.message.role == "assistant" for draft in drafts)
+    beside = world.temporaries.standing(scope) if answers else None
+    receipt = world.journal.append(scope, drafts, world.now(), verbatim=verbatim, beside=beside)
+    if answers:
         world.temporaries.answered(scope)
     return receipt
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeVar
@@ -115,6 +115,8 @@ class Context:
         window: The newest turns, as they were stored unless `reasons` say that they were made smaller.
         temporary: What is shown until a model has answered, and is not in the history.
         recall: Older turns that bear on the query, rendered as one block of text; empty if there are none.
+        kept: What was recalled for earlier questions of the window, by their places in it: each stands in
+            front of its question, so that the prompt begins like the one before.
         placement: `"user"`: the recall stands in front of the newest user message of the window, inside
             it. `"system"`: it is appended to the last leading system message.
         pieces: Every part with its cost and the reasons for it.
@@ -128,6 +130,7 @@ class Context:
     window: tuple[Message, ...]
     temporary: tuple[Message, ...]
     recall: str
+    kept: Mapping[int, str]
     placement: Literal["user", "system"]
     pieces: tuple[Piece, ...]
     tokens: int
@@ -176,7 +179,9 @@ class Context:
             composed.append(create("user", beside))
         for at, message in enumerate(self.window):
             made = convert(message)
-            composed.append(put_before(made, beside) if beside and at == asked else made)
+            for text in (self.kept.get(at, ""), beside if at == asked else ""):
+                made = put_before(made, text) if text else made
+            composed.append(made)
         composed.extend(convert(message) for message in self.temporary)
         return composed
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from memlayer_core.records.scope import Scope
 
-__all__ = ["ROLES", "Block", "Entry", "Message", "Raw", "Receipt", "Role", "Stored", "ToolCall"]
+__all__ = ["ROLES", "Beside", "Block", "Entry", "Message", "Raw", "Receipt", "Role", "Stored", "ToolCall"]
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -124,6 +124,7 @@ class Entry:
         characters: Length of its text.
         hidden: Whether no model is told of it.
         least: Tokens that it costs even made smaller, for images and the like stay; 0: as few as one likes.
+        beside: Tokens of the recalled text that stands with it; None: nothing was recalled for it.
     """
 
     seq: int
@@ -135,6 +136,33 @@ class Entry:
     characters: int = 0
     hidden: bool = False
     least: int = 0
+    beside: int | None = None
+
+    @property
+    def cost(self) -> int:
+        """What it costs with the recalled text that stands with it."""
+        return self.tokens + (self.beside or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Recalled text that stands with a question, from the turn on in which a model was shown it.
+
+    Attributes:
+        key: The question's key.
+        text: The block as it is shown; empty where nothing was found.
+        tokens: What it costs.
+        counter: Name of the token counter.
+        sources: Keys of the messages that it quotes.
+        ids: Their ids, where they are known.
+    """
+
+    key: int
+    text: str
+    tokens: int
+    counter: str
+    sources: tuple[int, ...]
+    ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

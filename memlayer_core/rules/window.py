@@ -120,7 +120,7 @@ class _Draft:
 
     def __init__(self, groups: Sequence[Turn], shape: Shape | None) -> None:
         self._shape = shape
-        self._costs = {entry.seq: entry.tokens for turn in groups for entry in turn.entries}
+        self._costs = {entry.seq: entry.cost for turn in groups for entry in turn.entries}
         self._groups = groups
         self._current = max((at for at, turn in enumerate(groups) if turn.asked), default=0)
         self._shrunk: dict[int, Shrink] = {}
@@ -269,7 +269,7 @@ def enough(newest_first: Sequence[Entry], limits: Limits, shape: Shape | None = 
     spent = rounds = 0
     for place, entry in enumerate(newest_first):
         small = shape is not None and (entry.characters > shape.large or entry.role == "tool" or entry.calls)
-        spent += min(entry.tokens, PREVIEW_TOKENS) if small else entry.tokens
+        spent += (min(entry.tokens, PREVIEW_TOKENS) if small else entry.tokens) + (entry.beside or 0)
         rounds += entry.role == "user"
         if spent > limits.tokens and (entry.role == "user" or place > _LONGEST_TURN):
             return True

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.ports import Draft
-from memlayer_core.records.message import Receipt
+from memlayer_core.records.message import Beside, Receipt
 from memlayer_core.records.scope import Scope
-from memlayer_core.stores import lexical, numbers
+from memlayer_core.stores import lexical, numbers, shown
 from memlayer_core.stores.owed import owe
 from memlayer_core.stores.prepared import Prepared
 from memlayer_core.stores.rows import (
@@ -71,8 +71,12 @@ def append(
     shards: int,
     *,
     verbatim: bool = False,
+    beside: Beside | None = None,
 ) -> Receipt:
-    """Store messages at a session's end; ids that it has already are compared and, if need be, replaced."""
+    """Store messages at a session's end; ids that it has already are compared and, if need be, replaced.
+
+    What was recalled for the question that they answer stands `beside` it from now on.
+    """
     session = locked(connection, scope, now, shards)
     drafts = within_recall(session, drafts)
     known = known_to(connection, session.number, drafts)
@@ -102,6 +106,8 @@ def append(
     cost += sum(draft.tokens for _, draft in fresh)
     if fresh or replaced:
         count_up(connection, session.number, seq, len(fresh), cost, now)
+    if beside is not None and session_of(beside.key) == session.number:
+        shown.pin(connection, beside)
     return Receipt(tuple(ids), stored=len(fresh), unchanged=unchanged, replaced=replaced)
 
 
@@ -261,6 +267,7 @@ def put(connection: Connection, scope: Scope, fresh: Sequence[tuple[int, Draft]]
 def exchange(connection: Connection, scope: Scope, key: int, draft: Draft, now: datetime) -> None:
     """Put another message in the place of one, and what it is found by."""
     row = row_of(key, session_of(key), draft)
+    shown.drop(connection, [key])
     connection.execute(update(messages).where(messages.c.key == key).values(row))
     lexical.delete(connection, [key])
     if draft.searched:
@@ -280,6 +287,7 @@ def _make_findable(
 def take_out(connection: Connection, scope: Scope, number: int, keys: Sequence[int], now: datetime) -> int:
     """Delete messages and whatever they can be found by. Returns the tokens that they cost."""
     lost = 0
+    shown.drop(connection, keys)
     for some in chunks(keys):
         these = messages.c.key.in_(some)
         lost += connection.scalar(select(func.coalesce(func.sum(messages.c.tokens), 0)).where(these)) or 0

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from memlayer_core.ports import Draft, Journal
 from memlayer_core.records.job import Backlog, Job, JobKind
-from memlayer_core.records.message import Entry, Message, Receipt, Stored
+from memlayer_core.records.message import Beside, Entry, Message, Receipt, Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Layout, Overview, Particulars, Session, Synced
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
@@ -22,6 +22,7 @@ from memlayer_core.stores import (
     owed,
     restored,
     revision,
+    shown,
     transcript,
 )
 from memlayer_core.stores.database import Database, PinnedDatabase
@@ -65,12 +66,24 @@ class SqlJournal:
         return pinned
 
     def append(
-        self, scope: Scope, drafts: Sequence[Draft], now: datetime, *, verbatim: bool = False
+        self,
+        scope: Scope,
+        drafts: Sequence[Draft],
+        now: datetime,
+        *,
+        verbatim: bool = False,
+        beside: Beside | None = None,
     ) -> Receipt:
         """Store messages at the end of a session, each with the job that indexes it."""
         return self._db.write(
-            lambda c: conversation.append(c, scope, drafts, now, self._shards, verbatim=verbatim)
+            lambda c: conversation.append(
+                c, scope, drafts, now, self._shards, verbatim=verbatim, beside=beside
+            )
         )
+
+    def beside(self, keys: Sequence[int]) -> dict[int, Beside]:
+        """Return the recalled text that stands with those messages, by their keys."""
+        return self._db.read(lambda c: shown.read(c, keys))
 
     def rewrite(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
         """Make a session's messages exactly `drafts`; a common beginning is left as it is."""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, and_, delete, exists, select, update
 
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Session
-from memlayer_core.stores import lexical, numbers
+from memlayer_core.stores import lexical, numbers, shown
 from memlayer_core.stores.conversation import held, inside
 from memlayer_core.stores.owed import owe
 from memlayer_core.stores.rows import key_of, to_micros
@@ -76,6 +76,7 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> Forgotten:
     for row in rows:
         keys = list(connection.scalars(select(messages.c.key).where(inside(row.number))))
         span = (key_of(row.number, 0), key_of(row.number, LAST))
+        shown.drop(connection, keys)
         connection.execute(delete(messages).where(messages.c.key.between(*span)))
         lexical.delete(connection, keys)
         lost += connection.execute(delete(vectors).where(vectors.c.key.between(*span))).rowcount

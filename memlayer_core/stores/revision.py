@@ -21,7 +21,7 @@ from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Synced
 from memlayer_core.rules.align import TELLING, Alignment, Said, align, said
 from memlayer_core.rules.terms import searchable
-from memlayer_core.stores import lexical, numbers
+from memlayer_core.stores import lexical, numbers, shown
 from memlayer_core.stores.conversation import (
     count_up,
     exchange,
@@ -264,6 +264,7 @@ def _move(connection: Connection, row: Any, moved: Sequence[tuple[Stored, int]],
         moving = update(table).where(table.c.key == bindparam("old")).values(key=bindparam("new"))
         connection.execute(moving, keys)
     lexical.move(connection, keys)
+    shown.move(connection, keys)
     connection.execute(delete_from(marks).where(marks.c.session == row.number))
     find_instructions(connection, row.number)
     if moved[0][0].seq < row.begins:
@@ -296,8 +297,8 @@ def _keep(connection: Connection, row: Any, gone: Sequence[Stored], fork_id: str
     for some in chunks(list(keys)):
         rows = connection.execute(select(messages).where(messages.c.key.in_(some))).mappings().all()
         copies = [
-            {**found, "key": keys[found["key"]], "id_digest": id_digest(number, found["id"])}
-            for found in rows
+            {**row, "key": keys[row["key"]], "id_digest": id_digest(number, row["id"]), "beside": None}
+            for row in rows
         ]
         connection.execute(insert(messages), copies)
     find_instructions(connection, number)

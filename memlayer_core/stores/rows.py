@@ -75,6 +75,7 @@ def row_of(key: int, session: int, draft: Draft) -> dict[str, Any]:
         "links": _links(message),
         "created_at": to_micros(message.created_at),
         "body": _body(message, text),
+        "beside": None,
     }
 
 
@@ -90,6 +91,7 @@ def entry_of(row: Any) -> Entry:
         counter=row.counter,
         characters=row.characters,
         hidden=links.get("hidden", False),
+        beside=row.beside,
     )
 
 

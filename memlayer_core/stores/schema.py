@@ -28,7 +28,19 @@ from sqlalchemy import (
 from memlayer_core.errors import NewerSchemaError
 from memlayer_core.stores import lexical
 
-__all__ = ["STEPS", "jobs", "marks", "messages", "meta", "migrate", "namespaces", "sessions", "vectors"]
+__all__ = [
+    "STEPS",
+    "jobs",
+    "marks",
+    "messages",
+    "meta",
+    "migrate",
+    "namespaces",
+    "quotes",
+    "sessions",
+    "shown",
+    "vectors",
+]
 
 tables = MetaData()
 _PLACES = 2**32  # of a session: see `messages`
@@ -103,6 +115,25 @@ messages = Table(
     Column("links", Text),
     Column("created_at", BigInteger, nullable=False),
     Column("body", Text),
+    Column("beside", Integer),
+)
+
+# Recalled text that stands with a question, whose `beside` is what it costs (0: nothing was found), and which
+# messages it quotes: it goes when one of them does.
+shown = Table(
+    "memlayer_shown",
+    tables,
+    Column("key", BigInteger, primary_key=True, autoincrement=False),
+    Column("text", Text, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("counter", Text, nullable=False),
+)
+quotes = Table(
+    "memlayer_quotes",
+    tables,
+    Column("source", BigInteger, primary_key=True, autoincrement=False),
+    Column("shown", BigInteger, primary_key=True, autoincrement=False),
+    Index("memlayer_quotes_shown", "shown"),
 )
 
 vectors = Table(
@@ -157,6 +188,7 @@ def _working_memory(connection: Connection) -> None:
         "CREATE INDEX memlayer_sessions_idle ON memlayer_sessions (idle_since)",
         "ALTER TABLE memlayer_messages ADD COLUMN characters INTEGER DEFAULT 0 NOT NULL",
         "UPDATE memlayer_messages SET characters = length(text)",
+        "ALTER TABLE memlayer_messages ADD COLUMN beside INTEGER",
     ):
         connection.execute(text(statement))
     newest = (
@@ -168,7 +200,8 @@ def _working_memory(connection: Connection) -> None:
         .scalar_subquery()
     )
     connection.execute(update(sessions).values(idle_since=sessions.c.updated_at, instructions=newest))
-    marks.create(connection)
+    for table in (marks, shown, quotes):
+        table.create(connection)
 
 
 Step = Callable[[Connection], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from memlayer_core.records.message import Stored
+from memlayer_core.records.message import Beside, Stored
 from memlayer_core.records.scope import Scope
 
 __all__ = ["Temporaries"]
@@ -17,6 +17,7 @@ class Temporaries:
     """Messages that wait for a model's next answer, by session. Safe to use from any thread."""
 
     def __init__(self) -> None:
+        self._recalled: OrderedDict[str, Beside] = OrderedDict()
         self._waiting: OrderedDict[str, list[tuple[Stored, bool]]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -39,9 +40,23 @@ class Temporaries:
                 self._waiting[scope.session_lane] = [(message, True) for message in waiting]
             return waiting
 
+    def recalled(self, scope: Scope, beside: Beside | None) -> None:
+        """Remember what was recalled for the question that is being answered, until it is."""
+        with self._lock:
+            self._recalled.pop(scope.session_lane, None)
+            if beside is not None:
+                self._recalled[scope.session_lane] = beside
+            if len(self._recalled) > _SESSIONS:
+                self._recalled.popitem(last=False)  # it will be recalled anew
+
+    def standing(self, scope: Scope) -> Beside | None:
+        """Return what was recalled for the question that is being answered."""
+        return self._recalled.get(scope.session_lane)
+
     def answered(self, scope: Scope) -> None:
         """Let go of what was shown: the model's call has succeeded."""
         with self._lock:
+            self._recalled.pop(scope.session_lane, None)
             left = [one for one in self._waiting.pop(scope.session_lane, ()) if not one[1]]
             if left:
                 self._waiting[scope.session_lane] = left
@@ -49,6 +64,7 @@ class Temporaries:
     def clear(self, scope: Scope) -> int:
         """Let go of all of a session. Returns how many there were."""
         with self._lock:
+            self._recalled.pop(scope.session_lane, None)
             return len(self._waiting.pop(scope.session_lane, ()))
 
     def forget(self, reach: Scope) -> None:

@@ -54,6 +54,7 @@ _ENTRY = select(
     messages.c.counter,
     messages.c.characters,
     messages.c.links,
+    messages.c.beside,
 ).where(messages.c.key.between(bindparam("first"), bindparam("last")))
 _TAIL = Prepared(_ENTRY.order_by(messages.c.key.desc()).limit(bindparam("most")))
 _MARK = Prepared(
