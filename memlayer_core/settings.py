@@ -66,7 +66,7 @@ class Settings(BaseSettings):
     max_tokens: int = Field(default=8000, ge=1)
     max_messages: int | None = Field(default=None, ge=1)
     max_rounds: int | None = Field(default=None, ge=1)
-    compact_to: float = Field(default=0.8, gt=0, le=1)
+    compact_to: float = Field(default=0.5, gt=0, le=1)
     truncate_messages: bool = False
     truncate_characters: int = Field(default=1000, ge=1)
     offload: bool = True
