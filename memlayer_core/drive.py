@@ -143,6 +143,8 @@ def both(
         parameters=[value for name, value in signature.parameters.items() if name != "drive"]
     )
     name = flow.__name__.removeprefix("_")
+    owner = flow.__qualname__.rpartition(".")[0]
+    flow.__qualname__ = f"{owner}.{name}"  # an error about arguments names the public verb
 
     def verb(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return step(flow(self, BLOCKING, *args, **kwargs))
@@ -152,7 +154,7 @@ def both(
 
     for made, called in ((verb, name), (averb, "a" + name)):
         made.__name__ = called
-        made.__qualname__ = flow.__qualname__.replace(flow.__name__, called)
+        made.__qualname__ = f"{owner}.{called}"
         made.__doc__, made.__module__ = flow.__doc__, flow.__module__
         made.__annotations__ = flow.__annotations__
         made.__dict__["__signature__"] = seen

@@ -24,6 +24,7 @@ from memlayer_core.records.context import Hits
 from memlayer_core.records.job import Backlog
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Session
+from memlayer_core.rules.check import at_least_one, whole
 from memlayer_core.settings import Settings
 from memlayer_core.stores.files import Incoming, Outgoing
 
@@ -235,6 +236,8 @@ class Memory:
             offset: How many to pass over.
             superseded: Also those that keep what other words took the place of.
         """
+        at_least_one("limit", limit)
+        whole("offset", offset)
         reach, journal = Scope(user_id, None, agent_id, tenant_id), self._world().journal
         return await drive.call(journal.sessions, reach, limit, offset, superseded=superseded)
 

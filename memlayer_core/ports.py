@@ -216,6 +216,10 @@ class Journal(Protocol):
         """
         ...
 
+    def reclaim(self, owner: str, now: datetime) -> None:
+        """Take back at once what others than `owner` hold: they ended without a word. Their attempts count."""
+        ...
+
     def release(self, owner: str, now: datetime) -> None:
         """Give back every job that `owner` holds, without counting the attempt: it is going away."""
         ...
@@ -278,9 +282,11 @@ class Index(Protocol):
 
     Attributes:
         repaired: Why all of it was thrown away and begun anew, or None; set to None once told.
+        exclusive: Whether one process at a time holds it; otherwise several work on it together.
     """
 
     repaired: str | None
+    exclusive: bool
 
     @property
     def held(self) -> bool:

@@ -47,7 +47,8 @@ class Revisions:
         end of a long history is read.
 
         Args:
-            messages: The list. Ids help, and are not needed.
+            messages: The list. Ids help, and are not needed: a message whose id the session knows is that
+                message, whatever it says, and stays at its place there; others are known by their words.
             replace: What becomes of a list that has nothing in common with the history: `True`, it takes the
                 history's place; `False`, it comes behind it.
 

@@ -87,7 +87,7 @@ class Settings(BaseSettings):
     download_timeout: float = Field(default=120.0, gt=0)
     lease_seconds: float = Field(default=60.0, gt=0)
     job_attempts: int = Field(default=12, ge=1)
-    session_idle_days: float | None = Field(default=7, gt=0)
+    session_idle_days: float | None = Field(default=7, gt=0, le=36_500)
     job_backoff: float = Field(default=1.0, ge=0)
 
     def __init__(self, **values: Any) -> None:

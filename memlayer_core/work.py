@@ -133,7 +133,7 @@ class Worker:
                 self._last_error = str(problem)
                 logger.warning("background work waits: %s", problem)
                 self._stopping.wait(_IDLE)
-            except MemlayerError as problem:
+            except Exception as problem:  # one bad row must not end everybody's background work
                 self._last_error = str(problem)
                 logger.exception("background work cannot go on")
                 self._stopping.wait(_LONGEST_BACKOFF / 60)
@@ -166,6 +166,8 @@ class Worker:
             if not world.index.held:
                 if not world.index.acquire():
                     return False
+                if world.index.exclusive:  # whoever held it before is gone, and did not say goodbye
+                    world.journal.reclaim(self._owner, world.now())
                 self._adopted = False
             if not self._adopted:
                 reason = world.index.repaired or "it did not hold what the journal has"
@@ -177,6 +179,8 @@ class Worker:
                 step(flows.rebuild(world, BLOCKING, [shard], reason="it was damaged"))
                 self._suspects.discard(shard)
         except (IndexUnavailableError, IndexCorruptError, ConfigurationError) as problem:
+            if not threading.main_thread().is_alive():
+                return False  # the interpreter ends: what is owed is done by the next process
             self._last_error = str(problem)
             world.health.down("index", str(problem))
             self._stopping.wait(_IDLE)

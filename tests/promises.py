@@ -13,7 +13,7 @@ from memlayer_core import Message, ToolCall
 from memlayer_core.records.policy import Limits, MaxMessages, MaxRounds, MaxTokens
 
 IMAGE = "https://example.org/cat.png"
-NEVER_DROPPED = {"newest_turn_over_limit", "temporary_over_limit"}
+NEVER_DROPPED = {"newest_turn_over_limit", "newest_turn_over_messages", "temporary_over_limit"}
 
 _TAG = re.compile(r"«([0-9]+)»")
 _OFFLOADED = re.compile(r"call context_reload with id 'msg-([0-9]+)'")

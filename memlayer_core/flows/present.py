@@ -153,8 +153,13 @@ def present(
         entries = [replace(entry, least=least.get(entry.seq, entry.least)) for entry in entries]
     parts, once, orphans = _fitting(_joined(world, chosen, shown), once)
     reasons = (*chosen.reasons, *orphans, *_over((*system, *once), limits.tokens))
-    moved_to = chosen.shown[0].seq if chosen.moved and chosen.shown else None
-    return Present(system, parts, once, moved_to, reasons)
+    # What is told once pushes turns out for this once: the window does not begin anew for it.
+    moved_to = chosen.shown[0].seq if chosen.moved and chosen.shown and not once else None
+    seen = Present(system, parts, once, moved_to, reasons)
+    if seen.tokens > limits.tokens:
+        return seen
+    # Made smaller, the newest turn came out smaller than it was sure to.
+    return replace(seen, reasons=tuple(one for one in reasons if one.code != "newest_turn_over_limit"))
 
 
 def _instructions(world: World, journal: Journal, session: Session, limit: int) -> tuple[Part, ...]:
@@ -277,12 +282,14 @@ def _joined(world: World, chosen: Window, shown: Mapping[int, Part]) -> tuple[Pa
 
 def _smaller(world: World, chosen: Window, entry: Entry, stored: Stored, asked: bool) -> Part:
     message = _view(world, stored.message, asked)
+    keys, ids = (stored.key,), (stored.message.id or "",)
     reasons: tuple[Reason, ...] = (_RECENT,)
     if message is not stored.message:
+        message = replace(message, id=None)  # stored again, it must not take the place of the whole one
         reasons += (Reason("truncated", f"at most {world.settings.truncate_characters} characters of it"),)
     how = chosen.shrunk.get(entry.seq)
     if how is None:
-        return Part(message, (stored.key,), (message.id or "",), entry.tokens, reasons)
+        return Part(message, keys, ids, entry.tokens, reasons)
     characters = world.settings.preview_characters
     if how == "compress":  # as many characters as its part of the tokens pays for
         characters = max(characters, math.floor(len(message.text) * COMPRESS_TO))
@@ -291,7 +298,7 @@ def _smaller(world: World, chosen: Window, entry: Entry, stored: Stored, asked: 
         reasons += (Reason("offloaded", "a preview; its id loads all of it"),)
     tokens = reduced(entry, how)
     small = preview(message, entry.seq, characters=characters, tokens=tokens, count=world.tokens.message)
-    return Part(small, (stored.key,), (message.id or "",), world.tokens.message(small), reasons)
+    return Part(small, keys, ids, world.tokens.message(small), reasons)
 
 
 def _fitting(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from memlayer_core.drive import Drive
 from memlayer_core.events import Stored as StoredEvent
 from memlayer_core.events import TemporaryGivenUp
+from memlayer_core.flows.said import as_said
 from memlayer_core.ports import Draft, World
 from memlayer_core.records.message import Message, Receipt, Stored
 from memlayer_core.records.scope import Scope
@@ -59,19 +60,18 @@ async def clear(world: World, drive: Drive, scope: Scope) -> int:
 
 
 def _append(world: World, scope: Scope, messages: object, verbatim: bool) -> Receipt:
-    drafts = drafts_of(world, messages)
+    drafts = drafts_of(world, as_said(world, scope, messages))
     if not drafts:
         return Receipt((), stored=0)
-    answers = any(draft.message.role == "assistant" for draft in drafts)
-    beside = world.temporaries.standing(scope) if answers else None
+    beside = world.temporaries.standing(scope)
     receipt = world.journal.append(scope, drafts, world.now(), verbatim=verbatim, beside=beside)
-    if answers:
+    if receipt.answered:
         world.temporaries.answered(scope)
     return receipt
 
 
 def _rewrite(world: World, scope: Scope, messages: object) -> Receipt:
-    return world.journal.rewrite(scope, drafts_of(world, messages), world.now())
+    return world.journal.rewrite(scope, drafts_of(world, as_said(world, scope, messages)), world.now())
 
 
 def drafts_of(world: World, messages: object) -> list[Draft]:

@@ -7,19 +7,19 @@ from datetime import timedelta
 
 from memlayer_core.drive import Drive
 from memlayer_core.errors import (
-    InvalidLimitError,
-    InvalidMessageError,
+    InputError,
     MessageChangedError,
     UnknownMessageError,
 )
 from memlayer_core.events import SessionEnded
 from memlayer_core.events import Stored as StoredEvent
 from memlayer_core.flows.remember import draft_of, drafts_of
+from memlayer_core.flows.said import as_said
 from memlayer_core.ports import Draft, Journal, World
 from memlayer_core.records.message import Block, Message
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Session, Synced
-from memlayer_core.rules.check import at_least_one, checked, digest
+from memlayer_core.rules.check import at_least_one, checked, digest, identifier, whole
 
 __all__ = ["delete", "edit", "end", "end_idle", "forget", "fork", "history", "rename", "resync"]
 
@@ -30,11 +30,7 @@ async def history(world: World, drive: Drive, scope: Scope, offset: int, limit: 
     """Return a session's messages in their order, or a part of them."""
     if limit is not None:
         at_least_one("limit", limit)
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-        raise InvalidLimitError(
-            f"`offset` must be a whole number of at least 0, got {offset!r}",
-            hint="It counts the messages to pass over, from the first one on.",
-        )
+    whole("offset", offset)
 
     def read(journal: Journal) -> list[Message]:
         session = journal.session(scope)
@@ -46,11 +42,8 @@ async def history(world: World, drive: Drive, scope: Scope, offset: int, limit: 
 
 async def rename(world: World, drive: Drive, scope: Scope, title: str | None) -> bool:
     """Give a session a title, or take it away."""
-    if title is not None and (not isinstance(title, str) or not title.strip() or "\0" in title):
-        raise InvalidMessageError(
-            f"`title` must be a text that is not empty, or None, got {title!r:.80}",
-            hint="Without a title a session is called by the beginning of what the user said first.",
-        )
+    if title is not None:
+        identifier("title", title.strip() if isinstance(title, str) else title)
     return await drive.call(world.journal.rename, scope, title)
 
 
@@ -150,19 +143,25 @@ async def resync(world: World, drive: Drive, scope: Scope, messages: object, *, 
 
 
 def _sync(world: World, scope: Scope, messages: object, replacing: bool) -> Synced:
-    drafts = drafts_of(world, messages)
+    drafts = drafts_of(world, as_said(world, scope, messages))
     if not drafts and not replacing:
         return Synced((), stored=0)
     synced = world.journal.resync(scope, drafts, world.now(), world.new_id(), replacing=replacing)
-    if synced.stored and any(draft.message.role == "assistant" for draft in drafts):
+    if synced.answered:
         world.temporaries.answered(scope)
     return synced
 
 
 def _place(place: object) -> str | int:
-    if isinstance(place, bool) or not isinstance(place, str | int):
+    """Return what names a message, if anything can be stored under it."""
+    try:
+        if isinstance(place, int):
+            whole("place", place if place >= 0 else -1 - place)
+            return place
+        identifier("id", place)
+    except InputError as problem:
         raise UnknownMessageError(
-            f"a message is named by its id or its place, got {place!r:.80}",
+            f"a message is named by its id or its place: {problem}",
             hint="`chat.history()` has the ids; a place counts from 0, or from -1 backwards.",
-        )
-    return place
+        ) from None
+    return str(place)

@@ -198,9 +198,11 @@ class Receipt:
         stored: How many are new.
         unchanged: How many were stored before, equal and under the same id.
         replaced: How many took the place of another message of the same id.
+        answered: Whether a model's answer is among the new ones.
     """
 
     ids: tuple[str, ...]
     stored: int
     unchanged: int = 0
     replaced: int = 0
+    answered: bool = False

@@ -93,6 +93,7 @@ class Synced:
         unchanged: How many the session had already.
         superseded: How many messages of the session made room for others.
         fork: Id of the session that keeps those; None where nothing was superseded.
+        answered: Whether one of the new ones is a model's answer; an edited one is not.
     """
 
     ids: tuple[str, ...]
@@ -100,6 +101,7 @@ class Synced:
     unchanged: int = 0
     superseded: int = 0
     fork: str | None = None
+    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

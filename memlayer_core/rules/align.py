@@ -2,7 +2,14 @@
 
 Many frameworks keep the messages themselves and send the whole list each time: trimmed at the front, with
 something put in its place, filtered, or edited. The history has to follow without losing or repeating a
-word. What both have in common is looked for in long runs; what follows from it:
+word. First the ids decide, then the words:
+
+* A message whose id the history knows is that message: other words take the place of its old ones. It stays
+  where the history has it, also where the list has it in another place.
+* All others, with an id that is not known or without one, are known by their words: what list and history
+  have in common between two messages known by their ids, in the same order.
+
+What follows from what both have in common:
 
 * The list goes on where the history ends: the rest is new.
 * The list ends inside the history, or leaves messages out: nothing is new, and nothing was deleted.
@@ -11,22 +18,25 @@ word. What both have in common is looked for in long runs; what follows from it:
 * The list puts something else in front or in between (a summary): it comes in front of what follows it.
 * Nothing in common: all of it is new.
 
-The list then stands in the session in its own order, so that sending it again finds all of it.
+A run that decides over superseding must tell more than "ok", which is said in any conversation.
 
-A message that comes with an id is that message, whatever it says; one without is known by its words. A run
-that decides over superseding must tell more than "ok", which is said in any conversation.
+Instructions and hidden messages are no part of that order. The list's last instructions are the ones in force
+afterwards: if need be, they come to the history's end again.
+
+Sending the same list again finds all of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
 from memlayer_core.records.message import Message, Role
+from memlayer_core.rules.runs import in_common
 
 __all__ = ["TELLING", "Alignment", "Said", "align", "said"]
 
@@ -45,6 +55,7 @@ class Said:
         role: Who speaks.
         characters: Length of its text.
         spoken: Whether it is part of the conversation: no instructions, and nothing hidden from models.
+        instructs: Whether it is instructions that models are told.
         tools: Whether it calls tools, or answers such a call.
     """
 
@@ -53,6 +64,7 @@ class Said:
     role: Role
     characters: int
     spoken: bool = True
+    instructs: bool = False
     tools: bool = False
 
 
@@ -66,6 +78,7 @@ class Alignment:
             in front of; None: it comes to the history's end.
         edited: Places in the list, and the place in the past that each of them takes.
         superseded: Places in the past that leave the session, in their order.
+        repeated: Places in the past that leave the session because the same message, under the same id, is new.
         missing: Places in the list of what is not in this part of the past, though what comes behind it is:
             it may stand further back. All of the list, where nothing of it was found.
     """
@@ -74,6 +87,7 @@ class Alignment:
     new: tuple[tuple[int, int | None], ...] = ()
     edited: tuple[tuple[int, int], ...] = ()
     superseded: tuple[int, ...] = ()
+    repeated: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
 
 
@@ -101,51 +115,60 @@ def said(message: Message, *, named: bool) -> Said:
         message.role,
         len(message.text),
         spoken=message.role != "system" and message.model_visible,
+        instructs=message.role == "system" and message.model_visible,
         tools=message.role == "tool" or bool(message.tool_calls),
     )
 
 
-def align(
-    past: Sequence[Said],
-    sent: Sequence[Said],
-    *,
-    whole: bool,
-    loose: int = 0,
-    in_force: bytes | None = None,
-) -> Alignment:
+def align(past: Sequence[Said], sent: Sequence[Said], *, whole: bool, loose: int = 0) -> Alignment:
     """Compare a list of messages with the end of a history.
 
     Args:
-        past: The history's last messages, in their order.
+        past: The history's last messages, in their order, and whatever stands further back and has one of the
+            list's ids; the newest instructions are among them.
         sent: The list, in its order.
         whole: Whether `past` is the whole history.
         loose: How many at the beginning of `past` are single finds, with gaps between them.
-        in_force: The words of the newest system message.
     """
+    named = _named(past, sent)
+    line = _rising(named, sent)
     with_tools = any(one.tools for one in sent)  # a list without any was filtered
-    heard = [at for at, one in enumerate(past) if one.spoken and (with_tools or not one.tools)]
-    told = [at for at, one in enumerate(sent) if one.spoken]
-    same = _common(past, sent, heard, told, whole=whole)
-    sure = _is_sure(past, sent, heard, told, same, whole=whole)
-    if not sure and not _is_likely(past, heard, told, same):
+    heard = [to for to, one in enumerate(past) if one.spoken and (with_tools or not one.tools)]
+    open_past = _without(heard, named.values())
+    open_sent = _without([at for at, one in enumerate(sent) if one.spoken], named)
+
+    same = _common(past, sent, open_past, open_sent, line, whole=whole)
+    sure = bool(line) or _is_sure(past, sent, open_past, open_sent, same, whole=whole)
+    if not sure and not _is_likely(past, sent, open_past, open_sent, same):
         same = {}
-    edited = _edited(past, sent, heard, told, same, loose=loose, whole=whole) if sure else {}
-    aligned = {**same, **edited}
-    last = max(same, default=-1)
-    known = {**aligned, **_beside(past, sent, aligned, in_force)}
+    same = dict(sorted({**line, **same}.items()))
+    edited = {at: to for at, to in named.items() if past[to].words != sent[at].words}
+    exchanged: dict[int, int] = {}
+    if sure:
+        gaps = _without(open_past, same.values()), _without(open_sent, same)
+        exchanged = _edited(past, sent, *gaps, same, loose=loose, whole=whole)
+    edited |= exchanged
+    known = {**named, **same, **exchanged}
+    found, again = _beside(past, sent, known)
+    known |= found
+    gone: list[int] = []
+    repeated: list[int] = []
+    if again is not None and again in known:
+        (repeated if edited.pop(again, None) is None else gone).append(known.pop(again))
+
     new = [at for at in range(len(sent)) if at not in known]
+    last, end = max(same.items(), default=(-1, len(past)))
+    behind = _without(range(end + 1, len(past)), known.values())
     goes_on = any(sent[at].spoken and at > last for at in new) or last in edited
-    behind = [
-        at for at in range(max(same.values(), default=len(past)) + 1, len(past)) if at not in known.values()
-    ]
-    superseded = (
-        [at for at in behind if past[at].role != "system"] if goes_on and {*behind} & {*heard} else []
-    )
+    if goes_on and not {*heard}.isdisjoint(behind):
+        gone += [to for to in behind if past[to].role != "system"]
+    fronts = _fronts(sent, {**same, **exchanged}, loose)
     return Alignment(
         tuple(known.get(at) for at in range(len(sent))),
-        tuple((at, _in_front_of(at, sent, aligned, loose)) for at in new),
+        tuple((at, fronts[at]) for at in new),
         tuple(sorted(edited.items())),
-        tuple(superseded),
+        tuple(sorted({*gone})),
+        tuple(repeated),
         tuple(at for at in new if at < last or not sent[at].spoken or not same),
     )
 
@@ -158,57 +181,57 @@ def _plain(arguments: str) -> object:
         return arguments
 
 
+def _without(places: Sequence[int], some: Collection[int]) -> list[int]:
+    left_out = {*some}
+    return [place for place in places if place not in left_out]
+
+
+def _named(past: Sequence[Said], sent: Sequence[Said]) -> dict[int, int]:
+    """Return places in the list with the places in the past that have the same id."""
+    places = {one.id: to for to, one in enumerate(past) if one.id is not None}
+    return {at: places[one.id] for at, one in enumerate(sent) if one.id in places}
+
+
+def _rising(named: Mapping[int, int], sent: Sequence[Said]) -> dict[int, int]:
+    """Return those that are in the same order in the list and in the past: behind all that came before.
+
+    What is new comes in between or behind, so that the same ones are in order when the list is sent again.
+    """
+    line: dict[int, int] = {}
+    highest = -1
+    for at, to in named.items():
+        if sent[at].spoken and to > highest:
+            line[at] = highest = to
+    return line
+
+
 def _common(
-    past: Sequence[Said], sent: Sequence[Said], heard: Sequence[int], told: Sequence[int], *, whole: bool
+    past: Sequence[Said],
+    sent: Sequence[Said],
+    heard: Sequence[int],
+    told: Sequence[int],
+    line: Mapping[int, int],
+    *,
+    whole: bool,
 ) -> dict[int, int]:
-    """Return places in the list with the places in the past that they stand for, both rising."""
-    ids = {past[at].id for at in heard} & {sent[at].id for at in told} - {None}
-
-    def mark(one: Said, at: int) -> object:
-        if one.id in ids:
-            return one.id
-        return ("new", at) if ids and one.id is not None else one.words
-
-    before = [past[at].id if past[at].id in ids else past[at].words for at in heard]
-    after = [mark(sent[at], at) for at in told]
-    pairs = _inside(before, after) or _in_runs(before, after, prefix=whole)
-    return {told[at]: heard[to] for at, to in sorted(pairs.items())}
+    """Return what has the same words, in rising order, between those that are known by their ids."""
+    same: dict[int, int] = {}
+    for number, (theirs, ours) in enumerate(_stretches(told, heard, [*line.items(), (len(sent), len(past))])):
+        before, after = [past[to].words for to in ours], [sent[at].words for at in theirs]
+        pairs = in_common(before, after, prefix=whole and not number)
+        same.update((theirs[at], ours[to]) for at, to in pairs.items())
+    return dict(sorted(same.items()))
 
 
-def _inside(before: Sequence[object], after: Sequence[object]) -> dict[int, int]:
-    """Return where all of the list stands in the past, as near to its end as can be; nothing if some does not."""
-    pairs: dict[int, int] = {}
-    to = len(before)
-    for at in reversed(range(len(after))):
-        to = next((place for place in reversed(range(to)) if before[place] == after[at]), -1)
-        if to < 0:
-            return {}
-        pairs[at] = to
-    return pairs
-
-
-def _in_runs(before: Sequence[object], after: Sequence[object], *, prefix: bool) -> dict[int, int]:
-    """Return what both have in common, the longest runs first, the newest of equally long ones."""
-    first = _prefix(before, after) if prefix else 0
-    pairs = {at: at for at in range(first)}
-    matcher = SequenceMatcher(None, before[first:][::-1], after[first:][::-1], autojunk=False)
-    for run in matcher.get_matching_blocks():
-        for step in range(1, run.size + 1):
-            pairs[len(after) - run.b - step] = len(before) - run.a - step
-    return pairs
-
-
-def _prefix(one: Sequence[object], other: Sequence[object]) -> int:
-    length = 0
-    for mine, yours in zip(one, other, strict=False):
-        if mine != yours:
-            break
-        length += 1
-    return length
-
-
-def _changed(past: Sequence[Said], sent: Sequence[Said], at: int, same: Mapping[int, int]) -> bool:
-    return past[same[at]].words != sent[at].words
+def _stretches(
+    told: Sequence[int], heard: Sequence[int], pairs: Sequence[tuple[int, int]]
+) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Yield what stands in front of each pair, and behind the one before: in the list, and in the past."""
+    first = start = 0
+    for at, to in pairs:
+        last, stop = bisect_left(told, at), bisect_left(heard, to)
+        yield told[first:last], heard[start:stop]
+        first, start = last, stop
 
 
 def _is_sure(
@@ -221,29 +244,27 @@ def _is_sure(
     whole: bool,
 ) -> bool:
     """Tell whether what is in common cannot be so by chance."""
-    if any(sent[at].id is not None and sent[at].id == past[to].id for at, to in same.items()):
+    if whole and same and told[0] in same and sent[told[0]].words == past[heard[0]].words:
         return True
-    if whole and same and same.get(told[0]) == heard[0]:
-        return True
-    once = _said_once(past)
-    telling = [past[to].characters for to in same.values() if once(to)]
+    times = Counter(one.words for one in past)
+    telling = [past[to].characters for to in same.values() if times[past[to].words] == 1]
     return len(telling) > 1 or sum(telling) >= TELLING
 
 
 def _is_likely(
-    past: Sequence[Said], heard: Sequence[int], told: Sequence[int], same: Mapping[int, int]
+    past: Sequence[Said],
+    sent: Sequence[Said],
+    heard: Sequence[int],
+    told: Sequence[int],
+    same: Mapping[int, int],
 ) -> bool:
     """Tell whether to take it for the same because nothing is superseded by it: the list begins with it."""
     if not same or list(same) != list(told[: len(same)]):
         return False
     if heard[-1] in same.values():
         return True
-    return len(same) == len(told) and any(map(_said_once(past), same.values()))
-
-
-def _said_once(past: Sequence[Said]) -> Callable[[int], bool]:
-    times = Counter(one.words for one in past)
-    return lambda at: times[past[at].words] == 1
+    times, again = Counter(one.words for one in past), Counter(sent[at].words for at in told)
+    return len(same) == len(told) and any(times[words] <= again[words] for words in again)
 
 
 def _edited(
@@ -256,54 +277,51 @@ def _edited(
     loose: int,
     whole: bool,
 ) -> dict[int, int]:
-    """Return which messages take the place of which: by their id, or between two messages in common."""
-    edited = {at: to for at, to in same.items() if _changed(past, sent, at, same)}
-    for theirs, ours in _gaps(heard, told, same, whole=whole):
-        speakers = [past[to].role for to in ours]
-        if ours and ours[0] >= loose and speakers == [sent[at].role for at in theirs]:
+    """Return which messages take the place of which between two messages in common."""
+    edited: dict[int, int] = {}
+    for number, (theirs, ours) in enumerate(_stretches(told, heard, list(same.items()))):
+        bounded = bool(ours) and (whole or number > 0) and ours[0] >= loose
+        if bounded and [past[to].role for to in ours] == [sent[at].role for at in theirs]:
             edited.update(zip(theirs, ours, strict=True))
     return edited
 
 
-def _gaps(
-    heard: Sequence[int], told: Sequence[int], same: Mapping[int, int], *, whole: bool
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield what stands between two messages in common: in the list, and in the past."""
-    before = (-1, -1) if whole else None
-    for pair in same.items():
-        if before is not None:
-            yield (
-                [at for at in told if before[0] < at < pair[0]],
-                [to for to in heard if before[1] < to < pair[1]],
-            )
-        before = pair
-
-
-def _in_front_of(at: int, sent: Sequence[Said], aligned: Mapping[int, int], loose: int) -> int | None:
-    """Return the place in the past of what comes next in the list, where that is known."""
-    if not sent[at].spoken:
-        return None
-    return min((to for other, to in aligned.items() if other > at and to >= loose), default=None)
+def _fronts(sent: Sequence[Said], aligned: Mapping[int, int], loose: int) -> list[int | None]:
+    """Return, for each message sent, the place in the past of what comes next in the list, where it is known."""
+    fronts: list[int | None] = [None] * len(sent)
+    front: int | None = None
+    for at in reversed(range(len(sent))):
+        if sent[at].spoken:
+            fronts[at] = front
+        if aligned.get(at, -1) >= loose:
+            front = aligned[at]
+    return fronts
 
 
 def _beside(
-    past: Sequence[Said], sent: Sequence[Said], aligned: Mapping[int, int], in_force: bytes | None
+    past: Sequence[Said], sent: Sequence[Said], known: Mapping[int, int]
+) -> tuple[dict[int, int], int | None]:
+    """Return where in the past stands what is no part of the conversation, and which of the list comes again.
+
+    The list's last instructions do where others would be in force otherwise.
+    """
+    rest = [at for at, one in enumerate(sent) if not one.spoken and at not in known]
+    hidden = _without([to for to, one in enumerate(past) if not one.spoken], known.values())
+    now = {to: sent[at] for at, to in known.items()}
+    in_force = max((to for to, one in enumerate(past) if now.get(to, one).instructs), default=None)
+    found = _by_words(past, sent, hidden, rest)
+    told = [at for at, one in enumerate(sent) if one.instructs]
+    places = [{**known, **found}.get(at) for at in told]
+    if not told or (None not in places and places[-1] == in_force):
+        return found, None
+    return _by_words(past, sent, hidden, _without(rest, told[-1:])), told[-1]
+
+
+def _by_words(
+    past: Sequence[Said], sent: Sequence[Said], heard: Sequence[int], told: Sequence[int]
 ) -> dict[int, int]:
-    """Return where in the past stands what is no part of the conversation, or what an id says is out of line."""
-    newest = max((at for at, one in enumerate(sent) if one.role == "system"), default=None)
-    places: dict[object, list[int]] = {}
-    for to, one in enumerate(past):
-        if to not in aligned.values():
-            if one.id is not None:
-                places.setdefault(one.id, []).append(to)
-            if not one.spoken:
-                places.setdefault(one.words, []).append(to)
-    found: dict[int, int] = {}
-    for at, one in enumerate(sent):
-        if at in aligned or (at == newest and one.id not in places and one.words != in_force):
-            continue  # instructions that were said before are to be in force again
-        name = one.id if one.id in places else one.words
-        if one.id is not None or not one.spoken:
-            free = [to for to in places.get(name, ()) if to not in found.values()]
-            found.update({at: free[-1]} if free else {})
-    return found
+    """Return what has the same words, whatever the order: the newest ones of the list with those of the past."""
+    places: dict[bytes, list[int]] = {}
+    for to in heard:
+        places.setdefault(past[to].words, []).append(to)
+    return {at: left.pop() for at in reversed(told) if (left := places.get(sent[at].words))}

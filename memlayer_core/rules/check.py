@@ -13,7 +13,7 @@ from typing import Any
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
 from memlayer_core.records.message import ROLES, Block, Message, ToolCall
 
-__all__ = ["at_least_one", "blocks", "checked", "checked_all", "digest"]
+__all__ = ["at_least_one", "blocks", "checked", "checked_all", "digest", "identifier", "in_utc", "whole"]
 
 _DEEPEST = 100
 """Levels of nesting in JSON; Python's own reader and writer give up near 1,000."""
@@ -67,14 +67,14 @@ def checked(message: object) -> Message:
     for name in ("id", "name", "tool_call_id"):
         value = getattr(message, name)
         if value is not None:
-            _check_identifier(name, value)
+            identifier(name, value)
     for call in message.tool_calls:
         if not isinstance(call, ToolCall) or not isinstance(call.arguments, str):
             raise InvalidMessageError(
                 f"`tool_calls` holds {call!r:.80}",
                 hint="Give `ToolCall(id, name, arguments)` with the arguments as JSON text.",
             )
-        _check_identifier("tool call id", call.id)
+        identifier("tool call id", call.id)
     if not isinstance(message.metadata, Mapping):
         raise InvalidMessageError(
             f"`metadata` must be a mapping, got {type(message.metadata).__name__}",
@@ -86,7 +86,7 @@ def checked(message: object) -> Message:
             f"`model_visible` must be True or False, got {message.model_visible!r}",
             hint="False keeps a message in the history and from every model.",
         )
-    return replace(message, created_at=_in_utc(message.created_at))
+    return replace(message, created_at=in_utc(message.created_at))
 
 
 def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
@@ -150,12 +150,28 @@ def at_least_one(name: str, value: object) -> None:
     """Check a limit that is given for one call.
 
     Raises:
-        InvalidLimitError: It is no whole number, or below one.
+        InvalidLimitError: It is no whole number, below one, or too large to count to.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    whole(name, value, least=1)
+
+
+_MOST = 2**31 - 1  # what every database and driver can count
+
+
+def whole(name: str, value: object, *, least: int = 0) -> None:
+    """Check a number that is given for one call.
+
+    Raises:
+        InvalidLimitError: It is no whole number, below `least`, or above two thousand million.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidLimitError(
-            f"`{name}` must be a whole number of at least 1, got {value!r}",
-            hint=f"Leave `{name}` out for the default of `Settings`, or pass a larger number.",
+            f"`{name}` must be a whole number of at least {least}, got {value!r}",
+            hint=f"Leave `{name}` out for its default, or pass a larger number.",
+        )
+    if value > _MOST:
+        raise InvalidLimitError(
+            f"`{name}` must be at most {_MOST:,}", hint=f"Leave `{name}` out for its default."
         )
 
 
@@ -172,7 +188,12 @@ def _check_content(content: object) -> None:
     _check_json("content", content)
 
 
-def _check_identifier(name: str, value: object) -> None:
+def identifier(name: str, value: object) -> None:
+    """Check an id, a name or a title.
+
+    Raises:
+        InvalidMessageError: It is no text, empty, or no database can store it.
+    """
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidMessageError(
             f"`{name}` must be a non-empty string without NUL characters, got {value!r}",
@@ -221,7 +242,12 @@ def _check_json(name: str, value: object, depth: int = 0) -> None:
             )
 
 
-def _in_utc(moment: datetime | None) -> datetime | None:
+def in_utc(moment: datetime | None) -> datetime | None:
+    """Return a time in UTC; one without a time zone is taken as that.
+
+    Raises:
+        InvalidMessageError: It is no time, or none that UTC has.
+    """
     if moment is None:
         return None
     if not isinstance(moment, datetime):

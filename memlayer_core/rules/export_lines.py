@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from memlayer_core.errors import ImportStoppedError, InputError
 from memlayer_core.records.message import Message
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Particulars
+from memlayer_core.rules.check import in_utc
 from memlayer_core.rules.json_text import parsed, shown
 from memlayer_core.rules.message_json import (
     message_from_json,
@@ -184,5 +185,4 @@ def _begun(number: int, named: Mapping[str, Any], tenant_id: str | None) -> Begu
 
 
 def _moment(name: str, text: object) -> datetime | None:
-    moment = moment_from_json(name, text)
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+    return in_utc(moment_from_json(name, text))

@@ -8,9 +8,19 @@ from dataclasses import replace
 
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.records.message import Block, Message
-from memlayer_core.rules.truncate import truncate_arguments, truncate_text
+from memlayer_core.rules.truncate import ELLIPSIS, truncate_arguments, truncate_text
 
-__all__ = ["RELOAD", "RELOAD_TOOL", "excerpt", "merged", "offload_id", "place_of", "preview", "whole"]
+__all__ = [
+    "RELOAD",
+    "RELOAD_TOOL",
+    "excerpt",
+    "merged",
+    "offload_id",
+    "place_of",
+    "preview",
+    "previewed",
+    "whole",
+]
 
 RELOAD_TOOL = "context_reload"
 """The tool by which a model asks for all of what it is shown a preview of."""
@@ -21,6 +31,10 @@ RELOAD = (
 )
 """What a model is told of that tool."""
 
+_PREVIEW = re.compile(
+    r"(?:(.*)\n)?\[[\d,]+ characters in all: call context_reload with id '(msg-[0-9]{1,10})' to read them\]",
+    re.DOTALL,
+)
 _ID = re.compile(r"msg-([0-9]{1,10})")
 _WIDEST = 16  # characters of a token: what is longer is not counted, and comes in parts
 
@@ -100,6 +114,12 @@ def preview(
         characters //= 2
 
 
+def previewed(message: Message) -> tuple[int, str] | None:
+    """Return the place that a preview stands for and the beginning that it shows; None for another message."""
+    found = _PREVIEW.fullmatch(message.text)
+    return None if found is None else (place_of(found[2]), (found[1] or "").removesuffix(ELLIPSIS))
+
+
 def merged(one: Message, other: Message) -> Message | None:
     """Return two neighbours as one message, or None where that would change who says what."""
     plain = all(
@@ -108,7 +128,7 @@ def merged(one: Message, other: Message) -> Message | None:
     )
     if not plain or (one.role, one.name) != (other.role, other.name):
         return None
-    return replace(one, content=f"{one.content}\n\n{other.content}", raw=None)
+    return replace(one, id=None, content=f"{one.content}\n\n{other.content}", raw=None)
 
 
 def _preview(message: Message, seq: int, characters: int) -> Message:
@@ -123,4 +143,4 @@ def _preview(message: Message, seq: int, characters: int) -> Message:
         said = "\n".join(filter(None, (truncate_text(message.text, characters), left)))
         media = (block for block in message.blocks if block.get("type") != "text")
         content = said if isinstance(content, str) else ({"type": "text", "text": said}, *media)
-    return replace(message, content=content, tool_calls=calls, raw=None)
+    return replace(message, id=None, content=content, tool_calls=calls, raw=None)

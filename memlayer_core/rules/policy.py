@@ -18,7 +18,7 @@ NAMES: dict[str, type[Policy]] = {
 }
 """Policies by name, each with its default number."""
 
-Policies = str | Policy | Mapping[str, int] | Iterable[str | Policy]
+Policies = str | Policy | Mapping[str, int] | Iterable[str | Policy | Mapping[str, int]]
 """A policy by name or as an object, or several that hold together; JSON can say `{"max_rounds": 4}`."""
 
 
@@ -66,6 +66,9 @@ def _each(policies: Policies) -> Iterator[tuple[str, int]]:
     for policy in given:
         if isinstance(policy, Policy):
             name, limit = next(name for name, kind in NAMES.items() if kind is type(policy)), policy.limit
+        elif isinstance(policy, Mapping):
+            yield from _each(policy)
+            continue
         elif isinstance(policy, str) and policy in NAMES:
             name, limit = policy, given[policy] if isinstance(given, Mapping) else NAMES[policy]().limit
         else:
@@ -77,5 +80,5 @@ def _each(policies: Policies) -> Iterator[tuple[str, int]]:
 def _unknown(policy: object) -> InvalidLimitError:
     return InvalidLimitError(
         f"unknown policy {policy!r:.80}",
-        hint=f"Use one of {', '.join(map(repr, NAMES))}, or MaxTokens(n), MaxMessages(n), MaxRounds(n).",
+        hint=f"Use one of {', '.join(map(repr, NAMES))}, an object such as MaxRounds(4), or {{'max_rounds': 4}}.",
     )

@@ -19,7 +19,7 @@ from typing import Any
 from memlayer_core.errors import InvalidMessageError, InvalidStateError, MemlayerError
 from memlayer_core.records.message import Message
 from memlayer_core.records.session import Particulars
-from memlayer_core.rules.check import checked_all
+from memlayer_core.rules.check import checked_all, identifier
 from memlayer_core.rules.json_text import parsed, shown, written
 from memlayer_core.rules.message_json import message_from_json, message_to_json, moment_to_json
 
@@ -81,11 +81,12 @@ def particulars_of(named: Mapping[str, Any], error: type[MemlayerError]) -> Part
         MemlayerError: Of the type `error`: one of them is no text.
     """
     for name in ("title", "ended_with", "forked_from"):
-        if not isinstance(named.get(name), str | None):
-            raise error(
-                f"`{name}` must be a string, got {shown(named[name])}",
-                hint=f"Correct it, or leave `{name}` out.",
-            )
+        if named.get(name) is None:
+            continue
+        try:
+            identifier(name, named[name])
+        except InvalidMessageError as problem:
+            raise error(str(problem), hint=f"Correct it, or leave `{name}` out.") from None
     return Particulars(named.get("title"), named.get("ended_with"), forked_from=named.get("forked_from"))
 
 

@@ -47,7 +47,7 @@ def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entr
     alone do not keep the two together, and where one is not shown the other is not either.
 
     Calls at the very end may still wait for their results, and stay. A tool message that names no call
-    answers one before it.
+    answers one before it that no result names, and is left out where there is none.
 
     Args:
         entries: In the order of the conversation.
@@ -58,23 +58,22 @@ def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entr
     whole = _answered(entries)
     named: set[str] = set()
     nameless = 0
-    among_calls = False
     kept: list[Entry] = []
     left: list[Entry] = []
     for entry in entries:
         if entry.calls:
             unnamed = whole.get(entry.seq)
-            fits, among_calls = unnamed is not None, True
+            fits = unnamed is not None
             named = named - set(entry.calls) | (set(entry.calls) - unnamed if unnamed is not None else set())
             nameless = len(unnamed) if unnamed is not None else 0
         elif entry.answers is not None:
             fits = entry.answers in named
             named = named - {entry.answers}
         elif entry.role == "tool":
-            fits = nameless > 0 or not among_calls
+            fits = nameless > 0
             nameless = max(0, nameless - 1)
         else:
-            fits, among_calls = True, False
+            fits = True
         (kept if fits else left).append(entry)
     return tuple(kept), tuple(left)
 

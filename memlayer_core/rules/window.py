@@ -245,7 +245,7 @@ def _recent(groups: Sequence[Turn], limits: Limits) -> tuple[Sequence[Turn], lis
         said = (
             f"the newest turn alone has {newest} messages, of {limits.messages} allowed, and is never dropped"
         )
-        reasons.append(Reason("newest_turn_over_limit", said))
+        reasons.append(Reason("newest_turn_over_messages", said))
     return groups[first:], reasons
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.ports import Draft
@@ -42,6 +42,7 @@ __all__ = [
     "rewrite",
     "shard_of",
     "take_out",
+    "unmark",
     "within_recall",
 ]
 
@@ -55,7 +56,9 @@ _TOTALS = Prepared(
         messages=sessions.c.messages + bindparam("more"),
         tokens=sessions.c.tokens + bindparam("cost"),
         updated_at=bindparam("at"),
-        idle_since=bindparam("at"),
+        idle_since=case(
+            (sessions.c.next_seq < bindparam("next"), bindparam("at")), else_=sessions.c.idle_since
+        ),
     )
 )
 _INSTRUCT = Prepared(
@@ -99,6 +102,8 @@ def append(
         else:
             cost += draft.tokens - before.tokens
             exchange(connection, scope, before.key, draft, now)
+            if draft.tokens < before.tokens:
+                unmark(connection, session.number)
             if instructs(draft) or before.key == session.instructions:
                 find_instructions(connection, session.number)
             replaced += 1
@@ -106,9 +111,10 @@ def append(
     cost += sum(draft.tokens for _, draft in fresh)
     if fresh or replaced:
         count_up(connection, session.number, seq, len(fresh), cost, now)
-    if beside is not None and session_of(beside.key) == session.number:
+    answered = any(one.message.role == "assistant" and one.message.model_visible for _, one in fresh)
+    if answered and beside is not None and session_of(beside.key) == session.number:
         shown.pin(connection, beside)
-    return Receipt(tuple(ids), stored=len(fresh), unchanged=unchanged, replaced=replaced)
+    return Receipt(tuple(ids), len(fresh), unchanged, replaced, answered)
 
 
 def rewrite(
@@ -165,6 +171,11 @@ def move_mark(connection: Connection, session: int, size: int, first: int) -> No
         ),
         {"session": session, "size": size, "first_seq": first},
     )
+
+
+def unmark(connection: Connection, session: int) -> None:
+    """Let the windows of a session begin anew: there is more room than when they were chosen."""
+    connection.execute(delete(marks).where(marks.c.session == session))
 
 
 def shard_of(namespace: str, shards: int) -> int:
@@ -295,7 +306,7 @@ def take_out(connection: Connection, scope: Scope, number: int, keys: Sequence[i
     lexical.delete(connection, keys)
     forget_vectors(connection, scope, keys, now)
     if keys:
-        connection.execute(delete(marks).where(marks.c.session == number))
+        unmark(connection, number)
         find_instructions(connection, number, among=keys)
     return lost
 

@@ -82,7 +82,7 @@ def unindexed(connection: Connection, keys: Sequence[int]) -> list[Unindexed]:
             .join(sessions, _SESSION_OF)
             .join(namespaces, namespaces.c.namespace == sessions.c.namespace)
             .outerjoin(vectors, vectors.c.key == messages.c.key)
-            .where(messages.c.key.in_(some), messages.c.role != "system")
+            .where(messages.c.key.in_(some), messages.c.role != "system", messages.c.tokens > 0)
             .order_by(messages.c.key)
         )
         for row in rows:

@@ -14,6 +14,7 @@ from memlayer_core.records.message import Beside, Entry, Message, Receipt, Store
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Layout, Overview, Particulars, Session, Synced
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
+from memlayer_core.rules.align import said
 from memlayer_core.stores import (
     conversation,
     embeddings,
@@ -21,6 +22,7 @@ from memlayer_core.stores import (
     lifetime,
     owed,
     restored,
+    resync,
     revision,
     shown,
     transcript,
@@ -151,8 +153,9 @@ class SqlJournal:
         self, scope: Scope, drafts: Sequence[Draft], now: datetime, fork_id: str, *, replacing: bool
     ) -> Synced:
         """Bring a session to what a list says; what is superseded goes to the session `fork_id`."""
+        sent = [said(draft.message, named=draft.given_id) for draft in drafts]  # before others have to wait
         return self._db.write(
-            lambda c: revision.resync(c, scope, drafts, now, self._shards, fork_id, replacing=replacing)
+            lambda c: resync.resync(c, scope, drafts, sent, now, self._shards, fork_id, replacing=replacing)
         )
 
     def inventory(self, tenant_id: str, user_id: str | None, after: int, limit: int) -> list[Session]:
@@ -211,6 +214,10 @@ class SqlJournal:
         With `counted=False` the attempt does not bring them nearer to the dead letters.
         """
         self._db.write(lambda c: owed.fail(c, failed, error, due, counted=counted))
+
+    def reclaim(self, owner: str, now: datetime) -> None:
+        """Take back at once what others than `owner` hold: they ended without a word. Their attempts count."""
+        self._db.write(lambda c: owed.reclaim(c, owner, now))
 
     def release(self, owner: str, now: datetime) -> None:
         """Give back every job that `owner` holds, without counting the attempt: it is going away."""

@@ -13,7 +13,7 @@ from memlayer_core.stores.prepared import Prepared
 from memlayer_core.stores.rows import to_micros
 from memlayer_core.stores.schema import jobs
 
-__all__ = ["backlog", "fail", "finish", "lease", "owe", "release", "revive"]
+__all__ = ["backlog", "fail", "finish", "lease", "owe", "reclaim", "release", "revive"]
 
 _OWED = ("kind", "subject", "namespace", "attempts", "due", "dead")
 _OWE = Prepared(insert(jobs).values({name: bindparam(name) for name in _OWED}))
@@ -69,6 +69,12 @@ def fail(
     if not counted:
         changed["attempts"] = jobs.c.attempts - 1
     connection.execute(update(jobs).where(jobs.c.id.in_([job.id for job in failed])).values(changed))
+
+
+def reclaim(connection: Connection, owner: str, now: datetime) -> None:
+    """Take back at once what others than `owner` hold: they ended without a word. Their attempts count."""
+    held = update(jobs).where(jobs.c.owner.is_not(None), jobs.c.owner != owner, jobs.c.dead == 0)
+    connection.execute(held.values(owner=None, due=to_micros(now)))
 
 
 def release(connection: Connection, owner: str, now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Changing what was said, in SQL: edits, deletions, forks, and lists that a framework sends again.
+"""Changing what was said, in SQL: edits, deletions and forks.
 
 What other words take the place of is kept in a fork that is superseded: it can be read, and is not recalled.
 """
@@ -10,18 +10,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
-from sqlalchemy import delete as delete_from
+from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.errors import InvalidScopeError, UnknownMessageError
 from memlayer_core.ports import Draft
 from memlayer_core.records.message import Message, Stored
 from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Synced
-from memlayer_core.rules.align import TELLING, Alignment, Said, align, said
-from memlayer_core.rules.terms import searchable
-from memlayer_core.stores import lexical, numbers, shown
+from memlayer_core.stores import numbers
 from memlayer_core.stores.conversation import (
     count_up,
     exchange,
@@ -29,19 +25,16 @@ from memlayer_core.stores.conversation import (
     held,
     inside,
     instructs,
-    locked,
     put,
     take_out,
+    unmark,
     within_recall,
 )
-from memlayer_core.stores.owed import owe
 from memlayer_core.stores.rows import id_digest, key_of, stored_of, to_micros
-from memlayer_core.stores.schema import marks, messages, namespaces, sessions, vectors
+from memlayer_core.stores.schema import messages, namespaces, sessions, vectors
 from memlayer_core.stores.transcript import AT_ONCE, LAST, chunks, history, session_from
 
-__all__ = ["delete", "edit", "fork", "resync"]
-
-_PAGE = 64  # messages of a history's end that are always looked at
+__all__ = ["begin_at", "delete", "edit", "fork", "keep"]
 
 
 def delete(connection: Connection, scope: Scope, place: str | int, now: datetime) -> Message:
@@ -65,6 +58,8 @@ def edit(
     exchange(connection, scope, stored.key, draft, now)
     if instructs(draft) or stored.key == row.instructions:
         find_instructions(connection, row.number)
+    if draft.tokens < stored.tokens:
+        unmark(connection, row.number)
     count_up(connection, row.number, row.next_seq, 0, draft.tokens - stored.tokens, now)
     return draft.message
 
@@ -97,62 +92,10 @@ def fork(
         copied += len(page)
         cost += sum(draft.tokens for draft in drafts)
         begins += sum(one.seq < row.begins for one in page)
-    _begin_at(connection, number, begins)
+    begin_at(connection, number, begins)
     count_up(connection, number, copied, copied, cost, now)
     _count_vectors(connection, row.namespace, number)
     return copied
-
-
-def resync(
-    connection: Connection,
-    scope: Scope,
-    drafts: Sequence[Draft],
-    now: datetime,
-    shards: int,
-    fork_id: str,
-    *,
-    replacing: bool,
-) -> Synced:
-    """Bring a session to what a list says: see `rules/align.py`.
-
-    Args:
-        connection: In a transaction that writes.
-        scope: Which session.
-        drafts: The list.
-        now: The present.
-        shards: Collections that users are spread over.
-        fork_id: Id of the session for what is superseded.
-        replacing: Whether a list that has nothing in common with the history takes its place.
-    """
-    row = locked(connection, scope, now, shards)
-    drafts = within_recall(row, drafts)
-    past, found = _aligned(connection, scope, row, drafts)
-    if replacing and not any(past[to].message.role != "system" for to in found.known if to is not None):
-        past = history(connection, session_from(row), -1, None)
-        at_the_end = tuple((at, None) for at in range(len(drafts)))
-        found = Alignment((None,) * len(drafts), at_the_end, superseded=tuple(range(len(past))))
-    edited = {at: _in_the_place_of(past[to], drafts[at]) for at, to in found.edited}
-    replaced = [past[to] for _, to in found.edited]
-    leaving = [past[to] for to in found.superseded]
-    gone = sorted([*leaving, *replaced], key=lambda stored: stored.key)
-    _keep(connection, row, gone, fork_id, now)
-    lost = take_out(connection, scope, row.number, [stored.key for stored in leaving], now)
-    for stored, draft in zip(replaced, edited.values(), strict=True):
-        exchange(connection, scope, stored.key, draft, now)
-    fresh, moved = _placed(row, past, drafts, found)
-    _move(connection, row, moved, now)
-    put(connection, scope, fresh, now)
-    if fresh or gone:
-        cost = sum(draft.tokens for draft in (*edited.values(), *(draft for _, draft in fresh)))
-        cost -= lost + sum(stored.tokens for stored in replaced)
-        end = row.next_seq + len(fresh) + len(moved)
-        count_up(connection, row.number, end, len(fresh) - len(leaving), cost, now)
-    ids = [
-        (edited.get(at, draft) if to is None or at in edited else past[to]).message.id or ""
-        for at, (to, draft) in enumerate(zip(found.known, drafts, strict=True))
-    ]
-    new = len(fresh) + len(edited)
-    return Synced(tuple(ids), new, len(drafts) - new, len(gone), fork_id if gone else None)
 
 
 def _at(connection: Connection, scope: Scope, place: str | int) -> tuple[Any, Stored]:
@@ -176,119 +119,7 @@ def _at(connection: Connection, scope: Scope, place: str | int) -> tuple[Any, St
     return row, stored_of(found, scope)
 
 
-def _aligned(
-    connection: Connection, scope: Scope, row: Any, drafts: Sequence[Draft]
-) -> tuple[list[Stored], Alignment]:
-    """Compare a list with the history's end, and with what of it stands further back.
-
-    What is read does not grow with the history: a page of its end, and single messages that the database finds.
-    Only a list that goes on far back is compared with all that follows from there.
-    """
-    sent = [said(draft.message, named=draft.given_id) for draft in drafts]
-    size = _PAGE + 2 * len(sent)
-    newest = select(messages.c.key).where(inside(row.number)).order_by(messages.c.key.desc())
-    first = connection.scalar(newest.limit(1).offset(size - 1)) or 0
-    page = _read(connection, scope, inside(row.number), messages.c.key >= first)
-    if len(page) < size:
-        return page, _compared(row, [], page, sent, whole=True)
-    named = [id_digest(row.number, draft.message.id or "") for draft in drafts if draft.given_id]
-    strays = _further_back(connection, scope, row, first, messages.c.id_digest, named)
-    found = _compared(row, strays, page, sent, whole=False)
-    texts = {searchable(drafts[at].message.text) for at in found.missing} - {""}
-    more = _further_back(connection, scope, row, first, messages.c.text, sorted(texts)) if texts else []
-    if not more:
-        return [*strays, *page], found
-    if all(to is None for to in found.known):
-        telling = [stored.key for stored in more if len(stored.message.text) >= TELLING]
-        if not telling:
-            return [*strays, *page], found
-        first = min(telling)
-        page = _read(connection, scope, inside(row.number), messages.c.key >= first)
-    strays = sorted(
-        {stored.key: stored for stored in (*strays, *more) if stored.key < first}.values(),
-        key=lambda stored: stored.key,
-    )
-    return [*strays, *page], _compared(row, strays, page, sent, whole=False)
-
-
-def _compared(
-    row: Any, strays: Sequence[Stored], page: Sequence[Stored], sent: Sequence[Said], *, whole: bool
-) -> Alignment:
-    everything = [*strays, *page]
-    past = [said(stored.message, named=True) for stored in everything]
-    in_force = [
-        one.words for one, stored in zip(past, everything, strict=True) if stored.key == row.instructions
-    ]
-    return align(past, sent, whole=whole, loose=len(strays), in_force=next(iter(in_force), None))
-
-
-def _read(connection: Connection, scope: Scope, *where: Any) -> list[Stored]:
-    rows = connection.execute(select(messages).where(*where).order_by(messages.c.key))
-    return [stored_of(row, scope) for row in rows]
-
-
-def _further_back(
-    connection: Connection, scope: Scope, row: Any, first: int, column: Any, wanted: Sequence[Any]
-) -> list[Stored]:
-    """Return the instructions in force, and what has one of the values, as far as it stands before a key."""
-    found: dict[int, Stored] = {}
-    for some in chunks(wanted) if wanted else [()]:
-        matches = or_(messages.c.key == row.instructions, column.in_(some))
-        for stored in _read(connection, scope, inside(row.number), messages.c.key < first, matches):
-            found[stored.key] = stored
-    return [found[key] for key in sorted(found)]
-
-
-def _placed(
-    row: Any, past: Sequence[Stored], drafts: Sequence[Draft], found: Alignment
-) -> tuple[list[tuple[int, Draft]], list[tuple[Stored, int]]]:
-    """Return what is written under which key, and what of the past moves behind something new to which key."""
-    first = min((to for _, to in found.new if to is not None), default=len(past))
-    order: list[Draft | Stored] = []
-    for to in range(first, len(past)):
-        order.extend(drafts[at] for at, front in found.new if front == to)
-        if to not in found.superseded:
-            order.append(past[to])
-    order.extend(drafts[at] for at, front in found.new if front is None)
-    keyed = [(key_of(row.number, row.next_seq + place), one) for place, one in enumerate(order)]
-    fresh = [(key, one) for key, one in keyed if isinstance(one, Draft)]
-    return fresh, [(one, key) for key, one in keyed if isinstance(one, Stored)]
-
-
-def _move(connection: Connection, row: Any, moved: Sequence[tuple[Stored, int]], now: datetime) -> None:
-    """Give messages other places, with what they are found by; no model is asked again."""
-    if not moved:
-        return
-    keys = [{"old": stored.key, "new": key} for stored, key in moved]
-    for table in (messages, vectors):
-        moving = update(table).where(table.c.key == bindparam("old")).values(key=bindparam("new"))
-        connection.execute(moving, keys)
-    lexical.move(connection, keys)
-    shown.move(connection, keys)
-    connection.execute(delete_from(marks).where(marks.c.session == row.number))
-    find_instructions(connection, row.number)
-    if moved[0][0].seq < row.begins:
-        begins = next((key & LAST for stored, key in moved if stored.seq >= row.begins), moved[-1][1] + 1)
-        _begin_at(connection, row.number, begins & LAST)
-    found = [key for stored, key in moved if stored.message.role != "system" and stored.message.model_visible]
-    owe(connection, "unindex", [stored.key for stored, _ in moved], row.namespace, now)
-    owe(connection, "index", [] if row.superseded else found, row.namespace, now)
-
-
-def _in_the_place_of(old: Stored, draft: Draft) -> Draft:
-    """Return the words of a draft, under the id and the time of a message where it brings none of its own."""
-    message = draft.message
-    return replace(
-        draft,
-        message=replace(
-            message,
-            id=message.id if draft.given_id else old.message.id,
-            created_at=message.created_at if draft.given_time else old.message.created_at,
-        ),
-    )
-
-
-def _keep(connection: Connection, row: Any, gone: Sequence[Stored], fork_id: str, now: datetime) -> None:
+def keep(connection: Connection, row: Any, gone: Sequence[Stored], fork_id: str, now: datetime) -> None:
     """Copy what is superseded into a session of its own, where nothing finds it."""
     if not gone:
         return
@@ -342,7 +173,8 @@ def _begin(connection: Connection, row: Any, session_id: str, now: datetime, *, 
     return number
 
 
-def _begin_at(connection: Connection, number: int, place: int) -> None:
+def begin_at(connection: Connection, number: int, place: int) -> None:
+    """Note where a session's working memory begins."""
     connection.execute(update(sessions).where(sessions.c.number == number).values(begins=place))
 
 

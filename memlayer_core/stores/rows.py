@@ -31,7 +31,13 @@ _SESSION_BITS = 32
 
 
 def key_of(session: int, seq: int) -> int:
-    """Return the key of a place in a session."""
+    """Return the key of a place in a session.
+
+    Raises:
+        ValueError: There is no such place: its key would name one in another session.
+    """
+    if seq >> _SESSION_BITS:
+        raise ValueError(f"a session has no place {seq}")
     return (session << _SESSION_BITS) | seq
 
 

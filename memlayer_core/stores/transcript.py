@@ -71,7 +71,7 @@ _RECORDS = PreparedList(
     lambda keys: (
         select(messages, sessions.c.session_id, sessions.c.agent_id)
         .join(sessions, sessions.c.number == session_of(messages.c.key))
-        .where(messages.c.key.in_(keys), WITHIN)
+        .where(messages.c.key.in_(keys), messages.c.tokens > 0, WITHIN)  # hidden ones cost nothing
     )
 )
 _said_first = (  # by a user, and to a model
@@ -141,7 +141,7 @@ def tail(
 def read(connection: Connection, session: Session, seqs: Sequence[int]) -> list[Stored]:
     """Return those messages of a session, in their order."""
     found: list[Stored] = []
-    for first, last in _ranges(seqs):
+    for first, last in _ranges([seq for seq in seqs if 0 <= seq <= LAST]):
         span = {"first": key_of(session.number, first), "last": key_of(session.number, last)}
         found.extend(stored_of(row, session.scope) for row in _FULL.all(connection, span))
     return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,27 +14,29 @@ from hypothesis import strategies as st
 from memlayer_core import Message, ToolCall
 from memlayer_core.rules.align import Alignment, Said, align, said
 
-WHO = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
+WHO = {"u": "user", "a": "assistant", "s": "system", "t": "tool", "h": "assistant"}
 
 
 def line(written: str) -> list[Said]:
-    """Read `"u1 a1#id"`: who speaks, what is said, and perhaps an id."""
+    """Read `"u1 a1#id"`: who speaks (h: hidden), what is said, and perhaps an id."""
     read = []
     for word in written.split():
         text, _, named = word.partition("#")
-        message = Message(WHO[text[0]], text, id=named or None, tool_call_id="c" if text[0] == "t" else None)
+        answers = "c" if text[0] == "t" else None
+        visible = text[0] != "h"
+        message = Message(WHO[text[0]], text, id=named or None, tool_call_id=answers, model_visible=visible)
         read.append(said(message, named=bool(named)))
     return read
 
 
 def after(past: Sequence[Said], sent: Sequence[Said], found: Alignment) -> tuple[list[Said], list[Said]]:
     """Return the session as it is then, and what was superseded."""
-    edited = {to: sent[at] for at, to in found.edited}
+    edited = {to: replace(sent[at], id=sent[at].id or past[to].id) for at, to in found.edited}
     gone = [past[to] for to in sorted({*edited, *found.superseded})]
     now: list[Said] = []
     for to, one in enumerate([*past, None]):
         now.extend(sent[at] for at, front in found.new if front == (None if one is None else to))
-        if one is not None and to not in found.superseded:
+        if one is not None and to not in {*found.superseded, *found.repeated}:
             now.append(edited.get(to, one))
     return now, gone
 
@@ -44,8 +48,7 @@ def follow(past: str, sent: str, *, whole: bool = True) -> tuple[str, str]:
         for text in (past, sent)
         for one, word in zip(line(text), text.split(), strict=True)
     }
-    force = next((one.words for one in reversed(line(past)) if one.role == "system"), None)
-    found = align(line(past), line(sent), whole=whole, in_force=force)
+    found = align(line(past), line(sent), whole=whole)
     now, gone = after(line(past), line(sent), found)
     return " ".join(named[one.words] for one in now), " ".join(named[one.words] for one in gone)
 
@@ -91,6 +94,23 @@ def follow(past: str, sent: str, *, whole: bool = True) -> tuple[str, str]:
         ("u1#1 a1#2 u2#3 a2#4", "u2#3 a2#4 u2#5", "u1 a1 u2 a2 u2", ""),
         ("u1#1 a1#2", "u1 a1 u2", "u1 a1 u2", ""),
         ("u1#1 a1#2 u2#3 a2#4", "u1#1 u2#3 a1#2", "u1 a1 u2 a2", ""),
+        ("u1#1 u2#2", "u2#2 u1#1", "u1 u2", ""),
+        ("u1#1 u2#2", "u9#2 u8#1", "u8 u9", "u1 u2"),
+        # ids that the history does not know
+        ("u1#1 a1#2 u2#3", "u1#x a1#y u2#z a2", "u1 a1 u2 a2", ""),
+        ("u1#1 a1#2 u2#x", "u1#v a1#w u2#x a2#y", "u1 a1 u2 a2", ""),
+        ("u1#1 a1#2 u2#3 a2#x", "u1#v a9#w u2#3 a2#x", "u1 a9 u2 a2", "a1"),
+        ("uok#1 a1#2 uok#3 a2#4", "a1#2 uok#3 a2#4 uok#5", "uok a1 uok a2 uok", ""),
+        # instructions and hidden messages by their ids
+        ("s1#s u1#1", "s2#s u1#1 a2#2", "s2 u1 a2", "s1"),
+        ("u1#1 h1#2 a1#3", "u1#1 h2#2 a1#3", "u1 h2 a1", "h1"),
+        ("s1#a", "s1#b u1#x s1#a", "s1 u1 s1", ""),
+        ("u1#x h1#a", "u1#x h1#b h1#a", "u1 h1 h1", ""),
+        ("s1#a u1#1 s2#b", "s1#a u1#1", "u1 s2 s1", ""),
+        ("s1#a u1#1 s2#b", "s3#a u1#1", "u1 s2 s3", "s1"),
+        ("s1 u1 a1", "s2 s1 u1 a1 u2", "s1 u1 a1 s2 s1 u2", ""),
+        # an id of instructions proves nothing about the conversation
+        ("s1#a u1#1 uok#2 a1#3 uok#4 a2#5", "s1#a uok u9", "s1 u1 uok a1 uok a2 uok u9", ""),
     ],
 )
 def test_a_list_that_is_sent_again_says_what_is_new_and_what_is_superseded(
@@ -106,9 +126,9 @@ def test_people_repeat_themselves():
 
 def test_new_instructions_are_stored_and_old_ones_too_where_they_hold_again():
     past = line("s1 s2 u1 a1")
-    again = align(past, line("s2 u1 a1"), whole=True, in_force=past[1].words)
-    back = align(past, line("s1 u1 a1"), whole=True, in_force=past[1].words)
-    other = align(past, line("s3 u1 a1"), whole=True, in_force=past[1].words)
+    again = align(past, line("s2 u1 a1"), whole=True)
+    back = align(past, line("s1 u1 a1"), whole=True)
+    other = align(past, line("s3 u1 a1"), whole=True)
     assert (again.new, back.new, other.new) == ((), ((0, None),), ((0, None),))
 
 
@@ -117,6 +137,12 @@ def test_one_short_message_decides_over_nothing_and_a_long_one_or_two_in_a_row_d
     assert follow("u1 a1 u2 a2", "u2 a9", whole=False) == ("u1 a1 u2 a2 u2 a9", "")
     assert follow("u1 a1 u2 a2", "a1 u2 a9", whole=False) == ("u1 a1 u2 a9", "a2")
     assert follow(f"u1 {long} u2", f"{long} u9", whole=False) == (f"u1 {long} u9", "u2")
+
+
+def test_what_comes_twice_in_the_list_is_no_reason_to_store_it_again():
+    once, _ = follow("u1 a1 u2 a2 u3", "u1 a1 u1 a1", whole=False)
+    assert once == "u1 a1 u1 a1 u2 a2 u3"
+    assert follow(once, "u1 a1 u1 a1", whole=False) == (once, "")
 
 
 def test_what_is_not_found_in_a_part_of_the_past_is_to_be_looked_for_further_back():
@@ -162,13 +188,84 @@ def words(lines: Sequence[Said]) -> Counter[bytes]:
     return Counter(one.words for one in lines)
 
 
-@given(few, few, st.booleans())
-def test_whatever_is_sent_nothing_is_lost(past, sent, whole):
-    before, told = line(past), line(sent)
-    force = next((one.words for one in reversed(before) if one.role == "system"), None)
-    now, gone = after(before, told, align(before, told, whole=whole, in_force=force))
+@st.composite
+def with_ids(draw: st.DrawFn) -> tuple[list[Said], list[Said]]:
+    """Return a history, and a list of which some ids are known, some are not, and some messages have none."""
+    before = [replace(one, id=f"p{place}") for place, one in enumerate(line(draw(heard)))]
+    kept = [one for one in before if draw(st.booleans())] if draw(st.booleans()) else []
+    told = [*kept, *line(draw(heard))]
+    if draw(st.booleans()):
+        told = draw(st.permutations(told))
+    ids = [one.id for one in before] + [f"n{place}" for place in range(len(told))]
+    ids = draw(st.permutations(ids)) if draw(st.booleans()) else []
+    taken: set[str | None] = {None}
+    sent = []
+    for place, one in enumerate(told):
+        name = draw(st.sampled_from([None, one.id, one.id, *ids[place : place + 1]]))
+        sent.append(replace(one, id=None if name in taken else name))
+        taken.add(name)
+    return before, sent
+
+
+heard = st.lists(
+    st.sampled_from(["u1", "a1", "u2", "a2", "uok", "aok", "uS", "s1", "s2", "t1", "h1", "h2"]), max_size=10
+).map(" ".join)
+
+
+@given(with_ids(), st.booleans())
+def test_whatever_is_sent_nothing_is_lost_or_comes_twice_and_the_last_instructions_are_in_force(lists, whole):
+    before, told = lists
+    found = align(before, told, whole=whole)
+    now, gone = after(before, told, found)
     assert words(before) <= words([*now, *gone])
+    assert words([*now, *gone]) <= words(before) + words(told)
     assert words(told) <= words(now)
+    names = [one.id for one in now if one.id is not None]
+    assert len(names) == len({*names})
+    stays = [to for to in found.known if to is not None]
+    assert len(stays) == len({*stays})
+    assert {*stays}.isdisjoint({*found.superseded, *found.repeated})
+    for at, to in enumerate(found.known):
+        assert to is None or (at, to) in found.edited or before[to].words == told[at].words
+    for instructions in [one for one in told if one.role == "system"][-1:]:
+        assert [one for one in now if one.role == "system"][-1].words == instructions.words
+
+
+@given(with_ids(), st.booleans())
+def test_the_same_list_again_changes_nothing_whatever_its_ids(lists, whole):
+    before, told = lists
+    now, _ = after(before, told, align(before, told, whole=whole))
+    stored = [one if one.id else replace(one, id=f"made{place}") for place, one in enumerate(now)]
+    again = align(stored, told, whole=whole)
+    assert (again.new, again.edited, again.superseded, again.repeated) == ((), (), (), ())
+
+
+@given(with_ids(), st.booleans())
+def test_without_ids_that_are_known_the_list_stands_in_its_own_order(lists, whole):
+    before, told = lists
+    told = [replace(one, id=None) for one in told]
+    now, _ = after(before, told, align(before, told, whole=whole))
+    rest = iter(one.words for one in now if one.spoken)
+    assert all(one.words in rest for one in told if one.spoken)
+
+
+@pytest.mark.parametrize("shape", ["the same", "half of it says ok", "every tenth edited", "nothing once"])
+def test_a_list_of_ten_thousand_messages_takes_time_as_its_length(shape):
+    def longer(count: int) -> float:
+        rare = {"half of it says ok": 2, "nothing once": count}.get(shape, 1)
+        past = line(" ".join(f"u{n}" if n % rare == 0 else "ua"[n % 3 == 0] + "ok" for n in range(count)))
+        edit = shape == "every tenth edited"
+        told = line(" ".join("ux" if edit and n % 10 == 5 else "u" for n in range(count)))
+        sent = [
+            new if edit and n % 10 == 5 else old for n, (old, new) in enumerate(zip(past, told, strict=True))
+        ]
+        started = time.perf_counter()
+        assert align(past, [*sent, *line("unew anew")], whole=True).new == ((count, None), (count + 1, None))
+        assert align(past[10:], [*sent[20:], *line("unew")], whole=False).superseded == ()
+        return time.perf_counter() - started
+
+    longer(100)
+    assert longer(10_000) < 2
 
 
 @st.composite

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import Phase
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from memlayer_core import Chat, Memory, Message, Settings
+from memlayer_core import Chat, Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
 from memlayer_core.events import Stored
+from memlayer_core.records.session import Synced
 
 PROMPT = Settings(index_delay=0.0, durability="normal")
-WHO = {"u": "user", "a": "assistant", "s": "system"}
+WHO = {"u": "user", "a": "assistant", "s": "system", "h": "assistant"}
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -40,11 +43,12 @@ def chat(store: Memory) -> Chat:
 
 
 def listed(written: str) -> list[Message]:
-    """Read `"u1 a1#id"`: who speaks, what is said, and perhaps an id."""
+    """Read `"u1 a1#id"`: who speaks (h: hidden), what is said, and perhaps an id."""
     read = []
     for word in written.split():
         text, _, named = word.partition("#")
-        read.append(Message(WHO[text[0]], text, id=named or None))  # type: ignore[arg-type]
+        message = Message(WHO[text[0]], text, id=named or None, model_visible=text[0] != "h")  # type: ignore[arg-type]
+        read.append(message)
     return read
 
 
@@ -240,15 +244,15 @@ def test_ids_of_another_scope_are_strangers(store):
 
 @pytest.mark.parametrize("shape", ["trimmed", "pinned", "summed up"])
 def test_only_the_end_of_a_long_history_is_read(open_at, monkeypatch, shape):
-    from memlayer_core.stores import revision
+    from memlayer_core.stores import resync
 
     memory = open_at()
     chat = memory.chat(user_id="ada", session_id="long")
     told = [f"{'ua'[n % 2]}{n}" for n in range(3000)]
     chat.add_messages(listed(" ".join(told)))
     read: list[int] = []
-    real = revision.stored_of
-    monkeypatch.setattr(revision, "stored_of", lambda *a: read.append(1) or real(*a))
+    real = resync.stored_of
+    monkeypatch.setattr(resync, "stored_of", lambda *a: read.append(1) or real(*a))
     front = {"trimmed": [], "pinned": told[:1], "summed up": ["usummary"]}[shape]
     for n in range(3000, 3010):
         told.append(f"{'ua'[n % 2]}{n}")
@@ -267,6 +271,205 @@ def test_a_list_that_goes_on_far_back_is_found_there(open_at):
     synced = chat.resync([*told[10:14], Message("user", "something else")])
     assert [message.text for message in chat.history()] == [*(m.text for m in told[:14]), "something else"]
     assert synced.superseded == 386
+
+
+def named(count: int, *, first: int = 0) -> list[Message]:
+    """Return messages with ids of their own, as a framework sends them."""
+    return [replace(one, id=f"lg-{n}") for n, one in enumerate(long(count)) if n >= first]
+
+
+def long(count: int) -> list[Message]:
+    return listed(" ".join(f"{'ua'[n % 2]}{n}" for n in range(count)))
+
+
+@pytest.mark.requirement("L09")
+@pytest.mark.parametrize(("said", "kept"), [(4, 4), (300, 20), (300, 6)])
+def test_a_framework_that_gives_stored_messages_ids_of_its_own_stores_none_again(chat, said, kept):
+    chat.add_messages(long(said))
+    for end in range(said + 1, said + 4):
+        told = named(end, first=said - kept)
+        synced = chat.resync(told)
+        assert (synced.stored, synced.unchanged, synced.superseded) == (1, len(told) - 1, 0)
+        assert chat.resync(told).stored == 0
+    assert [message.text for message in chat.history()] == [message.text for message in long(said + 3)]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "stored", "apart"),
+    [
+        ("s1#sys u1#1", "s2#sys u1#1 a2#2", "s2 u1 a2", ["s1"]),
+        ("u1#1 h1#2 a1#3", "u1#1 h2#2 a1#3", "u1 h2 a1", ["h1"]),
+        ("u1#1 a1#2", "u8#2 s1#1", "s1 u8", ["u1 a1"]),
+        ("ucherry#0 uplum#1", "u9#1 u8#0", "u8 u9", ["ucherry uplum"]),
+        ("s1#a", "s1#b u1#x s1#a", "s1 u1 s1", []),
+        ("u1#x h1#a", "u1#x h1#b h1#a", "u1 h1 h1", []),
+        ("aok#0 aok#1 u2#2 a3#3", "a3#3 uok#n aok#1 u2#2", "aok aok u2 a3 uok", []),
+    ],
+)
+def test_an_id_that_is_known_is_that_message_whatever_it_says_and_whoever_says_it(
+    store, chat, first, then, stored, apart
+):
+    chat.resync(listed(first))
+    synced = chat.resync(listed(then))
+    history = {message.id: message for message in chat.history()}
+    assert words(chat) == stored
+    assert [history[name].text for name in synced.ids] == [message.text for message in listed(then)]
+    assert kept_apart(chat) == apart
+    assert (chat.resync(listed(then)).stored, words(chat)) == (0, stored)
+    store.flush()
+    assert store.verify() == []
+
+
+def test_what_is_in_another_order_by_its_ids_stays_where_it_was(chat):
+    chat.resync(listed("u1#1 a1#2 u2#3"))
+    assert chat.resync(listed("u2#3 u1#1 a1#2")).stored == 0
+    assert words(chat) == "u1 a1 u2"
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_the_lists_last_instructions_are_in_force_at_once_and_once_only(chat, ids):
+    def told(written: str) -> list[Message]:
+        return listed(written if ids else " ".join(word.partition("#")[0] for word in written.split()))
+
+    lists = ["s1#a u1#1 a1#2", "s2#b s1#a u1#1 a1#2 u2#3", "s1#a s3#c u1#1", "s2#b u1#1", "s1#a u1#1", "s3#c"]
+    for written in lists:
+        chat.resync(told(written))
+        before = words(chat)
+        last = [message.text for message in told(written) if message.role == "system"][-1]
+        assert [message.text for message in chat.context().system] == [last]
+        again = chat.resync(told(written))
+        assert (again.stored, again.superseded, words(chat)) == (0, 0, before)
+    assert kept_apart(chat) == []
+    assert words(chat).startswith("u1 a1" if ids else "s1 u1 a1")
+    assert words(chat).split().count("s3") == 1 if ids else 2
+
+
+def test_instructions_whose_id_comes_to_mean_something_else_are_no_longer_in_force(chat):
+    chat.resync(listed("s1#1 s2#2 u1#3"))
+    chat.resync(listed("u8#2 u1#3"))
+    assert [message.text for message in chat.context().system] == ["s1"]
+    chat.resync(listed("u9#1 u8#2 u1#3"))
+    assert (words(chat), list(chat.context().system)) == ("u9 u8 u1", [])
+
+
+def test_a_list_of_instructions_only_takes_the_place_of_a_history_once(chat):
+    chat.resync(listed("u1 a1"))
+    assert chat.resync(listed("s1"), replace=True).superseded == 2
+    assert chat.resync(listed("s1"), replace=True) == Synced((chat.history()[0].id or "",), 0, 1)
+
+
+def test_what_is_edited_far_back_by_its_id_supersedes_all_that_followed(chat):
+    chat.resync(listed("s1#s"))
+    chat.add_messages(named(300))
+    synced = chat.resync([*listed("s1#s"), *named(12, first=10), *listed("uelse#x")])
+    assert words(chat).split() == ["s1", *(message.text for message in long(12)), "uelse"]
+    assert (synced.stored, synced.superseded) == (1, 288)
+    assert [len(apart.split()) for apart in kept_apart(chat)] == [288]
+
+
+def test_calls_without_text_are_found_far_back(chat):
+    calls = [Message("assistant", tool_calls=(ToolCall(f"c{n}", "f", "{}"),)) for n in range(3)]
+    answers = [Message("tool", f"answer {n}", tool_call_id=f"c{n}") for n in range(3)]
+    chat.add_messages([m for pair in zip(calls, answers, strict=True) for m in pair] + long(300))
+    assert chat.resync([calls[1], answers[1], *long(300)[-4:], Message("user", "new")]).stored == 1
+
+
+def test_a_list_of_thousands_with_nothing_new_keeps_nobody_waiting(store, monkeypatch):
+    from memlayer_core.stores import resync
+
+    told = [replace(one, content=f"{one.text} ok") if n % 3 else one for n, one in enumerate(long(5000))]
+    chat = store.chat(user_id="ada", session_id="long")
+    chat.add_messages(told)
+    inside: list[float] = []
+    real = resync.resync
+
+    def timed(*args: Any, **options: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return real(*args, **options)
+        finally:
+            inside.append(time.perf_counter() - started)
+
+    monkeypatch.setattr(resync, "resync", timed)
+    assert chat.resync(told).stored == 0
+    assert chat.resync([*told, Message("user", "new")]).stored == 1
+    assert max(inside) < 1.5
+
+
+def test_only_a_new_answer_lets_go_of_what_was_added_for_it(chat):
+    chat.resync(listed("u1 a1"))
+    chat.add_temporary("user", "for once")
+    for written in ("u1 a1", "u1 a1 u2", "u1 aedited u2", "u1 aedited u2 h3"):
+        chat.resync(listed(written))
+        assert chat.context().messages[-1].content == "for once"
+    chat.resync(listed("u1 aedited u2 h3 a2"))
+    assert chat.context().messages[-1].content == "a2"
+
+
+@st.composite
+def lists(draw: st.DrawFn) -> Callable[[list[Message], int], list[Message]]:
+    """Return how a framework makes a list of a history: trimmed, edited, in another order, with ids or without."""
+    start, swaps = draw(st.integers(0, 6)), draw(st.booleans())
+    fates = draw(st.lists(st.sampled_from(["id", "id", "words", "stranger", "edit", "out"]), max_size=12))
+    added = draw(st.lists(st.tuples(WORDS, st.booleans(), st.integers(0, 12)), max_size=4))
+    shuffled = draw(st.randoms(use_true_random=False))
+
+    def made(history: list[Message], turn: int) -> list[Message]:
+        told: list[Message] = []
+        fate_of = dict(enumerate(fates))
+        for place, one in enumerate(history[start:]):
+            fate = fate_of.get(place, "id" if fates[:1] == ["id"] else "words")
+            name = {"words": None, "stranger": f"x{turn}-{place}"}.get(fate, one.id)
+            text = f"{one.text}e{turn}" if fate == "edit" else one.text
+            if fate != "out":
+                told.append(Message(one.role, text, id=name, model_visible=one.model_visible))
+        for number, (word, is_named, place) in enumerate(added):
+            (new,) = listed(f"{word}#n{turn}-{number}" if is_named else word)
+            told.insert(place, new)
+        if swaps:
+            shuffled.shuffle(told)
+        return told
+
+    return made
+
+
+WORDS = st.sampled_from(["u1", "a1", "u2", "a2", "uok", "aok", "s1", "s2", "h1", "h2"])
+
+
+def meant(messages: list[Message]) -> Counter[tuple[str, str, bool]]:
+    return Counter((one.role, one.text, one.model_visible) for one in messages)
+
+
+@pytest.mark.requirement("L09")
+@hypothesis_settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(said=st.lists(WORDS, max_size=10).map(" ".join), rounds=st.lists(lists(), min_size=1, max_size=4))
+def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_again_changes_nothing(
+    store, said, rounds
+):
+    chat = store.chat(user_id="ada")
+    chat.add_messages(listed(said), verbatim=True)
+    for number, made in enumerate(rounds):
+        before = chat.history()
+        sent = made(before, number)
+        synced = chat.resync(sent)
+        now = chat.history()
+        apart = store.chat(user_id="ada", session_id=synced.fork).history() if synced.fork else []
+        assert meant(before) <= meant([*now, *apart])
+        assert meant([*now, *apart]) <= meant(before) + meant(sent)
+        stored = {one.id: one for one in now}
+        for one, name in zip(sent, synced.ids, strict=True):
+            assert meant([stored[name]]) == meant([one])
+            assert name == one.id or one.id not in stored
+        assert len({*synced.ids}) == len(sent)
+        for last in [one for one in sent if one.role == "system"][-1:]:
+            assert [one.text for one in chat.context().system] == [last.text]
+        again = chat.resync(sent)
+        assert (again.stored, again.superseded, chat.history()) == (0, 0, now)
+        assert meant([stored[name] for name in again.ids]) == meant(sent)
+        (session,) = [one for one in store.sessions(user_id="ada") if one.scope == chat.scope] or [None]
+        assert (session.messages if session else 0) == len(now)
 
 
 class Framework(RuleBasedStateMachine):

@@ -215,8 +215,8 @@ def test_a_title_and_an_end_come_back_and_no_model_is_told_what_was_ended(store,
         ({"messages": [{"role": "user", "content": ""}, 7]}, "message 1 of the state: .* got int 7"),
         ({"messages": [{"role": "USER", "content": "", "id": ""}]}, "message 0 of the state: `id`"),
         ({"messages": [{"role": "user", "content": "a", "id": "m"}] * 2}, "two messages .* have the id 'm'"),
-        ({"messages": [], "title": 3}, "`title` must be a string"),
-        ({"messages": [], "ended_with": 3}, "`ended_with` must be a string"),
+        ({"messages": [], "title": 3}, "`title` must be a non-empty string"),
+        ({"messages": [], "ended_with": 3}, "`ended_with` must be a non-empty string"),
     ],
 )
 def test_a_bad_state_changes_nothing_and_says_what_is_wrong(memory, do, state: Any, problem: str) -> None:

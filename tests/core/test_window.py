@@ -260,7 +260,8 @@ def test_a_window_that_shrank_is_the_same_when_it_is_chosen_from_what_it_showed(
     once = chosen(entries, limit, shape=shape)
     first = once.shown[0].seq if once.shown else 0
     again = chosen([entry for entry in entries if entry.seq >= first], limit, shape=shape)
-    assert (again.shown, again.shrunk, again.moved) == (once.shown, once.shrunk, False)
+    assert (again.shown, again.moved) == (once.shown, False)
+    assert set(again.shrunk) <= set(once.shrunk)  # fewer, if a result without its call had stood before it
 
 
 @given(conversations())

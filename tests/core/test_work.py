@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 
@@ -217,3 +219,37 @@ def test_an_error_of_the_embedder_is_ours_whatever_it_raised() -> None:
 
     with pytest.raises(EmbedderError), Memory.in_memory(embedder=broken) as memory:
         memory._world().embedder.embed(["x"])
+
+
+def test_what_a_killed_process_had_leased_is_done_at_once_by_the_next_holder(open_at) -> None:
+    settings = QUICK.replace(lease_seconds=3600.0, index_delay=3600.0)
+    first = open_at(settings=settings)
+    first.chat(user_id="louis", session_id="s").add("user", "pears")
+    now = first._world().now()
+    leased = first._world().journal.lease(["index"], 10, "killed", now, now + timedelta(hours=1))
+    assert leased
+    first.close()
+
+    second = open_at(settings=settings)
+    second.flush(30)
+    assert second.status().backlog.queued == 0
+    second.close()
+
+
+@pytest.mark.slow
+def test_a_script_that_ends_while_chroma_is_loaded_says_nothing(tmp_path) -> None:
+    script = (
+        "import time\nfrom memlayer_core import Memory\n"
+        f"memory = Memory.open({str(tmp_path / 'm')!r}, embedder='hashing')\n"
+        "memory.chat(user_id='u', session_id='s').add('user', 'hello')\n"
+        "time.sleep({})\n"
+    )
+    for pause in (0.3, 0.5, 0.8):
+        ended = subprocess.run(
+            [sys.executable, "-c", script.format(pause)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")

@@ -35,6 +35,8 @@ class EmbeddedChroma(ChromaIndex):
         repaired: Why the whole index was thrown away and begun anew, or None. Set to None once told.
     """
 
+    exclusive = True
+
     def __init__(
         self,
         directory: Path,

@@ -41,7 +41,10 @@ class ChromaIndex:
 
     Attributes:
         repaired: Why the whole index was thrown away and begun anew, or None. Set to None once told.
+        exclusive: Whether one process at a time holds it.
     """
+
+    exclusive = False
 
     def __init__(
         self,
