@@ -1,0 +1,152 @@
+"""What was recalled for a question stays with it, so that a prompt begins like the one before."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memlayer_core import Memory, Message, Settings, ToolCall
+
+PEARS = "I grow pears in the garden of Lisbon."
+
+
+@pytest.fixture
+def past(store: Memory):
+    chat = store.chat(user_id="louis", session_id="past")
+    chat.add("user", PEARS, id="pears")
+    store.flush()
+    return chat
+
+
+@pytest.fixture
+def chat(store: Memory, past):
+    return store.chat(user_id="louis", session_id="now")
+
+
+def texts(context) -> list[str]:
+    return [f"{message.role}: {message.text}" for message in context.messages]
+
+
+def test_recalled_text_stays_with_its_question_once_a_model_has_answered(chat, do) -> None:
+    do(chat, "add", "user", "Which pears grow in Lisbon?")
+    first = texts(do(chat, "context"))
+    assert PEARS in first[0]
+    do(chat, "add", "assistant", "Yours.")
+    do(chat, "add", "user", "Thank you!")
+    second = do(chat, "context")
+    assert texts(second)[:1] == first
+    assert [piece.message_ids for piece in second.pieces if piece.kind == "recall"] == [("pears",)]
+    assert second.tokens == sum(piece.tokens for piece in second.pieces)
+
+
+def test_it_is_recalled_anew_as_long_as_no_model_has_answered(store, chat) -> None:
+    chat.add("user", "Which pears grow in Lisbon?")
+    assert PEARS in texts(chat.context())[0]
+    store.chat(user_id="louis", session_id="other").add("user", "Pears of Lisbon are sweet.")
+    assert "sweet" in texts(chat.context())[0]
+
+
+def test_a_model_that_calls_tools_is_shown_the_same_from_call_to_call(store, chat) -> None:
+    chat.add("user", "Which pears grow in Lisbon?")
+    first = texts(chat.context())
+    chat.add("assistant", tool_calls=[ToolCall("c1", "look")])
+    store.chat(user_id="louis", session_id="other").add("user", "Pears of Lisbon are sweet.")
+    chat.add("tool", "found", tool_call_id="c1")
+    assert texts(chat.context())[:1] == first
+
+
+def test_what_is_in_view_is_not_recalled_again(chat) -> None:
+    for number in range(3):
+        chat.add("user", f"Which pears grow in Lisbon, number {number}?")
+        shown = "\n".join(texts(chat.context()))
+        assert shown.count(PEARS) == 1
+        chat.add("assistant", f"Yours, number {number}.")
+
+
+@pytest.mark.parametrize("gone", ["delete", "edit", "clear", "end of the question", "edit of the question"])
+def test_no_words_stay_that_were_deleted_or_edited(past, chat, do, gone) -> None:
+    chat.add("user", "Which pears grow in Lisbon?", id="question")
+    chat.context()
+    chat.add("assistant", "Yours.")
+    assert PEARS in texts(chat.context())[0]
+    match gone:
+        case "delete":
+            do(past, "delete_message", "pears")
+        case "edit":
+            do(past, "edit", "pears", "I grow plums.")
+        case "clear":
+            do(past, "clear")
+        case "end of the question":
+            do(chat, "delete_message", "question")
+        case _:
+            do(chat, "edit", "question", "And?")
+    chat.add("user", "Thank you!")
+    context = chat.context("nothing of the kind")
+    assert not context.kept
+    if "question" not in gone:
+        assert not any(PEARS in text for text in texts(context))
+
+
+def test_what_was_deleted_before_the_answer_is_not_kept(past, chat) -> None:
+    chat.add("user", "Which pears grow in Lisbon?")
+    chat.context()
+    past.clear()
+    chat.add("assistant", "Yours.")
+    chat.add("user", "Thank you!")
+    assert not any(PEARS in text for text in texts(chat.context()))
+
+
+def test_nothing_of_a_forgotten_user_stays(store, chat) -> None:
+    chat.add("user", "Which pears grow in Lisbon?")
+    chat.context()
+    chat.add("assistant", "Yours.")
+    store.forget(user_id="louis")
+    with store._live.world.journal._db._engine.connect() as connection:
+        for table in ("memlayer_shown", "memlayer_quotes", "memlayer_messages"):
+            assert connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == 0
+
+
+def test_it_follows_its_question_when_a_list_moves_it(past, chat) -> None:
+    said = [
+        Message("user", "Which pears grow in Lisbon, of all the pears?"),
+        Message("assistant", "Yours are the best of all that grow there."),
+        Message("user", "Thank you for telling me so much about it!"),
+    ]
+    chat.add_messages(said[:1])
+    first = texts(chat.context())
+    chat.add_messages(said[1:])
+    chat.resync([Message("user", "A summary of what was said before this."), *said])
+    assert first[0] in texts(chat.context())
+    past.clear()
+    assert not any(PEARS in text for text in texts(chat.context("nothing")))
+
+
+def test_a_fork_keeps_the_words_alone(past, chat) -> None:
+    chat.add("user", "Which pears grow in Lisbon?")
+    chat.context()
+    chat.add("assistant", "Yours.")
+    fork = chat.fork()
+    fork.add("user", "Thank you!")
+    assert texts(fork.context("nothing of the kind"))[0] == "user: Which pears grow in Lisbon?"
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from(["pears", "plums", "Lisbon", "rain", "trains"]), min_size=3, max_size=25))
+def test_each_prompt_begins_like_the_one_before_until_the_window_begins_anew(words) -> None:
+    chosen = Settings(index_delay=3600, compact_to=0.5)
+    with Memory.in_memory(tokenizer="estimate", settings=chosen) as memory:
+        past = memory.chat(user_id="louis", session_id="past")
+        for word in ("pears", "plums", "Lisbon", "rain", "trains"):
+            past.add("user", f"Something that I told you of {word} in May.")
+        chat = memory.chat(user_id="louis", session_id="now")
+        before: list[str] = []
+        for number, word in enumerate(words):
+            chat.add("user", f"Question {number}: what did I tell you of {word}?")
+            context = chat.context(token_limit=400)
+            prompt = texts(context)
+            assert context.tokens <= 400
+            if "compacted" not in {reason.code for reason in context.reasons}:
+                assert prompt[: len(before)] == before
+            before = prompt
+            chat.add("assistant", f"Answer {number}.")
