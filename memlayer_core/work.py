@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
+from typing import assert_never
 
 from memlayer_core.drive import BLOCKING, step
 from memlayer_core.errors import (
@@ -23,6 +24,7 @@ from memlayer_core.errors import (
 from memlayer_core.events import JobDead, JobFailed, Source
 from memlayer_core.flows import index as flows
 from memlayer_core.flows.sessions import end_idle
+from memlayer_core.flows.summarize import summarize
 from memlayer_core.ports import World
 from memlayer_core.records.job import Backlog, Job, JobKind
 
@@ -30,7 +32,7 @@ __all__ = ["Worker"]
 
 logger = logging.getLogger("memlayer")
 
-_KINDS: tuple[JobKind, ...] = ("index", "unindex")
+_INDEXING: tuple[JobKind, ...] = ("index", "unindex")
 _IDLE = 1.0  # seconds between looks for the work of other processes
 _LONGEST_BACKOFF = 600.0
 _CLOSING = 30.0  # seconds that `close` waits for the batch in hand
@@ -39,9 +41,9 @@ _CLOSING = 30.0  # seconds that `close` waits for the batch in hand
 class Worker:
     """Runs background jobs for one memory.
 
-    The thread starts at the first work. Only a process that holds the index does jobs: the others leave
-    theirs in the journal, where the holder finds them within a second, and one of them takes over when the
-    holder is gone.
+    The thread starts at the first work. Only a process that holds the index keeps it up to date: the others leave
+    that in the journal, where the holder finds it within a second, and one of them takes over when the
+    holder is gone. Any process sums up. That waits for models, and so comes last, one step at a time.
 
     Args:
         owner: A name for this worker's leases, unique among all processes.
@@ -60,6 +62,7 @@ class Worker:
         self._last_error: str | None = None
         self._adopted = False
         self._marks: dict[tuple[int, int], int] = {}
+        self._evicted: dict[int, int] = {}
 
     def employ(self, world: World) -> None:
         """Give the worker the world it works in; it looks for work left by earlier processes."""
@@ -87,6 +90,11 @@ class Worker:
         self._marks[session, size] = first
         self.wake()
 
+    def evicted(self, session: int, first: int) -> None:
+        """Note that a session's turns before a place left its window; owed off everybody's path."""
+        self._evicted[session] = max(first, self._evicted.get(session, 0))
+        self.wake()
+
     def flush(self, timeout: float) -> Backlog:
         """Wait until no work is owed.
 
@@ -95,7 +103,7 @@ class Worker:
         """
         assert self._world is not None  # noqa: S101
         deadline = time.monotonic() + timeout
-        while (backlog := self._world.journal.backlog()).queued or self._suspects or self._marks:
+        while (backlog := self._world.journal.backlog()).queued or self._noted:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise FlushTimeoutError(
@@ -108,6 +116,10 @@ class Worker:
             with self._rested:
                 self._rested.wait(min(left, 0.05))
         return backlog
+
+    @property
+    def _noted(self) -> bool:
+        return bool(self._suspects or self._marks or self._evicted)
 
     def close(self) -> None:
         """Finish the batch in hand, give back the leases, and stop."""
@@ -131,7 +143,7 @@ class Worker:
                 self._hurry.wait(world.settings.index_delay)  # messages are given time to gather
                 self._hurry.clear()
             try:
-                self._write_marks(world)
+                self._write_down(world)
                 step(end_idle(world, BLOCKING))
                 if asked and not self._stopping.is_set():
                     self._ready(world)
@@ -148,10 +160,9 @@ class Worker:
     def _work_off(self, world: World) -> None:
         """Do jobs until none is due."""
         worked = False
-        while not self._stopping.is_set() and self._owed(world) and self._ready(world):
-            now = world.now()
-            until = now + timedelta(seconds=world.settings.lease_seconds)
-            jobs = world.journal.lease(_KINDS, world.settings.index_batch, self._owner, now, until)
+        while not self._stopping.is_set() and self._owed(world):
+            jobs = self._leased(world, _INDEXING, world.settings.index_batch) if self._ready(world) else []
+            jobs = jobs or self._leased(world, ("summarize",), 1)
             if not jobs:
                 break
             self._do(world, jobs)
@@ -161,11 +172,21 @@ class Worker:
         if worked:
             world.journal.tidy()
 
-    def _write_marks(self, world: World) -> None:
+    def _leased(self, world: World, kinds: Sequence[JobKind], limit: int) -> list[Job]:
+        now = world.now()
+        until = now + timedelta(seconds=world.settings.lease_seconds)
+        return world.journal.lease(kinds, limit, self._owner, now, until)
+
+    def _write_down(self, world: World) -> None:
+        """Write down what contexts noted."""
         for (session, size), first in list(self._marks.items()):
             world.journal.move_mark(session, size, first)
             if self._marks.get((session, size)) == first:
                 del self._marks[session, size]
+        for session, first in list(self._evicted.items()):
+            world.journal.evicted(session, first, world.now())
+            if self._evicted.get(session) == first:
+                del self._evicted[session]
 
     def _owed(self, world: World) -> bool:
         return bool(self._suspects) or world.journal.backlog().queued > 0
@@ -205,9 +226,8 @@ class Worker:
             self._attempt(world, kind, list(some))
 
     def _attempt(self, world: World, kind: JobKind, jobs: list[Job]) -> None:
-        flow = flows.index if kind == "index" else flows.unindex
         try:
-            step(flow(world, BLOCKING, jobs))
+            self._step(world, kind, jobs)
             self._last_error = None
         except (IndexUnavailableError, IndexCorruptError, EmbedderMismatchError) as problem:
             self._last_error = str(problem)  # no job's fault
@@ -230,6 +250,19 @@ class Worker:
             elif not isinstance(problem, MemlayerError):
                 logger.exception("a background job raised")
             self._later(world, jobs, problem)
+
+    @staticmethod
+    def _step(world: World, kind: JobKind, jobs: list[Job]) -> None:
+        match kind:
+            case "index":
+                step(flows.index(world, BLOCKING, jobs))
+            case "unindex":
+                step(flows.unindex(world, BLOCKING, jobs))
+            case "summarize":
+                for job in jobs:
+                    step(summarize(world, BLOCKING, job))
+            case _:
+                assert_never(kind)
 
     def _later(self, world: World, jobs: Sequence[Job], problem: Exception) -> None:
         for job in jobs:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memlayer_core.drive import Drive
-from memlayer_core.flows.present import Present, present
+from memlayer_core.flows.present import Present
 from memlayer_core.flows.recall import Answers, ask, best
+from memlayer_core.flows.told import evict, told
 from memlayer_core.ports import Journal, World
 from memlayer_core.records.context import Context, Piece, Reason
 from memlayer_core.records.message import Stored
@@ -68,7 +69,7 @@ async def context(
     reserved = share if asks else 0
 
     def look(journal: Journal) -> Present:
-        return present(world, journal, known.session, waiting, allowed, reserved, known.first)
+        return told(world, journal, known.session, waiting, allowed, reserved, known.first)
 
     recalled = _Recalled()
     if asks:
@@ -82,15 +83,17 @@ async def context(
         seen = await drive.call(world.journal.at_once, look)
     if seen.moved_to is not None and known.session is not None:
         world.move_mark(known.session.number, size, seen.moved_to)
+    evict(world, known.session, seen, known.first)
     return Context(
         system=tuple(part.message for part in seen.system),
-        summary=None,
+        summary=next((part.message for part in seen.summary), None),
         window=tuple(part.message for part in seen.window),
         temporary=tuple(part.message for part in seen.temporary),
         recall=recalled.text,
         placement=settings.recall_placement,
         pieces=(
             *(part.piece("system") for part in seen.system),
+            *(part.piece("summary") for part in seen.summary),
             *recalled.pieces,
             *(part.piece("window") for part in seen.window),
             *(part.piece("temporary") for part in seen.temporary),

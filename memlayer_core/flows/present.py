@@ -64,6 +64,8 @@ class Present:
         temporary: What is shown once.
         moved_to: Where the window begins from now on, if turns had to be left out.
         reasons: What was left out or made smaller.
+        summary: What stands for the turns before the window.
+        summarized_to: The place behind what is summed up.
     """
 
     system: tuple[Part, ...] = ()
@@ -71,11 +73,13 @@ class Present:
     temporary: tuple[Part, ...] = ()
     moved_to: int | None = None
     reasons: tuple[Reason, ...] = ()
+    summary: tuple[Part, ...] = ()
+    summarized_to: int = 0
 
     @property
     def tokens(self) -> int:
         """What all of it costs."""
-        return sum(part.tokens for part in (*self.system, *self.window, *self.temporary))
+        return sum(part.tokens for part in (*self.system, *self.summary, *self.window, *self.temporary))
 
     @property
     def keys(self) -> set[int]:
@@ -99,6 +103,8 @@ def present(
     limits: Limits,
     reserved: int,
     first: int,
+    *,
+    spent: int = 0,
 ) -> Present:
     """Read as much of the session's end as fits, never more than a page beyond it.
 
@@ -110,6 +116,7 @@ def present(
         limits: What is to be kept.
         reserved: Tokens that older turns may not take.
         first: Where the window begins; nothing before it is read.
+        spent: Tokens of what is told beside it.
 
     Raises:
         InvalidLimitError: The instructions alone are larger than the limit.
@@ -121,7 +128,7 @@ def present(
     system = _instructions(world, journal, session, limits.tokens)
     shape = _shape(world)
     entries = _entries(world, journal, session, limits, shape, first)
-    spent = sum(part.tokens for part in (*system, *once))
+    spent += sum(part.tokens for part in (*system, *once))
     compact_to = world.settings.compact_to
     while True:
         chosen = window(entries, limits, spent=spent, reserved=reserved, compact_to=compact_to, shape=shape)

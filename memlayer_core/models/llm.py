@@ -10,12 +10,12 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
+from memlayer_core.records.summary import Reply
 
-__all__ = ["LanguageModel", "Reply", "language_model"]
+__all__ = ["LanguageModel", "language_model"]
 
 _TOO_LONG = re.compile(
     r"context[ _-]?length|maximum context|context window|prompt is too long|too many (?:input )?tokens"
@@ -24,21 +24,6 @@ _TOO_LONG = re.compile(
 )
 _SECRET = re.compile(r"(?i)(\bsk-|\bbearer\s+|\bapi[ _-]?key\b[^\w]{1,4})[\w.*-]+")
 _SHOWN = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a model answered.
-
-    Attributes:
-        text: The answer; empty for one that only calls tools.
-        tokens_in: Tokens of the prompt, as the provider counted; None where it did not say.
-        tokens_out: Tokens of the answer, likewise.
-    """
-
-    text: str
-    tokens_in: int | None = None
-    tokens_out: int | None = None
 
 
 class LanguageModel:
@@ -70,7 +55,8 @@ class LanguageModel:
                     hint="It is asked again with half of it.",
                 ) from problem
             raise ModelError(
-                f"{self.name} did not answer: {told}", hint="It is asked again later; `memory.status()` tells."
+                f"{self.name} did not answer: {told}",
+                hint="It is asked again later; `memory.status()` tells.",
             ) from problem
 
 
@@ -87,14 +73,14 @@ def language_model(given: Any) -> LanguageModel | None:
     """
     if given is None or isinstance(given, LanguageModel):
         return given
-    if isinstance(given, type) or isinstance(given, str):
+    if isinstance(given, type | str):
         raise ConfigurationError(
             f"a summariser must be a model, not {given!r}",
-            hint="Pass a made model: `init_chat_model(\"openai:gpt-5-mini\")`, a LlamaIndex `LLM`, or a function.",
+            hint='Pass a made model: `init_chat_model("openai:gpt-5-mini")`, a LlamaIndex `LLM`, or a function.',
         )
     if hasattr(given, "invoke") and hasattr(given, "ainvoke"):
         return LanguageModel(_name(given), lambda instructions, text: _langchain(given, instructions, text))
-    if hasattr(given, "chat") and hasattr(given, "achat") and hasattr(given, "metadata"):
+    if hasattr(given, "complete") and hasattr(given, "acomplete"):
         return LanguageModel(_name(given), lambda instructions, text: _llamaindex(given, instructions, text))
     if callable(given):
         return LanguageModel(_name(given), _function(given))
@@ -126,12 +112,10 @@ def _counts(usage: Any) -> tuple[int | None, int | None]:
 
 
 def _llamaindex(model: Any, instructions: str, text: str) -> Reply:
-    from llama_index.core.llms import ChatMessage  # noqa: PLC0415  (its model is here, so it is installed)
-
-    answer = model.chat([ChatMessage(instructions, role="system"), ChatMessage(text, role="user")])
+    answer = model.complete(f"{instructions}\n\n{text}")
     usage = {**(answer.additional_kwargs or {}), **_raw_usage(answer.raw)}
     return Reply(
-        answer.message.content or "",
+        answer.text or "",
         usage.get("prompt_tokens", usage.get("input_tokens")),
         usage.get("completion_tokens", usage.get("output_tokens")),
     )

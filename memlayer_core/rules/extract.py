@@ -12,7 +12,7 @@ import regex
 from memlayer_core.rules.sentences import sentences
 from memlayer_core.rules.terms import telling
 
-__all__ = ["Extracted", "Line", "extract"]
+__all__ = ["Extracted", "Line", "extract", "written"]
 
 # What a sentence is worth beyond its rare words. Facts about people are told in the first person, with names
 # and numbers; measured on conversations between people, and the same in assistants' chats.
@@ -85,14 +85,20 @@ def extract(lines: Sequence[Line], room: int, cost: Callable[[str], int]) -> Ext
         if not sentence.words or len(sentence.words & told) > _SAME * len(sentence.words):
             continue
         line = lines[sentence.line]
-        price = cost(f"[{line.day}] {line.speaker}: {sentence.text}\n")
+        price = cost(written(line, sentence.text) + "\n")
         if spent + price > room:
             continue
         spent += price
         chosen.append(place)
         told |= sentence.words
     kept = [said[place] for place in sorted(chosen)]
-    return Extracted(_written(lines, kept), tuple(dict.fromkeys(sentence.line for sentence in kept)))
+    return Extracted(_together(lines, kept), tuple(dict.fromkeys(sentence.line for sentence in kept)))
+
+
+def written(line: Line, text: str) -> str:
+    """Return words of a line with the day and the speaker in front."""
+    day, speaker = f"[{line.day}] " if line.day else "", f"{line.speaker}: " if line.speaker else ""
+    return f"{day}{speaker}{text}"
 
 
 def _worth(sentence: _Sentence, often: Counter[str], count: int) -> float:
@@ -104,15 +110,13 @@ def _worth(sentence: _Sentence, often: Counter[str], count: int) -> float:
     return told / math.sqrt(len(sentence.text))
 
 
-def _written(lines: Sequence[Line], kept: Sequence[_Sentence]) -> str:
+def _together(lines: Sequence[Line], kept: Sequence[_Sentence]) -> str:
     """Write sentences down: neighbours of one speaker and day share a line."""
-    written: list[tuple[tuple[str, str], list[str]]] = []
+    together: list[tuple[Line, list[str]]] = []
     for sentence in kept:
         line = lines[sentence.line]
-        head = (line.day, line.speaker)
-        if not written or written[-1][0] != head:
-            written.append((head, []))
-        written[-1][1].append(sentence.text)
-    return "\n".join(
-        f"{f'[{day}] ' if day else ''}{speaker}: {' '.join(texts)}" for (day, speaker), texts in written
-    )
+        before = together[-1][0] if together else None
+        if before is None or (before.day, before.speaker) != (line.day, line.speaker):
+            together.append((line, []))
+        together[-1][1].append(sentence.text)
+    return "\n".join(written(line, " ".join(texts)) for line, texts in together)

@@ -14,14 +14,26 @@ from typing import Literal
 
 import regex
 
+from memlayer_core.rules.sentences import sentences
 from memlayer_core.rules.terms import telling
 
-__all__ = ["Bounds", "Verdict", "assess", "tidied"]
+__all__ = ["Bounds", "Fault", "Verdict", "assess", "pruned", "tidied"]
 
 Fault = Literal[
-    "empty", "too_short", "too_long", "other_language", "refusal", "instructions", "copy", "invented", "coverage"
+    "empty",
+    "too_short",
+    "too_long",
+    "other_language",
+    "refusal",
+    "instructions",
+    "copy",
+    "invented",
+    "coverage",
 ]
 
+_UNUSABLE: frozenset[Fault] = frozenset(
+    {"empty", "too_long", "other_language", "refusal", "instructions", "invented"}
+)
 _TELLING_ITEMS = 40  # the most frequent names, numbers and words that coverage asks for
 _COPIED = 0.8  # share of a summary's sentences of eight words that stand in the source as they are
 _GRAM = 8
@@ -48,6 +60,19 @@ _INSTRUCTIONS = regex.compile(
 )
 _NAME = regex.compile(r"(?<=[\p{Ll}\p{Nd},;:]['\"’”)]?\s)\p{Lu}[\p{L}\p{Nd}'’-]+")
 _NUMBER = regex.compile(r"\p{Nd}+(?:[.,:]\p{Nd}+)*")
+_CALENDAR = frozenset(
+    """
+    january february march april may june july august september october november december
+    jan feb mar apr jun jul aug sep sept oct nov dec
+    monday tuesday wednesday thursday friday saturday sunday
+    """.split()  # noqa: SIM905  (a list of words reads better as prose)
+)
+_COUNTED = {
+    word: str(value)
+    for value, word in enumerate(
+        ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), 1
+    )
+}
 _HAN = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
 _LETTER = regex.compile(r"\p{L}")
 
@@ -89,6 +114,11 @@ class Verdict:
         """Whether it may stand for its source."""
         return not self.faults
 
+    @property
+    def usable(self) -> bool:
+        """Whether it may stand for its source when nothing better is to be had."""
+        return not _UNUSABLE & set(self.faults)
+
 
 def tidied(reply: str) -> str:
     """Return a model's reply without what it likes to put around a summary: fences, a preface."""
@@ -96,7 +126,8 @@ def tidied(reply: str) -> str:
     fenced = _FENCE.match(text)
     if fenced:
         text = fenced[1].strip()
-    return _PREFACE.sub("", text, count=1).strip()
+    found = _PREFACE.match(text)
+    return text[found.end() :].strip() if found else text
 
 
 def assess(summary: str, source: Sequence[str], tokens: int, bounds: Bounds) -> Verdict:
@@ -130,8 +161,8 @@ def assess(summary: str, source: Sequence[str], tokens: int, bounds: Bounds) -> 
     score, missing = _coverage(summary, source)
     if score < bounds.coverage:
         faults.append("coverage")
-    unusable = {"refusal", "instructions", "other_language"} & set(faults)
-    return Verdict(0.0 if unusable else score, tuple(faults), missing, invented)
+    none = {"refusal", "instructions", "other_language"} & set(faults)
+    return Verdict(0.0 if none else score, tuple(faults), missing, invented)
 
 
 _OTHER_SCRIPT = 0.5
@@ -154,10 +185,41 @@ def _copied(summary: str, text: str) -> bool:
 
 
 def _invented(summary: str, text: str) -> tuple[str, ...]:
-    known, numbers = set(telling(text)), set(_NUMBER.findall(text))
-    names = [name for name in _NAME.findall(summary) if not set(telling(name)) <= known]
-    told = [number for number in _NUMBER.findall(summary) if number not in numbers]
+    """Return names and numbers that nobody said; a date may be written in another way."""
+    known, numbers = set(telling(text)), set[str]()
+    for number in _NUMBER.findall(text):
+        numbers |= _spellings(number)
+    counted = {value for word, value in _COUNTED.items() if word in known}
+    names = [name for name in _NAME.findall(summary) if not _stem(name) <= known | _CALENDAR]
+    told = [
+        number
+        for number in _NUMBER.findall(summary)
+        if not _spellings(number) & (numbers | counted) and not _parts_of(number) <= numbers
+    ]
     return tuple(dict.fromkeys([*names, *told]))
+
+
+def _stem(name: str) -> set[str]:
+    return set(telling(regex.sub(r"['’]s?$", "", name)))
+
+
+def _spellings(number: str) -> set[str]:
+    """Return the ways to write a number: without separators, without zeros in front; the parts of a date or time."""
+    plain = number.replace(",", "")
+    return {number, plain, plain.lstrip("0") or "0", *_parts_of(number)}
+
+
+def _parts_of(number: str) -> set[str]:
+    return {part.lstrip("0") or "0" for part in regex.split(r"[.,:]", number)}
+
+
+def pruned(summary: str, invented: Sequence[str]) -> str:
+    """Return a summary without the sentences that tell what nobody said."""
+    lines = [
+        " ".join(sentence for sentence in sentences(line) if not any(item in sentence for item in invented))
+        for line in summary.splitlines()
+    ]
+    return "\n".join(filter(None, lines))
 
 
 def _coverage(summary: str, source: Sequence[str]) -> tuple[float, tuple[str, ...]]:
