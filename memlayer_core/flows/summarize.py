@@ -19,6 +19,7 @@ from memlayer_core.records.message import Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Session
 from memlayer_core.records.summary import Summary
+from memlayer_core.rules.budget import recall_share
 from memlayer_core.rules.episodes import fold, next_step, open_episode, room_of
 from memlayer_core.rules.extract import Line
 from memlayer_core.rules.flatten import line_of, retold
@@ -174,7 +175,8 @@ def _blank(first: int, until: int, level: int, rounds: int) -> Summary:
 
 async def _made(world: World, drive: Drive, task: _Task, bill: Bill | None) -> list[Made]:
     """Write the next summary, and an overview of the oldest ones if all together are too long with it."""
-    room = room_of(world.settings.summary_tokens)
+    limit = recall_share(world.settings.max_tokens, world.settings.summary_tokens)
+    room = room_of(limit)
     if bill is not None:
         text = await condensed(world, drive, bill, task.previous, task.fresh, room)
     else:
@@ -182,7 +184,7 @@ async def _made(world: World, drive: Drive, task: _Task, bill: Bill | None) -> l
     newest = _filled(world, task.made, text, bill)
     older = [one for one in task.in_force if one.version not in task.replaced]
     folded = fold(
-        older, newest, world.settings.summary_tokens, lambda texts: world.tokens.text(summary_block(texts))
+        older, newest, limit, lambda texts: world.tokens.text(summary_block(texts))
     )
     if not folded:
         return [(newest, task.replaced)]
