@@ -103,7 +103,11 @@ class Worker:
         """
         assert self._world is not None  # noqa: S101
         deadline = time.monotonic() + timeout
-        while (backlog := self._world.journal.backlog()).queued or self._noted:
+        while True:
+            noted = self._noted  # what is written down meanwhile is in the backlog
+            backlog = self._world.journal.backlog()
+            if not noted and not backlog.queued:
+                return backlog
             left = deadline - time.monotonic()
             if left <= 0:
                 raise FlushTimeoutError(
@@ -115,7 +119,6 @@ class Worker:
             self.wake()
             with self._rested:
                 self._rested.wait(min(left, 0.05))
-        return backlog
 
     @property
     def _noted(self) -> bool:

@@ -134,6 +134,9 @@ def _onward(
     fresh = tuple(line_of(stored.message) for stored in step.fresh)
     first = grown.first_seq if grown is not None else step.fresh[0].seq
     before = _said(journal, session, first, step.fresh[0].seq) if grown is not None else ()
+    until = step.fresh[-1].seq
+    if step.fresh[-1] is told[-1] and not more:
+        until = target - 1  # what else stands there is told to no model
     count = step.rounds + (grown.rounds if grown is not None else 0)
     return _Task(
         session,
@@ -141,7 +144,7 @@ def _onward(
         (*before, *fresh),
         fresh,
         grown.text if grown is not None else "",
-        _blank(first, step.fresh[-1].seq, 0, count),
+        _blank(first, until, 0, count),
         (grown.version,) if grown is not None else (),
     )
 
@@ -183,9 +186,7 @@ async def _made(world: World, drive: Drive, task: _Task, bill: Bill | None) -> l
         text = await drive.call(extracted, world, task.lines, room)
     newest = _filled(world, task.made, text, bill)
     older = [one for one in task.in_force if one.version not in task.replaced]
-    folded = fold(
-        older, newest, limit, lambda texts: world.tokens.text(summary_block(texts))
-    )
+    folded = fold(older, newest, limit, lambda texts: world.tokens.text(summary_block(texts)))
     if not folded:
         return [(newest, task.replaced)]
     lines = [line for one in folded for line in retold(one.text)]

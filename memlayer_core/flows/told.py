@@ -101,6 +101,13 @@ def _before(world: World, known: Sequence[Summary], begins: int, limits: Limits)
         tokens = world.tokens.message(message)
         if tokens <= room:
             reasons = tuple(_reason(one) for one in wanted)
+            if wanted[0] is not known[0]:
+                left = sum(one.first_seq < wanted[0].first_seq for one in known)
+                reasons += (
+                    Reason(
+                        "summaries_left_out", f"{left} older summaries left out: {room} tokens are for all"
+                    ),
+                )
             return _Shown(Part(message, (), (), tokens, reasons), tuple(one.version for one in wanted))
         wanted = wanted[1:]
     return _Shown()

@@ -190,7 +190,9 @@ def _invented(summary: str, text: str) -> tuple[str, ...]:
     for number in _NUMBER.findall(text):
         numbers |= _spellings(number)
     counted = {value for word, value in _COUNTED.items() if word in known}
-    names = [name for name in _NAME.findall(summary) if not _stem(name) <= known | _CALENDAR]
+    names = [
+        name for name in _NAME.findall(summary) if name not in text and not _stem(name) <= known | _CALENDAR
+    ]
     told = [
         number
         for number in _NUMBER.findall(summary)

@@ -190,7 +190,8 @@ class SqlJournal:
 
     def evicted(self, session: int, first: int, now: datetime) -> None:
         """Owe the session a summary of what lies before a place."""
-        self._db.write(lambda c: summaries.evicted(c, session, first, now))
+        if not self._db.read(lambda c: summaries.is_owed(c, session, first)):
+            self._db.write(lambda c: summaries.evicted(c, session, first, now))
 
     def summaries(self, session: Session, *, every: bool = False) -> list[Summary]:
         """Return what stands for a session's older turns, in their order; every version if asked for."""

@@ -22,7 +22,18 @@ from memlayer_core.stores.rows import from_micros, key_of, to_micros
 from memlayer_core.stores.schema import costs, jobs, messages, sessions, summaries
 from memlayer_core.stores.transcript import LAST, chunks
 
-__all__ = ["commit", "drop", "every", "evicted", "in_force", "invalidate", "ledger", "outdate", "spend"]
+__all__ = [
+    "commit",
+    "drop",
+    "every",
+    "evicted",
+    "in_force",
+    "invalidate",
+    "is_owed",
+    "ledger",
+    "outdate",
+    "spend",
+]
 
 _IN_FORCE = Prepared(
     select(summaries)
@@ -61,6 +72,13 @@ def evicted(connection: Connection, session: int, first: int, now: datetime) -> 
     if owed.dead:
         wanted |= {"dead": 0, "attempts": 0, "due": to_micros(now), "owner": None}
     connection.execute(update(jobs).where(jobs.c.id == owed.id).values(wanted))
+
+
+def is_owed(connection: Connection, session: int, first: int) -> bool:
+    """Tell whether a summary of all before a place is owed already."""
+    behind = jobs.c.subject.between(key_of(session, first), key_of(session, LAST))
+    wanted = select(exists().where(jobs.c.kind == "summarize", jobs.c.dead == 0, behind))
+    return connection.scalar(wanted) is True
 
 
 def commit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -112,7 +113,7 @@ def test_what_left_the_window_is_told_in_short_before_what_is_in_it(opened, do) 
     summary = do(chat, "summary")
     assert summary[0].first_seq == 0
     assert summary[-1].until_seq + 1 == 2 * ENOUGH - len(context.window)
-    for before, after in zip(summary, summary[1:], strict=False):
+    for before, after in pairwise(summary):
         assert after.first_seq == before.until_seq + 1
     first = context.messages[0]
     assert first.role == "user"
@@ -174,6 +175,27 @@ def test_no_limit_is_broken_for_a_summary(opened, limit) -> None:
     context = chat.context(token_limit=limit)
     assert context.tokens <= limit or "newest_turn_over_limit" in {reason.code for reason in context.reasons}
     assert context.window[-1].text == rounds(29, 30)[-1].text
+
+
+def test_summaries_that_a_small_limit_has_no_room_for_are_named(opened) -> None:
+    chat = talk(opened(), 40)
+    (piece,) = [piece for piece in chat.context(token_limit=600).pieces if piece.kind == "summary"]
+    shown = sum(reason.code == "summary" for reason in piece.reasons)
+    assert piece.reasons[-1].code == "summaries_left_out"
+    assert f"{len(chat.summary()) - shown} older" in piece.reasons[-1].text
+
+
+def test_nothing_is_owed_again_for_messages_that_no_model_is_told_of(opened) -> None:
+    memory = opened()
+    chat = memory.chat(user_id="louis", session_id="s")
+    for at in range(30):
+        chat.add("system", f"It is day {at}.")
+        chat.add_messages(rounds(at, at + 1))
+        chat.context()
+        memory.flush(30)
+        chat.context()
+        assert memory._live.worker._evicted == {}
+    assert chat.summary()
 
 
 def test_a_window_of_some_rounds_has_its_summary_too(opened) -> None:
@@ -516,7 +538,7 @@ def test_a_summary_of_words_that_were_taken_back_is_gone_and_another_one_is_made
     summary = chat.summary()
     assert summary
     assert max(one.version for one in summary) > highest
-    for before, after in zip(summary, summary[1:], strict=False):
+    for before, after in pairwise(summary):
         assert after.first_seq > before.until_seq
     assert not [one for one in chat.summary(every=True) if "Bela555" in one.text]
 
