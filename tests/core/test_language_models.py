@@ -145,7 +145,7 @@ def test_each_of_them_sums_up_what_left_the_window(framework) -> None:
     settings = Settings(max_tokens=600, index_delay=0, summary_coverage=0.05, recall_tokens=0)
     with Memory.in_memory(summarizer=model, settings=settings) as memory:
         chat = memory.chat(user_id="u", session_id="s")
-        for name in ("Anna0", "Bela1"):
+        for name in ("Anna0 and Bela1", "Caro2"):
             said = (
                 f"{name} took 2 cats to the old quarter of Lisbon. "
                 + "The trams there are yellow and loud. " * 15
