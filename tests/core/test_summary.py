@@ -8,11 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import Summarized, SummarizerAway
 from memlayer_core.models.tokens import token_counter
+from memlayer_core.records.summary import Cost, Summary
 from memlayer_core.rules.render import summary_block
 
 QUIET = Settings(
@@ -545,11 +547,13 @@ def test_a_summary_of_words_that_were_taken_back_is_gone_and_another_one_is_made
 
 def test_a_change_behind_what_is_summed_up_leaves_the_summaries_as_they_are(opened) -> None:
     memory = opened()
+    memory.chat(user_id="louis", session_id="s").add("system", "Be kind.", id="sys")
     chat = talk(memory, ENOUGH)
     before = chat.summary(every=True)
+    assert before[0].first_seq > 0
     chat.edit(-1, "Something else")
-    chat.add("system", "Be kind.", id="sys")
     chat.add("system", "Be brief.", id="sys")
+    chat.delete_message("sys")
     assert chat.summary(every=True) == before
 
 
@@ -578,7 +582,8 @@ def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened, do) -
     assert other.summary()
     memory.forget("louis")
     memory.flush()
-    assert other.summary(every=True) == []
+    left = "SELECT (SELECT count(*) FROM memlayer_summaries) + (SELECT count(*) FROM memlayer_jobs)"
+    assert memory._world().journal._db.read(lambda c: c.execute(text(left)).scalar()) == 0
     assert do(memory, "costs") == spent
     assert do(memory.chat(user_id="nobody", session_id="s"), "summary") == []
 
@@ -612,3 +617,30 @@ def test_a_session_owes_one_job_however_often_it_is_asked_for(opened) -> None:
     assert world.journal.backlog().queued == 1
     memory.flush()
     assert places(chat) == [(0, 5)]
+
+
+def test_once_there_is_a_summary_every_prompt_has_one_and_keeps_its_limit(opened) -> None:
+    memory = opened()
+    chat = memory.chat(user_id="louis", session_id="s")
+    for at in range(40):
+        chat.add_messages(rounds(at, at + 1))
+        before, context = bool(chat.summary()), chat.context()
+        assert context.tokens <= 1000
+        assert bool(context.summary) == before
+        assert sum(piece.tokens for piece in context.pieces) == context.tokens
+        memory.flush(30)
+
+
+def test_of_two_workers_at_the_same_step_one_commits_and_both_are_booked(opened) -> None:
+    memory = opened()
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add_messages(rounds(0, 4))
+    world = memory._world()
+    session = world.journal.session(chat.scope)
+    made = Summary(0, 3, 0, 2, "They talked of cats.", 5, "words", "model", "small", 0.5, ("anna0",))
+    spent = [Cost("summarize", "small", 1, 100, 5)]
+    assert world.journal.summarized(session, [(made, ())], spent, None, world.now())
+    assert not world.journal.summarized(session, [(made, ())], spent, None, world.now())
+    (kept,) = chat.summary()
+    assert (kept.text, kept.version, kept.missing, kept.score) == (made.text, 1, ("anna0",), 0.5)
+    assert memory.costs() == [Cost("summarize", "small", 2, 200, 10)]
