@@ -644,3 +644,25 @@ def test_of_two_workers_at_the_same_step_one_commits_and_both_are_booked(opened)
     (kept,) = chat.summary()
     assert (kept.text, kept.version, kept.missing, kept.score) == (made.text, 1, ("anna0",), 0.5)
     assert memory.costs() == [Cost("summarize", "small", 2, 200, 10)]
+
+
+@pytest.mark.parametrize("framework", ["langchain", "llamaindex"])
+def test_both_frameworks_are_told_it_in_front_of_the_window(memory, framework) -> None:
+    chat = memory.chat(user_id="ada", session_id="s")
+    for at in range(40):
+        chat.add_messages(rounds(at, at + 1))
+    chat.context(token_limit=2000)
+    memory.flush(30)
+    if framework == "langchain":
+        from langchain_memlayer import MemlayerChatMessageHistory
+
+        history = MemlayerChatMessageHistory("s", memory=memory, user_id="ada", token_limit=2000)
+        told = [(str(message.type), str(message.content)) for message in history.context()]
+    else:
+        from llamaindex_memlayer import MemlayerMemory
+
+        held = MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id="s", token_limit=2000)
+        told = [(message.role.value, str(message.content)) for message in held.get()]
+    assert told[0][0] in {"human", "user"}
+    assert told[0][1].startswith("<conversation_summary>")
+    assert [role for role, _ in told[:2]] in (["human", "ai"], ["user", "assistant"])
