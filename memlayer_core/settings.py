@@ -62,7 +62,8 @@ class Settings(BaseSettings):
             than a filtered search); beyond it asks Chroma.
         chroma_collections: Collections that the users are spread over when a store is made.
         download_timeout: Seconds that fetching the default embedding model may take, all in all.
-        lease_seconds: Seconds after which the job of a process that vanished is given to another.
+        lease_seconds: Seconds after which the job of a process that vanished is given to another. Let it be longer
+            than a summariser takes to answer, or two processes may pay for the same summary.
         job_attempts: How often a job is tried before it becomes a dead letter.
         session_idle_days: Days without a new message after which a session's working memory is ended, as in
             Agents-Flex; nothing is deleted by it. None: never.

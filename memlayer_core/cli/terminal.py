@@ -53,10 +53,9 @@ def _words(record: logging.LogRecord) -> str:
     match event:
         case EmbedderFallback(reason=reason):
             return reason
-        case IndexDegraded(source=source, reason=reason):
+        case IndexDegraded(reason=reason) | SummarizerAway(reason=reason):
+            source = event.source if isinstance(event, IndexDegraded) else "summariser"
             return f"the {source} does not work at the moment: {reason}"
-        case SummarizerAway(reason=reason):
-            return f"the summariser does not work at the moment: {reason}"
         case IndexRebuilt(reason="it was asked for" | "it was verified"):
             return ""  # the command that did it says so
         case IndexRebuilt(vectors=vectors, reason=reason):
