@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from memlayer_core.records.policy import MaxRounds as MaxRounds
     from memlayer_core.records.policy import MaxTokens as MaxTokens
     from memlayer_core.records.scope import Scope as Scope
+    from memlayer_core.records.summary import Cost as Cost
+    from memlayer_core.records.summary import Summary as Summary
     from memlayer_core.rules.message_json import message_from_json as message_from_json
     from memlayer_core.rules.message_json import message_to_json as message_to_json
     from memlayer_core.rules.message_json import messages_from_json as messages_from_json
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Chat": "chat",
     "Context": "records.context",
+    "Cost": "records.summary",
     "Hit": "records.context",
     "Hits": "records.context",
     "Imported": "flows.transfer",
@@ -50,6 +53,7 @@ _HOMES = {
     "Scope": "records.scope",
     "SessionManager": "session_files",
     "Settings": "settings",
+    "Summary": "records.summary",
     "ToolCall": "records.message",
     "message_from_json": "rules.message_json",
     "message_to_json": "rules.message_json",
@@ -60,6 +64,7 @@ _HOMES = {
 __all__ = [
     "Chat",
     "Context",
+    "Cost",
     "Hit",
     "Hits",
     "Imported",
@@ -75,6 +80,7 @@ __all__ = [
     "Scope",
     "SessionManager",
     "Settings",
+    "Summary",
     "ToolCall",
     "message_from_json",
     "message_to_json",

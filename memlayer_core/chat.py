@@ -14,10 +14,12 @@ from memlayer_core.flows.present import read_offloaded
 from memlayer_core.flows.present import reload as reload_flow
 from memlayer_core.flows.remember import add_temporary, remember, rewrite
 from memlayer_core.flows.remember import clear as clear_flow
+from memlayer_core.flows.summarize import summaries
 from memlayer_core.flows.transfer import load, save
 from memlayer_core.records.context import Context
 from memlayer_core.records.message import Block, Message, Receipt, Role, ToolCall
 from memlayer_core.records.scope import Scope
+from memlayer_core.records.summary import Summary
 from memlayer_core.revisions import Revisions
 from memlayer_core.rules.check import blocks
 from memlayer_core.rules.policy import Policies
@@ -214,6 +216,16 @@ class Chat(Revisions):
         return await context_flow(world, drive, self.scope, asked, token_limit, policy)
 
     context, acontext = both(_context)
+
+    async def _summary(self, drive: Drive, *, every: bool = False) -> list[Summary]:
+        """Return what stands for the turns that left the window: an overview of the oldest, then episodes.
+
+        Args:
+            every: All versions, also those that others took the place of.
+        """
+        return await summaries(self.memory._world(), drive, self.scope, every=every)  # noqa: SLF001
+
+    summary, asummary = both(_summary)
 
     async def _clear(self, drive: Drive) -> int:
         """Delete this session's messages, and what they can be found by. Returns how many."""

@@ -22,6 +22,8 @@
     │   ├── IndexUnavailableError          Chroma is out of reach; recall goes on without it
     │   └── IndexCorruptError              Chroma's files are damaged; they can be rebuilt
     ├── EmbedderError                      an embedder raised, timed out or answered nonsense
+    ├── ModelError                         a language model did not answer
+    │   └── ModelContextError              the prompt is longer than it can read
     └── FlushTimeoutError (TimeoutError)   background work is not done yet; it goes on
 
 Each error carries `hint` (what to do, also shown under the traceback) and `retryable` (whether the
@@ -47,6 +49,8 @@ __all__ = [
     "MessageChangedError",
     "MessageTypeError",
     "MissingExtraError",
+    "ModelContextError",
+    "ModelError",
     "NewerSchemaError",
     "StoreClosedError",
     "StoreError",
@@ -151,6 +155,16 @@ class EmbedderError(MemlayerError):
     """An embedder raised, took too long or answered with something that is no vector."""
 
     retryable = True
+
+
+class ModelError(MemlayerError):
+    """A language model did not answer: it is away, overloaded, or refused the call."""
+
+    retryable = True
+
+
+class ModelContextError(ModelError):
+    """A prompt is longer than the model can read."""
 
 
 class FlushTimeoutError(MemlayerError, TimeoutError):

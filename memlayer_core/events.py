@@ -24,13 +24,15 @@ __all__ = [
     "Listener",
     "SessionEnded",
     "Stored",
+    "Summarized",
+    "SummarizerAway",
     "Switchboard",
     "TemporaryGivenUp",
 ]
 
 logger = logging.getLogger("memlayer")
 
-Source = Literal["index", "embedder"]
+Source = Literal["index", "embedder", "summarizer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,26 @@ class TemporaryGivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Summarized:
+    """Turns that left a session's window are summed up; `model` is None where no model was asked."""
+
+    namespace: str
+    session_id: str
+    version: int
+    level: int
+    method: str
+    model: str | None
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class SummarizerAway:
+    """The model that writes summaries does not answer; extracts stand in for it, and it is asked again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class IndexDegraded:
     """Nearest-neighbour search is not to be had; recall goes on without it."""
 
@@ -80,7 +102,7 @@ class IndexDegraded:
 
 @dataclass(frozen=True, slots=True)
 class IndexRecovered:
-    """What `IndexDegraded` told of is over."""
+    """What `IndexDegraded` or `SummarizerAway` told of is over."""
 
     source: Source
 
@@ -125,6 +147,8 @@ Event = (
     | Indexed
     | SessionEnded
     | TemporaryGivenUp
+    | Summarized
+    | SummarizerAway
     | IndexDegraded
     | IndexRecovered
     | IndexRebuilt
@@ -137,6 +161,7 @@ Listener = Callable[[Event], None]
 _LEVELS: dict[type, int] = {
     IndexDegraded: logging.WARNING,
     EmbedderFallback: logging.WARNING,
+    SummarizerAway: logging.WARNING,
     JobDead: logging.ERROR,
     TemporaryGivenUp: logging.WARNING,
     JobFailed: logging.INFO,
@@ -185,7 +210,8 @@ class Health:
         """Note a failure."""
         if source not in self._down:
             self._down[source] = reason
-            self._tell(IndexDegraded(source, reason))
+            away = SummarizerAway(reason) if source == "summarizer" else IndexDegraded(source, reason)
+            self._tell(away)
 
     def up(self, source: Source) -> None:
         """Note that it works."""

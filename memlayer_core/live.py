@@ -16,7 +16,7 @@ from memlayer_core.settings import Settings
 from memlayer_core.work import Worker
 
 if TYPE_CHECKING:
-    from memlayer_core.ports import Embedder, Index, Journal, TokenCounter, World
+    from memlayer_core.ports import Embedder, Index, Journal, LanguageModel, TokenCounter, World
 
 __all__ = ["Live"]
 
@@ -34,10 +34,12 @@ class Live:
         embedder: Any,
         tokenizer: Any,
         truncate_with: Callable[[str, int], str] | None,
+        summarizer: Any,
         settings: Settings,
         reembed: bool,
     ) -> None:
         from memlayer_core.models.embed import resolve_embedder  # noqa: PLC0415  (numpy, SQLAlchemy: a second)
+        from memlayer_core.models.llm import language_model  # noqa: PLC0415
         from memlayer_core.models.tokens import token_counter  # noqa: PLC0415
         from memlayer_core.ports import World  # noqa: PLC0415
         from memlayer_core.rules.truncate import truncate_text  # noqa: PLC0415
@@ -48,6 +50,10 @@ class Live:
         self.pid = os.getpid()
         self.directory = directory
         counter: TokenCounter = token_counter(tokenizer)
+        summarizes = summarizer is not None and summarizer != "off"
+        model: LanguageModel | None = None
+        if summarizes and summarizer != "extractive":
+            model = language_model(summarizer)
         journal: Journal = SqlJournal(open_database(database, settings), settings.chroma_collections)
         try:
             layout = journal.layout()
@@ -77,6 +83,8 @@ class Live:
             health=Health(switchboard.tell),
             wake=self.worker.wake,
             suspect=self.worker.suspect,
+            evicted=self.worker.evicted if summarizes else None,
+            summarizer=model,
             temporaries=Temporaries(),
             truncate_with=truncate_with or truncate_text,
             now=_now,

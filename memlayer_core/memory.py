@@ -24,6 +24,7 @@ from memlayer_core.records.context import Hits
 from memlayer_core.records.job import Backlog
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Session
+from memlayer_core.records.summary import Cost
 from memlayer_core.rules.check import at_least_one, whole
 from memlayer_core.settings import Settings
 from memlayer_core.stores.files import Incoming, Outgoing
@@ -81,6 +82,7 @@ class Memory:
         embedder: Any = "auto",
         tokenizer: Any = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
+        summarizer: Any = "extractive",
         settings: Settings | None = None,
         reembed: bool = False,
     ) -> Memory:
@@ -102,6 +104,9 @@ class Memory:
                 model or an encoding, `"estimate"`, or any callable of a text.
             truncate_with: Shortens a text to so many characters where `Settings.truncate_messages` is on:
                 your own summary or extraction of keywords. Without it, the text's beginning is kept.
+            summarizer: Sums up turns that leave the window, in the background. `"extractive"`: sentences that were
+                said, no model is asked. A LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt,
+                blocking or async; a small model does. None or `"off"`: they are recalled, and not summed up.
             settings: Everything else; `Settings()` reads the MEMLAYER_ environment variables.
             reembed: If the store's vectors come from another embedder, drop them and embed everything
                 again in the background, instead of refusing.
@@ -126,6 +131,7 @@ class Memory:
             embedder=embedder,
             tokenizer=tokenizer,
             truncate_with=truncate_with,
+            summarizer=summarizer,
             settings=settings or Settings(),
             reembed=reembed,
         )
@@ -138,6 +144,7 @@ class Memory:
         embedder: Any = "hashing",
         tokenizer: Any = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
+        summarizer: Any = "extractive",
         settings: Settings | None = None,
     ) -> Memory:
         """Open a memory that is gone when it is closed, for tests and notebooks.
@@ -152,6 +159,7 @@ class Memory:
             embedder=embedder,
             tokenizer=tokenizer,
             truncate_with=truncate_with,
+            summarizer=summarizer,
             settings=settings or Settings(),
             reembed=False,
         )
@@ -373,6 +381,12 @@ class Memory:
         return await transfer.import_from(world, drive, lines, tenant_id=tenant_id, progress=progress)
 
     import_from, aimport_from = both(_import_from)
+
+    async def _costs(self, drive: Drive) -> list[Cost]:
+        """Return what models were paid in the background: calls and tokens, by kind of work and model."""
+        return await drive.call(self._world().journal.costs)
+
+    costs, acosts = both(_costs)
 
     async def _status(self, drive: Drive) -> Status:
         """Tell how the memory is doing."""

@@ -12,10 +12,11 @@ from memlayer_core.records.job import Backlog, Job, JobKind
 from memlayer_core.records.message import Beside, Entry, Message, Receipt, Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Layout, Overview, Particulars, Session, Synced
+from memlayer_core.records.summary import Cost, Reply, Summary
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
 from memlayer_core.settings import Settings
 
-__all__ = ["Draft", "Embedder", "Index", "Journal", "Temporaries", "TokenCounter", "World"]
+__all__ = ["Draft", "Embedder", "Index", "Journal", "LanguageModel", "Temporaries", "TokenCounter", "World"]
 
 T = TypeVar("T")
 
@@ -199,6 +200,41 @@ class Journal(Protocol):
         """Return how much lies within reach, and how its shard is shared."""
         ...
 
+    def numbered(self, number: int) -> Session | None:
+        """Return the session of a number."""
+        ...
+
+    def evicted(self, session: int, first: int, now: datetime) -> None:
+        """Owe the session a summary of what lies before a place."""
+        ...
+
+    def summaries(self, session: Session, *, every: bool = False) -> list[Summary]:
+        """Return what stands for a session's older turns, in their order; every version if asked for."""
+        ...
+
+    def summarized(
+        self,
+        session: Session,
+        made: Sequence[tuple[Summary, Sequence[int]]],
+        spent: Sequence[Cost],
+        job: Job | None,
+        now: datetime,
+    ) -> bool:
+        """Put summaries in the place of others, each with the versions that it replaces.
+
+        Nothing is put in force where the session was changed since it was read; what models were paid is
+        noted in any case, and a job given begins anew. Returns whether they are in force.
+        """
+        ...
+
+    def spend(self, spent: Sequence[Cost]) -> None:
+        """Count up what models were paid for nothing that is kept."""
+        ...
+
+    def costs(self) -> list[Cost]:
+        """Return what models were paid, a line for each kind of work and model."""
+        ...
+
     def lease(
         self, kinds: Sequence[JobKind], limit: int, owner: str, now: datetime, until: datetime
     ) -> list[Job]:
@@ -364,6 +400,24 @@ class Embedder(Protocol):
         ...
 
 
+class LanguageModel(Protocol):
+    """Answers a prompt with a text. Only background work asks."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in records, errors and the ledger."""
+        ...
+
+    def ask(self, instructions: str, text: str) -> Reply:
+        """Ask, and wait for the answer.
+
+        Raises:
+            ModelContextError: The prompt is longer than the model can read.
+            ModelError: It did not answer.
+        """
+        ...
+
+
 class Temporaries(Protocol):
     """Messages that are told to a model until it has answered, and kept by nobody."""
 
@@ -431,7 +485,10 @@ class World:
         health: Remembers what does not work at the moment, so that it is told once.
         wake: Tells the worker that there is work.
         suspect: Tells the worker that a shard of the index is damaged.
-            temporaries: Messages that are shown once.
+        evicted: Tells the worker that a session's turns before a place left the window; None: nothing is
+            summarised.
+        summarizer: Writes summaries; None: they are extracts of what was said.
+        temporaries: Messages that are shown once.
         truncate_with: Shortens a text to so many characters, where messages are truncated.
         now: The clock, in UTC.
         new_id: Makes ids for messages that have none.
@@ -446,6 +503,8 @@ class World:
     health: Health
     wake: Callable[[], None]
     suspect: Callable[[int], None]
+    evicted: Callable[[int, int], None] | None
+    summarizer: LanguageModel | None
     temporaries: Temporaries
     truncate_with: Callable[[str, int], str]
     now: Callable[[], datetime]

@@ -41,6 +41,15 @@ class Settings(BaseSettings):
         recall_placement: `"user"` puts what is recalled in front of the newest user message, inside it:
             it never speaks with the system's authority, and the prompt's prefix stays cacheable.
             `"system"` appends it to the leading system message.
+        summary_tokens: Tokens of a context that summaries of older turns may take; never more than a quarter
+            of the limit.
+        summary_rounds: Rounds of one episode, the unit that is summed up; 10, where layered memories compress.
+        summary_batch: Messages outside of a window that keeps a number of messages or rounds, before they are
+            summed up together.
+        summary_input: Tokens that a model is given at once; what is longer is summed up in parts.
+        summary_coverage: Share of the telling names, numbers and words that a model's summary must keep.
+        summary_rewrites: How often a model is asked again after a bad summary.
+        summary_attempts: How often a model that does not answer is tried before extracts stand in for it.
         durability: `"full"` survives a power cut at the price of one disk flush a write; `"normal"`
             survives a killed process, and may lose the last writes in a power cut.
         busy_timeout: Seconds that a write waits for another process before it gives up.
@@ -53,7 +62,8 @@ class Settings(BaseSettings):
             than a filtered search); beyond it asks Chroma.
         chroma_collections: Collections that the users are spread over when a store is made.
         download_timeout: Seconds that fetching the default embedding model may take, all in all.
-        lease_seconds: Seconds after which the job of a process that vanished is given to another.
+        lease_seconds: Seconds after which the job of a process that vanished is given to another. Let it be longer
+            than a summariser takes to answer, or two processes may pay for the same summary.
         job_attempts: How often a job is tried before it becomes a dead letter.
         session_idle_days: Days without a new message after which a session's working memory is ended, as in
             Agents-Flex; nothing is deleted by it. None: never.
@@ -76,6 +86,13 @@ class Settings(BaseSettings):
     recall_tokens: int = Field(default=600, ge=0)
     recall_candidates: int = Field(default=50, ge=1)
     recall_placement: Literal["user", "system"] = "user"
+    summary_tokens: int = Field(default=600, ge=100)
+    summary_rounds: int = Field(default=10, ge=1)
+    summary_batch: int = Field(default=10, ge=1)
+    summary_input: int = Field(default=4000, ge=100)
+    summary_coverage: float = Field(default=0.3, ge=0, le=1)
+    summary_rewrites: int = Field(default=2, ge=0)
+    summary_attempts: int = Field(default=3, ge=1)
     durability: Literal["full", "normal"] = "full"
     busy_timeout: float = Field(default=30.0, gt=0)
     message_bytes_limit: int = Field(default=64_000_000, ge=1)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
+from typing import assert_never
 
 from memlayer_core.drive import BLOCKING, step
 from memlayer_core.errors import (
@@ -23,6 +24,7 @@ from memlayer_core.errors import (
 from memlayer_core.events import JobDead, JobFailed, Source
 from memlayer_core.flows import index as flows
 from memlayer_core.flows.sessions import end_idle
+from memlayer_core.flows.summarize import summarize
 from memlayer_core.ports import World
 from memlayer_core.records.job import Backlog, Job, JobKind
 
@@ -30,7 +32,7 @@ __all__ = ["Worker"]
 
 logger = logging.getLogger("memlayer")
 
-_KINDS: tuple[JobKind, ...] = ("index", "unindex")
+_INDEXING: tuple[JobKind, ...] = ("index", "unindex")
 _IDLE = 1.0  # seconds between looks for the work of other processes
 _LONGEST_BACKOFF = 600.0
 _CLOSING = 30.0  # seconds that `close` waits for the batch in hand
@@ -39,9 +41,9 @@ _CLOSING = 30.0  # seconds that `close` waits for the batch in hand
 class Worker:
     """Runs background jobs for one memory.
 
-    The thread starts at the first work. Only a process that holds the index does jobs: the others leave
-    theirs in the journal, where the holder finds them within a second, and one of them takes over when the
-    holder is gone.
+    The thread starts at the first work. Only a process that holds the index keeps it up to date: the others leave
+    that in the journal, where the holder finds it within a second, and one of them takes over when the
+    holder is gone. Any process sums up. That waits for models, and so comes last, one step at a time.
 
     Args:
         owner: A name for this worker's leases, unique among all processes.
@@ -59,6 +61,7 @@ class Worker:
         self._suspects: set[int] = set()
         self._last_error: str | None = None
         self._adopted = False
+        self._evicted: dict[int, int] = {}
 
     def employ(self, world: World) -> None:
         """Give the worker the world it works in; it looks for work left by earlier processes."""
@@ -81,6 +84,11 @@ class Worker:
         self._suspects.add(shard)
         self.wake()
 
+    def evicted(self, session: int, first: int) -> None:
+        """Note that a session's turns before a place left its window; owed off everybody's path."""
+        self._evicted[session] = max(first, self._evicted.get(session, 0))
+        self.wake()
+
     def flush(self, timeout: float) -> Backlog:
         """Wait until no work is owed.
 
@@ -89,7 +97,11 @@ class Worker:
         """
         assert self._world is not None  # noqa: S101
         deadline = time.monotonic() + timeout
-        while (backlog := self._world.journal.backlog()).queued or self._suspects:
+        while True:
+            noted = self._noted  # what is written down meanwhile is in the backlog
+            backlog = self._world.journal.backlog()
+            if not noted and not backlog.queued:
+                return backlog
             left = deadline - time.monotonic()
             if left <= 0:
                 raise FlushTimeoutError(
@@ -101,7 +113,10 @@ class Worker:
             self.wake()
             with self._rested:
                 self._rested.wait(min(left, 0.05))
-        return backlog
+
+    @property
+    def _noted(self) -> bool:
+        return bool(self._suspects or self._evicted)
 
     def close(self) -> None:
         """Finish the batch in hand, give back the leases, and stop."""
@@ -125,6 +140,7 @@ class Worker:
                 self._hurry.wait(world.settings.index_delay)  # messages are given time to gather
                 self._hurry.clear()
             try:
+                self._write_down(world)
                 step(end_idle(world, BLOCKING))
                 if asked and not self._stopping.is_set():
                     self._ready(world)
@@ -141,10 +157,9 @@ class Worker:
     def _work_off(self, world: World) -> None:
         """Do jobs until none is due."""
         worked = False
-        while not self._stopping.is_set() and self._owed(world) and self._ready(world):
-            now = world.now()
-            until = now + timedelta(seconds=world.settings.lease_seconds)
-            jobs = world.journal.lease(_KINDS, world.settings.index_batch, self._owner, now, until)
+        while not self._stopping.is_set() and self._owed(world):
+            jobs = self._leased(world, _INDEXING, world.settings.index_batch) if self._ready(world) else []
+            jobs = jobs or self._leased(world, ("summarize",), 1)
             if not jobs:
                 break
             self._do(world, jobs)
@@ -153,6 +168,18 @@ class Worker:
                 self._rested.notify_all()
         if worked:
             world.journal.tidy()
+
+    def _leased(self, world: World, kinds: Sequence[JobKind], limit: int) -> list[Job]:
+        now = world.now()
+        until = now + timedelta(seconds=world.settings.lease_seconds)
+        return world.journal.lease(kinds, limit, self._owner, now, until)
+
+    def _write_down(self, world: World) -> None:
+        """Write down what contexts noted."""
+        for session, first in list(self._evicted.items()):
+            world.journal.evicted(session, first, world.now())
+            if self._evicted.get(session) == first:
+                del self._evicted[session]
 
     def _owed(self, world: World) -> bool:
         return bool(self._suspects) or world.journal.backlog().queued > 0
@@ -196,9 +223,8 @@ class Worker:
             self._attempt(world, kind, list(some))
 
     def _attempt(self, world: World, kind: JobKind, jobs: list[Job]) -> None:
-        flow = flows.index if kind == "index" else flows.unindex
         try:
-            step(flow(world, BLOCKING, jobs))
+            self._step(world, kind, jobs)
             self._last_error = None
         except (IndexUnavailableError, IndexCorruptError, EmbedderMismatchError) as problem:
             self._last_error = str(problem)  # no job's fault
@@ -221,6 +247,19 @@ class Worker:
             elif not isinstance(problem, MemlayerError):
                 logger.exception("a background job raised")
             self._later(world, jobs, problem)
+
+    @staticmethod
+    def _step(world: World, kind: JobKind, jobs: list[Job]) -> None:
+        match kind:
+            case "index":
+                step(flows.index(world, BLOCKING, jobs))
+            case "unindex":
+                step(flows.unindex(world, BLOCKING, jobs))
+            case "summarize":
+                for job in jobs:
+                    step(summarize(world, BLOCKING, job))
+            case _:
+                assert_never(kind)
 
     def _later(self, world: World, jobs: Sequence[Job], problem: Exception) -> None:
         for job in jobs:

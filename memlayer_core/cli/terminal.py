@@ -11,7 +11,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from memlayer_core.errors import InputError, MemlayerError
-from memlayer_core.events import EmbedderFallback, IndexDegraded, IndexRebuilt, JobDead
+from memlayer_core.events import EmbedderFallback, IndexDegraded, IndexRebuilt, JobDead, SummarizerAway
 
 __all__ = ["Commands", "console"]
 
@@ -53,7 +53,8 @@ def _words(record: logging.LogRecord) -> str:
     match event:
         case EmbedderFallback(reason=reason):
             return reason
-        case IndexDegraded(source=source, reason=reason):
+        case IndexDegraded(reason=reason) | SummarizerAway(reason=reason):
+            source = event.source if isinstance(event, IndexDegraded) else "summariser"
             return f"the {source} does not work at the moment: {reason}"
         case IndexRebuilt(reason="it was asked for" | "it was verified"):
             return ""  # the command that did it says so

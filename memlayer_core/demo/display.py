@@ -18,7 +18,7 @@ __all__ = ["say", "show_budget", "show_context", "show_line", "show_recall", "sh
 
 _BAR = 40
 _LONGEST = 1000
-_NO_SUMMARY = "empty: nothing writes summaries in this version; older turns come back by recall"
+_NO_SUMMARY = "empty: nothing has left the window so far, or its summary is still being written"
 _PARTS: tuple[tuple[PieceKind, str, str], ...] = (
     ("system", "System", "empty: this session has no instructions of its own"),
     ("summary", "Summary slot", _NO_SUMMARY),

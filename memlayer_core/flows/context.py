@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memlayer_core.drive import Drive
-from memlayer_core.flows.present import Present, present
+from memlayer_core.flows.present import Present
 from memlayer_core.flows.recall import Answers, ask, best
+from memlayer_core.flows.told import evict, told
 from memlayer_core.ports import Journal, World
 from memlayer_core.records.context import Context, Piece, Reason
 from memlayer_core.records.message import Beside, Stored
@@ -71,7 +72,7 @@ async def context(
     reserved = share if asks else 0
 
     def look(journal: Journal) -> Present:
-        return present(world, journal, known.session, waiting, allowed, reserved, known.first)
+        return told(world, journal, known.session, waiting, allowed, reserved, known.first)
 
     recalled = _Recalled()
     if asks:
@@ -86,9 +87,10 @@ async def context(
     if seen.moved_to is not None and known.session is not None:
         await drive.call(world.journal.move_mark, known.session.number, size, seen.moved_to)
     world.temporaries.recalled(scope, _beside(world, known, recalled) if asks else None)
+    evict(world, known.session, seen, known.first)
     return Context(
         system=tuple(part.message for part in seen.system),
-        summary=None,
+        summary=next((part.message for part in seen.summary), None),
         window=tuple(part.message for part in seen.window),
         temporary=tuple(part.message for part in seen.temporary),
         recall=recalled.text,
@@ -96,6 +98,7 @@ async def context(
         placement=settings.recall_placement,
         pieces=(
             *(piece for part in seen.system for piece in part.pieces("system")),
+            *(piece for part in seen.summary for piece in part.pieces("summary")),
             *recalled.pieces,
             *(piece for part in seen.window for piece in part.pieces("window")),
             *(piece for part in seen.temporary for piece in part.pieces("temporary")),

@@ -76,6 +76,8 @@ class Present:
         temporary: What is shown once.
         moved_to: Where the window begins from now on, if turns had to be left out.
         reasons: What was left out or made smaller.
+        summary: What stands for the turns before the window.
+        summarized_to: The place behind what is summed up.
     """
 
     system: tuple[Part, ...] = ()
@@ -83,11 +85,13 @@ class Present:
     temporary: tuple[Part, ...] = ()
     moved_to: int | None = None
     reasons: tuple[Reason, ...] = ()
+    summary: tuple[Part, ...] = ()
+    summarized_to: int = 0
 
     @property
     def tokens(self) -> int:
         """What all of it costs."""
-        return sum(part.cost for part in (*self.system, *self.window, *self.temporary))
+        return sum(part.cost for part in (*self.system, *self.summary, *self.window, *self.temporary))
 
     @property
     def keys(self) -> set[int]:
@@ -113,6 +117,8 @@ def present(
     limits: Limits,
     reserved: int,
     first: int,
+    *,
+    spent: int = 0,
 ) -> Present:
     """Read as much of the session's end as fits, never more than a page beyond it.
 
@@ -124,6 +130,7 @@ def present(
         limits: What is to be kept.
         reserved: Tokens that older turns may not take.
         first: Where the window begins; nothing before it is read.
+        spent: Tokens of what is told beside it.
 
     Raises:
         InvalidLimitError: The instructions alone are larger than the limit.
@@ -135,7 +142,7 @@ def present(
     system = _instructions(world, journal, session, limits.tokens)
     shape = _shape(world)
     entries = _entries(world, journal, session, limits, shape, first)
-    spent = sum(part.tokens for part in (*system, *once))
+    beside, spent = spent, spent + sum(part.tokens for part in (*system, *once))
     compact_to = world.settings.compact_to
     while True:
         chosen = window(entries, limits, spent=spent, reserved=reserved, compact_to=compact_to, shape=shape)
@@ -156,7 +163,7 @@ def present(
     # What is told once pushes turns out for this once: the window does not begin anew for it.
     moved_to = chosen.shown[0].seq if chosen.moved and chosen.shown and not once else None
     seen = Present(system, parts, once, moved_to, reasons)
-    if seen.tokens > limits.tokens:
+    if seen.tokens + beside > limits.tokens:
         return seen
     # Made smaller, the newest turn came out smaller than it was sure to.
     return replace(seen, reasons=tuple(one for one in reasons if one.code != "newest_turn_over_limit"))

@@ -111,7 +111,8 @@ class Context:
 
     Attributes:
         system: The newest system message, as it was stored.
-        summary: What turns before the window said, in short; None while there is no summary.
+        summary: What turns before the window said, in short; None while there is no summary. It is put where
+            the recall is put, in front of the window's first message instead of the newest.
         window: The newest turns, as they were stored unless `reasons` say that they were made smaller.
         temporary: What is shown until a model has answered, and is not in the history.
         recall: Older turns that bear on the query, rendered as one block of text; empty if there are none.
@@ -166,20 +167,23 @@ class Context:
             create: Makes a message of a role and a text.
         """
         composed = [convert(message) for message in self.system]
-        if self.summary is not None:
-            composed.append(convert(self.summary))
-        if self.recall and self.placement == "system":
-            if composed:
-                composed[-1] = put_after(composed[-1], self.recall)
-            else:
-                composed.append(create("system", self.recall))
+        older = self.summary.text if self.summary is not None else ""
+        for text in (older, self.recall) if self.placement == "system" else ():
+            if text and composed:
+                composed[-1] = put_after(composed[-1], text)
+            elif text:
+                composed.append(create("system", text))
+        over = older if self.placement == "user" else ""
+        if over and not (self.window and self.window[0].role == "user"):
+            composed.append(create("user", over))
+            over = ""
         asked = max((at for at, message in enumerate(self.window) if message.role == "user"), default=None)
         beside = self.recall if self.placement == "user" else ""
         if beside and asked is None:
             composed.append(create("user", beside))
         for at, message in enumerate(self.window):
             made = convert(message)
-            for text in (self.kept.get(at, ""), beside if at == asked else ""):
+            for text in (self.kept.get(at, ""), beside if at == asked else "", over if at == 0 else ""):
                 made = put_before(made, text) if text else made
             composed.append(made)
         composed.extend(convert(message) for message in self.temporary)

@@ -7,7 +7,7 @@ from typing import Literal
 
 __all__ = ["Backlog", "Job", "JobKind"]
 
-JobKind = Literal["index", "unindex"]
+JobKind = Literal["index", "unindex", "summarize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class Job:
 
     Attributes:
         id: Its row.
-        kind: `"index"` makes a message findable; `"unindex"` takes a deleted one out of Chroma.
+        kind: `"index"` makes a message findable; `"unindex"` takes a deleted one out of Chroma;
+            `"summarize"` tells in short what lies before it in its session.
         subject: Key of the message.
         namespace: The user whose message it is.
         attempts: How often it was tried, this time included.

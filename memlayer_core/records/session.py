@@ -40,6 +40,7 @@ class Session:
         opening: How the first thing that a user said begins; None where it was not asked for.
         forked_from: Id of the session that it comes from; None where it began by itself.
         superseded: Whether it keeps what made room for others: to be read, and never recalled.
+        summary_version: Goes up with each summary, and when what was said is changed; 0: there is no summary.
     """
 
     scope: Scope
@@ -55,6 +56,7 @@ class Session:
     opening: str | None = None
     forked_from: str | None = None
     superseded: bool = False
+    summary_version: int = 0
 
     @property
     def label(self) -> str:

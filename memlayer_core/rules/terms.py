@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["TERMS_LIMIT", "searchable", "terms"]
+__all__ = ["TERMS_LIMIT", "searchable", "telling", "terms"]
 
 TERMS_LIMIT = 5000
 """Different words of one message that are indexed. PostgreSQL keeps at most 1 MB of them in one row."""
@@ -71,6 +71,11 @@ def terms(text: str, *, query: bool = False) -> tuple[str, ...]:
         return tuple(words)
     kept = set(list(dict.fromkeys(words))[:TERMS_LIMIT])
     return tuple(word for word in words if word in kept)[: 4 * TERMS_LIMIT]
+
+
+def telling(text: str) -> list[str]:
+    """Return the words of a text that say what it is about, normalised, in their order."""
+    return [word for word in terms(text) if word not in _STOP]
 
 
 def _plain(text: str) -> str:

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from memlayer_core.ports import Draft
 from memlayer_core.records.message import Beside, Receipt
 from memlayer_core.records.scope import Scope
-from memlayer_core.stores import lexical, numbers, shown
+from memlayer_core.stores import lexical, numbers, shown, summaries
 from memlayer_core.stores.owed import owe
 from memlayer_core.stores.prepared import Prepared
 from memlayer_core.stores.rows import (
@@ -279,6 +279,7 @@ def exchange(connection: Connection, scope: Scope, key: int, draft: Draft, now: 
     """Put another message in the place of one, and what it is found by."""
     row = row_of(key, session_of(key), draft)
     shown.drop(connection, [key])
+    summaries.outdate(connection, session_of(key), [key])
     connection.execute(update(messages).where(messages.c.key == key).values(row))
     lexical.delete(connection, [key])
     if draft.searched:
@@ -299,6 +300,7 @@ def take_out(connection: Connection, scope: Scope, number: int, keys: Sequence[i
     """Delete messages and whatever they can be found by. Returns the tokens that they cost."""
     lost = 0
     shown.drop(connection, keys)
+    summaries.outdate(connection, number, keys)
     for some in chunks(keys):
         these = messages.c.key.in_(some)
         lost += connection.scalar(select(func.coalesce(func.sum(messages.c.tokens), 0)).where(these)) or 0

@@ -13,6 +13,7 @@ from memlayer_core.records.job import Backlog, Job, JobKind
 from memlayer_core.records.message import Beside, Entry, Message, Receipt, Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Layout, Overview, Particulars, Session, Synced
+from memlayer_core.records.summary import Cost, Summary
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
 from memlayer_core.rules.align import said
 from memlayer_core.stores import (
@@ -25,6 +26,7 @@ from memlayer_core.stores import (
     resync,
     revision,
     shown,
+    summaries,
     transcript,
 )
 from memlayer_core.stores.database import Database, PinnedDatabase
@@ -197,6 +199,40 @@ class SqlJournal:
     def overview(self, reach: Scope) -> Overview:
         """Return how much lies within reach, and how its shard is shared."""
         return self._db.read(lambda c: embeddings.overview(c, reach))
+
+    def numbered(self, number: int) -> Session | None:
+        """Return the session of a number."""
+        return self._db.read(lambda c: transcript.numbered(c, number))
+
+    def evicted(self, session: int, first: int, now: datetime) -> None:
+        """Owe the session a summary of what lies before a place."""
+        if not self._db.read(lambda c: summaries.is_owed(c, session, first)):
+            self._db.write(lambda c: summaries.evicted(c, session, first, now))
+
+    def summaries(self, session: Session, *, every: bool = False) -> list[Summary]:
+        """Return what stands for a session's older turns, in their order; every version if asked for."""
+        read = summaries.every if every else summaries.in_force
+        return self._db.read(lambda c: read(c, session.number))
+
+    def summarized(
+        self,
+        session: Session,
+        made: Sequence[tuple[Summary, Sequence[int]]],
+        spent: Sequence[Cost],
+        job: Job | None,
+        now: datetime,
+    ) -> bool:
+        """Put summaries in the place of others, unless the session was changed since it was read."""
+        seen = session.summary_version
+        return self._db.write(lambda c: summaries.commit(c, session.number, seen, made, spent, job, now))
+
+    def spend(self, spent: Sequence[Cost]) -> None:
+        """Count up what models were paid for nothing that is kept."""
+        self._db.write(lambda c: summaries.spend(c, spent))
+
+    def costs(self) -> list[Cost]:
+        """Return what models were paid, a line for each kind of work and model."""
+        return self._db.read(summaries.ledger)
 
     def lease(
         self, kinds: Sequence[JobKind], limit: int, owner: str, now: datetime, until: datetime

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, and_, delete, exists, select, update
 
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Session
-from memlayer_core.stores import lexical, numbers, shown
+from memlayer_core.stores import lexical, numbers, shown, summaries
 from memlayer_core.stores.conversation import held, inside
 from memlayer_core.stores.owed import owe
 from memlayer_core.stores.rows import key_of, to_micros
@@ -81,6 +81,7 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> Forgotten:
         lexical.delete(connection, keys)
         lost += connection.execute(delete(vectors).where(vectors.c.key.between(*span))).rowcount
         connection.execute(delete(marks).where(marks.c.session == row.number))
+        summaries.drop(connection, row.number)
         connection.execute(delete(jobs).where(jobs.c.kind == "index", jobs.c.subject.between(*span)))
         connection.execute(delete(sessions).where(sessions.c.number == row.number))
         numbers.retire(connection, row.number)

@@ -72,8 +72,13 @@ def fail(
 
 
 def reclaim(connection: Connection, owner: str, now: datetime) -> None:
-    """Take back at once what others than `owner` hold: they ended without a word. Their attempts count."""
-    held = update(jobs).where(jobs.c.owner.is_not(None), jobs.c.owner != owner, jobs.c.dead == 0)
+    """Take back at once what others than `owner` hold: they ended without a word. Their attempts count.
+
+    Summaries are written by any process, whoever holds the index.
+    """
+    held = update(jobs).where(
+        jobs.c.owner.is_not(None), jobs.c.owner != owner, jobs.c.dead == 0, jobs.c.kind != "summarize"
+    )
     connection.execute(held.values(owner=None, due=to_micros(now)))
 
 

@@ -15,7 +15,7 @@ from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Synced
 from memlayer_core.rules.align import TELLING, Alignment, Said, align, said
 from memlayer_core.rules.terms import searchable
-from memlayer_core.stores import lexical, shown
+from memlayer_core.stores import lexical, shown, summaries
 from memlayer_core.stores.conversation import (
     count_up,
     exchange,
@@ -193,6 +193,7 @@ def _move(connection: Connection, row: Any, moved: Sequence[tuple[Stored, int]],
     """Give messages other places, with what they are found by; no model is asked again."""
     if not moved:
         return
+    summaries.outdate(connection, row.number, [stored.key for stored, _ in moved])
     keys = [{"old": stored.key, "new": key} for stored, key in moved]
     for table in (messages, vectors):
         moving = update(table).where(table.c.key == bindparam("old")).values(key=bindparam("new"))

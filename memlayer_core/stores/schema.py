@@ -9,6 +9,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    Float,
     Index,
     Integer,
     LargeBinary,
@@ -30,6 +31,7 @@ from memlayer_core.stores import lexical
 
 __all__ = [
     "STEPS",
+    "costs",
     "jobs",
     "marks",
     "messages",
@@ -39,6 +41,7 @@ __all__ = [
     "quotes",
     "sessions",
     "shown",
+    "summaries",
     "vectors",
 ]
 
@@ -84,6 +87,7 @@ sessions = Table(
     Column("idle_since", BigInteger),
     Column("forked_from", Text),
     Column("superseded", SmallInteger, nullable=False, server_default="0"),
+    Column("summary_version", BigInteger, nullable=False, server_default="0"),
     Index("memlayer_sessions_used", "namespace", "updated_at"),
     Index("memlayer_sessions_idle", "idle_since"),
 )
@@ -162,6 +166,37 @@ jobs = Table(
     Index("memlayer_jobs_due", "dead", "due"),
 )
 
+# What stands for a session's older turns. Versions that others took the place of are kept.
+summaries = Table(
+    "memlayer_summaries",
+    tables,
+    Column("session", BigInteger, primary_key=True, autoincrement=False),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("until_seq", BigInteger, nullable=False),
+    Column("level", SmallInteger, nullable=False),
+    Column("rounds", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("counter", Text, nullable=False),
+    Column("method", String(16), nullable=False),
+    Column("model", Text),
+    Column("score", Float, nullable=False),
+    Column("missing", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("replaced_by", BigInteger),
+)
+
+costs = Table(
+    "memlayer_costs",
+    tables,
+    Column("kind", String(32), primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("calls", BigInteger, nullable=False),
+    Column("tokens_in", BigInteger, nullable=False),
+    Column("tokens_out", BigInteger, nullable=False),
+)
+
 
 def _create(connection: Connection, shards: int) -> None:
     tables.create_all(connection, checkfirst=False)
@@ -177,7 +212,7 @@ def _create(connection: Connection, shards: int) -> None:
 
 
 def _working_memory(connection: Connection) -> None:
-    """Give sessions a title, instructions, a beginning and an end, and messages their length."""
+    """Give sessions a title, instructions, a beginning, an end and summaries, and messages their length."""
     for statement in (
         "ALTER TABLE memlayer_sessions ADD COLUMN title TEXT",
         "ALTER TABLE memlayer_sessions ADD COLUMN instructions BIGINT",
@@ -185,6 +220,7 @@ def _working_memory(connection: Connection) -> None:
         "ALTER TABLE memlayer_sessions ADD COLUMN idle_since BIGINT",
         "ALTER TABLE memlayer_sessions ADD COLUMN forked_from TEXT",
         "ALTER TABLE memlayer_sessions ADD COLUMN superseded SMALLINT DEFAULT 0 NOT NULL",
+        "ALTER TABLE memlayer_sessions ADD COLUMN summary_version BIGINT DEFAULT 0 NOT NULL",
         "CREATE INDEX memlayer_sessions_idle ON memlayer_sessions (idle_since)",
         "ALTER TABLE memlayer_messages ADD COLUMN characters INTEGER DEFAULT 0 NOT NULL",
         "UPDATE memlayer_messages SET characters = length(text)",
@@ -200,7 +236,7 @@ def _working_memory(connection: Connection) -> None:
         .scalar_subquery()
     )
     connection.execute(update(sessions).values(idle_since=sessions.c.updated_at, instructions=newest))
-    for table in (marks, shown, quotes):
+    for table in (marks, shown, quotes, summaries, costs):
         table.create(connection)
 
 

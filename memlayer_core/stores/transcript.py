@@ -24,6 +24,7 @@ __all__ = [
     "inventory",
     "listed",
     "mark",
+    "numbered",
     "reached",
     "read",
     "records",
@@ -97,6 +98,12 @@ _LISTED = Prepared(
 def find(connection: Connection, scope: Scope) -> Session | None:
     """Return a session's running totals."""
     row = _FIND.first(connection, {"lane": scope.session_lane})
+    return session_from(row) if row is not None else None
+
+
+def numbered(connection: Connection, number: int) -> Session | None:
+    """Return the session of a number."""
+    row = connection.execute(select(sessions).where(sessions.c.number == number)).first()
     return session_from(row) if row is not None else None
 
 
@@ -213,4 +220,5 @@ def session_from(row: Any) -> Session:
         opening=getattr(row, "opening", None),
         forked_from=row.forked_from,
         superseded=bool(row.superseded),
+        summary_version=row.summary_version,
     )

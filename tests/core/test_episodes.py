@@ -1,0 +1,70 @@
+"""Which turns are summed up next: whole rounds in their order, and never more of a summary than is allowed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core import Message, Scope
+from memlayer_core.records.message import Stored
+from memlayer_core.records.summary import Summary
+from memlayer_core.rules.episodes import fold, next_step, open_episode, room_of
+
+SCOPE = Scope("u", "s")
+TALKS = st.lists(
+    st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.integers(1, 50)), max_size=30
+).map(
+    lambda said: [
+        Stored(at, SCOPE, Message(role, "x"), tokens, "c") for at, (role, tokens) in enumerate(said)
+    ]
+)
+
+
+def summary(first: int, until: int, tokens: int, *, level: int = 0, rounds: int = 10) -> Summary:
+    return Summary(
+        first, until, level, rounds, "x" * tokens, tokens, "c", "extract", None, 0.5, version=first + 1
+    )
+
+
+@given(TALKS, st.integers(1, 10), st.integers(1, 200), st.booleans())
+def test_a_step_takes_the_first_whole_rounds_that_there_is_room_for(talk, rounds, tokens, more) -> None:
+    step = next_step(talk, rounds, tokens, more=more)
+    if step is None:
+        assert not talk
+        return
+    count = len(step.fresh)
+    assert list(step.fresh) == talk[:count]
+    assert count == len(talk) or talk[count].message.role == "user"
+    assert 1 <= step.rounds <= rounds
+    assert step.rounds == 1 or sum(stored.tokens for stored in step.fresh) <= tokens
+
+
+@given(TALKS, st.integers(1, 10), st.integers(1, 200))
+def test_steps_reach_the_end_and_tell_everything_once(talk, rounds, tokens) -> None:
+    told: list[Stored] = []
+    while (step := next_step(talk[len(told) :], rounds, tokens, more=False)) is not None:
+        told.extend(step.fresh)
+    assert told == talk
+
+
+@given(st.lists(st.integers(1, 60), max_size=8), st.integers(1, 60))
+def test_what_is_folded_is_the_oldest_and_as_little_as_is_enough(sizes, newest) -> None:
+    limit, room = 200, room_of(200)
+    older = [summary(at, at, size) for at, size in enumerate(sizes)]
+    made = summary(len(sizes), len(sizes), newest)
+    folded = fold(older, made, limit, lambda texts: sum(map(len, texts)))
+    total = sum(sizes) + newest
+    assert list(folded) == older[: len(folded)]
+    assert bool(folded) == (total > limit)
+    left = total - sum(sizes[: len(folded)])
+    if folded:
+        assert left + room <= limit
+        assert len(folded) == 1 or left + sizes[len(folded) - 1] + room > limit
+
+
+def test_only_the_newest_episode_with_room_goes_on() -> None:
+    overview, full, growing = summary(0, 9, 5, level=1), summary(10, 19, 5), summary(20, 23, 5, rounds=2)
+    assert open_episode([overview, full, growing], 10) is growing
+    assert open_episode([overview, full], 10) is None
+    assert open_episode([summary(0, 9, 5, level=1, rounds=2)], 10) is None
+    assert open_episode([], 10) is None
