@@ -490,11 +490,12 @@ def test_a_summary_of_what_was_changed_meanwhile_is_not_put_in_force_but_made_ag
         chat.edit(0, "My friend Caro77 stayed at home with 3 cats and loves the trams there.")
         return honest(instructions, text)
 
-    memory._world().summarizer._ask = _asking(Scripted(meanwhile))
+    model = Scripted(meanwhile)
+    memory._world().summarizer._ask = _asking(model)
     talk(memory, ENOUGH)
     assert "Caro77" in chat.summary()[0].text
     assert all("My friend Anna0" not in one.text for one in chat.summary(every=True))
-    assert memory.costs()[0].calls == 2
+    assert memory.costs()[0].calls == len(model.prompts) > 1
 
 
 def _asking(model: Scripted):
