@@ -86,6 +86,7 @@ def memlayer(turns, limit, ledger, **settings):
                 chat.add_messages(asked)
                 ledger.prompt(shown(chat.context(token_limit=limit).messages))
                 chat.add_messages(answered)
+                memory.flush()  # people take longer to write than the background work takes
 
 
 def without_recall(turns, limit, ledger):
