@@ -15,8 +15,8 @@ Usage: python benchmarks/prefix.py FILE [--conversation N] [--quick] [--json] [-
 """
 
 import importlib.util
-import os.path
 import tempfile
+from itertools import takewhile
 from pathlib import Path
 
 from goals import goal, options, tell
@@ -48,7 +48,10 @@ class Ledger:
         same = 0
         for text, known, tokens in zip(messages, [*self.before, None], cost, strict=False):
             if text != known:
-                common = len(os.path.commonprefix([text, known or ""]))
+                common = sum(
+                    1
+                    for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, known or "", strict=False))
+                )
                 same += COUNT.text(text[:common]) if common else 0
                 break
             same += tokens

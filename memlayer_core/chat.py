@@ -10,8 +10,8 @@ from memlayer_core import show
 from memlayer_core.drive import Drive, both
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.flows.context import context as context_flow
-from memlayer_core.flows.present import read_offloaded
-from memlayer_core.flows.present import reload as reload_flow
+from memlayer_core.flows.reload import read_offloaded
+from memlayer_core.flows.reload import reload as reload_flow
 from memlayer_core.flows.remember import add_temporary, remember, rewrite
 from memlayer_core.flows.remember import clear as clear_flow
 from memlayer_core.flows.summarize import summaries

