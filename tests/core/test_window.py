@@ -67,11 +67,10 @@ def assert_whole(shown) -> None:
             assert entry.answers in waiting
             waiting.discard(entry.answers)
         if entry.calls:
-            following, nameless = set(), 0
+            following, nameless, taken = set(), 0, set()
             for later in shown[place + 1 :]:
-                if later.calls and set(later.calls) & set(entry.calls):
-                    break
-                following.add(later.answers)
+                taken |= set(later.calls)  # an id that is used again is answered there
+                following |= {later.answers} - taken
                 nameless += later.role == "tool" and later.answers is None
             at_end = all(later.role == "tool" or later.answers is not None for later in shown[place + 1 :])
             assert len(set(entry.calls) - following) <= nameless or at_end
