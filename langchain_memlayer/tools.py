@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import ValidationError
 
 from langchain_memlayer.history import MemlayerChatMessageHistory
 from memlayer_core.chat import Chat
-from memlayer_core.errors import InputError
+from memlayer_core.reading import ReloadArguments, reloading
 from memlayer_core.rules.offload import RELOAD, RELOAD_TOOL
 
 __all__ = ["reload_tool"]
-
-
-class _Arguments(BaseModel):
-    id: str = Field(description='The id that the preview names, such as "msg-17".')
-    offset: int = Field(0, description="Characters to pass over, as the part before says.")
 
 
 def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int | None = None) -> BaseTool:
@@ -33,31 +28,16 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
     if token_limit is None and not isinstance(source, Chat):
         token_limit = source.token_limit
 
-    def read(id: str, offset: int = 0) -> str:  # noqa: A002  (what the model calls it)
-        try:
-            return chat.read_offloaded(id, offset=offset, token_limit=token_limit)
-        except InputError as problem:
-            raise _told(problem) from problem
-
-    async def aread(id: str, offset: int = 0) -> str:  # noqa: A002
-        try:
-            return await chat.aread_offloaded(id, offset=offset, token_limit=token_limit)
-        except InputError as problem:
-            raise _told(problem) from problem
-
+    read, aread = reloading(chat, token_limit, ToolException)
     return StructuredTool.from_function(
         read,
         aread,
         name=RELOAD_TOOL,
         description=RELOAD,
-        args_schema=_Arguments,
+        args_schema=ReloadArguments,
         handle_tool_error=True,
         handle_validation_error=_misused,
     )
-
-
-def _told(problem: InputError) -> ToolException:
-    return ToolException(f"{problem}. {problem.hint}")
 
 
 def _misused(problem: ValidationError) -> str:

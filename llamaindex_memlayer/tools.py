@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from llama_index.core.bridge.pydantic import BaseModel, Field
 from llama_index.core.tools import FunctionTool
 
 from llamaindex_memlayer.memory import MemlayerMemory
 from memlayer_core.chat import Chat
-from memlayer_core.errors import InputError
+from memlayer_core.reading import ReloadArguments, reloading
 from memlayer_core.rules.offload import RELOAD, RELOAD_TOOL
 
 __all__ = ["reload_tool"]
-
-
-class _Arguments(BaseModel):
-    id: str = Field(description='The id that the preview names, such as "msg-17".')
-    offset: int = Field(0, description="Characters to pass over, as the part before says.")
 
 
 def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None) -> FunctionTool:
@@ -33,22 +27,7 @@ def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None
     if token_limit is None and not isinstance(source, Chat):
         token_limit = source.limit
 
-    def read(id: str, offset: int = 0) -> str:  # noqa: A002  (what the model calls it)
-        try:
-            return chat.read_offloaded(id, offset=offset, token_limit=token_limit)
-        except InputError as problem:
-            raise _told(problem) from problem
-
-    async def aread(id: str, offset: int = 0) -> str:  # noqa: A002
-        try:
-            return await chat.aread_offloaded(id, offset=offset, token_limit=token_limit)
-        except InputError as problem:
-            raise _told(problem) from problem
-
+    read, aread = reloading(chat, token_limit, ValueError)
     return FunctionTool.from_defaults(
-        read, async_fn=aread, name=RELOAD_TOOL, description=RELOAD, fn_schema=_Arguments
+        read, async_fn=aread, name=RELOAD_TOOL, description=RELOAD, fn_schema=ReloadArguments
     )
-
-
-def _told(problem: InputError) -> ValueError:
-    return ValueError(f"{problem}. {problem.hint}")

@@ -31,9 +31,12 @@ RELOAD = (
 )
 """What a model is told of that tool."""
 
-_PREVIEW = re.compile(
-    r"(?:(.*)\n)?\[[\d,]+ characters in all: call context_reload with id '(msg-[0-9]{1,10})' to read them\]",
-    re.DOTALL,
+_NOTE = "[{length} characters in all: call {tool} with id {id!r} to read them]"
+_NOTED = re.compile(
+    re.escape(_NOTE)
+    .replace(re.escape("{length}"), r"[\d,]+")
+    .replace(re.escape("{tool}"), RELOAD_TOOL)
+    .replace(re.escape("{id!r}"), "'(msg-[0-9]{1,10})'")
 )
 _ID = re.compile(r"msg-([0-9]{1,10})")
 _WIDEST = 16  # characters of a token: what is longer is not counted, and comes in parts
@@ -116,8 +119,9 @@ def preview(
 
 def previewed(message: Message) -> tuple[int, str] | None:
     """Return the place that a preview stands for and the beginning that it shows; None for another message."""
-    found = _PREVIEW.fullmatch(message.text)
-    return None if found is None else (place_of(found[2]), (found[1] or "").removesuffix(ELLIPSIS))
+    beginning, _, note = message.text.rpartition("\n")
+    found = _NOTED.fullmatch(note)
+    return None if found is None else (place_of(found[1]), beginning.removesuffix(ELLIPSIS))
 
 
 def merged(one: Message, other: Message) -> Message | None:
@@ -138,8 +142,7 @@ def _preview(message: Message, seq: int, characters: int) -> Message:
     )
     content: str | tuple[Block, ...] = message.content
     if len(message.text) > characters or calls != message.tool_calls:
-        length = f"{len(whole(message)):,} characters in all"
-        left = f"[{length}: call {RELOAD_TOOL} with id {offload_id(seq)!r} to read them]"
+        left = _NOTE.format(length=f"{len(whole(message)):,}", tool=RELOAD_TOOL, id=offload_id(seq))
         said = "\n".join(filter(None, (truncate_text(message.text, characters), left)))
         media = (block for block in message.blocks if block.get("type") != "text")
         content = said if isinstance(content, str) else ({"type": "text", "text": said}, *media)

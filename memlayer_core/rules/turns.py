@@ -17,11 +17,9 @@ class Turn:
 
     Attributes:
         entries: In the order of the conversation, never empty.
-        tokens: What they cost together.
     """
 
     entries: tuple[Entry, ...]
-    tokens: int
 
     @property
     def asked(self) -> bool:
@@ -37,7 +35,7 @@ def turns(entries: Sequence[Entry]) -> tuple[Turn, ...]:
     """
     cuts = [place for place, entry in enumerate(entries) if place == 0 or entry.role == "user"]
     groups = [tuple(entries[start:end]) for start, end in pairwise([*cuts, len(entries)])]
-    return tuple(Turn(group, sum(entry.tokens for entry in group)) for group in groups)
+    return tuple(map(Turn, groups))
 
 
 def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC
 from typing import Any
 
@@ -12,17 +13,26 @@ from hypothesis import strategies as st
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.records.message import ROLES, Raw
 
+OpenWith = Callable[[Settings], Memory]
+
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def store(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) -> Iterator[Memory]:
-    """Return a memory on SQLite, and one on PostgreSQL; nothing is indexed before a flush asks for it."""
-    quiet = Settings(index_delay=3600, durability="normal")
+def open_with(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) -> Iterator[OpenWith]:
+    """Return a function that opens a memory on SQLite, and then one on PostgreSQL, with settings."""
     if request.param == "sqlite":
-        yield open_at("store", settings=quiet)
+        yield lambda settings: open_at("store", settings=settings)
         return
-    url = request.getfixturevalue("postgres_url")
-    with Memory.open(database_url=url, embedder="hashing", settings=quiet) as opened:
-        yield opened
+    url = request.getfixturevalue("postgres_url")  # asked for here: its tables go after the memory is closed
+    with ExitStack() as opened:
+        yield lambda settings: opened.enter_context(
+            Memory.open(database_url=url, embedder="hashing", settings=settings)
+        )
+
+
+@pytest.fixture
+def store(open_with: OpenWith) -> Memory:
+    """Return a memory on each database; nothing is indexed before a flush asks for it."""
+    return open_with(Settings(index_delay=3600, durability="normal"))
 
 
 @pytest.fixture(scope="session")

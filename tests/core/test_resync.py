@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -21,20 +21,15 @@ from memlayer_core import Chat, Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
 from memlayer_core.events import Stored
 from memlayer_core.records.session import Synced
+from tests.conftest import PROMPT
 
-PROMPT = Settings(index_delay=0.0, durability="normal")
 WHO = {"u": "user", "a": "assistant", "s": "system", "h": "assistant"}
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def store(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) -> Iterator[Memory]:
-    """Return a memory on each database."""
-    if request.param == "sqlite":
-        yield open_at()
-        return
-    url = request.getfixturevalue("postgres_url")
-    with Memory.open(database_url=url, embedder="hashing", settings=PROMPT) as opened:
-        yield opened
+@pytest.fixture
+def store(open_with: Callable[[Settings], Memory]) -> Memory:
+    """Return a memory on each database, which works at once."""
+    return open_with(PROMPT)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,19 +28,13 @@ from memlayer_core.events import SessionEnded
 from memlayer_core.records.message import Raw
 from memlayer_core.records.session import Forgotten, beginning
 from memlayer_core.testing import FlakyEmbedder
+from tests.conftest import PROMPT
 
-PROMPT = Settings(index_delay=0.0, durability="normal")
 
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def store(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) -> Iterator[Memory]:
-    """Return a memory on each database."""
-    if request.param == "sqlite":
-        yield open_at()
-        return
-    url = request.getfixturevalue("postgres_url")
-    with Memory.open(database_url=url, embedder="hashing", settings=PROMPT) as opened:
-        yield opened
+@pytest.fixture
+def store(open_with: Callable[[Settings], Memory]) -> Memory:
+    """Return a memory on each database, which works at once."""
+    return open_with(PROMPT)
 
 
 @pytest.fixture
