@@ -21,7 +21,7 @@ from pathlib import Path
 
 from goals import goal, options, tell
 
-from memlayer_core.demo.locomo import DataFormatError, read
+from memlayer_core.demo.locomo import DataFormatError, read, read_all
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.rules.extract import Line, extract
 from memlayer_core.rules.flatten import line_of
@@ -77,18 +77,6 @@ def evidence(conversation):
     return found
 
 
-def conversations(file):
-    number, found = 1, []
-    while True:
-        try:
-            found.append(read(file, number))
-        except DataFormatError:
-            if not found:
-                raise
-            return found
-        number += 1
-
-
 def measure(talks):
     kept = {name: {share: [] for share in SHARES} for name in WAYS}
     scores = {name: {share: [] for share in SHARES} for name in WAYS}
@@ -130,7 +118,7 @@ def main():
     parser.add_argument("file", type=Path, help="conversations in LoCoMo's format")
     asked = parser.parse_args()
     try:
-        talks = [read(asked.file)] if asked.quick else conversations(asked.file)
+        talks = [read(asked.file)] if asked.quick else read_all(asked.file)
     except DataFormatError as problem:
         sys.exit(f"{problem}\n{problem.hint}")
     kept = measure(talks)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from memlayer_core.records.policy import MaxMessages as MaxMessages
     from memlayer_core.records.policy import MaxRounds as MaxRounds
     from memlayer_core.records.policy import MaxTokens as MaxTokens
+    from memlayer_core.records.record import Access as Access
+    from memlayer_core.records.record import Record as Record
+    from memlayer_core.records.record import Relation as Relation
     from memlayer_core.records.scope import Scope as Scope
     from memlayer_core.records.summary import Cost as Cost
     from memlayer_core.records.summary import Summary as Summary
@@ -30,11 +33,14 @@ if TYPE_CHECKING:
     from memlayer_core.rules.message_json import message_to_json as message_to_json
     from memlayer_core.rules.message_json import messages_from_json as messages_from_json
     from memlayer_core.rules.message_json import messages_to_json as messages_to_json
+    from memlayer_core.rules.record_json import record_from_json as record_from_json
+    from memlayer_core.rules.record_json import record_to_json as record_to_json
     from memlayer_core.session_files import JsonSession as JsonSession
     from memlayer_core.session_files import SessionManager as SessionManager
     from memlayer_core.settings import Settings as Settings
 
 _HOMES = {
+    "Access": "records.record",
     "Chat": "chat",
     "Context": "records.context",
     "Cost": "records.summary",
@@ -50,6 +56,8 @@ _HOMES = {
     "Message": "records.message",
     "Piece": "records.context",
     "Receipt": "records.message",
+    "Record": "records.record",
+    "Relation": "records.record",
     "Scope": "records.scope",
     "SessionManager": "session_files",
     "Settings": "settings",
@@ -59,9 +67,12 @@ _HOMES = {
     "message_to_json": "rules.message_json",
     "messages_from_json": "rules.message_json",
     "messages_to_json": "rules.message_json",
+    "record_from_json": "rules.record_json",
+    "record_to_json": "rules.record_json",
 }
 
 __all__ = [
+    "Access",
     "Chat",
     "Context",
     "Cost",
@@ -77,6 +88,8 @@ __all__ = [
     "Message",
     "Piece",
     "Receipt",
+    "Record",
+    "Relation",
     "Scope",
     "SessionManager",
     "Settings",
@@ -86,6 +99,8 @@ __all__ = [
     "message_to_json",
     "messages_from_json",
     "messages_to_json",
+    "record_from_json",
+    "record_to_json",
 ]
 
 

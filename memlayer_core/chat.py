@@ -20,6 +20,7 @@ from memlayer_core.records.context import Context
 from memlayer_core.records.message import Block, Message, Receipt, Role, ToolCall
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.summary import Summary
+from memlayer_core.remembering import Remembering
 from memlayer_core.revisions import Revisions
 from memlayer_core.rules.check import blocks
 from memlayer_core.rules.policy import Policies
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
 __all__ = ["Chat", "text_of"]
 
 
-class Chat(Revisions):
+class Chat(Revisions, Remembering):
     """One conversation of a user. Made by `Memory.chat`; cheap, and holds no state of its own."""
 
-    def __init__(self, memory: Memory, scope: Scope) -> None:
+    def __init__(self, memory: Memory, scope: Scope, roles: tuple[str, ...] = ()) -> None:
         assert scope.session_id is not None  # noqa: S101
         self.memory = memory
         self.scope = scope
+        self.roles = roles
 
     @property
     def session_id(self) -> str:
@@ -213,7 +215,7 @@ class Chat(Revisions):
         """
         asked = None if query is None else text_of("query", query)
         world = self.memory._world()  # noqa: SLF001
-        return await context_flow(world, drive, self.scope, asked, token_limit, policy)
+        return await context_flow(world, drive, self.scope, asked, token_limit, policy, self.roles)
 
     context, acontext = both(_context)
 

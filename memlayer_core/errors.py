@@ -9,6 +9,8 @@
     │   │   ├── MessageTypeError (TypeError)   something that is no message at all
     │   │   ├── UnknownMessageError            an id that the session does not have
     │   │   └── MessageChangedError            a message is not what the caller saw last
+    │   ├── InvalidRecordError             a record or a part of it
+    │   │   └── UnknownRecordError             an id that no record of the user has
     │   ├── InvalidLimitError              a limit that no context can keep
     │   └── InvalidStateError              a saved state or a session file
     ├── ImportStoppedError (ValueError)    an export that cannot be read further; its beginning was imported
@@ -43,6 +45,7 @@ __all__ = [
     "InputError",
     "InvalidLimitError",
     "InvalidMessageError",
+    "InvalidRecordError",
     "InvalidScopeError",
     "InvalidStateError",
     "MemlayerError",
@@ -56,6 +59,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "UnknownMessageError",
+    "UnknownRecordError",
 ]
 
 
@@ -97,6 +101,14 @@ class UnknownMessageError(InvalidMessageError):
 
 class MessageChangedError(InvalidMessageError):
     """A message was to be changed, and is not what the caller saw last: somebody else was faster."""
+
+
+class InvalidRecordError(InputError):
+    """A record, or a part of it, cannot be stored as it is."""
+
+
+class UnknownRecordError(InvalidRecordError):
+    """The user has no record of that id, or no longer."""
 
 
 class InvalidLimitError(InputError):

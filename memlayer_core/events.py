@@ -22,6 +22,7 @@ __all__ = [
     "JobDead",
     "JobFailed",
     "Listener",
+    "Remembered",
     "SessionEnded",
     "Stored",
     "Summarized",
@@ -44,6 +45,16 @@ class Stored:
     stored: int
     unchanged: int
     replaced: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A record was committed to the journal: a new one, a new version, or one that was said once more."""
+
+    namespace: str
+    memory_id: str
+    version: int
+    mentions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +155,7 @@ class JobDead:
 
 Event = (
     Stored
+    | Remembered
     | Indexed
     | SessionEnded
     | TemporaryGivenUp

@@ -38,7 +38,7 @@ class Live:
         settings: Settings,
         reembed: bool,
     ) -> None:
-        from memlayer_core.models.embed import resolve_embedder  # noqa: PLC0415  (numpy, SQLAlchemy: a second)
+        from memlayer_core.models.embed import resolve_embedder, trust_of  # noqa: PLC0415  (numpy, SQLAlchemy: a second)
         from memlayer_core.models.llm import language_model  # noqa: PLC0415
         from memlayer_core.models.tokens import token_counter  # noqa: PLC0415
         from memlayer_core.ports import World  # noqa: PLC0415
@@ -82,8 +82,10 @@ class Live:
             tell=switchboard.tell,
             health=Health(switchboard.tell),
             wake=self.worker.wake,
+            trust=trust_of(chosen),
             suspect=self.worker.suspect,
             evicted=self.worker.evicted if summarizes else None,
+            accessed=self.worker.accessed,
             summarizer=model,
             temporaries=Temporaries(),
             truncate_with=truncate_with or truncate_text,

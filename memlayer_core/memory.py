@@ -18,14 +18,15 @@ from memlayer_core.events import Listener, Switchboard
 from memlayer_core.flows import index as index_flows
 from memlayer_core.flows import transfer
 from memlayer_core.flows.recall import search as search_flow
-from memlayer_core.flows.sessions import forget
 from memlayer_core.live import Live
 from memlayer_core.records.context import Hits
 from memlayer_core.records.job import Backlog
 from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Forgotten, Session
+from memlayer_core.records.session import Session
 from memlayer_core.records.summary import Cost
+from memlayer_core.remembering import Remembrance
 from memlayer_core.rules.check import at_least_one, whole
+from memlayer_core.rules.records import roles_of
 from memlayer_core.settings import Settings
 from memlayer_core.stores.files import Incoming, Outgoing
 
@@ -58,7 +59,7 @@ class Status:
     complaints: Mapping[str, str]
 
 
-class Memory:
+class Memory(Remembrance):
     """A durable memory of any number of tenants, users and sessions.
 
     Open one for an application and keep it: it is safe to use from threads, from any event loop, and by
@@ -172,6 +173,7 @@ class Memory:
         session_id: str | None = None,
         tenant_id: str = "default",
         agent_id: str | None = None,
+        roles: Iterable[str] = (),
     ) -> Chat:
         """Return one conversation. Nothing is written before the first message.
 
@@ -180,17 +182,19 @@ class Memory:
             session_id: Which one; without it, a new one.
             tenant_id: Users of different tenants are different users, whatever their ids.
             agent_id: Recall then looks through the sessions with this agent alone.
+            roles: The roles in which the user speaks: records of others may be shown to one of them.
 
         Raises:
             InvalidScopeError: An id is empty or cannot be stored.
+            InvalidRecordError: `roles` is no list of texts.
         """
-        return self.chat_of(Scope(user_id, session_id, agent_id, tenant_id))
+        return self.chat_of(Scope(user_id, session_id, agent_id, tenant_id), roles=roles)
 
-    def chat_of(self, scope: Scope) -> Chat:
+    def chat_of(self, scope: Scope, *, roles: Iterable[str] = ()) -> Chat:
         """Return the conversation that a scope names."""
         if scope.session_id is None:
             scope = replace(scope, session_id=str(uuid.uuid4()))
-        return Chat(self, scope)
+        return Chat(self, scope, roles_of(roles))
 
     async def _search(
         self,
@@ -203,23 +207,26 @@ class Memory:
         session_id: str | None = None,
         k: int = 10,
         token_limit: int | None = None,
+        roles: Iterable[str] = (),
     ) -> Hits:
-        """Find what a user said or was told.
+        """Find what a user said, was told, or is remembered by, and what others share of theirs.
 
         Args:
             query: A question or words.
             user_id: Whose memory is searched.
             tenant_id: The user's tenant.
             agent_id: Only sessions with this agent.
-            session_id: Only this session.
+            session_id: Only what was said in this session.
             k: How many hits at the most.
             token_limit: Tokens that the hits may cost together, each shown in one line.
+            roles: The roles in which the user asks: records of others may be shown to one of them.
 
         Returns:
             Hits, the best first.
         """
         reach = Scope(user_id, session_id, agent_id, tenant_id)
-        return await search_flow(self._world(), drive, reach, text_of("query", query), k, token_limit)
+        asked, world = text_of("query", query), self._world()
+        return await search_flow(world, drive, reach, asked, k, token_limit, roles_of(roles))
 
     search, asearch = both(_search)
 
@@ -250,22 +257,6 @@ class Memory:
         return await drive.call(journal.sessions, reach, limit, offset, superseded=superseded)
 
     sessions, asessions = both(_sessions)
-
-    async def _forget(
-        self, drive: Drive, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None
-    ) -> Forgotten:
-        """Delete everything of a user for good: sessions, messages, and all that they can be found by.
-
-        Chroma's part is done in the background; until then it is in nobody's reach. `flush` waits for it.
-
-        Args:
-            user_id: Whose memory.
-            tenant_id: The user's tenant; a user of the same id in another tenant is somebody else.
-            agent_id: Only the sessions with this agent.
-        """
-        return await forget(self._world(), drive, Scope(user_id, None, agent_id, tenant_id))
-
-    forget, aforget = both(_forget)
 
     async def _flush(self, drive: Drive, timeout: float = 60.0) -> Backlog:  # noqa: ASYNC109
         """Wait until no background work is owed.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
 from memlayer_core.events import Event, Health
+from memlayer_core.model_ports import Embedder, LanguageModel, TokenCounter
+from memlayer_core.record_ports import RecordJournal
+from memlayer_core.records.candidate import Candidate, Postings
 from memlayer_core.records.job import Backlog, Job, JobKind
 from memlayer_core.records.message import Beside, Entry, Message, Receipt, Stored
-from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Forgotten, Layout, Overview, Particulars, Session, Synced
-from memlayer_core.records.summary import Cost, Reply, Summary
+from memlayer_core.records.scope import Commons, Scope
+from memlayer_core.records.session import Forgotten, Layout, Mark, Overview, Particulars, Session, Synced
+from memlayer_core.records.summary import Cost, Summary
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
 from memlayer_core.settings import Settings
 
@@ -46,7 +49,7 @@ class Draft:
     terms: tuple[str, ...]
 
 
-class Journal(Protocol):
+class Journal(RecordJournal, Protocol):
     """The truth: messages and owed work in one database. Every method is one transaction."""
 
     def at_once(self, work: Callable[[Journal], T]) -> T:
@@ -110,7 +113,7 @@ class Journal(Protocol):
         ...
 
     def forget(self, reach: Scope, now: datetime) -> Forgotten:
-        """Delete everything within reach, a user's or a user's with one agent, for good."""
+        """Delete everything within reach, a user's, a user's with one agent, or a session's, for good."""
         ...
 
     def delete(self, scope: Scope, place: str | int, now: datetime) -> Message:
@@ -164,11 +167,11 @@ class Journal(Protocol):
         """Return the last `limit` entries (from place `first` on, before place `before`), newest first."""
         ...
 
-    def mark(self, session: Session, size: int) -> int:
-        """Return where the window of that size begins; 0 where none is marked."""
+    def mark(self, session: Session, size: int) -> Mark:
+        """Return where the window of that size begins, and what stands before it."""
         ...
 
-    def move_mark(self, session: int, size: int, first: int) -> None:
+    def move_mark(self, session: int, size: int, mark: Mark) -> None:
         """Note where the window of that size begins from now on; it only moves forward."""
         ...
 
@@ -184,11 +187,21 @@ class Journal(Protocol):
         """Delete a session's messages, and owe their removal from the index. Returns how many."""
         ...
 
-    def lexical(self, reach: Scope, terms: Sequence[str], limit: int) -> list[Neighbour]:
-        """Return messages within reach that share words, the best first."""
+    def spoken(self, reach: Scope | Commons, names: Collection[str]) -> set[str]:
+        """Return which of those, as they are filed, are names of people who spoke within reach."""
         ...
 
-    def scan(self, reach: Scope, vector: FloatVector, limit: int) -> list[Neighbour]:
+    def postings(self, reach: Scope | Commons, words: Sequence[str]) -> Postings:
+        """Return in which messages and records within reach the words stand, as they are filed."""
+        ...
+
+    def candidates(
+        self, reach: Scope, keys: Sequence[int], near: Mapping[int, float], vector: FloatVector | None
+    ) -> list[Candidate]:
+        """Return what recall weighs of the messages of those keys that lie within reach."""
+        ...
+
+    def scan(self, reach: Scope | Commons, vector: FloatVector, limit: int) -> list[Neighbour]:
         """Compare a vector with every one within reach, exactly."""
         ...
 
@@ -196,7 +209,7 @@ class Journal(Protocol):
         """Return the messages of those keys that lie within reach, in no particular order."""
         ...
 
-    def overview(self, reach: Scope) -> Overview:
+    def overview(self, reach: Scope | Commons) -> Overview:
         """Return how much lies within reach, and how its shard is shared."""
         ...
 
@@ -208,8 +221,8 @@ class Journal(Protocol):
         """Owe the session a summary of what lies before a place."""
         ...
 
-    def summaries(self, session: Session, *, every: bool = False) -> list[Summary]:
-        """Return what stands for a session's older turns, in their order; every version if asked for."""
+    def summaries(self, session: Session, *, every: bool = False, as_of: int | None = None) -> list[Summary]:
+        """Return what stands for a session's older turns, now or as of a version; every version if asked for."""
         ...
 
     def summarized(
@@ -269,15 +282,15 @@ class Journal(Protocol):
         ...
 
     def unindexed(self, keys: Sequence[int]) -> list[Unindexed]:
-        """Return what is to be indexed for those keys; deleted messages are left out."""
+        """Return what is to be indexed for those keys; what was deleted is left out."""
         ...
 
     def file(self, given: Sequence[Filing]) -> None:
-        """Keep vectors of messages that still exist. Filing one twice changes nothing."""
+        """Keep vectors of messages and records that still exist. Filing one twice changes nothing."""
         ...
 
     def present(self, keys: Sequence[int]) -> set[int]:
-        """Return those keys whose message exists."""
+        """Return those keys whose message or record exists."""
         ...
 
     def filings(self, shard: int | None, after: int, limit: int) -> list[Filing]:
@@ -301,7 +314,7 @@ class Journal(Protocol):
         ...
 
     def forget_vectors(self, now: datetime) -> None:
-        """Drop every vector and the embedder's name, and owe the indexing of every message."""
+        """Drop every vector and the embedder's name, and owe the indexing of everything."""
         ...
 
     def tidy(self) -> None:
@@ -367,57 +380,6 @@ class Index(Protocol):
         ...
 
 
-class Embedder(Protocol):
-    """Turns texts into vectors.
-
-    Attributes:
-        identity: Name of the model, the same in every process: `"minilm"`, `"langchain:…"`.
-    """
-
-    @property
-    def identity(self) -> str:
-        """Name of the model, the same in every process."""
-        ...
-
-    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Return one unit vector a text, float32, all of one dimension.
-
-        Raises:
-            EmbedderError: The model failed, or answered with something that is no vector.
-        """
-        ...
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same without blocking the event loop."""
-        ...
-
-    def embed_query(self, text: str) -> FloatVector:
-        """Return the vector of a question; some models embed it differently."""
-        ...
-
-    async def aembed_query(self, text: str) -> FloatVector:
-        """Do the same without blocking the event loop."""
-        ...
-
-
-class LanguageModel(Protocol):
-    """Answers a prompt with a text. Only background work asks."""
-
-    @property
-    def name(self) -> str:
-        """What it is called in records, errors and the ledger."""
-        ...
-
-    def ask(self, instructions: str, text: str) -> Reply:
-        """Ask, and wait for the answer.
-
-        Raises:
-            ModelContextError: The prompt is longer than the model can read.
-            ModelError: It did not answer.
-        """
-        ...
-
-
 class Temporaries(Protocol):
     """Messages that are told to a model until it has answered, and kept by nobody."""
 
@@ -446,28 +408,7 @@ class Temporaries(Protocol):
         ...
 
     def forget(self, reach: Scope) -> None:
-        """Let go of all within reach: of a user, or of a user with one agent."""
-        ...
-
-
-class TokenCounter(Protocol):
-    """Counts tokens.
-
-    Attributes:
-        name: Which counter it is; stored beside each count.
-    """
-
-    @property
-    def name(self) -> str:
-        """Which counter it is; stored beside each count."""
-        ...
-
-    def text(self, text: str) -> int:
-        """Return the tokens of a text."""
-        ...
-
-    def message(self, message: Message) -> int:
-        """Return the tokens of a message: text, name, tool calls, media and overhead."""
+        """Let go of all within reach: of a user, of a user with one agent, or of a session."""
         ...
 
 
@@ -484,9 +425,11 @@ class World:
         tell: Hears what happened.
         health: Remembers what does not work at the moment, so that it is told once.
         wake: Tells the worker that there is work.
+        trust: How far the embedder's cosine is to be believed for a question, 0 to 1.
         suspect: Tells the worker that a shard of the index is damaged.
         evicted: Tells the worker that a session's turns before a place left the window; None: nothing is
             summarised.
+        accessed: Tells the worker which records were recalled.
         summarizer: Writes summaries; None: they are extracts of what was said.
         temporaries: Messages that are shown once.
         truncate_with: Shortens a text to so many characters, where messages are truncated.
@@ -502,8 +445,10 @@ class World:
     tell: Callable[[Event], None]
     health: Health
     wake: Callable[[], None]
+    trust: Callable[[str], float]
     suspect: Callable[[int], None]
     evicted: Callable[[int, int], None] | None
+    accessed: Callable[[Sequence[int]], None]
     summarizer: LanguageModel | None
     temporaries: Temporaries
     truncate_with: Callable[[str, int], str]

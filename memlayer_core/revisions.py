@@ -26,6 +26,7 @@ class Revisions:
 
     memory: Memory
     scope: Scope
+    roles: tuple[str, ...]
 
     async def _history(self, drive: Drive, offset: int = 0, limit: int | None = None) -> list[Message]:
         """Return what was said in this session, as it went in. The list is yours.
@@ -121,7 +122,7 @@ class Revisions:
         """
         world = self.memory._world()  # noqa: SLF001
         scope = await flows.fork(world, drive, self.scope, until, session_id or str(uuid.uuid4()))
-        return self.memory.chat_of(scope)
+        return self.memory.chat_of(scope, roles=self.roles)
 
     fork, afork = both(_fork)
 

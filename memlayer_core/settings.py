@@ -26,7 +26,8 @@ class Settings(BaseSettings):
             as there is room for. Where it is chosen without a number (`policy="max_rounds"`), 10.
         compact_to: When a context has grown over its limit, its oldest turns are left out until at most this
             part of the limit is taken. The next ones then have room, and the prompt's beginning stays the
-            same for a while, which providers' caches reward.
+            same for a while, which providers' caches reward. With 0.3, 93 % of what is sent at a limit of
+            3,000 tokens is an unchanged beginning (`benchmarks/prefix.py`).
         truncate_messages: Show at most `truncate_characters` of each message but the newest question. What
             is stored stays whole.
         truncate_characters: See `truncate_messages`; 1000 is the common default where it is on.
@@ -38,15 +39,20 @@ class Settings(BaseSettings):
         recall_tokens: Tokens of a context that recalled turns may take; never more than a quarter
             of the limit.
         recall_candidates: How many hits each source of recall is asked for.
+        recall_importance: Records of episodes are recalled if they are more important than this; 0.3, as in
+            layered agent memories.
+        recall_confidence: All other records are recalled from this confidence on; 0.6, likewise.
         recall_placement: `"user"` puts what is recalled in front of the newest user message, inside it:
             it never speaks with the system's authority, and the prompt's prefix stays cacheable.
             `"system"` appends it to the leading system message.
         summary_tokens: Tokens of a context that summaries of older turns may take; never more than a quarter
             of the limit.
-        summary_rounds: Rounds of one episode, the unit that is summed up; 10, where layered memories compress.
+        summary_rounds: Rounds that make an episode: what leaves the window at once is summed up at once, and one
+            with fewer rounds goes on with the next ones. 10, where layered memories compress.
         summary_batch: Messages outside of a window that keeps a number of messages or rounds, before they are
             summed up together.
-        summary_input: Tokens that a model is given at once; what is longer is summed up in parts.
+        summary_input: Tokens that a model is given at once; what is longer is summed up in parts. No more than a
+            context has by default, so that what leaves a window costs one call.
         summary_coverage: Share of the telling names, numbers and words that a model's summary must keep.
         summary_rewrites: How often a model is asked again after a bad summary.
         summary_attempts: How often a model that does not answer is tried before extracts stand in for it.
@@ -76,7 +82,7 @@ class Settings(BaseSettings):
     max_tokens: int = Field(default=8000, ge=1)
     max_messages: int | None = Field(default=None, ge=1)
     max_rounds: int | None = Field(default=None, ge=1)
-    compact_to: float = Field(default=0.5, gt=0, le=1)
+    compact_to: float = Field(default=0.3, gt=0, le=1)
     truncate_messages: bool = False
     truncate_characters: int = Field(default=1000, ge=1)
     offload: bool = True
@@ -85,11 +91,13 @@ class Settings(BaseSettings):
     last_keep: int = Field(default=50, ge=0)
     recall_tokens: int = Field(default=600, ge=0)
     recall_candidates: int = Field(default=50, ge=1)
+    recall_importance: float = Field(default=0.3, ge=0, le=1)
+    recall_confidence: float = Field(default=0.6, ge=0, le=1)
     recall_placement: Literal["user", "system"] = "user"
     summary_tokens: int = Field(default=600, ge=100)
     summary_rounds: int = Field(default=10, ge=1)
     summary_batch: int = Field(default=10, ge=1)
-    summary_input: int = Field(default=4000, ge=100)
+    summary_input: int = Field(default=8000, ge=100)
     summary_coverage: float = Field(default=0.3, ge=0, le=1)
     summary_rewrites: int = Field(default=2, ge=0)
     summary_attempts: int = Field(default=3, ge=1)

@@ -23,9 +23,10 @@ from memlayer_core.errors import EmbedderError
 from memlayer_core.ports import Draft, Embedder, Journal
 from memlayer_core.records.message import Message, Raw, ToolCall
 from memlayer_core.records.scope import Scope
+from memlayer_core.records.session import Mark
 from memlayer_core.records.vector import Filing, FloatVector
 from memlayer_core.rules.check import digest
-from memlayer_core.rules.terms import terms
+from memlayer_core.rules.terms import asked, filed
 
 __all__ = ["NOON", "FlakyEmbedder", "JournalConformance", "draft", "drafts", "filing"]
 
@@ -46,7 +47,7 @@ def draft(role: Any, text: str, *, id: str | None = None, tokens: int = 10, **fi
         tokens=tokens,
         counter="words",
         searched=searched,
-        terms=terms(searched),
+        terms=filed(searched),
     )
 
 
@@ -121,6 +122,12 @@ class FlakyEmbedder:
             raise EmbedderError("the model is away", hint="This embedder fails on demand.")
 
 
+def filed_under(journal: Journal, reach: Scope, words: str) -> list[int]:
+    """Return the keys of what any of the words stands in, in their order."""
+    found = journal.postings(reach, asked(words))
+    return sorted(set().union(*found.values()))
+
+
 class JournalConformance:
     """Claims that every journal must fulfil. Subclass it with a pytest fixture `journal`."""
 
@@ -169,8 +176,8 @@ class JournalConformance:
         again = journal.append(self.LOUIS, [draft("user", "osaka", id="m1", tokens=4)], NOON)
         assert (again.stored, again.unchanged, again.replaced) == (0, 0, 1)
         assert self.texts(journal, self.LOUIS) == ["osaka", "then"]
-        assert journal.lexical(self.LOUIS.reach(), ["tokyo"], 10) == []
-        assert len(journal.lexical(self.LOUIS.reach(), ["osaka"], 10)) == 1
+        assert filed_under(journal, self.LOUIS.reach(), "tokyo") == []
+        assert len(filed_under(journal, self.LOUIS.reach(), "osaka")) == 1
         session = journal.session(self.LOUIS)
         assert session is not None
         assert session.tokens == 14
@@ -209,8 +216,8 @@ class JournalConformance:
             journal.append(scope, [draft("user", f"tokyo of {scope.user_id}")], NOON)
 
         def whose(reach: Scope) -> list[tuple[str, str | None, str]]:
-            found = journal.lexical(reach, ["tokyo"], 10)
-            records = journal.records(reach, [neighbour.key for neighbour in found])
+            found = filed_under(journal, reach, "tokyo")
+            records = journal.records(reach, found)
             assert len(records) == len(found)
             return sorted((r.scope.user_id, r.scope.agent_id or "", r.scope.tenant_id) for r in records)
 
@@ -222,20 +229,20 @@ class JournalConformance:
 
     def test_keys_of_others_bring_nothing(self, journal: Journal) -> None:
         journal.append(self.EVE, [draft("user", "a secret of eve")], NOON)
-        keys = [neighbour.key for neighbour in journal.lexical(self.EVE.reach(), ["secret"], 10)]
+        keys = filed_under(journal, self.EVE.reach(), "secret")
         assert len(keys) == 1
         assert journal.records(Scope("louis"), keys) == []
 
     def test_chinese_words_of_two_characters_are_found(self, journal: Journal) -> None:
         journal.append(self.LOUIS, drafts("我五月份搬到了东京。", "很好!"), NOON)
-        assert len(journal.lexical(self.LOUIS.reach(), terms("东京", query=True), 10)) == 1
-        assert journal.lexical(self.LOUIS.reach(), terms("京东", query=True), 10) == []
+        found = journal.postings(self.LOUIS.reach(), ("东京", "京东", "京"))
+        assert {word: list(keys.values()) for word, keys in found.items()} == {"东京": [1], "京": [1]}
 
     def test_hostile_words_are_words(self, journal: Journal) -> None:
         journal.append(self.LOUIS, drafts("it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"), NOON)
         for query in ("it's", '"quoted"', "AND", "near*", "'x'", "\\", "lanes : *", "NOT"):
-            journal.lexical(self.LOUIS.reach(), terms(query, query=True), 10)
-        assert len(journal.lexical(self.LOUIS.reach(), terms("quoted", query=True), 10)) == 1
+            filed_under(journal, self.LOUIS.reach(), query)
+        assert len(filed_under(journal, self.LOUIS.reach(), "quoted")) == 1
 
     def test_the_last_entries_come_first_and_page_by_page(self, journal: Journal) -> None:
         journal.append(self.LOUIS, drafts(*(str(n) for n in range(10))), NOON)
@@ -267,37 +274,37 @@ class JournalConformance:
         journal.append(self.LOUIS, drafts("a", "b", "c"), NOON)
         session = journal.session(self.LOUIS)
         assert session is not None
-        for first in (2, 1):
-            journal.move_mark(session.number, 30, first)
-        assert (journal.mark(session, 30), journal.mark(session, 31)) == (2, 0)
+        for mark in (Mark(2, 1), Mark(1, 5), Mark(2, 3), Mark(2, 2)):
+            journal.move_mark(session.number, 30, mark)
+        assert (journal.mark(session, 30), journal.mark(session, 31)) == (Mark(2, 3), Mark())
         journal.rewrite(self.LOUIS, drafts("a"), NOON)
-        assert journal.mark(session, 30) == 0
-        journal.move_mark(session.number, 30, 2)
-        assert journal.mark(session, 30) == 0
+        assert journal.mark(session, 30) == Mark()
+        journal.move_mark(session.number, 30, Mark(2, 3))
+        assert journal.mark(session, 30) == Mark()
 
     def test_rewriting_keeps_a_common_beginning(self, journal: Journal) -> None:
         journal.append(self.LOUIS, drafts("a", "b", "c"), NOON)
-        before = [neighbour.key for neighbour in journal.lexical(self.LOUIS.reach(), ["a"], 1)]
+        before = filed_under(journal, self.LOUIS.reach(), "b")
         receipt = journal.rewrite(self.LOUIS, drafts("a", "b", "d", "e"), NOON)
         assert (receipt.unchanged, receipt.stored) == (2, 2)
         assert self.texts(journal, self.LOUIS) == ["a", "b", "d", "e"]
-        assert [neighbour.key for neighbour in journal.lexical(self.LOUIS.reach(), ["a"], 1)] == before
-        assert journal.lexical(self.LOUIS.reach(), ["c"], 10) == []
+        assert filed_under(journal, self.LOUIS.reach(), "b") == before
+        assert filed_under(journal, self.LOUIS.reach(), "c") == []
         session = journal.session(self.LOUIS)
         assert session is not None
         assert (session.messages, session.tokens) == (4, 40)
 
     def test_clearing_leaves_nothing_and_no_key_comes_back(self, journal: Journal) -> None:
         journal.append(self.LOUIS, drafts("alpha", "beta"), NOON)
-        old = {neighbour.key for neighbour in journal.lexical(self.LOUIS.reach(), ["alpha", "beta"], 10)}
+        old = set(filed_under(journal, self.LOUIS.reach(), "alpha beta"))
         journal.file([filing(key, self.LOUIS, [1, 0]) for key in old])
         assert journal.clear(self.LOUIS, NOON) == 2
         assert self.texts(journal, self.LOUIS) == []
-        assert journal.lexical(self.LOUIS.reach(), ["alpha", "beta"], 10) == []
+        assert filed_under(journal, self.LOUIS.reach(), "alpha beta") == []
         assert journal.filings(None, -1, 10) == []
         assert journal.overview(self.LOUIS.reach()).vectors == 0
         journal.append(self.LOUIS, drafts("alpha"), NOON)
-        new = {neighbour.key for neighbour in journal.lexical(self.LOUIS.reach(), ["alpha"], 10)}
+        new = set(filed_under(journal, self.LOUIS.reach(), "alpha"))
         assert not new & old
 
     def test_a_leased_job_is_given_to_nobody_else_until_the_lease_ends(self, journal: Journal) -> None:
@@ -338,8 +345,8 @@ class JournalConformance:
         helper = Scope("louis", "s1", agent_id="helper")
         for scope, vector in ((self.LOUIS, [1, 0]), (helper, [0.8, 0.6]), (self.EVE, [1, 0])):
             journal.append(scope, drafts("x"), NOON)
-            (found,) = journal.lexical(scope, ["x"], 10)
-            journal.file([filing(found.key, scope, vector)])
+            (key,) = filed_under(journal, scope, "x")
+            journal.file([filing(key, scope, vector)])
         near = journal.scan(Scope("louis"), filing(0, self.LOUIS, [1, 0]).vector, 10)
         assert [round(neighbour.similarity, 3) for neighbour in near] == [1.0, 0.8]
         only = journal.scan(Scope("louis", agent_id="helper"), filing(0, helper, [1, 0]).vector, 10)
@@ -348,22 +355,22 @@ class JournalConformance:
 
     def test_no_vector_is_kept_of_a_message_that_is_gone(self, journal: Journal) -> None:
         journal.append(self.LOUIS, drafts("x"), NOON)
-        (found,) = journal.lexical(self.LOUIS, ["x"], 10)
+        (key,) = filed_under(journal, self.LOUIS, "x")
         journal.clear(self.LOUIS, NOON)
-        journal.file([filing(found.key, self.LOUIS, [1, 0])])
+        journal.file([filing(key, self.LOUIS, [1, 0])])
         assert journal.filings(None, -1, 10) == []
-        assert journal.unindexed([found.key]) == []
+        assert journal.unindexed([key]) == []
 
     def test_a_kept_vector_is_offered_again_for_the_same_text_only(self, journal: Journal) -> None:
         journal.append(self.LOUIS, [draft("user", "x", id="m1")], NOON)
-        (found,) = journal.lexical(self.LOUIS, ["x"], 10)
-        (waiting,) = journal.unindexed([found.key])
+        (key,) = filed_under(journal, self.LOUIS, "x")
+        (waiting,) = journal.unindexed([key])
         assert waiting.vector is None
         assert waiting.lanes == (self.LOUIS.user_lane, self.LOUIS.agent_lane, self.LOUIS.session_lane)
-        journal.file([replace(filing(found.key, self.LOUIS, [1, 0]), text_hash=waiting.text_hash)])
-        assert journal.unindexed([found.key])[0].vector is not None
+        journal.file([replace(filing(key, self.LOUIS, [1, 0]), text_hash=waiting.text_hash)])
+        assert journal.unindexed([key])[0].vector is not None
         journal.append(self.LOUIS, [draft("user", "y", id="m1")], NOON)
-        assert journal.unindexed([found.key])[0].vector is None
+        assert journal.unindexed([key])[0].vector is None
 
     def test_the_embedder_of_the_first_vectors_is_recorded_and_stays(self, journal: Journal) -> None:
         assert journal.layout().embedder is None

@@ -62,6 +62,7 @@ class Worker:
         self._last_error: str | None = None
         self._adopted = False
         self._evicted: dict[int, int] = {}
+        self._accessed: set[int] = set()
 
     def employ(self, world: World) -> None:
         """Give the worker the world it works in; it looks for work left by earlier processes."""
@@ -88,6 +89,12 @@ class Worker:
         """Note that a session's turns before a place left its window; owed off everybody's path."""
         self._evicted[session] = max(first, self._evicted.get(session, 0))
         self.wake()
+
+    def accessed(self, keys: Sequence[int]) -> None:
+        """Note that records were recalled; written down off everybody's path."""
+        if keys:
+            self._accessed.update(keys)
+            self.wake()
 
     def flush(self, timeout: float) -> Backlog:
         """Wait until no work is owed.
@@ -116,7 +123,7 @@ class Worker:
 
     @property
     def _noted(self) -> bool:
-        return bool(self._suspects or self._evicted)
+        return bool(self._suspects or self._evicted or self._accessed)
 
     def close(self) -> None:
         """Finish the batch in hand, give back the leases, and stop."""
@@ -180,6 +187,9 @@ class Worker:
             world.journal.evicted(session, first, world.now())
             if self._evicted.get(session) == first:
                 del self._evicted[session]
+        if recalled := list(self._accessed):
+            world.journal.accessed(recalled, world.now())
+            self._accessed.difference_update(recalled)
 
     def _owed(self, world: World) -> bool:
         return bool(self._suspects) or world.journal.backlog().queued > 0

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from memlayer_core.rules.rank import Weights
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 PARTS = {"add", "context", "add_busy", "context_busy", "context_net", "embed", "bare_read", "vector_search"}
@@ -83,3 +86,101 @@ def test_summary_tells_how_much_evidence_each_way_keeps(tmp_path):
         assert list(of_one) == ["0.1", "0.2", "0.3"]
         assert all(0 <= cell["evidence"] <= 1 and 0 <= cell["score"] <= 1 for cell in of_one.values())
     assert all({"goal", "measured", "at_least", "met"} == set(goal) for goal in result["goals"])
+
+
+def locomo_file(folder: Path) -> Path:
+    """Write a talk of forty turns, about a hundred tokens each, twenty of them on boats, and four questions."""
+    subjects = ["boats lie in the harbour", "a piano stands in the attic"]
+    said = [
+        {
+            "speaker": who,
+            "dia_id": f"D1:{at}",
+            "text": f"I count {at}: {subjects[at % 2]}{' and so on' * 30}.",
+        }
+        for at, who in enumerate(["Ann", "Ben"] * 20)
+    ]
+    said[7] |= {"text": "Look what I found!", "blip_caption": "a red bicycle"}
+    told = {"speaker_a": "Ann", "speaker_b": "Ben", "session_1": said}
+    told["session_1_date_time"] = "1:56 pm on 8 May, 2023"
+    asked = [
+        {"question": "Who showed a red bicycle?", "evidence": ["D1:7"], "category": 4},
+        {"question": "Which boats lie in the harbour?", "category": 1}
+        | {"evidence": [f"D1:{at}" for at in range(0, 40, 2)]},
+        {"question": "What does Ben count?", "category": 3}
+        | {"evidence": [f"D1:{at}" for at in range(1, 40, 2)]},
+        {"question": "What was never said?", "evidence": ["D1:1"], "category": 5},
+    ]
+    file = folder / "talks.json"
+    file.write_text(json.dumps([{"conversation": told, "qa": asked}]))
+    return file
+
+
+def beam_folder(folder: Path) -> Path:
+    """Write a chat with an assistant, and questions of two kinds."""
+    folder.mkdir()
+    said = [
+        {"role": role, "id": at, "content": f"{text} ->-> 1,{at}", "time_anchor": "March-15-2024"}
+        for at, (role, text) in enumerate(
+            [("user", "My tortoise is called Zarquon."), ("assistant", "Noted.")]
+        )
+    ]
+    (folder / "1-chat.json").write_text(json.dumps([{"batch_number": 1, "turns": [said]}]))
+    named = {"question": "What is my tortoise called?", "source_chat_ids": {"first": [0]}}
+    unknown = {"question": "Who is the king?", "source_chat_ids": [1]}
+    questions = {"information_extraction": [named], "abstention": [unknown]}
+    (folder / "1-probing_questions.json").write_text(json.dumps(questions))
+    return folder
+
+
+@pytest.mark.slow
+def test_recall_tells_which_share_of_the_evidence_is_found_in_both_formats(tmp_path):
+    files = locomo_file(tmp_path), beam_folder(tmp_path / "beam")
+    result = run("recall.py", *map(str, files), "--only", "hashing", "chroma")
+
+    talk, chat = (result["data"][str(file)] for file in files)
+    assert [talk[one] for one in ("conversations", "turns", "questions")] == [1, 40, 3]
+    assert [chat[one] for one in ("conversations", "turns", "questions")] == [1, 2, 1]
+    ours = talk["found"]["memlayer, hashing"]
+    assert ours["kinds"]["single-hop"]["first_10"] == 100, "a picture's caption is found"
+    for column in ("first_10", "in_1024", "as_packed"):  # ten of the twenty turns fit in, whichever way
+        assert 0 < ours["kinds"]["multi-hop"][column] <= 50
+        shares = [ours["kinds"][kind][column] for kind in ("single-hop", "multi-hop", "open-domain")]
+        assert ours[column] == pytest.approx(sum(shares) / 3, abs=0.1)
+    assert chat["found"]["memlayer, hashing"] | {"kinds": None} == {
+        "questions": 1,
+        "first_10": 100,
+        "in_1024": 100,
+        "as_packed": 100,
+        "kinds": None,
+    }
+    assert set(talk["found"]["Chroma alone"]) == {"questions", "first_10", "in_1024", "kinds"}
+    assert [goal["at_least"] for goal in result["goals"]] == [1.1] * 4
+
+
+@pytest.mark.slow
+def test_recall_tells_what_each_ingredient_of_the_order_is_worth(tmp_path):
+    file = str(locomo_file(tmp_path))
+    result = run("recall.py", file, "--only", "memlayer", "--ablation")
+
+    talk = result["data"][file]
+    whole = talk["ablation"].pop("with all")
+    assert whole.items() <= talk["found"][f"memlayer, {result['vectors']}"].items()
+    assert {f"without {one.name}" for one in fields(Weights)} == set(talk["ablation"])
+    assert talk["ablation"]["without named"]["first_10"] < whole["first_10"], "a question names Ben"
+
+
+@pytest.mark.slow
+def test_recall_scale_tells_what_a_search_costs_beside_other_users_and_finds_what_it_asks_for():
+    result = run("recall_scale.py", "--only", "memlayer", "chroma")
+
+    assert {name: list(sizes) for name, sizes in result["found"].items()} == {
+        "memlayer": ["200", "800"],
+        "Chroma alone": ["200", "800"],
+    }
+    for sizes in result["found"].values():
+        for size, told in sizes.items():
+            assert told["turns"] == int(size)
+            assert told["found"] > 0.9
+            assert 0 < told["median_ms"] <= told["p95_ms"]
+    assert all({"goal", "measured", "met"} < set(goal) for goal in result["goals"])
+    assert len(result["goals"]) == 3

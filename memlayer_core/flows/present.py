@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memlayer_core.errors import InvalidLimitError
@@ -11,7 +11,7 @@ from memlayer_core.ports import Journal, World
 from memlayer_core.records.context import Piece, PieceKind, Reason
 from memlayer_core.records.message import Beside, Entry, Message, Stored
 from memlayer_core.records.policy import Limits
-from memlayer_core.records.session import Session
+from memlayer_core.records.session import Mark, Session
 from memlayer_core.rules.offload import merged, preview
 from memlayer_core.rules.truncate import truncate_message
 from memlayer_core.rules.turns import presentable
@@ -72,6 +72,8 @@ class Present:
         reasons: What was left out or made smaller.
         summary: What stands for the turns before the window.
         summarized_to: The place behind what is summed up.
+        ahead: Place where the window is going to begin when it has to move; None while that is far off.
+        begins: How the window begins from now on, where that is not as it is marked.
     """
 
     system: tuple[Part, ...] = ()
@@ -81,6 +83,8 @@ class Present:
     reasons: tuple[Reason, ...] = ()
     summary: tuple[Part, ...] = ()
     summarized_to: int = 0
+    ahead: int | None = None
+    begins: Mark | None = None
 
     @property
     def tokens(self) -> int:
@@ -113,6 +117,7 @@ def present(
     first: int,
     *,
     spent: int = 0,
+    stops: Collection[int] = (),
 ) -> Present:
     """Read as much of the session's end as fits, never more than a page beyond it.
 
@@ -125,6 +130,7 @@ def present(
         reserved: Tokens that older turns may not take.
         first: Where the window begins; nothing before it is read.
         spent: Tokens of what is told beside it.
+        stops: Places where the window had better begin when it has to move.
 
     Raises:
         InvalidLimitError: The instructions alone are larger than the limit.
@@ -139,7 +145,9 @@ def present(
     beside, spent = spent, spent + sum(part.tokens for part in (*system, *once))
     compact_to = world.settings.compact_to
     while True:
-        chosen = window(entries, limits, spent=spent, reserved=reserved, compact_to=compact_to, shape=shape)
+        chosen = window(
+            entries, limits, spent=spent, reserved=reserved, compact_to=compact_to, stops=stops, shape=shape
+        )
         shown = _shown(world, journal, session, chosen)
         least = {
             entry.seq: shown[entry.seq].tokens
@@ -156,7 +164,8 @@ def present(
     reasons = (*chosen.reasons, *orphans, *_over((*system, *once), limits.tokens))
     # What is told once pushes turns out for this once: the window does not begin anew for it.
     moved_to = chosen.shown[0].seq if chosen.moved and chosen.shown and not once else None
-    seen = Present(system, parts, once, moved_to, reasons)
+    ahead = chosen.ahead if not once and not limits.slides else None
+    seen = Present(system, parts, once, moved_to, reasons, ahead=ahead)
     if seen.tokens + beside > limits.tokens:
         return seen
     # Made smaller, the newest turn came out smaller than it was sure to.

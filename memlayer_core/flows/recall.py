@@ -1,24 +1,39 @@
-"""Finds what was said before: words and meaning asked together, fused, and read from the journal."""
+"""Finds what was said before: words and meaning asked together, weighed, and read from the journal."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from memlayer_core.drive import Drive
 from memlayer_core.errors import EmbedderError, IndexCorruptError, IndexUnavailableError
+from memlayer_core.flows.ground import (
+    Ground,
+    allowed,
+    as_told,
+    nearest_first,
+    posted,
+    scanned,
+    survey,
+    weighed,
+    without,
+)
 from memlayer_core.ports import Journal, World
+from memlayer_core.records.candidate import Postings
 from memlayer_core.records.context import Hit, Hits, Reason
 from memlayer_core.records.message import Message, Stored
-from memlayer_core.records.scope import Scope
+from memlayer_core.records.record import Record
+from memlayer_core.records.scope import Commons, Scope
 from memlayer_core.records.session import Overview
 from memlayer_core.records.vector import FloatVector, Neighbour
 from memlayer_core.rules.budget import pack
 from memlayer_core.rules.check import at_least_one
-from memlayer_core.rules.rank import Ranked, fuse
+from memlayer_core.rules.question import question
+from memlayer_core.rules.rank import Ranked, rank, shortlist
 from memlayer_core.rules.render import line
-from memlayer_core.rules.terms import terms
+from memlayer_core.rules.terms import named
 
 __all__ = ["Answers", "ask", "best", "search"]
 
@@ -27,72 +42,107 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """What the sources of recall answered.
+    """What recall found.
 
     Attributes:
-        sources: Name of a source, and what it found, the best first.
+        ranked: The best first.
         notes: What did not work.
         beside: What was read on the same snapshot as the words.
+        records: The records among what was found, by their keys.
+        trust: How far the embedder's cosine was believed, 0 to 1; 0 where there is none.
     """
 
-    sources: Mapping[str, Sequence[Neighbour]]
+    ranked: Sequence[Ranked]
     notes: tuple[Reason, ...]
     beside: T
+    records: Mapping[int, Record] = field(default_factory=dict)
+    trust: float = 0.0
 
 
 async def search(
-    world: World, drive: Drive, reach: Scope, query: str, k: int, token_limit: int | None
+    world: World,
+    drive: Drive,
+    reach: Scope,
+    query: str,
+    k: int,
+    token_limit: int | None,
+    roles: Sequence[str] = (),
 ) -> Hits:
     """Return the best hits, at most `k`, and together at most `token_limit` tokens."""
     at_least_one("k", k)
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
-    overview = await drive.call(world.journal.overview, reach)
-    answers = await ask(world, drive, reach, query, overview, k, beside=lambda _: None)
+    ground = await drive.call(survey, world, world.journal, reach, roles)
+    answers = await ask(world, drive, ground, query, k, beside=lambda _: None)
     return await drive.call(_hits, world, reach, answers, k, token_limit)
 
 
 async def ask(
     world: World,
     drive: Drive,
-    reach: Scope,
+    ground: Ground,
     query: str,
-    overview: Overview,
     limit: int,
     *,
     beside: Callable[[Journal], T],
+    shown: Callable[[T], Collection[int]] = lambda _: (),
 ) -> Answers[T]:
-    """Ask words and meaning, at the same time where meaning is asked of an index.
+    """Ask words and meaning, at the same time where meaning is asked of an index, and weigh what they found.
 
     Args:
         world: Everything.
         drive: How to get things done.
-        reach: Whose messages.
+        ground: Who asks, and what lies within reach.
         query: A question or words.
-        overview: What lies within reach.
         limit: How many messages are wanted; each source is asked for as many more as a setting says.
         beside: What else to read from the journal on the way.
+        shown: Which keys, of what was read there, are shown already: a question is no answer to itself.
     """
-    words = terms(query, query=True) if overview.sessions else ()
+    if not (ground.own.sessions or ground.has_records):
+        return Answers((), (), await drive.call(world.journal.at_once, beside))
+    reach = ground.reach
+    names = await drive.call(world.journal.spoken, reach, named(query))
+    asked = question(query, names)
+    trust = world.trust(asked.text)
     most = limit + world.settings.recall_candidates
-
-    def look(journal: Journal, vector: FloatVector | None) -> tuple[T, list[Neighbour], list[Neighbour]]:
-        read = beside(journal)
-        near = journal.scan(reach, vector, most) if vector is not None else []
-        return read, journal.lexical(reach, words, most) if words else [], near
-
     notes: list[Reason] = []
-    if words and _index_pays(world, overview):
-        (read, by_words, _), by_meaning = await drive.together(
-            drive.call(world.journal.at_once, lambda journal: look(journal, None)),
-            _by_index(world, drive, reach, query, overview, most, notes),
+
+    def look(journal: Journal, vector: FloatVector | None) -> tuple[T, Postings, list[Neighbour]]:
+        every = max(most, world.settings.exact_scan_limit)
+        near = scanned(journal, ground, vector, every) if vector is not None else []
+        return beside(journal), posted(journal, ground, asked.words), near
+
+    async def vector_of() -> FloatVector | None:
+        wanted = trust and ground.vectors and any(map(str.isalnum, asked.text))
+        return await _vector(world, drive, asked.text, notes) if wanted else None
+
+    async def meant() -> tuple[FloatVector | None, list[Neighbour]]:
+        vector = await vector_of()
+        if vector is None:
+            return None, []
+        return vector, await drive.call(_nearest_of, world, ground, vector, most)
+
+    if any(_index_pays(world, overview) for _, overview in ground.shelves):
+        (read, postings, _), (vector, near) = await drive.together(
+            drive.call(world.journal.at_once, lambda journal: look(journal, None)), meant()
         )
     else:
-        vector = await _vector(world, drive, query, notes) if words and overview.vectors else None
-        read, by_words, by_meaning = await drive.call(
-            world.journal.at_once, lambda journal: look(journal, vector)
-        )
-    return Answers({"words": by_words, "meaning": by_meaning}, tuple(notes), read)
+        vector = await vector_of()
+        read, postings, near = await drive.call(world.journal.at_once, lambda journal: look(journal, vector))
+    if ground.has_records:
+        postings, near = await drive.call(allowed, world, ground, postings, near)
+    seen = shown(read)
+    postings, near = without(seen, postings, near)
+    keys = [key for key in shortlist(postings, near, ground.vectors, most) if key not in seen]
+    cosines = {neighbour.key: neighbour.similarity for neighbour in near}
+    candidates = await drive.call(world.journal.candidates, reach, keys, cosines, vector)
+    records: dict[int, Record] = {}
+    if ground.has_records:
+        records = await drive.call(world.journal.remembered, ground.reader, keys)
+        candidates = [*candidates, *weighed(world, reach, records, cosines)]
+    believed = trust if vector is not None else 0.0
+    ranked = rank(asked, candidates, postings, ground.vectors, believed)
+    return Answers(ranked, tuple(notes), read, records, believed)
 
 
 def best(
@@ -103,30 +153,29 @@ def best(
     shown: Collection[int] = (),
     said: Iterable[Message] = (),
 ) -> list[tuple[Stored, Ranked]]:
-    """Fuse the answers, and read the best within reach, each of them once.
+    """Read the best within reach, each of them once.
 
     Args:
         world: Everything.
         reach: Whose messages.
-        answers: What the sources found.
+        answers: What was found.
         limit: How many at the most.
         shown: Keys of messages that are shown already.
         said: Messages that are shown already: the same words of another session, or of a copy, say no more.
     """
     heard = {(message.role, message.text) for message in said}
+    waiting = deque(one for one in answers.ranked if one.key not in shown)
     found: list[tuple[Stored, Ranked]] = []
-    looked_at = 0
-    while wanted := limit - len(found):  # once, unless something was said twice
-        some = fuse(answers.sources, looked_at + wanted, shown)[looked_at:]
-        looked_at += len(some)
+    while waiting and (wanted := limit - len(found)):  # once, unless something was said twice
+        some = [waiting.popleft() for _ in range(min(wanted, len(waiting)))]
         by_key = {stored.key: stored for stored in world.journal.records(reach, [one.key for one in some])}
+        told = ((one.key, answers.records.get(one.key)) for one in some)
+        by_key |= {key: as_told(world, key, record) for key, record in told if record is not None}
         for ranked in some:
             stored = by_key.get(ranked.key)
             if stored is not None and (stored.message.role, stored.message.text) not in heard:
                 heard.add((stored.message.role, stored.message.text))
                 found.append((stored, ranked))
-        if len(some) < wanted:
-            break
     return found
 
 
@@ -137,19 +186,6 @@ def _index_pays(world: World, overview: Overview) -> bool:
     if not world.index.held:
         world.wake()  # perhaps nobody holds it, and the worker can
     return world.index.held
-
-
-async def _by_index(
-    world: World,
-    drive: Drive,
-    reach: Scope,
-    query: str,
-    overview: Overview,
-    limit: int,
-    notes: list[Reason],
-) -> list[Neighbour]:
-    vector = await _vector(world, drive, query, notes)
-    return [] if vector is None else await drive.call(_nearest, world, reach, vector, overview, limit)
 
 
 async def _vector(world: World, drive: Drive, query: str, notes: list[Reason]) -> FloatVector | None:
@@ -164,8 +200,21 @@ async def _vector(world: World, drive: Drive, query: str, notes: list[Reason]) -
     return vector
 
 
+def _nearest_of(world: World, ground: Ground, vector: FloatVector, limit: int) -> list[Neighbour]:
+    """Ask the index where it pays, and compare exactly elsewhere."""
+    return nearest_first(
+        neighbour
+        for shelf, overview in ground.shelves
+        for neighbour in (
+            _nearest(world, shelf, vector, overview, limit)
+            if _index_pays(world, overview)
+            else world.journal.scan(shelf, vector, limit)
+        )
+    )
+
+
 def _nearest(
-    world: World, reach: Scope, vector: FloatVector, overview: Overview, limit: int
+    world: World, reach: Scope | Commons, vector: FloatVector, overview: Overview, limit: int
 ) -> list[Neighbour]:
     """Ask the index, and compare exactly where it cannot answer."""
     assert world.index is not None  # noqa: S101  (it pays)
@@ -187,22 +236,26 @@ def _hits(world: World, reach: Scope, answers: Answers[None], k: int, token_limi
     found = best(world, reach, answers, k)
     costs = [world.tokens.text(line(stored)) for stored, _ in found]
     fitting = range(len(found)) if token_limit is None else pack(costs, token_limit)
-    return Hits(_hit(found[place], costs[place], answers.notes) for place in fitting)
+    chosen = [(found[place], costs[place]) for place in fitting]
+    world.accessed([stored.key for (stored, _), _ in chosen if stored.key in answers.records])
+    return Hits(_hit(item, tokens, answers) for item, tokens in chosen)
 
 
-def _hit(item: tuple[Stored, Ranked], tokens: int, notes: tuple[Reason, ...]) -> Hit:
+def _hit(item: tuple[Stored, Ranked], tokens: int, answers: Answers[None]) -> Hit:
     stored, ranked = item
+    record = answers.records.get(stored.key)
     message = stored.message
     assert message.id is not None  # noqa: S101  (the journal gives every message an id and a time)
     assert message.created_at is not None  # noqa: S101
     return Hit(
         text=message.text,
         score=ranked.score,
-        kind="message",
-        message_ids=(message.id,),
+        kind="message" if record is None else "record",
+        message_ids=(message.id,) if record is None else (),
         session_id=stored.scope.session_id or "",
         speaker=message.speaker,
         created_at=message.created_at,
         tokens=tokens,
-        reasons=(*ranked.reasons, *notes),
+        reasons=(*ranked.reasons, *answers.notes),
+        record=record,
     )

@@ -12,7 +12,7 @@ from memlayer_core.ports import Draft, World
 from memlayer_core.records.message import Message, Receipt, Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.rules.check import checked_all, digest
-from memlayer_core.rules.terms import terms
+from memlayer_core.rules.terms import filed
 
 __all__ = ["add_temporary", "announce", "clear", "draft_of", "drafts_of", "remember", "rewrite"]
 
@@ -83,17 +83,16 @@ def draft_of(world: World, message: Message) -> Draft:
     """Count a message that was checked, and make it ready to be written."""
     told = message.model_visible and message.role != "system"
     searched = message.text[: world.settings.indexed_characters].strip() if told else ""
+    created_at = message.created_at or world.now()
     return Draft(
-        message=replace(
-            message, id=message.id or world.new_id(), created_at=message.created_at or world.now()
-        ),
+        message=replace(message, id=message.id or world.new_id(), created_at=created_at),
         given_id=message.id is not None,
         given_time=message.created_at is not None,
         digest=digest(message, bytes_limit=world.settings.message_bytes_limit),
         tokens=world.tokens.message(message) if message.model_visible else 0,
         counter=world.tokens.name,
         searched=searched,
-        terms=terms(f"{message.name or ''} {searched}") if searched else (),
+        terms=filed(searched, message.name, created_at) if searched else (),
     )
 
 

@@ -20,7 +20,7 @@ from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Session
 from memlayer_core.records.summary import Summary
 from memlayer_core.rules.budget import recall_share
-from memlayer_core.rules.episodes import fold, next_step, open_episode, room_of
+from memlayer_core.rules.episodes import is_full, next_step, open_episode, room_of
 from memlayer_core.rules.extract import Line
 from memlayer_core.rules.flatten import line_of, retold
 from memlayer_core.rules.render import summary_block
@@ -40,7 +40,6 @@ class _Task:
 
     Attributes:
         session: As it was when the rest was read.
-        in_force: Its summaries.
         lines: What was said, all that the next summary covers.
         fresh: The part of it that `previous` does not tell.
         previous: What the summary that grows told so far.
@@ -49,7 +48,6 @@ class _Task:
     """
 
     session: Session
-    in_force: tuple[Summary, ...]
     lines: tuple[Line, ...]
     fresh: tuple[Line, ...]
     previous: str
@@ -111,7 +109,7 @@ async def _next(world: World, drive: Drive, job: Job, *, upgrade: bool) -> _Task
         in_force = tuple(one for one in journal.summaries(session) if one.first_seq >= session.begins)
         waiting = next((one for one in in_force if one.stands_in), None) if upgrade else None
         if waiting is not None:
-            return _again(journal, session, in_force, waiting)
+            return _again(journal, session, waiting)
         return _onward(world, journal, session, in_force, job.subject % _PLACES)
 
     return await drive.call(world.journal.at_once, read)
@@ -120,46 +118,45 @@ async def _next(world: World, drive: Drive, job: Job, *, upgrade: bool) -> _Task
 def _onward(
     world: World, journal: Journal, session: Session, in_force: tuple[Summary, ...], target: int
 ) -> _Task | None:
-    """Return what follows on the newest summary, as a new episode or as more of an open one."""
+    """Return what follows on the newest summary: a new episode, more of an open one, or an overview of everything."""
     settings = world.settings
     start = max(session.begins, in_force[-1].until_seq + 1 if in_force else 0)
     page = journal.history(session, start - 1, _PAGE)
     told = [stored for stored in page if stored.seq < target and _tells(stored)]
     more = len(page) == _PAGE and page[-1].seq < target
-    grown = open_episode(in_force, settings.summary_rounds)
-    rounds = settings.summary_rounds - (grown.rounds if grown is not None else 0)
-    step = next_step(told, rounds, settings.summary_input, more=more)
+    step = next_step(told, settings.summary_input, more=more)
     if step is None:
         return None
     fresh = tuple(line_of(stored.message) for stored in step.fresh)
-    first = grown.first_seq if grown is not None else step.fresh[0].seq
-    before = _said(journal, session, first, step.fresh[0].seq) if grown is not None else ()
     until = step.fresh[-1].seq
     if step.fresh[-1] is told[-1] and not more:
         until = target - 1  # what else stands there is told to no model
-    count = step.rounds + (grown.rounds if grown is not None else 0)
+    grown = open_episode(in_force, settings.summary_rounds)
+    closed = in_force if grown is None else in_force[:-1]
+    level = int(is_full(closed, _limit(world), lambda texts: world.tokens.text(summary_block(texts))))
+    before = in_force if level else in_force[len(closed) :]
+    first = before[0].first_seq if before else step.fresh[0].seq
+    previous = "\n".join(one.text for one in before)
+    lines = retold(previous) if level else _said(journal, session, first, step.fresh[0].seq)
     return _Task(
         session,
-        in_force,
-        (*before, *fresh),
+        (*lines, *fresh),
         fresh,
-        grown.text if grown is not None else "",
-        _blank(first, until, 0, count),
-        (grown.version,) if grown is not None else (),
+        previous,
+        _blank(first, until, level, step.rounds + sum(one.rounds for one in before)),
+        tuple(one.version for one in before),
     )
 
 
-def _again(journal: Journal, session: Session, in_force: tuple[Summary, ...], waiting: Summary) -> _Task:
+def _again(journal: Journal, session: Session, waiting: Summary) -> _Task:
     """Return what a summary that stands in for a model was made of."""
-    if waiting.level:
-        parts = [one for one in journal.summaries(session, every=True) if one.replaced_by == waiting.version]
-        lines = tuple(
-            line for one in sorted(parts, key=lambda one: one.first_seq) for line in retold(one.text)
-        )
-    else:
-        lines = _said(journal, session, waiting.first_seq, waiting.until_seq + 1)
+    parts = [one for one in journal.summaries(session, every=True) if one.replaced_by == waiting.version]
+    told = sorted(parts, key=lambda one: one.first_seq) if waiting.level else []
+    first = told[-1].until_seq + 1 if told else waiting.first_seq
+    previous = "\n".join(one.text for one in told)
+    fresh = _said(journal, session, first, waiting.until_seq + 1)
     made = _blank(waiting.first_seq, waiting.until_seq, waiting.level, waiting.rounds)
-    return _Task(session, in_force, lines, lines, "", made, (waiting.version,))
+    return _Task(session, (*retold(previous), *fresh), fresh, previous, made, (waiting.version,))
 
 
 def _said(journal: Journal, session: Session, first: int, end: int) -> tuple[Line, ...]:
@@ -177,27 +174,18 @@ def _blank(first: int, until: int, level: int, rounds: int) -> Summary:
 
 
 async def _made(world: World, drive: Drive, task: _Task, bill: Bill | None) -> list[Made]:
-    """Write the next summary, and an overview of the oldest ones if all together are too long with it."""
-    limit = recall_share(world.settings.max_tokens, world.settings.summary_tokens)
-    room = room_of(limit)
+    """Write the next summary."""
+    room = room_of(_limit(world), task.made.level)
     if bill is not None:
         text = await condensed(world, drive, bill, task.previous, task.fresh, room)
     else:
         text = await drive.call(extracted, world, task.lines, room)
-    newest = _filled(world, task.made, text, bill)
-    older = [one for one in task.in_force if one.version not in task.replaced]
-    folded = fold(older, newest, limit, lambda texts: world.tokens.text(summary_block(texts)))
-    if not folded:
-        return [(newest, task.replaced)]
-    lines = [line for one in folded for line in retold(one.text)]
-    if bill is not None:
-        text = await condensed(world, drive, bill, "", lines, room)
-    else:
-        text = await drive.call(extracted, world, lines, room)
-    rounds = sum(one.rounds for one in folded)
-    blank = _blank(folded[0].first_seq, folded[-1].until_seq, 1, rounds)
-    overview = _filled(world, blank, text, bill)
-    return [(overview, tuple(one.version for one in folded)), (newest, task.replaced)]
+    return [(_filled(world, task.made, text, bill), task.replaced)]
+
+
+def _limit(world: World) -> int:
+    """Return the tokens that all summaries in force may cost together."""
+    return recall_share(world.settings.max_tokens, world.settings.summary_tokens)
 
 
 def _filled(world: World, blank: Summary, text: Condensed, bill: Bill | None) -> Summary:

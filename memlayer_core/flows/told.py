@@ -1,4 +1,8 @@
-"""Reads what stands for the session's older turns, and the newest turns beside it."""
+"""Reads what stands for the session's older turns, and the newest turns beside it.
+
+A prompt is cheap as long as it begins like the one before. So a window and the summaries before it change together: the
+turns that will have to leave are summed up while they are still shown, and what was written waits until they do.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from memlayer_core.ports import Journal, World
 from memlayer_core.records.context import Reason
 from memlayer_core.records.message import Message, Stored
 from memlayer_core.records.policy import Limits
-from memlayer_core.records.session import Session
+from memlayer_core.records.session import Mark, Session
 from memlayer_core.records.summary import Summary
 from memlayer_core.rules.budget import recall_share
 from memlayer_core.rules.render import summary_block
@@ -18,6 +22,7 @@ from memlayer_core.rules.render import summary_block
 __all__ = ["evict", "told"]
 
 _PLACE = 0xFFFF_FFFF
+_LOOKED_AT = 400  # messages between a summary and the window, for one that neither tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,36 @@ class _Shown:
         return self.part.tokens if self.part is not None else 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What stands for the session's older turns.
+
+    Attributes:
+        now: The summaries in force.
+        standing: Those that stand before the window as long as it begins where it does.
+        late: Whether these are the ones in force because the older ones do not reach the window.
+    """
+
+    now: Sequence[Summary] = ()
+    standing: Sequence[Summary] = ()
+    late: bool = False
+
+    @property
+    def version(self) -> int:
+        """The version as of which `now` is in force."""
+        return max((one.version for one in self.now), default=0)
+
+    @property
+    def behind(self) -> int:
+        """The place behind what is summed up."""
+        return _behind(self.now)
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Places between two summaries, or behind the last one."""
+        return tuple(one.until_seq + 1 for one in self.now)
+
+
 def told(
     world: World,
     journal: Journal,
@@ -39,7 +74,7 @@ def told(
     waiting: Sequence[Stored],
     limits: Limits,
     reserved: int,
-    first: int,
+    mark: Mark,
 ) -> Present:
     """Read the newest turns, and the summaries of what lies before them; what is shown is not told twice.
 
@@ -50,42 +85,85 @@ def told(
         waiting: Temporary messages.
         limits: What is to be kept.
         reserved: Tokens that older turns may not take.
-        first: Where the window begins; nothing before it is read.
+        mark: Where the window begins, before which nothing is read, and what stands before it.
     """
-    known = _known(world, journal, session)
-    shown = _before(world, known, first, limits)
+    first = max(mark.first, session.begins) if session is not None else 0
+    known = _known(world, journal, session, limits, mark)
+    left, view = known, known.standing
+    shown = _before(world, view, first, limits)
     while True:
-        seen = present(world, journal, session, waiting, limits, reserved, first, spent=shown.tokens)
-        wanted = _before(world, known, _begins(seen, first), limits)
+        seen = present(
+            world, journal, session, waiting, limits, reserved, first, spent=shown.tokens, stops=left.stops
+        )
+        if seen.moved_to is not None:
+            view = left.now
+        wanted = _before(world, view, _begins(seen, first), limits)
         grows = wanted.versions != shown.versions
         if shown.part is not None and seen.tokens + shown.tokens > limits.tokens:
-            known, wanted = [], _Shown()  # the newest turn goes before everything
+            left, view, wanted = _Known(), (), _Shown()  # the newest turn goes before everything
         elif not grows or seen.tokens + reserved + wanted.tokens <= limits.tokens:
             break
         shown = wanted
-    behind = known[-1].until_seq + 1 if known else 0
-    return replace(seen, summary=(wanted.part,) if wanted.part is not None else (), summarized_to=behind)
+    begins = None
+    if seen.moved_to is not None:
+        begins = Mark(seen.moved_to, known.version)
+    elif known.late:
+        begins = Mark(first, known.version)
+    return replace(
+        seen,
+        summary=(wanted.part,) if wanted.part is not None else (),
+        summarized_to=known.behind,
+        begins=begins,
+    )
 
 
 def evict(world: World, session: Session | None, seen: Present, first: int) -> None:
-    """Let what lies before the window be summed up, if that is worth it.
+    """Let what lies before the window be summed up, and what will leave it next, if that is worth it.
 
-    A window that keeps a limit of tokens moves in large steps, and each is summed up. One that keeps a number of
-    messages or rounds moves with every turn: some turns are waited for.
+    A window that keeps a limit of tokens moves in large steps, and each is summed up ahead of time. One that keeps a
+    number of messages or rounds moves with every turn: some turns are waited for.
     """
     if world.evicted is None or session is None or session.superseded:
         return
     begins = _begins(seen, first)
     behind = max(seen.summarized_to, session.begins)
     stepped = seen.moved_to is not None or first > behind
-    if begins > behind and (stepped or begins - behind >= world.settings.summary_batch):
+    if seen.ahead is not None and behind <= begins:
+        world.evicted(session.number, seen.ahead)
+    elif begins > behind and (stepped or begins - behind >= world.settings.summary_batch):
         world.evicted(session.number, begins)
 
 
-def _known(world: World, journal: Journal, session: Session | None) -> list[Summary]:
+def _known(world: World, journal: Journal, session: Session | None, limits: Limits, mark: Mark) -> _Known:
+    """Return the summaries in force, and those that were when the window was given its beginning.
+
+    Newer ones stand before a window that slides from turn to turn, and before one that moved before they were ready.
+    """
     if session is None or not session.summary_version or world.evicted is None:
-        return []
-    return [one for one in journal.summaries(session) if one.first_seq >= session.begins]
+        return _Known()
+    now = _of(session, journal.summaries(session))
+    if limits.slides or all(one.version <= mark.version for one in now):
+        return _Known(now, now)
+    then = _of(session, journal.summaries(session, as_of=mark.version))
+    behind = max(_behind(then), session.begins)
+    late = behind < _behind(now) and _untold(journal, session, behind, mark.first)
+    return _Known(now, now if late else then, late)
+
+
+def _of(session: Session, found: Sequence[Summary]) -> list[Summary]:
+    return [one for one in found if one.first_seq >= session.begins]
+
+
+def _behind(told: Sequence[Summary]) -> int:
+    return told[-1].until_seq + 1 if told else 0
+
+
+def _untold(journal: Journal, session: Session, behind: int, first: int) -> bool:
+    """Tell whether a model may be told anything of what lies between a summary and the window."""
+    if behind >= first:
+        return False
+    between = journal.tail(session, first, min(first - behind, _LOOKED_AT), behind)
+    return any(entry.role != "system" and not entry.hidden for entry in between)
 
 
 def _begins(seen: Present, first: int) -> int:

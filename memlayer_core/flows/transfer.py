@@ -8,14 +8,16 @@ from datetime import datetime
 from typing import Any, Protocol, assert_never
 
 from memlayer_core.drive import Drive
-from memlayer_core.errors import ImportStoppedError, InvalidMessageError
+from memlayer_core.errors import ImportStoppedError, InvalidMessageError, InvalidRecordError
+from memlayer_core.flows.records import noted
 from memlayer_core.flows.remember import announce, draft_of, drafts_of
 from memlayer_core.ports import Draft, Journal, World
 from memlayer_core.records.message import Message, Receipt
+from memlayer_core.records.record import Record
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Particulars, Session
 from memlayer_core.rules import export_lines
-from memlayer_core.rules.export_lines import Begun, End, Head, Line, Said
+from memlayer_core.rules.export_lines import Begun, End, Head, Kept, Line, Said
 from memlayer_core.rules.json_text import written
 from memlayer_core.rules.state import conversation_of, state_of
 
@@ -71,6 +73,8 @@ class Imported:
         stored: How many are new.
         unchanged: How many were there before, equal and under the same id.
         replaced: How many took the place of another message of the same id.
+        records: Records in it.
+        remembered: How many of them were stored: new ones, and ones that had gone on there.
     """
 
     sessions: int = 0
@@ -78,9 +82,14 @@ class Imported:
     stored: int = 0
     unchanged: int = 0
     replaced: int = 0
+    records: int = 0
+    remembered: int = 0
 
     def __str__(self) -> str:
-        return f"{self.messages:,} message(s) of {self.sessions:,} session(s), {self.stored:,} of them new"
+        said = f"{self.messages:,} message(s) of {self.sessions:,} session(s), {self.stored:,} of them new"
+        return (
+            f"{said}, {self.records:,} record(s), {self.remembered:,} of them new" if self.records else said
+        )
 
 
 async def save(world: World, drive: Drive, scope: Scope) -> dict[str, Any]:
@@ -121,7 +130,7 @@ async def export(
     now: datetime,
     progress: Progress | None = None,
 ) -> int:
-    """Write the sessions of a user, or of a whole tenant, line by line.
+    """Write the sessions and the records of a user, or of a whole tenant, line by line.
 
     Sessions and messages are read page by page, each from where the last one ended: what is written
     meanwhile neither hides anything nor shows anything twice.
@@ -216,7 +225,11 @@ def _pages(
             messages += len(page)
             after = page[-1].seq
             yield messages, lines
-    yield messages, [export_lines.end(sessions, messages)]
+    records, place = 0, ("", 0)
+    while kept := journal.record_pages(tenant_id, user_id, place, _AT_ONCE):
+        yield messages, [export_lines.record(versions) for _, versions in kept]
+        records, place = records + len(kept), kept[-1][0]
+    yield messages, [export_lines.end(sessions, messages, records)]
 
 
 def _write(target: Target, lines: Sequence[dict[str, Any]]) -> None:
@@ -271,12 +284,15 @@ class _Importing:
                 if self._session is None or self._session.number != number:
                     raise _stop(f"the message is of session {number}, whose line does not precede it")
                 self._wait(message)
-            case End(sessions=sessions, messages=messages):
+            case Kept(versions=versions):
                 self._store()
-                if (sessions, messages) != (self.done.sessions, self.done.messages):
-                    raise _stop(
-                        f"lines are missing: it had {messages:,} message(s) of {sessions:,} session(s)"
-                    )
+                self._keep(versions)
+            case End(sessions=sessions, messages=messages, records=records):
+                self._store()
+                done = self.done
+                if (sessions, messages, records) != (done.sessions, done.messages, done.records):
+                    had = f"{messages:,} message(s) of {sessions:,} session(s) and {records:,} record(s)"
+                    raise _stop(f"lines are missing: it had {had}")
                 self._ended = True
             case _:
                 assert_never(line)
@@ -290,6 +306,16 @@ class _Importing:
         if named in self._waiting:
             self._store()
         self._waiting[named] = draft
+
+    def _keep(self, versions: Sequence[Record]) -> None:
+        try:
+            ready = [noted(self._world, version) for version in versions]
+        except InvalidRecordError as problem:
+            raise ImportStoppedError(str(problem), hint=problem.hint) from None
+        self.done.records += 1
+        if self._world.journal.restore_record(ready, self._world.now()):
+            self.done.remembered += 1
+            self._world.wake()
 
     def _store(self) -> None:
         drafts, self._waiting = list(self._waiting.values()), {}

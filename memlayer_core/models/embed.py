@@ -31,7 +31,7 @@ from memlayer_core.settings import Settings
 if TYPE_CHECKING:
     from memlayer_core.records.vector import FloatVector
 
-__all__ = ["resolve_embedder"]
+__all__ = ["resolve_embedder", "trust_of"]
 
 _WAY_OUT = (
     f"go online once, or put `{minilm.ARCHIVE}` from {minilm.URL} into "
@@ -95,6 +95,14 @@ def resolve_embedder(
             return choice
         case _:
             return _foreign(choice)
+
+
+def trust_of(embedder: Embedder) -> Callable[[str], float]:
+    """Return how far an embedder's cosine is to be believed for a question, 0 to 1.
+
+    The built-in ones know what they are worth. Others are taken at their word.
+    """
+    return embedder.trust if isinstance(embedder, HashingEmbedder | MiniLM) else lambda _: 1.0
 
 
 def _best(settings: Settings, tell: Callable[[Event], None]) -> Embedder:

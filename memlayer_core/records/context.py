@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 from memlayer_core import show
 from memlayer_core.records.message import Message
+from memlayer_core.records.record import Record
 
 __all__ = ["Context", "Hit", "Hits", "Piece", "PieceKind", "Reason"]
 
@@ -35,29 +36,31 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message that a search found.
+    """A message or a record that a search found.
 
     Attributes:
         text: What was said.
         score: Larger is better; comparable within one search only.
-        kind: What was found; `"message"` for now.
-        message_ids: The messages it comes from.
-        session_id: Where it was said.
-        speaker: Who said it: the name, else the role.
-        created_at: When it was said.
+        kind: What was found: `"message"` or `"record"`.
+        message_ids: The messages it comes from; none for a record.
+        session_id: Where it was said; empty where that is not known.
+        speaker: Who said it: the name, else the role. For a record, its type.
+        created_at: When it was said, or happened.
         tokens: What it costs to show.
         reasons: What each source of the search gave.
+        record: The record that was found.
     """
 
     text: str
     score: float
-    kind: Literal["message"]
+    kind: Literal["message", "record"]
     message_ids: tuple[str, ...]
     session_id: str
     speaker: str
     created_at: datetime
     tokens: int
     reasons: tuple[Reason, ...]
+    record: Record | None = None
 
 
 class Hits(tuple[Hit, ...]):
@@ -90,9 +93,9 @@ class Piece:
         kind: `"system"`, `"summary"`, `"recall"`, `"window"` or `"temporary"`.
         text: What is shown.
         tokens: What it costs.
-        message_ids: The messages it comes from.
+        message_ids: The messages it comes from, or the record.
         created_at: When it was said.
-        speaker: Who said it.
+        speaker: Who said it; for a record, its type.
         reasons: Why it is there.
     """
 

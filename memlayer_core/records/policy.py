@@ -56,3 +56,8 @@ class Limits:
     tokens: int
     messages: int | None = None
     rounds: int | None = None
+
+    @property
+    def slides(self) -> bool:
+        """Whether the window moves with each turn once it is full, and not in large steps."""
+        return self.messages is not None or self.rounds is not None

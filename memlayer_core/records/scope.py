@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from memlayer_core.errors import InvalidScopeError
 
-__all__ = ["Scope"]
+__all__ = ["Commons", "Scope"]
 
 _ALONE = "memlayer:session:"
 
@@ -75,6 +75,12 @@ class Scope:
         _check("session_id", session_id)
         return cls(_ALONE + session_id, session_id, agent_id, tenant_id)
 
+    @classmethod
+    def of_user(cls, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None) -> Scope:
+        """Return all that belongs to a user, or to the session that stands alone under that id."""
+        alone = isinstance(user_id, str) and user_id.startswith(_ALONE)
+        return cls(user_id, user_id.removeprefix(_ALONE) if alone else None, agent_id, tenant_id)
+
     @property
     def namespace(self) -> str:
         """The tenant's user as 32 hexadecimal digits: what recall never leaves."""
@@ -102,9 +108,51 @@ class Scope:
         """The token that everything of this session is filed under: also the session's key."""
         return "s" + _digest(self.tenant_id, self.user_id, self.agent_id, self.session_id)
 
+    @property
+    def commons(self) -> Commons:
+        """What users of the tenant share, as far as this scope's agent is concerned."""
+        return Commons(self.tenant_id, self.agent_id)
+
     def reach(self) -> Scope:
         """Return the scope that recall for this session looks through.
 
         That is all sessions of the user (and agent), or this session where it stands alone.
         """
         return self if self.user_id.startswith(_ALONE) else replace(self, session_id=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Commons:
+    """What users of one tenant share, with one agent or with any: filed apart from every user's own.
+
+    Finding something here allows nobody to see it: a record's own access decides.
+    """
+
+    tenant_id: str
+    agent_id: str | None = None
+    session_id: None = None
+
+    @property
+    def namespace(self) -> str:
+        """The tenant as 32 hexadecimal digits, equal to no user's."""
+        return _digest(self.tenant_id)
+
+    @property
+    def lane(self) -> str:
+        """The narrower of tenant and agent, as a token for an index."""
+        return self.agent_lane if self.agent_id is not None else self.user_lane
+
+    @property
+    def user_lane(self) -> str:
+        """The token that everything shared in the tenant is filed under."""
+        return "u" + self.namespace
+
+    @property
+    def agent_lane(self) -> str:
+        """The token that everything shared in the tenant with this agent is filed under."""
+        return "a" + _digest(self.tenant_id, "memlayer:commons", self.agent_id, None, None)
+
+    @property
+    def session_lane(self) -> str:
+        """The token in the place of a session's: nothing that is shared belongs to one."""
+        return "s" + _digest(self.tenant_id, "memlayer:commons", self.agent_id, None, None)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from memlayer_core.records.scope import Scope
 
-__all__ = ["Forgotten", "Layout", "Overview", "Particulars", "Session", "Synced", "beginning"]
+__all__ = ["Forgotten", "Layout", "Mark", "Overview", "Particulars", "Session", "Synced", "beginning"]
 
 _LABEL = 60  # characters of a label that nobody wrote
 
@@ -65,6 +65,19 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """How a window of about one size begins, so that the next prompt begins like this one.
+
+    Attributes:
+        first: Place of its first message; 0 where none is marked.
+        version: The session's summaries stand before it as they were in force as of this version.
+    """
+
+    first: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Particulars:
     """What goes with a session's messages to another place.
 
@@ -113,10 +126,12 @@ class Forgotten:
     Attributes:
         sessions: How many sessions.
         messages: How many messages they had.
+        records: How many records, each with all its versions.
     """
 
     sessions: int
     messages: int
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +143,14 @@ class Overview:
         vectors: Vectors of the user.
         shard: The collection that the user belongs to.
         alone: Whether no other user's vectors are in that collection.
+        records: Whether there are records.
     """
 
     sessions: int
     vectors: int
     shard: int
     alone: bool
+    records: bool = False
 
 
 @dataclass(frozen=True, slots=True)

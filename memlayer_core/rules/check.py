@@ -13,7 +13,17 @@ from typing import Any
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
 from memlayer_core.records.message import ROLES, Block, Message, ToolCall
 
-__all__ = ["at_least_one", "blocks", "checked", "checked_all", "digest", "identifier", "in_utc", "whole"]
+__all__ = [
+    "at_least_one",
+    "blocks",
+    "checked",
+    "checked_all",
+    "digest",
+    "identifier",
+    "in_utc",
+    "json_value",
+    "whole",
+]
 
 _DEEPEST = 100
 """Levels of nesting in JSON; Python's own reader and writer give up near 1,000."""
@@ -80,7 +90,7 @@ def checked(message: object) -> Message:
             f"`metadata` must be a mapping, got {type(message.metadata).__name__}",
             hint="Pass a dict of JSON values.",
         )
-    _check_json("metadata", message.metadata)
+    json_value("metadata", message.metadata)
     if not isinstance(message.model_visible, bool):
         raise InvalidMessageError(
             f"`model_visible` must be True or False, got {message.model_visible!r}",
@@ -185,7 +195,7 @@ def _check_content(content: object) -> None:
             f"`content` must be a string or a tuple of content blocks, got {content!r:.80}",
             hint='A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.',
         )
-    _check_json("content", content)
+    json_value("content", content)
 
 
 def identifier(name: str, value: object) -> None:
@@ -208,8 +218,12 @@ def identifier(name: str, value: object) -> None:
         ) from None
 
 
-def _check_json(name: str, value: object, depth: int = 0) -> None:
-    """Refuse what JSON would lose or change: NaN, objects, keys that are no strings, endless nesting."""
+def json_value(name: str, value: object, depth: int = 0) -> None:
+    """Refuse what JSON would lose or change: NaN, objects, keys that are no strings, endless nesting.
+
+    Raises:
+        InvalidMessageError: There is such a thing in it.
+    """
     if depth > _DEEPEST:
         raise InvalidMessageError(
             f"`{name[:80]}` is nested more than {_DEEPEST} levels deep, or holds itself",
@@ -231,10 +245,10 @@ def _check_json(name: str, value: object, depth: int = 0) -> None:
                         f"`{name}` has the key {key!r}, which JSON would turn into a string",
                         hint="Use string keys.",
                     )
-                _check_json(f"{name}.{key}", inner, depth + 1)
+                json_value(f"{name}.{key}", inner, depth + 1)
         case list() | tuple():
             for inner in value:
-                _check_json(name, inner, depth + 1)
+                json_value(name, inner, depth + 1)
         case _:
             raise InvalidMessageError(
                 f"`{name}` holds {type(value).__name__} {value!r:.80}, which is no JSON",

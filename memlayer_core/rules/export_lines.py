@@ -5,20 +5,23 @@
     {"memlayer": "export", "version": 1, "tenant_id": "default", "exported_at": "…Z", "messages": 1}
     {"session": 1, "tenant_id": "default", "user_id": "louis", "session_id": "s1", "created_at": "…Z", …}
     {"message": {"role": "user", "content": "Hi", "id": "m1", …}, "session": 1}
-    {"end": {"sessions": 1, "messages": 1}}
+    {"record": {"memory_id": "louis_mem_001", "content": {"raw": "…"}, …}, "before": [{…}, …]}
+    {"end": {"sessions": 1, "messages": 1, "records": 1}}
 
-A message names its session's line, so that a line that was lost never gives it to somebody else.
+A message names its session's line, so that a line that was lost never gives it to somebody else. A record's line
+has all its versions. Where there are no records, the last line does not speak of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from memlayer_core.errors import ImportStoppedError, InputError
 from memlayer_core.records.message import Message
+from memlayer_core.records.record import Record
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Particulars
 from memlayer_core.rules.check import in_utc
@@ -29,9 +32,23 @@ from memlayer_core.rules.message_json import (
     moment_from_json,
     moment_to_json,
 )
+from memlayer_core.rules.record_json import record_from_json, record_to_json
 from memlayer_core.rules.state import check_version, particulars_of
 
-__all__ = ["Begun", "End", "Head", "Line", "Said", "end", "head", "line_of", "message", "session"]
+__all__ = [
+    "Begun",
+    "End",
+    "Head",
+    "Kept",
+    "Line",
+    "Said",
+    "end",
+    "head",
+    "line_of",
+    "message",
+    "record",
+    "session",
+]
 
 _VERSION = 1
 
@@ -81,9 +98,17 @@ class End:
 
     sessions: int
     messages: int
+    records: int = 0
 
 
-Line = Head | Begun | Said | End
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A record's line: its versions, the oldest first."""
+
+    versions: tuple[Record, ...]
+
+
+Line = Head | Begun | Said | Kept | End
 
 
 def head(tenant_id: str, user_id: str | None, now: datetime, messages: int) -> dict[str, Any]:
@@ -120,9 +145,16 @@ def message(number: int, said: Message) -> dict[str, Any]:
     return {"message": message_to_json(said), "session": number}
 
 
-def end(sessions: int, messages: int) -> dict[str, Any]:
+def record(versions: Sequence[Record]) -> dict[str, Any]:
+    """Return a record's line, its versions given the oldest first."""
+    *before, newest = map(record_to_json, versions)
+    return {"record": newest, "before": before} if before else {"record": newest}
+
+
+def end(sessions: int, messages: int, records: int) -> dict[str, Any]:
     """Return the last line, without which an export is not complete."""
-    return {"end": {"sessions": sessions, "messages": messages}}
+    counted = {"sessions": sessions, "messages": messages}
+    return {"end": {**counted, "records": records} if records else counted}
 
 
 def line_of(text: str | bytes, tenant_id: str | None) -> Line | None:
@@ -157,8 +189,13 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
                 return Said(number, said)
         case {"session": int(number)}:
             return _begun(number, fields, tenant_id)
-        case {"end": {"sessions": int(sessions), "messages": int(messages)}}:
-            return End(sessions, messages)
+        case {"record": Mapping() as newest, "before": [*before]}:
+            return _kept([*before, newest], tenant_id)
+        case {"record": Mapping() as newest}:
+            return _kept([newest], tenant_id)
+        case {"end": {"sessions": int(sessions), "messages": int(messages), **more}}:
+            records = more.get("records")
+            return End(sessions, messages, records if isinstance(records, int) else 0)
     raise ImportStoppedError(
         f"it is no line of an export: {shown(fields)}",
         hint="An export is written by `memory.export`; each message in it has an id.",
@@ -182,6 +219,23 @@ def _begun(number: int, named: Mapping[str, Any], tenant_id: str | None) -> Begu
         superseded=named.get("superseded") is True,
     )
     return Begun(number, moved, known)
+
+
+def _kept(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> Kept:
+    read = [record_from_json(form) for form in forms]
+    moved = [one if tenant_id is None else replace(one, tenant_id=tenant_id) for one in read]
+    numbers = [one.version for one in moved]
+    alike = {(one.owner, one.memory_id) for one in moved}
+    if (
+        len(alike) > 1
+        or numbers != sorted(set(numbers))
+        or any(one.replaced_by is None for one in moved[:-1])
+    ):
+        raise ImportStoppedError(
+            "a record's line holds what are not the versions of one record, the oldest first",
+            hint="An export is written by `memory.export`.",
+        )
+    return Kept(tuple(moved))
 
 
 def _moment(name: str, text: object) -> datetime | None:

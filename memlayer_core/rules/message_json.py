@@ -24,6 +24,8 @@ __all__ = [
     "messages_to_json",
     "moment_from_json",
     "moment_to_json",
+    "plain",
+    "restored",
 ]
 
 _TAG = "$memlayer"
@@ -41,7 +43,7 @@ def message_to_json(message: Message) -> dict[str, Any]:
     """
     checked(message)
     content = message.content if isinstance(message.content, str) else [dict(b) for b in message.content]
-    form: dict[str, Any] = {"role": message.role, "content": _plain(content)}
+    form: dict[str, Any] = {"role": message.role, "content": plain(content)}
     for name in ("id", "name", "tool_call_id"):
         value = getattr(message, name)
         if value is not None:
@@ -50,16 +52,16 @@ def message_to_json(message: Message) -> dict[str, Any]:
         calls = [
             {"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls
         ]
-        form["tool_calls"] = _plain(calls)
+        form["tool_calls"] = plain(calls)
     if message.created_at is not None:
         form["created_at"] = moment_to_json(message.created_at)
     if message.metadata:
-        form["metadata"] = _plain(dict(message.metadata))
+        form["metadata"] = plain(dict(message.metadata))
     if not message.model_visible:
         form["model_visible"] = False
     if message.raw is not None:
         raw = message.raw
-        form["raw"] = _plain({"framework": raw.framework, "version": raw.version, "dump": dict(raw.dump)})
+        form["raw"] = plain({"framework": raw.framework, "version": raw.version, "dump": dict(raw.dump)})
     return form
 
 
@@ -84,17 +86,17 @@ def message_from_json(source: str | bytes | Mapping[str, Any]) -> Message:
                 f"a message has no field {name!r}",
                 hint=f"It has {', '.join(_FIELDS)}; what is your own goes into `metadata`.",
             )
-    content = _restored("content", form.get("content"))
-    raw = _restored("raw", form.get("raw"))
+    content = restored("content", form.get("content"))
+    raw = restored("raw", form.get("raw"))
     message = Message(
         _role(form.get("role")),
         tuple(content) if isinstance(content, list | tuple) else content,
         id=form.get("id"),
         name=form.get("name"),
-        tool_calls=_calls(_restored("tool_calls", form.get("tool_calls"))),
+        tool_calls=_calls(restored("tool_calls", form.get("tool_calls"))),
         tool_call_id=form.get("tool_call_id"),
         created_at=moment_from_json("created_at", form.get("created_at")),
-        metadata=_given(_restored("metadata", form.get("metadata")), {}),
+        metadata=_given(restored("metadata", form.get("metadata")), {}),
         model_visible=_given(form.get("model_visible"), True),
         raw=None if raw is None else _raw(raw),
     )
@@ -160,8 +162,12 @@ def moment_from_json(name: str, text: object) -> datetime | None:
         ) from None
 
 
-def _plain(value: Any) -> Any:
-    """Return a copy of a value as JSON, encoded where UTF-8 cannot hold it or where it looks encoded."""
+def plain(value: Any) -> Any:
+    """Return a copy of a value as JSON, encoded where UTF-8 cannot hold it or where it looks encoded.
+
+    Raises:
+        InvalidMessageError: It is no JSON.
+    """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=dict)
     except (TypeError, ValueError, RecursionError) as problem:
@@ -178,8 +184,12 @@ def _plain(value: Any) -> Any:
     return json.loads(text)
 
 
-def _restored(name: str, value: Any) -> Any:
-    """Return the value that `_plain` was given."""
+def restored(name: str, value: Any) -> Any:
+    """Return the value that `plain` was given.
+
+    Raises:
+        InvalidMessageError: It was changed since.
+    """
     match value:
         case {"$memlayer": "json", "value": str(inner), **rest} if not rest:
             try:

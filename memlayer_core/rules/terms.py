@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
+from datetime import UTC, datetime
+from functools import lru_cache
 
-__all__ = ["TERMS_LIMIT", "searchable", "telling", "terms"]
+import Stemmer  # type: ignore[import-not-found]  # a module in C, without types
+
+__all__ = ["SPOKEN", "TERMS_LIMIT", "asked", "filed", "named", "searchable", "telling", "terms"]
 
 TERMS_LIMIT = 5000
 """Different words of one message that are indexed. PostgreSQL keeps at most 1 MB of them in one row."""
+
+SPOKEN = "\ue000"
+"""What a speaker's name begins with where it is filed: a character that no word has, and that is part of one to FTS5."""
 
 _LONGEST = 64  # characters of one word; hashes and base64 are cut there
 _CJK = (
@@ -24,12 +32,25 @@ _STOP = frozenset(
     a about after again all also am an and any are as at be because been before being between both but by can
     could did do does doing don down during each few for from further had has have having he her here hers him
     himself his how i if in into is it its itself just ll me more most my myself no nor not now of off on once
-    only or other our ours out over own re s same she should so some such t than that the their theirs them
-    then there these they this those through to too under until up ve very was we were what when where which
-    while who whom whose why will with would you your yours
+    only or other our ours out over own please re remember remind s same she should so some such t tell than
+    that the their theirs them then there these they this those through to too told under until up ve very was
+    we were what when where which while who whom whose why will with would you your yours
     的 了 吗 呢 吧 啊 是 在 和 与 我 你 他 她 它 们
     """.split()  # noqa: SIM905  (a list of words reads better as prose)
 )
+
+
+_MONTHS = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+)  # fmt: skip
+_CJK_MONTH = re.compile("(1[0-2]|[1-9]|十[一二]?|[一二三四五六七八九])\\s*月(?!亮)")
+_CJK_NUMBERS = dict(zip("一二三四五六七八九十", range(1, 11), strict=True)) | {"十一": 11, "十二": 12}
+_LONGEST_NAME = 4  # characters, where names are written without spaces around them
+_NAMES = 64  # parts of a question that are looked up as names
+
+_english = Stemmer.Stemmer("english")
+_stemming = threading.Lock()  # a stemmer serves one thread at a time
 
 
 def searchable(text: str) -> str:
@@ -43,34 +64,60 @@ def searchable(text: str) -> str:
     return text
 
 
-def terms(text: str, *, query: bool = False) -> tuple[str, ...]:
+def terms(text: str) -> tuple[str, ...]:
     """Return the words of a text, normalised, in their order.
 
     Chinese, Japanese and Korean are written without spaces between words: a run of their characters gives
-    every pair of neighbours, so a word of two characters is found, and one character where it stands alone.
-
-    Args:
-        text: Any text.
-        query: Leave out words that only say how something is asked, unless nothing else is there.
+    every character and every pair of neighbours.
     """
     words: list[str] = []
     for run in _RUNS.findall(_plain(text)):
         if not _IS_CJK.match(run):
             words.append(run[:_LONGEST])
-        elif len(run) == 1:
-            words.append(run)
         else:
             words.extend(run[place : place + 2] for place in range(len(run) - 1))
-            if query:
-                continue
             words.extend(run)
-    if query:
-        telling = tuple(dict.fromkeys(word for word in words if word not in _STOP))
-        return telling or tuple(dict.fromkeys(words))
-    if len(words) <= TERMS_LIMIT:
-        return tuple(words)
-    kept = set(list(dict.fromkeys(words))[:TERMS_LIMIT])
-    return tuple(word for word in words if word in kept)[: 4 * TERMS_LIMIT]
+    return tuple(words)
+
+
+def filed(text: str, name: str | None = None, at: datetime | None = None) -> tuple[str, ...]:
+    """Return what a text is filed under: its words without their endings, when it was said, and who said it.
+
+    Args:
+        text: What was said.
+        name: Who said it, if they have a name.
+        at: When. Its year, month and day can be asked for like words.
+    """
+    words = [*map(_stem, terms(text)), *_months(text)]
+    if len(words) > TERMS_LIMIT:
+        kept = set(list(dict.fromkeys(words))[:TERMS_LIMIT])
+        words = [word for word in words if word in kept][: 4 * TERMS_LIMIT]
+    if at is not None:
+        day = at.astimezone(UTC)
+        words += [str(day.year), _stem(_MONTHS[day.month - 1]), str(day.day)]
+    return (*words, *(SPOKEN + part for part in _RUNS.findall(_plain(name or ""))))
+
+
+def asked(text: str) -> tuple[str, ...]:
+    """Return the words that a question is answered by, as they are filed, each once.
+
+    Words that only say how something is asked are left out, unless nothing else is there.
+    """
+    words = [word for word in terms(text) if word not in _STOP] or terms(text)
+    return tuple(dict.fromkeys([*map(_stem, words), *_months(text)]))
+
+
+def named(text: str) -> dict[str, str]:
+    """Return the parts of a question that may be somebody's name: as it is filed, and as it is written."""
+    parts: dict[str, str] = {}
+    for run in _RUNS.findall(unicodedata.normalize("NFKC", text)):
+        lengths = range(2, _LONGEST_NAME + 1) if _IS_CJK.match(run) else (len(run),)
+        for length in lengths:
+            for place in range(len(run) - length + 1):
+                written = run[place : place + length]
+                parts.setdefault(_plain(written), written)
+    known = [part for part in parts if part not in _STOP][:_NAMES]
+    return {part: parts[part] for part in known}
 
 
 def telling(text: str) -> list[str]:
@@ -89,3 +136,20 @@ def _plain(text: str) -> str:
         if not ("\u0300" <= character <= "\u036f" and unicodedata.combining(character))
     ]
     return unicodedata.normalize("NFC", "".join(kept))
+
+
+@lru_cache(maxsize=50_000)
+def _stem(word: str) -> str:
+    """Return a word without its ending: "hiking" is found by "hikes"."""
+    if not word.isalpha() or _IS_CJK.match(word):
+        return word
+    with _stemming:
+        return str(_english.stemWord(word))
+
+
+def _months(text: str) -> list[str]:
+    """Return the months that a Chinese or Japanese text names by their numbers, as an English one would."""
+    if "月" not in text:
+        return []
+    numbers = (int(found) if found.isdecimal() else _CJK_NUMBERS[found] for found in _CJK_MONTH.findall(text))
+    return [_stem(_MONTHS[number - 1]) for number in numbers]

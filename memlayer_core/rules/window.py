@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Literal
@@ -27,6 +27,10 @@ __all__ = [
 
 PREVIEW_TOKENS = 160
 """What a preview with the words around it may cost; a preview that costs more is shortened."""
+
+AHEAD = 0.75
+"""The part of the room from which on the next cut is prepared: what is recalled for one question, the most that comes
+at once beside the question, takes a quarter of a context at the most."""
 
 COMPRESS_TO = 0.3
 """The part of its length that a message of the current round keeps when it is compressed."""
@@ -63,6 +67,7 @@ class Window:
         tokens: What they cost at the most, made smaller as `shrunk` says.
         moved: Whether turns were left out to keep the limit of tokens: the window then begins anew, with
             room to grow.
+        ahead: Place where it is going to begin when it has to move; None while that is far off.
         reasons: What was left out or made smaller, and why.
     """
 
@@ -71,6 +76,7 @@ class Window:
     merged: bool = False
     tokens: int = 0
     moved: bool = False
+    ahead: int | None = None
     reasons: tuple[Reason, ...] = ()
 
 
@@ -81,6 +87,7 @@ def window(
     spent: int = 0,
     reserved: int = 0,
     compact_to: float = 0.8,
+    stops: Collection[int] = (),
     shape: Shape | None = None,
 ) -> Window:
     """Choose the newest whole turns that keep the limits.
@@ -98,6 +105,8 @@ def window(
         spent: Tokens of what is shown in any case.
         reserved: Tokens that older turns may not take; the newest turn may.
         compact_to: How much of the room may be taken once turns had to be left out.
+        stops: Places where the window had better begin then, if one is about there: what lies before one is
+            summed up, and what lies behind it is not.
         shape: How messages are made smaller; None: they are not.
     """
     hard = max(0, limits.tokens - spent)
@@ -105,14 +114,16 @@ def window(
     recent, reasons = _recent(turns(entries), limits)
     draft = _Draft(recent, shape)
     draft.make_older_smaller(room)
-    dropped = draft.beyond(math.floor(room * compact_to)) if draft.tokens > room else 0
+    target = math.floor(room * compact_to)
+    dropped = draft.cut(room, target, stops) if draft.tokens > room else 0
+    ahead = draft.ahead(room, target)
     if dropped:
-        said = f"the oldest {dropped} turn(s) left out, down to {compact_to:.0%} of the room"
-        reasons.append(Reason("compacted", said))
+        down = f"down to {draft.left(dropped) / max(1, room):.0%} of the room"
+        reasons.append(Reason("compacted", f"the oldest {dropped} turn(s) left out, {down}"))
         draft = _Draft(recent[dropped:], shape)  # what stays is shown as next time, when it is all there is
         draft.make_older_smaller(room)
     draft.make_current_smaller(hard)
-    return draft.finished(hard, reasons, moved=dropped > 0)
+    return draft.finished(hard, reasons, moved=dropped > 0, ahead=ahead)
 
 
 class _Draft:
@@ -158,7 +169,36 @@ class _Draft:
             if self.tokens <= room:
                 return
 
-    def beyond(self, target: int) -> int:
+    def left(self, dropped: int) -> int:
+        """Return what the turns cost without the oldest ones."""
+        return sum(self._costs[entry.seq] for turn in self._groups[dropped:] for entry in turn.entries)
+
+    def cut(self, room: int, target: int, stops: Collection[int]) -> int:
+        """Return how many of the oldest turns are left out.
+
+        Up to a stop, where one frees at least half of what is to be freed, and leaves at least half of what
+        is to stay.
+        """
+        at_stops = [
+            first
+            for first, (before, turn) in enumerate(pairwise(self._groups[: self._current + 1]), 1)
+            if any(before.entries[-1].seq < stop <= turn.entries[0].seq for stop in stops)
+            and target <= 2 * self.left(first) <= target + room
+        ]
+        nearest = min(at_stops, key=lambda first: abs(self.left(first) - target), default=None)
+        return nearest if nearest is not None else self._beyond(target)
+
+    def ahead(self, room: int, target: int) -> int | None:
+        """Return where the window will begin when all room is taken, if that is near.
+
+        What comes until then is not known, but how much of it there can be.
+        """
+        if not AHEAD * room < self.tokens <= room:
+            return None
+        first = self._beyond(target - (room - self.tokens))
+        return self._groups[first].entries[0].seq if first else None
+
+    def _beyond(self, target: int) -> int:
         """Return how many of the oldest turns are too many; the newest that a user speaks in is not."""
         total = self.tokens
         for first, turn in enumerate(self._groups[: self._current]):
@@ -181,7 +221,7 @@ class _Draft:
         compressed = f"message(s) of the current round compressed to {COMPRESS_TO:.0%}"
         self._shrink(said, "compress", "current_round_compressed", compressed, hard)
 
-    def finished(self, hard: int, reasons: Sequence[Reason], *, moved: bool) -> Window:
+    def finished(self, hard: int, reasons: Sequence[Reason], *, moved: bool, ahead: int | None) -> Window:
         """Return the window, without what a provider would refuse."""
         shown, left = presentable([entry for turn in self._groups for entry in turn.entries])
         if left:
@@ -197,7 +237,7 @@ class _Draft:
             )
         here = {entry.seq for entry in shown}
         shrunk = {seq: how for seq, how in self._shrunk.items() if seq in here}
-        return Window(shown, shrunk, self._merged, tokens, moved, (*reasons, *self._reasons))
+        return Window(shown, shrunk, self._merged, tokens, moved, ahead, (*reasons, *self._reasons))
 
     def _shrink(self, entries: Sequence[Entry], how: Shrink, code: str, said: str, room: int = -1) -> None:
         """Make them smaller, in their order, until no more than `room` is taken."""

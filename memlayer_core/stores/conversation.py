@@ -7,13 +7,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, case, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.ports import Draft
 from memlayer_core.records.message import Beside, Receipt
 from memlayer_core.records.scope import Scope
 from memlayer_core.stores import lexical, numbers, shown, summaries
+from memlayer_core.stores.marks import unmark
 from memlayer_core.stores.owed import owe
 from memlayer_core.stores.prepared import Prepared
 from memlayer_core.stores.rows import (
@@ -24,7 +25,7 @@ from memlayer_core.stores.rows import (
     session_of,
     to_micros,
 )
-from memlayer_core.stores.schema import marks, messages, namespaces, sessions, vectors
+from memlayer_core.stores.schema import messages, namespaces, sessions, vectors
 from memlayer_core.stores.transcript import AT_ONCE, LAST, chunks
 
 __all__ = [
@@ -37,12 +38,10 @@ __all__ = [
     "instructs",
     "known_to",
     "locked",
-    "move_mark",
     "put",
     "rewrite",
     "shard_of",
     "take_out",
-    "unmark",
     "within_recall",
 ]
 
@@ -155,27 +154,6 @@ def clear(connection: Connection, scope: Scope, now: datetime) -> int:
     lost = take_out(connection, scope, session.number, keys, now)
     count_up(connection, session.number, session.next_seq, -len(keys), -lost, now)
     return len(keys)
-
-
-def move_mark(connection: Connection, session: int, size: int, first: int) -> None:
-    """Note where a window begins; a mark only moves forward, and to a message that is still there."""
-    if not connection.scalar(select(exists().where(messages.c.key == key_of(session, first)))):
-        return
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    made = dialect.insert(marks)
-    connection.execute(
-        made.on_conflict_do_update(
-            index_elements=["session", "size"],
-            set_={"first_seq": made.excluded.first_seq},
-            where=marks.c.first_seq < made.excluded.first_seq,
-        ),
-        {"session": session, "size": size, "first_seq": first},
-    )
-
-
-def unmark(connection: Connection, session: int) -> None:
-    """Let the windows of a session begin anew: there is more room than when they were chosen."""
-    connection.execute(delete(marks).where(marks.c.session == session))
 
 
 def shard_of(namespace: str, shards: int) -> int:

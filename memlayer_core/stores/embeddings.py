@@ -11,23 +11,27 @@ from typing import Any
 import numpy as np
 from sqlalchemy import (
     Connection,
+    and_,
     bindparam,
     delete,
     exists,
     func,
     insert,
     literal,
+    or_,
     select,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from memlayer_core.records.scope import Scope
+from memlayer_core.records.scope import Commons, Scope
 from memlayer_core.records.session import Layout, Overview
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
+from memlayer_core.stores import record_index
 from memlayer_core.stores.prepared import Prepared
+from memlayer_core.stores.remembered import SHELVED
 from memlayer_core.stores.rows import session_of, to_micros
-from memlayer_core.stores.schema import jobs, messages, meta, namespaces, sessions, vectors
+from memlayer_core.stores.schema import jobs, messages, meta, namespaces, records, sessions, vectors
 from memlayer_core.stores.transcript import WITHIN, chunks, reached
 
 __all__ = [
@@ -48,10 +52,20 @@ _SESSION_OF = sessions.c.number == session_of(messages.c.key)
 _NAMESPACE = Prepared(
     select(namespaces.c.shard, namespaces.c.vectors).where(namespaces.c.namespace == bindparam("of"))
 )
+_HELD = Prepared(
+    select(records.c.number)
+    .where(records.c.shelf == bindparam("of"), records.c.replaced_by.is_(None))
+    .limit(1)
+)
 _USED = Prepared(select(sessions.c.number).where(sessions.c.messages > 0, WITHIN).limit(2))
 _ALL = select(vectors.c.key, vectors.c.vector).where(vectors.c.namespace == bindparam("of"))
 _VECTORS = Prepared(_ALL)
-_VECTORS_WITHIN = Prepared(_ALL.join(sessions, sessions.c.number == session_of(vectors.c.key)).where(WITHIN))
+_VECTORS_WITHIN = Prepared(
+    _ALL.outerjoin(sessions, and_(vectors.c.key > 0, sessions.c.number == session_of(vectors.c.key)))
+    .outerjoin(records, records.c.number == -vectors.c.key)
+    .where(or_(WITHIN, SHELVED))
+)
+_WHOSE = ("user_id", "session_id", "agent_id", "tenant_id")
 _OTHERS = Prepared(
     select(literal(1))
     .where(
@@ -64,7 +78,7 @@ _OTHERS = Prepared(
 
 
 def unindexed(connection: Connection, keys: Sequence[int]) -> list[Unindexed]:
-    """Return what those messages are found by, with the vector that their text has already."""
+    """Return what those messages and records are found by, with the vector that their text has already."""
     found: list[Unindexed] = []
     for some in chunks(keys):
         rows = connection.execute(
@@ -85,16 +99,24 @@ def unindexed(connection: Connection, keys: Sequence[int]) -> list[Unindexed]:
             .where(messages.c.key.in_(some), messages.c.role != "system", messages.c.tokens > 0)
             .order_by(messages.c.key)
         )
-        for row in rows:
-            now = _text_hash(row.text)
-            kept = _array(row.vector) if row.text_hash == now else None
-            found.append(Unindexed(row.key, row.shard, _lanes(row), row.text, now, kept))
+        found.extend(_unindexed(row, _lanes(row)) for row in rows)
+    found.extend(_unindexed(row, row.lanes) for row in record_index.waiting(connection, keys))
     return found
 
 
+def _unindexed(row: Any, lanes: tuple[str, str, str]) -> Unindexed:
+    now = _text_hash(row.text)
+    kept = _array(row.vector) if row.text_hash == now else None
+    return Unindexed(row.key, row.shard, lanes, row.text, now, kept)
+
+
 def file(connection: Connection, given: Sequence[Filing]) -> None:
-    """Keep vectors of messages that still exist."""
+    """Keep vectors of messages and records that still exist."""
     still = present(connection, [filing.key for filing in given], held=True)
+    of_records = [filing.key for filing in given if filing.key < 0]
+    if of_records:  # every user at once, behind the messages: see `noting` for the order
+        record_index.hold(connection, {filing.lanes[0][1:] for filing in given})
+        still |= record_index.present(connection, of_records)
     kept = [filing for filing in given if filing.key in still]
     if not kept:
         return
@@ -125,9 +147,12 @@ def file(connection: Connection, given: Sequence[Filing]) -> None:
 
 
 def present(connection: Connection, keys: Sequence[int], *, held: bool = False) -> set[int]:
-    """Return those keys whose message exists; `held`: and goes on to exist until the transaction ends."""
-    found: set[int] = set()
-    for some in chunks(keys):
+    """Return those keys whose message or record exists.
+
+    `held`: only messages are looked for, and they go on to exist until the transaction ends.
+    """
+    found: set[int] = set() if held else record_index.present(connection, keys)
+    for some in chunks([key for key in keys if key >= 0]):
         query = select(messages.c.key).where(messages.c.key.in_(some)).order_by(messages.c.key)
         if held:
             query = query.with_for_update(read=True, key_share=True)
@@ -140,20 +165,18 @@ def filings(connection: Connection, shard: int | None, after: int, limit: int) -
     query = (
         select(
             vectors,
-            sessions.c.user_id,
-            sessions.c.session_id,
-            sessions.c.agent_id,
-            sessions.c.tenant_id,
+            *(func.coalesce(sessions.c[name], records.c[name]).label(name) for name in _WHOSE),
         )
-        .join(sessions, sessions.c.number == session_of(vectors.c.key))
-        .where(vectors.c.key > after)
+        .outerjoin(sessions, and_(vectors.c.key > 0, sessions.c.number == session_of(vectors.c.key)))
+        .outerjoin(records, records.c.number == -vectors.c.key)
+        .where(vectors.c.key > after, or_(sessions.c.number.is_not(None), records.c.number.is_not(None)))
         .order_by(vectors.c.key)
         .limit(limit)
     )
     if shard is not None:
         query = query.where(vectors.c.shard == shard)
     return [
-        Filing(row.key, row.shard, _lanes(row), _array(row.vector), row.text_hash)
+        Filing(row.key, row.shard, _filed_lanes(row), _array(row.vector), row.text_hash)
         for row in connection.execute(query)
     ]
 
@@ -187,7 +210,7 @@ def samples(connection: Connection, shards: int, probes: int) -> list[Sample]:
     return found
 
 
-def scan(connection: Connection, reach: Scope, vector: FloatVector, limit: int) -> list[Neighbour]:
+def scan(connection: Connection, reach: Scope | Commons, vector: FloatVector, limit: int) -> list[Neighbour]:
     """Compare a vector with every one within reach: exact, and the fallback for whatever Chroma cannot do."""
     narrow = reach.agent_id is not None or reach.session_id is not None
     rows = (_VECTORS_WITHIN if narrow else _VECTORS).all(connection, reached(reach))
@@ -200,14 +223,20 @@ def scan(connection: Connection, reach: Scope, vector: FloatVector, limit: int) 
     return [Neighbour(rows[place].key, float(near[place])) for place in best]
 
 
-def overview(connection: Connection, reach: Scope) -> Overview:
+def overview(connection: Connection, reach: Scope | Commons) -> Overview:
     """Return how much lies within reach of a search, and how its shard is shared."""
     row = _NAMESPACE.first(connection, {"of": reach.namespace})
     if row is None:
         return Overview(sessions=0, vectors=0, shard=0, alone=False)
     used = _USED.all(connection, reached(reach))
     others = _OTHERS.first(connection, {"of": reach.namespace, "on": row.shard})
-    return Overview(sessions=len(used), vectors=row.vectors, shard=row.shard, alone=others is None)
+    return Overview(
+        sessions=len(used),
+        vectors=row.vectors,
+        shard=row.shard,
+        alone=others is None,
+        records=_HELD.first(connection, {"of": reach.namespace}) is not None,
+    )
 
 
 def layout(connection: Connection) -> Layout:
@@ -240,7 +269,7 @@ def settle(connection: Connection, embedder: str, dimension: int | None) -> Layo
 
 
 def forget(connection: Connection, now: datetime) -> None:
-    """Drop every vector and the embedder's name, and owe the indexing of every message."""
+    """Drop every vector and the embedder's name, and owe the indexing of every message and record."""
     connection.execute(delete(vectors))
     connection.execute(update(namespaces).values(vectors=0))
     connection.execute(delete(meta).where(meta.c.name.in_(["embedder", "dimension"])))
@@ -265,11 +294,21 @@ def forget(connection: Connection, now: datetime) -> None:
             ),
         )
     )
+    record_index.owe_all(connection, now)
 
 
 def _lanes(row: Any) -> tuple[str, str, str]:
     scope = Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id)
     return scope.user_lane, scope.agent_lane, scope.session_lane
+
+
+def _filed_lanes(row: Any) -> tuple[str, str, str]:
+    """Return the lanes of a kept vector: a record's may be among what its tenant shares."""
+    if row.key > 0:
+        return _lanes(row)
+    owner = Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id).reach()
+    shelf = owner if row.namespace == owner.namespace else owner.commons
+    return shelf.user_lane, shelf.agent_lane, shelf.session_lane
 
 
 def _array(blob: bytes) -> FloatVector:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from memlayer_core.ports import Draft, Journal
+from memlayer_core.records.candidate import Candidate, Postings
 from memlayer_core.records.job import Backlog, Job, JobKind
 from memlayer_core.records.message import Beside, Entry, Message, Receipt, Stored
-from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Forgotten, Layout, Overview, Particulars, Session, Synced
+from memlayer_core.records.scope import Commons, Scope
+from memlayer_core.records.session import Forgotten, Layout, Mark, Overview, Particulars, Session, Synced
 from memlayer_core.records.summary import Cost, Summary
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
 from memlayer_core.rules.align import said
 from memlayer_core.stores import (
+    candidates,
     conversation,
     embeddings,
     lexical,
     lifetime,
+    marks,
     owed,
     restored,
     resync,
@@ -30,6 +33,7 @@ from memlayer_core.stores import (
     transcript,
 )
 from memlayer_core.stores.database import Database, PinnedDatabase
+from memlayer_core.stores.record_journal import SqlRecordJournal
 from memlayer_core.stores.schema import migrate
 
 __all__ = ["SqlJournal"]
@@ -37,7 +41,7 @@ __all__ = ["SqlJournal"]
 T = TypeVar("T")
 
 
-class SqlJournal:
+class SqlJournal(SqlRecordJournal):
     """Implements `memlayer_core.ports.Journal` on SQLite and PostgreSQL.
 
     Args:
@@ -127,8 +131,8 @@ class SqlJournal:
         return self._db.write(lambda c: lifetime.end_idle(c, before, limit))
 
     def forget(self, reach: Scope, now: datetime) -> Forgotten:
-        """Delete everything within reach, a user's or a user's with one agent, for good."""
-        return self._db.write(lambda c: lifetime.forget(c, reach, now))
+        """Delete everything within reach, a user's, a user's with one agent, or a session's, for good."""
+        return self._db.write(lambda c: lifetime.forget(c, reach, now, self._shards))
 
     def delete(self, scope: Scope, place: str | int, now: datetime) -> Message:
         """Delete one message, named by its id or its place. Returns it."""
@@ -168,13 +172,13 @@ class SqlJournal:
         """Return the last `limit` entries (from place `first` on, before place `before`), newest first."""
         return self._db.read(lambda c: transcript.tail(c, session, before, limit, first))
 
-    def mark(self, session: Session, size: int) -> int:
-        """Return where the window of that size begins; 0 where none is marked."""
-        return self._db.read(lambda c: transcript.mark(c, session, size))
+    def mark(self, session: Session, size: int) -> Mark:
+        """Return where the window of that size begins, and what stands before it."""
+        return self._db.read(lambda c: marks.find(c, session, size))
 
-    def move_mark(self, session: int, size: int, first: int) -> None:
+    def move_mark(self, session: int, size: int, mark: Mark) -> None:
         """Note where the window of that size begins from now on; it only moves forward."""
-        self._db.write(lambda c: conversation.move_mark(c, session, size, first))
+        self._db.write(lambda c: marks.move(c, session, size, mark))
 
     def read(self, session: Session, seqs: Sequence[int]) -> list[Stored]:
         """Return those messages of a session, in their order; ones that are gone are left out."""
@@ -184,11 +188,21 @@ class SqlJournal:
         """Return a session's messages behind place `after` (-1: all), without the first `offset` of them."""
         return self._db.read(lambda c: transcript.history(c, session, after, limit, offset))
 
-    def lexical(self, reach: Scope, terms: Sequence[str], limit: int) -> list[Neighbour]:
-        """Return messages within reach that share words, the best first."""
-        return self._db.read(lambda c: lexical.search(c, reach, terms, limit, self._counts))
+    def spoken(self, reach: Scope | Commons, names: Collection[str]) -> set[str]:
+        """Return which of those, as they are filed, are names of people who spoke within reach."""
+        return self._db.read(lambda c: lexical.spoken(c, reach, names))
 
-    def scan(self, reach: Scope, vector: FloatVector, limit: int) -> list[Neighbour]:
+    def postings(self, reach: Scope | Commons, words: Sequence[str]) -> Postings:
+        """Return in which messages and records within reach the words stand, as they are filed."""
+        return self._db.read(lambda c: lexical.postings(c, reach, words, self._counts))
+
+    def candidates(
+        self, reach: Scope, keys: Sequence[int], near: Mapping[int, float], vector: FloatVector | None
+    ) -> list[Candidate]:
+        """Return what recall weighs of the messages of those keys that lie within reach."""
+        return self._db.read(lambda c: candidates.candidates(c, reach, keys, near, vector))
+
+    def scan(self, reach: Scope | Commons, vector: FloatVector, limit: int) -> list[Neighbour]:
         """Compare a vector with every one within reach, exactly."""
         return self._db.read(lambda c: embeddings.scan(c, reach, vector, limit))
 
@@ -196,7 +210,7 @@ class SqlJournal:
         """Return the messages of those keys that lie within reach, in no particular order."""
         return self._db.read(lambda c: transcript.records(c, reach, keys))
 
-    def overview(self, reach: Scope) -> Overview:
+    def overview(self, reach: Scope | Commons) -> Overview:
         """Return how much lies within reach, and how its shard is shared."""
         return self._db.read(lambda c: embeddings.overview(c, reach))
 
@@ -209,8 +223,10 @@ class SqlJournal:
         if not self._db.read(lambda c: summaries.is_owed(c, session, first)):
             self._db.write(lambda c: summaries.evicted(c, session, first, now))
 
-    def summaries(self, session: Session, *, every: bool = False) -> list[Summary]:
-        """Return what stands for a session's older turns, in their order; every version if asked for."""
+    def summaries(self, session: Session, *, every: bool = False, as_of: int | None = None) -> list[Summary]:
+        """Return what stands for a session's older turns, now or as of a version; every version if asked for."""
+        if as_of is not None:
+            return self._db.read(lambda c: summaries.as_of(c, session.number, as_of))
         read = summaries.every if every else summaries.in_force
         return self._db.read(lambda c: read(c, session.number))
 

@@ -8,26 +8,31 @@ are further words of a row, for a search that names them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, text
 
-from memlayer_core.records.scope import Scope
-from memlayer_core.records.vector import Neighbour
+from memlayer_core.records.candidate import Postings
+from memlayer_core.records.scope import Commons, Scope
+from memlayer_core.rules.terms import SPOKEN
 from memlayer_core.stores.prepared import Prepared, PreparedList
 
-__all__ = ["create", "delete", "insert", "move", "purge", "search"]
+__all__ = ["create", "create_places", "delete", "insert", "move", "postings", "purge", "spoken", "take_all"]
 
 _TABLE = "memlayer_lexical"
 _WORDS = "memlayer_words"
-_TELLING = 6
-"""Words of a question that are searched for: the rarest ones. Each row with any of them has to be scored, and
-the common words of a long question would bring in a good part of all rows, to say next to nothing of them."""
+_PLACES = "memlayer_places"
+_MOST_WORDS = 32
+_MOST_ROWS = 4000
+"""Words of a question that are searched for, and rows that they may stand in together: the rarest words first. The common
+words of a long question would bring in a good part of all rows, to say next to nothing of them."""
 
 _CREATE = {
     "sqlite": (
         f'CREATE VIRTUAL TABLE {_TABLE} USING fts5(lanes, terms, tokenize = "unicode61 remove_diacritics 0")',
         f"CREATE VIRTUAL TABLE {_WORDS} USING fts5vocab({_TABLE}, row)",
+        f"CREATE VIRTUAL TABLE {_PLACES} USING fts5vocab({_TABLE}, instance)",
     ),
     "postgresql": (
         f"CREATE TABLE {_TABLE} (key BIGINT PRIMARY KEY, terms TSVECTOR NOT NULL)",
@@ -53,23 +58,34 @@ _COUNT = PreparedList(
         f"SELECT term, doc FROM {_WORDS} WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
     )
 )
-_MOST = 200  # words of a question that are looked at
+_COUNT_IN_VECTORS = Prepared(
+    text(
+        "SELECT one.term, counted.doc FROM unnest(CAST(:words AS text[]), CAST(:queries AS text[])) AS one (term, query)"
+        f" CROSS JOIN LATERAL (SELECT count(*) AS doc FROM {_TABLE} WHERE terms @@ CAST(one.query AS tsquery)) AS counted"
+        " WHERE counted.doc > 0"
+    )
+)
 _REMEMBERED = 50_000  # counts of words, a few megabytes
-_SEARCH = {
-    # bm25() is smaller for better rows; the column of the lanes has no weight.
-    "sqlite": Prepared(
-        text(
-            f"SELECT rowid AS key, -bm25({_TABLE}, 0.0, 1.0) AS score FROM {_TABLE}"
-            f" WHERE {_TABLE} MATCH :query ORDER BY bm25({_TABLE}, 0.0, 1.0), rowid DESC LIMIT :limit"
-        )
-    ),
-    "postgresql": Prepared(
-        text(
-            f"SELECT key, ts_rank(terms, CAST(:ranked AS tsquery), 1) AS score FROM {_TABLE}"
-            " WHERE terms @@ CAST(:query AS tsquery) ORDER BY score DESC, key DESC LIMIT :limit"
-        )
-    ),
-}
+_STANDING = PreparedList(
+    lambda words: text(
+        f"SELECT term, doc AS key, count(*) AS times FROM {_PLACES}"
+        f" WHERE term IN ({', '.join(f':{w.key}' for w in words)}) GROUP BY term, doc"
+    )
+)
+_STANDING_WITHIN = PreparedList(
+    lambda words: text(
+        f"SELECT term, doc AS key, count(*) AS times FROM {_PLACES}"
+        f" WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
+        f" AND doc IN (SELECT rowid FROM {_TABLE} WHERE {_TABLE} MATCH :within) GROUP BY term, doc"
+    )
+)
+_IN_VECTORS = Prepared(
+    text(
+        "SELECT one.lexeme AS term, rows.key, coalesce(array_length(one.positions, 1), 1) AS times"
+        f" FROM {_TABLE} AS rows, unnest(rows.terms) AS one"
+        " WHERE rows.terms @@ CAST(:query AS tsquery) AND one.lexeme = ANY(CAST(:words AS text[]))"
+    )
+)
 
 
 def create(connection: Connection) -> None:
@@ -78,8 +94,22 @@ def create(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
-def insert(connection: Connection, scope: Scope, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-    """Add rows of (key, terms) of one session."""
+def create_places(connection: Connection) -> None:
+    """Create what a store of an earlier version has not: where each word stands."""
+    if connection.dialect.name == "sqlite":
+        connection.execute(text(_CREATE["sqlite"][-1]))
+
+
+def take_all(connection: Connection) -> list[int]:
+    """Remove every row, and return their keys: they are to be filed again."""
+    key = "rowid" if connection.dialect.name == "sqlite" else "key"
+    keys = list(connection.scalars(text(f"SELECT {key} FROM {_TABLE} ORDER BY {key}")))
+    connection.execute(text(f"DELETE FROM {_TABLE}"))
+    return keys
+
+
+def insert(connection: Connection, scope: Scope | Commons, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
+    """Add rows of (key, terms) of one session, or of one shelf of records."""
     if not rows:
         return
     dialect = connection.dialect.name
@@ -107,52 +137,75 @@ def move(connection: Connection, keys: Sequence[Mapping[str, int]]) -> None:
     _MOVE[connection.dialect.name].run(connection, *keys)
 
 
-def search(
-    connection: Connection, reach: Scope, terms: Sequence[str], limit: int, counts: dict[str, int]
-) -> list[Neighbour]:
-    """Return rows within reach that have any of the terms, the best first.
+def postings(
+    connection: Connection, reach: Scope | Commons, words: Sequence[str], counts: dict[str, int]
+) -> Postings:
+    """Return where the words stand within reach: for each the keys of the rows, and how often in each.
 
     Args:
         connection: In a transaction.
         reach: Whose rows.
-        terms: Normalised words.
-        limit: How many rows at the most.
+        words: As they are filed.
         counts: In how many rows a word stands, as far as it was looked up before; kept by the caller.
     """
-    dialect = connection.dialect.name
     owner = reach.user_lane
-    filed = [owner + term for term in terms]
-    if dialect == "sqlite":
-        filed = _rarest(connection, filed, counts)
-    if not filed or limit < 1:
-        return []
-    narrow = reach.lane if reach.lane != reach.user_lane else None
-    if dialect == "sqlite":
-        query = "terms : (" + " OR ".join(f'"{term}"' for term in filed) + ")"
-        values = {"query": f'{query} AND lanes : "{narrow}"' if narrow else query}
-    else:
-        words = " | ".join(map(_quoted, filed))
-        values = {"query": f"({words}) & {_quoted(narrow)}" if narrow else words, "ranked": words}
-    found = _SEARCH[dialect].all(connection, {**values, "limit": limit})
-    return [Neighbour(row.key, float(row.score)) for row in found]
+    wanted = _rarest(connection, [owner + word for word in words], counts)
+    narrow = reach.lane if reach.lane != owner else None
+    found: dict[str, dict[int, int]] = {}
+    for row in _standing(connection, wanted, narrow) if wanted else ():
+        found.setdefault(row.term[len(owner) :], {})[row.key] = row.times
+    return {word: found[word] for word in words if word in found}
 
 
-def _rarest(connection: Connection, terms: list[str], counts: dict[str, int]) -> list[str]:
-    """Return the words that tell most.
+def spoken(connection: Connection, reach: Scope | Commons, names: Collection[str]) -> set[str]:
+    """Return which of those are names of people who spoke."""
+    start = reach.user_lane + SPOKEN
+    found = _counted(connection, [start + name for name in names]) if names else {}
+    return {name[len(start) :] for name in found}
+
+
+def _standing(connection: Connection, wanted: Sequence[str], narrow: str | None) -> Sequence[Any]:
+    if connection.dialect.name == "sqlite":
+        if narrow is None:
+            return _STANDING.all(connection, wanted)
+        any_of = " OR ".join(f'"{word}"' for word in wanted)
+        within = f'terms : ({any_of}) AND lanes : "{narrow}"'
+        return _STANDING_WITHIN.all(connection, wanted, {"within": within})
+    any_of = " | ".join(map(_quoted, wanted))
+    query = f"({any_of}) & {_quoted(narrow)}" if narrow is not None else any_of
+    return _IN_VECTORS.all(connection, {"query": query, "words": list(wanted)})
+
+
+def _rarest(connection: Connection, words: list[str], counts: dict[str, int]) -> list[str]:
+    """Return the words that tell most, as many as do not stand in too many rows.
 
     Counting a common word is slow, and common words stay common: counts are remembered. Words that stood
     nowhere are looked up each time.
     """
-    if len(terms) <= _TELLING:
-        return terms
-    asked = terms[:_MOST]
-    unknown = [term for term in asked if term not in counts]
+    unknown = [word for word in words if word not in counts]
     if unknown:
         if len(counts) > _REMEMBERED:
             counts.clear()
-        counts.update({row.term: row.doc for row in _COUNT.all(connection, unknown)})
-    known = [(counts[term], term) for term in asked if term in counts]
-    return [term for _, term in sorted(known)[:_TELLING]]
+        counts.update(_counted(connection, unknown))
+    known = sorted((counts[word], word) for word in words if word in counts)[:_MOST_WORDS]
+    total = 0
+    chosen: list[str] = []
+    for count, word in known:
+        total += count
+        if chosen and total > _MOST_ROWS:
+            break
+        chosen.append(word)
+    return chosen
+
+
+def _counted(connection: Connection, words: Sequence[str]) -> dict[str, int]:
+    """Return in how many rows each of those words stands, for those that stand in any."""
+    if connection.dialect.name == "sqlite":
+        rows = _COUNT.all(connection, words)
+    else:
+        queries = list(map(_quoted, words))
+        rows = _COUNT_IN_VECTORS.all(connection, {"words": list(words), "queries": queries})
+    return {row.term: row.doc for row in rows}
 
 
 def _fts5_row(key: int, lanes: Sequence[str], terms: Sequence[str]) -> Mapping[str, object]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, select, update
+from sqlalchemy import Connection, and_, delete, exists, or_, select, true, update
 
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Session
-from memlayer_core.stores import lexical, numbers, shown, summaries
+from memlayer_core.stores import lexical, noting, numbers, shown, summaries
 from memlayer_core.stores.conversation import held, inside
+from memlayer_core.stores.marks import unmark
 from memlayer_core.stores.owed import owe
 from memlayer_core.stores.rows import key_of, to_micros
-from memlayer_core.stores.schema import jobs, marks, messages, namespaces, sessions, vectors
+from memlayer_core.stores.schema import jobs, messages, namespaces, records, sessions, vectors
 from memlayer_core.stores.transcript import LAST, session_from
 
 __all__ = ["end", "end_idle", "forget", "is_idle", "rename"]
@@ -57,11 +58,11 @@ def _end(connection: Connection, row: Any) -> None:
     connection.execute(
         update(sessions).where(sessions.c.number == row.number).values(begins=row.next_seq, idle_since=None)
     )
-    connection.execute(delete(marks).where(marks.c.session == row.number))
+    unmark(connection, row.number)
 
 
-def forget(connection: Connection, reach: Scope, now: datetime) -> Forgotten:
-    """Delete everything of a user, or of a user with one agent; the index is owed the removal.
+def forget(connection: Connection, reach: Scope, now: datetime, shards: int) -> Forgotten:
+    """Delete everything of a user, of a user with one agent, or of a session; the index is owed the removal.
 
     Sessions are locked before what is in them, and the user's row last, as every write does it: whoever adds
     meanwhile either comes first, and is deleted too, or begins a new session behind this.
@@ -69,6 +70,8 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> Forgotten:
     whose = sessions.c.namespace == reach.namespace
     if reach.agent_id is not None:
         whose = and_(whose, sessions.c.agent_id == reach.agent_id)
+    if reach.session_id is not None:
+        whose = and_(whose, sessions.c.session_id == reach.session_id)
     rows = connection.execute(
         select(sessions).where(whose).order_by(sessions.c.number).with_for_update()
     ).all()
@@ -80,24 +83,30 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> Forgotten:
         connection.execute(delete(messages).where(messages.c.key.between(*span)))
         lexical.delete(connection, keys)
         lost += connection.execute(delete(vectors).where(vectors.c.key.between(*span))).rowcount
-        connection.execute(delete(marks).where(marks.c.session == row.number))
+        unmark(connection, row.number)
         summaries.drop(connection, row.number)
         connection.execute(delete(jobs).where(jobs.c.kind == "index", jobs.c.subject.between(*span)))
         connection.execute(delete(sessions).where(sessions.c.number == row.number))
         numbers.retire(connection, row.number)
         owe(connection, "unindex", keys, row.namespace, now)
         gone += len(keys)
+    which = records.c.session_id == reach.session_id if reach.session_id is not None else true()
+    forgotten = noting.forget_all(connection, reach.reach(), which, now, shards)
     if rows:
         lexical.purge(connection)
+    if rows or forgotten:
         _leave(connection, reach.namespace, lost)
-    return Forgotten(len(rows), gone)
+    return Forgotten(len(rows), gone, forgotten)
 
 
 def _leave(connection: Connection, namespace: str, lost: int) -> None:
-    """Take the user's row away, unless a session stands beside it."""
+    """Take the user's row away, unless a session or a record stands beside it."""
     this = namespaces.c.namespace == namespace
     connection.execute(select(namespaces.c.vectors).where(this).with_for_update())
-    if connection.scalar(select(exists().where(sessions.c.namespace == namespace))):
+    stays = or_(
+        exists().where(sessions.c.namespace == namespace), exists().where(records.c.namespace == namespace)
+    )
+    if connection.scalar(select(stays)):
         connection.execute(update(namespaces).where(this).values(vectors=namespaces.c.vectors - lost))
     else:
         connection.execute(delete(namespaces).where(this))

@@ -25,9 +25,9 @@ from memlayer_core.stores.conversation import (
     locked,
     put,
     take_out,
-    unmark,
     within_recall,
 )
+from memlayer_core.stores.marks import unmark
 from memlayer_core.stores.owed import owe
 from memlayer_core.stores.revision import begin_at, keep
 from memlayer_core.stores.rows import id_digest, key_of, stored_of

@@ -27,9 +27,9 @@ from memlayer_core.stores.conversation import (
     instructs,
     put,
     take_out,
-    unmark,
     within_recall,
 )
+from memlayer_core.stores.marks import unmark
 from memlayer_core.stores.rows import id_digest, key_of, stored_of, to_micros
 from memlayer_core.stores.schema import messages, namespaces, sessions, vectors
 from memlayer_core.stores.transcript import AT_ONCE, LAST, chunks, history, session_from

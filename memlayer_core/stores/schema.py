@@ -28,17 +28,20 @@ from sqlalchemy import (
 
 from memlayer_core.errors import NewerSchemaError
 from memlayer_core.stores import lexical
+from memlayer_core.stores.refiled import refile
 
 __all__ = [
     "STEPS",
     "costs",
     "jobs",
+    "labels",
     "marks",
     "messages",
     "meta",
     "migrate",
     "namespaces",
     "quotes",
+    "records",
     "sessions",
     "shown",
     "summaries",
@@ -63,6 +66,7 @@ namespaces = Table(
     Column("tenant_id", Text, nullable=False),
     Column("user_id", Text, nullable=False),
     Column("shard", Integer, nullable=False, index=True),
+    Column("records", BigInteger, nullable=False, server_default="0"),  # how many were ever counted
     Column("vectors", BigInteger, nullable=False),
 )
 
@@ -92,13 +96,15 @@ sessions = Table(
     Index("memlayer_sessions_idle", "idle_since"),
 )
 
-# Where the window of a session begins, for limits of about one size: kept, so that it moves in large steps.
+# Where the window of a session begins, for limits of about one size, and as of which version summaries stand before
+# it: kept, so that both move in large steps and together.
 marks = Table(
     "memlayer_marks",
     tables,
     Column("session", BigInteger, primary_key=True, autoincrement=False),
     Column("size", Integer, primary_key=True, autoincrement=False),
     Column("first_seq", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
 )
 
 # `key` is the session's number x 2**32 + the place in the session: rows lie in the order of their session,
@@ -198,6 +204,56 @@ costs = Table(
 )
 
 
+# Each version of a record is a row, and minus its number is its key: beside those of messages, and below them.
+# A version that another one took the place of stays, without anything that it could be found by. `namespace` is
+# whose it is, `shelf` where it is found: there too, or in what the tenant shares.
+records = Table(
+    "memlayer_records",
+    tables,
+    Column("number", _Serial, primary_key=True),
+    Column("namespace", String(32), nullable=False),
+    Column("ordinal", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("replaced_by", BigInteger),
+    Column("shelf", String(32), nullable=False),
+    Column("lane", String(33), nullable=False),
+    Column("tenant_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("agent_id", Text),
+    Column("session_id", Text),
+    Column("digest", LargeBinary(16), nullable=False),
+    Column("type", String(16), nullable=False),
+    Column("visibility", String(8), nullable=False),
+    Column("importance", Float, nullable=False),
+    Column("confidence", Float, nullable=False),
+    Column("mentions", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("last_accessed", BigInteger),
+    Column("expires_at", BigInteger),
+    Column("text", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Index("memlayer_records_versions", "namespace", "ordinal", "version", unique=True),
+    Index("memlayer_records_shelf", "shelf"),
+    Index(
+        "memlayer_records_words",
+        "digest",
+        unique=True,
+        sqlite_where=text("replaced_by IS NULL"),
+        postgresql_where=text("replaced_by IS NULL"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+# Whom a version of a record is shown to, and what it is tagged with: see `record_rows`.
+labels = Table(
+    "memlayer_record_labels",
+    tables,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("label", String(33), primary_key=True),
+)
+
+
 def _create(connection: Connection, shards: int) -> None:
     tables.create_all(connection, checkfirst=False)
     lexical.create(connection)
@@ -238,10 +294,19 @@ def _working_memory(connection: Connection) -> None:
     connection.execute(update(sessions).values(idle_since=sessions.c.updated_at, instructions=newest))
     for table in (marks, shown, quotes, summaries, costs):
         table.create(connection)
+    lexical.create_places(connection)
+    refile(connection)
+
+
+def _records(connection: Connection) -> None:
+    """Make room for records."""
+    connection.execute(text("ALTER TABLE memlayer_namespaces ADD COLUMN records BIGINT DEFAULT 0 NOT NULL"))
+    for table in (records, labels):
+        table.create(connection)
 
 
 Step = Callable[[Connection], None]
-STEPS: tuple[Step, ...] = (_working_memory,)
+STEPS: tuple[Step, ...] = (_working_memory, _records)
 """The first takes a store from version 1 to 2, and so on. Steps are only ever added; a new store is made as
 it is now, without them."""
 

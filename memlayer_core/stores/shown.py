@@ -1,7 +1,7 @@
 """Recalled text that stays with the question that it was shown with. Each function runs in its caller's transaction.
 
 A prompt is cheap as long as it begins like the one before. So what was recalled for a question stands with it until
-the question leaves the window; and it goes when anything that it quotes is deleted or edited.
+the question leaves the window; and it goes when anything that it quotes, a message or a record, is deleted or edited.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection, bindparam, delete, insert, or_, select, update
 
 from memlayer_core.records.message import Beside
+from memlayer_core.rules.records import memory_id
+from memlayer_core.stores import record_index
 from memlayer_core.stores.prepared import Prepared, PreparedList
-from memlayer_core.stores.schema import messages, quotes, shown
+from memlayer_core.stores.schema import messages, quotes, records, shown
 from memlayer_core.stores.transcript import chunks
 
 __all__ = ["drop", "move", "pin", "read"]
@@ -24,9 +26,10 @@ _QUOTE = Prepared(insert(quotes))
 _READ = PreparedList(lambda keys: select(shown).where(shown.c.key.in_(keys)))
 _QUOTED = PreparedList(
     lambda keys: (
-        select(quotes.c.shown, quotes.c.source, messages.c.id)
-        .join(messages, messages.c.key == quotes.c.source)
-        .where(quotes.c.shown.in_(keys))
+        select(quotes.c.shown, quotes.c.source, messages.c.id, records.c.user_id, records.c.ordinal)
+        .outerjoin(messages, messages.c.key == quotes.c.source)
+        .outerjoin(records, records.c.number == -quotes.c.source)
+        .where(quotes.c.shown.in_(keys), or_(messages.c.key.is_not(None), records.c.number.is_not(None)))
         .order_by(quotes.c.shown, quotes.c.source)
     )
 )
@@ -34,8 +37,11 @@ _QUOTED = PreparedList(
 
 def pin(connection: Connection, beside: Beside) -> None:
     """Let recalled text stand with its question from now on, if all that it quotes is still there."""
-    wanted = {beside.key, *beside.sources}
+    of_records = {key for key in beside.sources if key < 0}
+    wanted = {beside.key, *beside.sources} - of_records
     there = {row.key: row.beside for row in _THERE.all(connection, list(wanted))}
+    if of_records and record_index.present(connection, list(of_records)) != of_records:
+        return
     if len(there) < len(wanted) or there[beside.key] is not None:
         return
     _STAND.run(connection, {"of": beside.key, "cost": beside.tokens})
@@ -50,7 +56,7 @@ def read(connection: Connection, keys: Sequence[int]) -> dict[int, Beside]:
     rows = _READ.all(connection, keys)
     quoted: dict[int, dict[int, str]] = {row.key: {} for row in rows}
     for row in _QUOTED.all(connection, list(quoted)):
-        quoted[row.shown][row.source] = row.id
+        quoted[row.shown][row.source] = row.id or memory_id(row.user_id, row.ordinal)
     return {
         row.key: Beside(
             row.key,

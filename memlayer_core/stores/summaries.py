@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, exists, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.records.job import Job
@@ -23,6 +23,7 @@ from memlayer_core.stores.schema import costs, jobs, messages, sessions, summari
 from memlayer_core.stores.transcript import LAST, chunks
 
 __all__ = [
+    "as_of",
     "commit",
     "drop",
     "every",
@@ -40,11 +41,25 @@ _IN_FORCE = Prepared(
     .where(summaries.c.session == bindparam("of"), summaries.c.replaced_by.is_(None))
     .order_by(summaries.c.first_seq)
 )
+_AS_OF = Prepared(
+    select(summaries)
+    .where(
+        summaries.c.session == bindparam("of"),
+        summaries.c.version <= bindparam("version"),
+        or_(summaries.c.replaced_by.is_(None), summaries.c.replaced_by > bindparam("version")),
+    )
+    .order_by(summaries.c.first_seq)
+)
 
 
 def in_force(connection: Connection, session: int) -> list[Summary]:
     """Return what stands for the session's older turns at present, in their order."""
     return [_from(row) for row in _IN_FORCE.all(connection, {"of": session})]
+
+
+def as_of(connection: Connection, session: int, version: int) -> list[Summary]:
+    """Return what stood for the session's older turns when a version was the newest, without what is gone since."""
+    return [_from(row) for row in _AS_OF.all(connection, {"of": session, "version": version})]
 
 
 def every(connection: Connection, session: int) -> list[Summary]:

@@ -68,11 +68,11 @@ class Temporaries:
             return len(self._waiting.pop(scope.session_lane, ()))
 
     def forget(self, reach: Scope) -> None:
-        """Let go of all within reach: of a user, or of a user with one agent."""
+        """Let go of all within reach: of a user, of a user with one agent, or of a session."""
 
         def reached(scope: Scope) -> bool:
-            agents = (None, scope.agent_id)
-            return scope.namespace == reach.namespace and reach.agent_id in agents
+            within = reach.agent_id in {None, scope.agent_id} and reach.session_id in {None, scope.session_id}
+            return within and scope.namespace == reach.namespace
 
         with self._lock:
             for lane, waiting in list(self._waiting.items()):

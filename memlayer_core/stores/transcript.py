@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Connection, Text, and_, bindparam, func, or_, select
 
 from memlayer_core.records.message import Entry, Stored
-from memlayer_core.records.scope import Scope
+from memlayer_core.records.scope import Commons, Scope
 from memlayer_core.records.session import Session
 from memlayer_core.stores.prepared import Prepared, PreparedList
 from memlayer_core.stores.rows import entry_of, from_micros, key_of, session_of, stored_of
-from memlayer_core.stores.schema import marks, messages, sessions
+from memlayer_core.stores.schema import messages, sessions
 
 __all__ = [
     "AT_ONCE",
@@ -23,7 +23,6 @@ __all__ = [
     "history",
     "inventory",
     "listed",
-    "mark",
     "numbered",
     "reached",
     "read",
@@ -58,9 +57,6 @@ _ENTRY = select(
     messages.c.beside,
 ).where(messages.c.key.between(bindparam("first"), bindparam("last")))
 _TAIL = Prepared(_ENTRY.order_by(messages.c.key.desc()).limit(bindparam("most")))
-_MARK = Prepared(
-    select(marks.c.first_seq).where(marks.c.session == bindparam("of"), marks.c.size == bindparam("size"))
-)
 _whole = (
     select(messages)
     .where(messages.c.key.between(bindparam("first"), bindparam("last")))
@@ -130,12 +126,6 @@ def inventory(
     return [session_from(row) for row in connection.execute(query)]
 
 
-def mark(connection: Connection, session: Session, size: int) -> int:
-    """Return where the window of that size begins; 0 where none is marked."""
-    found = _MARK.first(connection, {"of": session.number, "size": size})
-    return found.first_seq if found is not None else 0
-
-
 def tail(
     connection: Connection, session: Session, before: int | None, limit: int, first: int = 0
 ) -> list[Entry]:
@@ -178,7 +168,7 @@ def records(connection: Connection, reach: Scope, keys: Sequence[int]) -> list[S
     return found
 
 
-def reached(reach: Scope) -> dict[str, str | None]:
+def reached(reach: Scope | Commons) -> dict[str, str | None]:
     """Return what the parameters of `WITHIN` are for that reach."""
     lane = reach.session_lane if reach.session_id is not None else None
     return {"of": reach.namespace, "agent": reach.agent_id, "lane": lane}

@@ -23,7 +23,7 @@ from memlayer_core import Memory
 from memlayer_core.cli import app
 from memlayer_core.demo import child
 from memlayer_core.demo.cast import playing
-from memlayer_core.demo.locomo import DataFormatError, read
+from memlayer_core.demo.locomo import DataFormatError, read, read_all
 from memlayer_core.demo.script import STORY, USER
 from memlayer_core.demo.turn import ModelFailedError, Stage
 
@@ -353,6 +353,32 @@ def test_sessions_come_in_their_order_and_dates_without_a_session_are_left_out(t
     assert [session.session_id for session in told.sessions] == ["session_1", "session_2"]
     assert told.sessions[1].date.hour == 0
     assert told.questions[1].answer == "7"
+    assert [question.category for question in told.questions] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (["D1:2", "D1:1", "D1:2"], ["D1:2", "D1:1"]),
+        (["D1:1; D2:1"], ["D1:1", "D2:1"]),
+        (["D1:1-D1:3"], ["D1:1", "D1:2"]),
+        (["D1:1-D2:1"], ["D1:1", "D2:1"]),
+        (["D1:2-D1:1"], ["D1:2", "D1:1"]),
+        (["D:1:01", "D 1:2."], ["D1:1", "D1:2"]),
+        (["D1:99", "D", "nothing"], []),
+    ],
+)
+def test_evidence_is_read_as_it_was_meant_and_names_turns_that_exist(
+    written: list[str], meant: list[str], tmp_path: Path
+):
+    told = {**sample(), "qa": [{"question": "Which?", "answer": "these", "evidence": written}]}
+    assert read(write(tmp_path, [told])).questions[0].evidence == tuple(meant)
+
+
+def test_every_conversation_is_read_and_a_picture_is_written_as_wanted(tmp_path: Path):
+    one, other = read_all(write(tmp_path, [sample(), sample(speaker_b="Bo")]), picture="[image: {}]")
+    assert one == other
+    assert one.sessions[0].messages[1].text == "Look! [image: a red bicycle]"
 
 
 WRONG = {

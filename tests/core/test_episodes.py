@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from memlayer_core import Message, Scope
 from memlayer_core.records.message import Stored
 from memlayer_core.records.summary import Summary
-from memlayer_core.rules.episodes import fold, next_step, open_episode, room_of
+from memlayer_core.rules.episodes import is_full, next_step, open_episode, room_of
 
 SCOPE = Scope("u", "s")
 TALKS = st.lists(
@@ -26,43 +26,41 @@ def summary(first: int, until: int, tokens: int, *, level: int = 0, rounds: int 
     )
 
 
-@given(TALKS, st.integers(1, 10), st.integers(1, 200), st.booleans())
-def test_a_step_takes_the_first_whole_rounds_that_there_is_room_for(talk, rounds, tokens, more) -> None:
-    step = next_step(talk, rounds, tokens, more=more)
+@given(TALKS, st.integers(1, 200), st.booleans())
+def test_a_step_takes_the_first_whole_rounds_that_a_model_is_given_at_once(talk, tokens, more) -> None:
+    step = next_step(talk, tokens, more=more)
     if step is None:
         assert not talk
         return
     count = len(step.fresh)
     assert list(step.fresh) == talk[:count]
     assert count == len(talk) or talk[count].message.role == "user"
-    assert 1 <= step.rounds <= rounds
+    assert step.rounds == max(1, sum(stored.message.role == "user" for stored in step.fresh[1:]) + 1)
     assert step.rounds == 1 or sum(stored.tokens for stored in step.fresh) <= tokens
 
 
-@given(TALKS, st.integers(1, 10), st.integers(1, 200))
-def test_steps_reach_the_end_and_tell_everything_once(talk, rounds, tokens) -> None:
+@given(TALKS, st.integers(1, 200))
+def test_steps_reach_the_end_and_tell_everything_once(talk, tokens) -> None:
     told: list[Stored] = []
-    while (step := next_step(talk[len(told) :], rounds, tokens, more=False)) is not None:
+    while (step := next_step(talk[len(told) :], tokens, more=False)) is not None:
         told.extend(step.fresh)
     assert told == talk
 
 
-@given(st.lists(st.integers(1, 60), max_size=8), st.integers(1, 60))
-def test_what_is_folded_is_the_oldest_and_as_little_as_is_enough(sizes, newest) -> None:
-    limit, room = 200, room_of(200)
+@given(st.lists(st.integers(1, 60), max_size=8))
+def test_all_become_one_as_soon_as_another_episode_may_be_too_much(sizes) -> None:
+    limit = 200
     older = [summary(at, at, size) for at, size in enumerate(sizes)]
-    made = summary(len(sizes), len(sizes), newest)
-    folded = fold(older, made, limit, lambda texts: sum(map(len, texts)))
-    total = sum(sizes) + newest
-    assert list(folded) == older[: len(folded)]
-    assert bool(folded) == (total > limit)
-    left = total - sum(sizes[: len(folded)])
-    if folded:
-        assert left + room <= limit
-        assert len(folded) == 1 or left + sizes[len(folded) - 1] + room > limit
+    full = is_full(older, limit, lambda texts: sum(map(len, texts)))
+    assert full == (bool(sizes) and sum(sizes) > limit - room_of(limit, level=0))
 
 
-def test_only_the_newest_episode_with_room_goes_on() -> None:
+@given(st.integers(50, 5000))
+def test_an_overview_leaves_room_for_an_episode_and_what_stands_around_them(limit) -> None:
+    assert room_of(limit, level=1) + room_of(limit, level=0) <= 0.8 * limit
+
+
+def test_only_the_newest_episode_with_fewer_rounds_than_make_one_goes_on() -> None:
     overview, full, growing = summary(0, 9, 5, level=1), summary(10, 19, 5), summary(20, 23, 5, rounds=2)
     assert open_episode([overview, full, growing], 10) is growing
     assert open_episode([overview, full], 10) is None

@@ -137,7 +137,7 @@ def test_it_gets_the_tables_that_a_new_store_gets(opened, tmp_path: Path, reques
                 {str(i["name"]) for i in found.get_indexes(name) if "duplicates_constraint" not in i},
             )
             for name in found.get_table_names()
-            if not name.startswith(("memlayer_lexical", "memlayer_words"))
+            if not name.startswith(("memlayer_lexical", "memlayer_words", "memlayer_places"))
         }
         with engine.connect() as connection:
             version = connection.execute(

@@ -66,7 +66,7 @@ def test_another_process_takes_over_the_index_when_the_holder_dies(open_at, tmp_
     memory.flush(30)  # the holder does it for us
     assert memory.status().index == "not held"
     (hit,) = memory.search("mango", user_id="louis", k=1)
-    assert {reason.code for reason in hit.reasons} == {"words", "meaning"}
+    assert {reason.code for reason in hit.reasons} >= {"words", "meaning"}
     holder.kill()
     holder.wait(30)
     chat.add("user", "a pineapple for you")

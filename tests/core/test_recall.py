@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,54 +14,151 @@ from hypothesis import strategies as st
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.events import IndexDegraded, IndexRecovered
 from memlayer_core.models.hashing import HashingEmbedder
+from memlayer_core.records.candidate import Candidate
 from memlayer_core.records.message import Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.vector import Neighbour
 from memlayer_core.rules.budget import pack, recall_share
-from memlayer_core.rules.rank import fuse
+from memlayer_core.rules.question import Question, question
+from memlayer_core.rules.rank import Ranked, rank, shortlist, telling
 from memlayer_core.rules.render import CLOSE, OPEN, block, line
-from memlayer_core.rules.terms import searchable, terms
+from memlayer_core.rules.terms import SPOKEN, asked, filed, named, searchable
 from memlayer_core.testing import NOON, FlakyEmbedder
 
-neighbours = st.lists(st.integers(0, 20), unique=True, max_size=10).map(
-    lambda keys: [Neighbour(key, 1 / (rank + 1)) for rank, key in enumerate(keys)]
-)
+
+def asking(*words: str, names: Collection[str] = (), own: bool = False) -> Question:
+    return Question(" ".join(words), words, frozenset(names), own)
 
 
-@given(neighbours)
-def test_one_source_alone_keeps_its_order(found) -> None:
-    for sources in ({"words": found}, {"words": found, "meaning": []}):
-        assert [ranked.key for ranked in fuse(sources, 100)] == [neighbour.key for neighbour in found]
+def candidate(key: int, near: float | None = None, **fields: Any) -> Candidate:
+    return Candidate(
+        key, **{"role": "user", "name": None, "tokens": 10, "asks": False, "near": near} | fields
+    )
 
 
-@given(neighbours, neighbours)
-def test_fusing_loses_and_invents_nothing_and_says_who_found_what(words, meaning) -> None:
-    fused = fuse({"words": words, "meaning": meaning}, 100)
-    assert {r.key for r in fused} == {n.key for n in (*words, *meaning)}
-    assert len({r.key for r in fused}) == len(fused)
-    assert [r.score for r in fused] == sorted((r.score for r in fused), reverse=True)
-    for ranked in fused:
-        expected = {
-            name
-            for name, found in (("words", words), ("meaning", meaning))
-            if ranked.key in {n.key for n in found}
-        }
-        assert {reason.code for reason in ranked.reasons} == expected
+@st.composite
+def findings(draw: st.DrawFn) -> tuple[list[Candidate], dict[str, dict[int, int]]]:
+    """Return candidates, and in which of them the words a, b and c stand."""
+    keys = draw(
+        st.lists(st.integers(1, 3).flatmap(lambda s: st.integers(s << 32, (s << 32) + 6)), unique=True)
+    )
+    made = [
+        candidate(
+            key,
+            draw(st.none() | st.floats(-1, 1)),
+            role=draw(st.sampled_from(["user", "assistant"])),
+            name=draw(st.sampled_from([None, "Louis", "Mei"])),
+            tokens=draw(st.integers(1, 2000)),
+            asks=draw(st.booleans()),
+        )
+        for key in keys
+    ]
+    stands = st.dictionaries(st.sampled_from(keys), st.integers(1, 5)) if keys else st.just({})
+    return made, {word: found for word in "abc" if (found := draw(stands))}
 
 
-@given(st.integers(0, 20), neighbours, neighbours)
-def test_what_both_sources_put_first_is_first(key, words, meaning) -> None:
-    def first(found):
-        return [Neighbour(key, 2.0), *(n for n in found if n.key != key)]
-
-    assert fuse({"words": first(words), "meaning": first(meaning)}, 1)[0].key == key
+def order(ranked: list[Ranked]) -> list[int]:
+    return [one.key for one in ranked]
 
 
-@given(neighbours, neighbours, st.integers(0, 10), st.sets(st.integers(0, 20)))
-def test_what_is_shown_is_left_out_and_the_rest_keeps_its_order(words, meaning, limit, shown) -> None:
-    sources = {"words": words, "meaning": meaning}
-    everything = [ranked for ranked in fuse(sources, 100) if ranked.key not in shown]
-    assert fuse(sources, limit, shown) == everything[:limit]
+@given(findings(), st.booleans(), st.sampled_from([0.0, 1 / 3, 1.0]))
+def test_ranking_loses_and_invents_nothing_and_says_what_each_ingredient_gave(found, own, trust) -> None:
+    candidates, postings = found
+    ranked = rank(asking("a", "b", names=["louis"], own=own), candidates, postings, 100, trust)
+    assert sorted(order(ranked)) == (sorted(one.key for one in candidates) if ranked else [])
+    assert [one.score for one in ranked] == sorted((one.score for one in ranked), reverse=True)
+    for one in ranked:
+        assert one.score == pytest.approx(sum(one.parts.values()))
+        told = {reason.code for reason in one.reasons}
+        assert {name for name, part in one.parts.items() if abs(part) >= 0.005} - {"words", "meaning"} <= told
+        assert ("words" in told) == bool(one.words)
+        assert ("meaning" in told) == (one.near is not None and trust > 0)
+
+
+@given(findings())
+def test_a_source_that_is_missing_leaves_the_order_of_the_others(found) -> None:
+    candidates, postings = found
+    asked = asking("a", "b")
+    without = [replace(one, near=None) for one in candidates]
+    same = [replace(one, near=0.5) for one in candidates]  # says nothing: all alike
+    assert order(rank(asked, without, postings, 100, 0.0)) == order(
+        rank(asked, candidates, postings, 100, 0.0)
+    )
+    borne_out = order(rank(asked, candidates, postings, 100, 0.0))
+    if borne_out:
+        assert order(rank(asked, same, postings, 100, 1.0)) == borne_out
+
+
+@given(findings(), st.integers(1, 10), st.sets(st.integers(1 << 32, (1 << 32) + 6)))
+def test_the_shortlist_has_the_best_of_each_source_and_little_else(found, most, near) -> None:
+    candidates, postings = found
+    known = [Neighbour(key, 1 / (place + 1)) for place, key in enumerate(near)]
+    keys = shortlist(postings, known, 100, most)
+    assert len(keys) == len(set(keys))
+    assert {one.key for one in known[:most]} <= set(keys)
+    assert len(set(keys) - set(near)) <= most + 4 * 2 * 20
+    if len(candidates) <= most:
+        assert set().union(*postings.values()) <= set(keys)
+
+
+def test_a_question_that_nothing_bears_on_brings_nothing_back() -> None:
+    apart = [candidate(1, 0.05), candidate(2, 0.1)]
+    assert rank(asking("volcano", "licence"), apart, {}, 100, 1.0) == []
+    assert rank(asking("volcano", "licence"), apart, {"volcano": {1: 1}}, 100, 1.0) != []
+    assert rank(asking("volcano", "licence"), [candidate(1, 0.6), *apart[1:]], {}, 100, 1.0) != []
+    assert rank(asking("volcano", "licence"), [candidate(1, 0.6)], {}, 100, 0.0) == []
+
+
+def test_a_prompt_gets_what_bears_on_it_and_more_easily_when_something_is_asked() -> None:
+    def found(*supports: float) -> list[Ranked]:
+        return [Ranked(4 * at, 5.0 - at, support, {}, None, ()) for at, support in enumerate(supports)]
+
+    assert order(telling(found(0.5, 0.4, 0.2), "And then?", 0.0, 1000)) == [0, 4]
+    assert order(telling(found(0.3, 0.3), "And then?", 0.0, 1000)) == [0, 4]
+    assert telling(found(0.3, 0.3), "And then we left.", 0.0, 1000) == []
+    assert order(telling(found(0.3, 0.3), "And then we left.", 0.0, 10)) == [0, 4]
+    assert telling(found(0.2), "And then?", 0.0, 1000) == []
+    far = Ranked(99, 1.5, 0.5, {}, None, ())
+    assert order(telling([*found(0.5), far], "And then?", 0.0, 1000)) == [0]
+    # What stands beside what bears on it is told as well.
+    beside = [Ranked(1, 5.0, 0.5, {}, None, ()), Ranked(2, 4.9, 0.0, {}, None, ())]
+    assert order(telling(beside, "And then?", 0.0, 1000)) == [1, 2]
+
+
+def first(asked: Question, *candidates: Candidate, **postings: dict[int, int]) -> int:
+    return order(rank(asked, candidates, postings, 100, 1.0))[0]
+
+
+def test_each_ingredient_moves_what_it_is_there_for() -> None:
+    here, there = 1 << 32, 2 << 32
+    assert first(asking("a"), candidate(1, 0.4), candidate(2, 0.5)) == 2
+    assert first(asking("a"), candidate(1, 0.5), candidate(2, 0.5), a={1: 1}) == 1
+    louis, mei = candidate(1, 0.4, name="Louis"), candidate(2, 0.5, name="Mei")
+    assert first(asking("a", names=["louis"]), louis, mei) == 1
+    assert first(asking("a", names=["mei"]), louis, mei) == 2
+    answer, own = candidate(1, 0.5, role="assistant"), candidate(2, 0.4)
+    assert first(asking("a"), answer, own) == 1
+    assert first(asking("a", own=True), answer, own) == 2
+    assert first(asking("a"), candidate(1, 0.5, asks=True), candidate(2, 0.5)) == 2
+    assert first(asking("a"), candidate(2, 0.5, tokens=900), candidate(1, 0.5)) == 1
+    # An answer stands behind its question, and not in another session.
+    talk = (candidate(here + 5, 0.6), candidate(here + 6, 0.3), candidate(there + 6, 0.3))
+    assert order(rank(asking("a"), talk, {}, 100, 1.0)) == [here + 5, here + 6, there + 6]
+    # A word of the question in the session speaks for its other turns.
+    talk = (candidate(here + 1, 0.3), candidate(there + 1, 0.3), candidate(here + 9, 0.5))
+    assert order(rank(asking("a"), talk, {"a": {here + 9: 1}}, 100, 1.0))[1] == here + 1
+
+
+def test_a_name_says_who_and_not_what() -> None:
+    asked = question("What did Louis's sister say to Mei in May?", {"louis", "mei"})
+    assert asked.text == "What did sister say to in May?"
+    assert asked.words == ("sister", "say", "may")
+    assert asked.names == {"louis", "mei"}
+    assert not asked.own
+    assert question("浩然说了什么?", {"浩然"}).text == "说了什么?"
+    alone = question("Louis?", {"louis"})
+    assert alone.words == (SPOKEN + "louis",)
+    assert question("What did my sister say?", set()).own
 
 
 @given(st.lists(st.integers(1, 200)), st.integers(0, 1000))
@@ -105,11 +205,10 @@ def test_a_line_says_when_and_who() -> None:
 
 @given(st.text(), st.text(min_size=1))
 def test_words_are_found_whatever_is_around_them(before, word) -> None:
-    wanted = set(terms(word, query=True))
-    assert wanted <= set(terms(word)) or not wanted
+    assert set(asked(word)) <= set(filed(word))
     for text in (f"{before} {word}", f"{word} {before}"):
-        assert set(terms(word)) <= set(terms(text)) | set(terms(word))
-    assert all(term and not re.search(r"[\s\"'():*^]", term) for term in terms(before))
+        assert set(filed(word)) <= set(filed(text))
+    assert all(term and not re.search(r"[\s\"'():*^]", term) for term in filed(before, word, NOON))
 
 
 @pytest.mark.parametrize(
@@ -123,15 +222,24 @@ def test_words_are_found_whatever_is_around_them(before, word) -> None:
         ("STRASSE", "straße"),
         ("snake_case_name", "case"),
         ("它", "它"),
+        ("She hiked every week", "hiking"),
+        ("in December", "12月"),
+        ("on holiday in May", "五月"),
     ],
 )
 def test_a_word_is_found_in_its_text(text, query) -> None:
-    assert set(terms(query, query=True)) <= set(terms(text))
+    assert set(asked(query)) & set(filed(text))
 
 
 def test_a_question_is_its_telling_words() -> None:
-    assert terms("When did I move to Tokyo?", query=True) == ("move", "tokyo")
-    assert terms("who are you", query=True) == ("who", "are", "you")
+    assert asked("When did I move to Tokyo?") == ("move", "tokyo")
+    assert asked("who are you") == ("who", "are", "you")
+
+
+def test_a_message_is_found_by_its_day_and_its_speaker() -> None:
+    words = filed("We won", "Li Wei", NOON)
+    assert words == ("we", "won", "2026", "may", "4", SPOKEN + "li", SPOKEN + "wei")
+    assert set(named("who is li wei?")) >= {"li", "wei"}
 
 
 @given(st.text(st.characters()))
