@@ -51,9 +51,9 @@ def store(memory, talk):
 
 
 def found_by(memory, talk, question, way):
-    return {
-        turn for hit in memory.search(question, user_id=talk["id"], **WAYS[way]) for turn in hit.message_ids
-    }
+    now = datetime.fromisoformat(question["now"]) if question["now"] else None
+    hits = memory.search(question["question"], user_id=talk["id"], now=now, **WAYS[way])
+    return {turn for hit in hits for turn in hit.message_ids}
 
 
 def asked_of(memory, talk):
@@ -61,7 +61,7 @@ def asked_of(memory, talk):
     answers = []
     for question in talk["questions"]:
         wanted = set(question["evidence"])
-        found = {way: len(wanted & found_by(memory, talk, question["question"], way)) for way in WAYS}
+        found = {way: len(wanted & found_by(memory, talk, question, way)) for way in WAYS}
         answers.append({"kind": question["kind"], "evidence": len(wanted), **found})
     return answers
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from memlayer_core.records.context import Hit as Hit
     from memlayer_core.records.context import Hits as Hits
     from memlayer_core.records.context import Piece as Piece
+    from memlayer_core.records.context import Recalled as Recalled
     from memlayer_core.records.message import Message as Message
     from memlayer_core.records.message import Receipt as Receipt
     from memlayer_core.records.message import ToolCall as ToolCall
@@ -55,6 +56,7 @@ _HOMES = {
     "Memory": "memory",
     "Message": "records.message",
     "Piece": "records.context",
+    "Recalled": "records.context",
     "Receipt": "records.message",
     "Record": "records.record",
     "Relation": "records.record",

@@ -10,13 +10,14 @@ from memlayer_core import show
 from memlayer_core.drive import Drive, both
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.flows.context import context as context_flow
+from memlayer_core.flows.recall import shown as recalled
 from memlayer_core.flows.reload import read_offloaded
 from memlayer_core.flows.reload import reload as reload_flow
 from memlayer_core.flows.remember import add_temporary, remember, rewrite
 from memlayer_core.flows.remember import clear as clear_flow
 from memlayer_core.flows.summarize import summaries
 from memlayer_core.flows.transfer import load, save
-from memlayer_core.records.context import Context
+from memlayer_core.records.context import Context, Recalled
 from memlayer_core.records.message import Block, Message, Receipt, Role, ToolCall
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.summary import Summary
@@ -218,6 +219,20 @@ class Chat(Revisions, Remembering):
         return await context_flow(world, drive, self.scope, asked, token_limit, policy, self.roles)
 
     context, acontext = both(_context)
+
+    async def _recalled(self, drive: Drive, *, limit: int = 20, offset: int = 0) -> list[Recalled]:
+        """Return what models were shown of older talk, with which question, the newest first.
+
+        It is what stands in front of those questions in every prompt from then on. What quotes something that was
+        deleted or edited is gone.
+
+        Args:
+            limit: Questions at the most.
+            offset: Questions to pass over.
+        """
+        return await recalled(self.memory._world(), drive, self.scope, limit, offset)  # noqa: SLF001
+
+    recalled, arecalled = both(_recalled)
 
     async def _summary(self, drive: Drive, *, every: bool = False) -> list[Summary]:
         """Return what stands for the turns that left the window: an overview of the oldest, then episodes.

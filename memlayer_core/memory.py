@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -208,6 +209,7 @@ class Memory(Remembrance):
         k: int = 10,
         token_limit: int | None = None,
         roles: Iterable[str] = (),
+        now: datetime | None = None,
     ) -> Hits:
         """Find what a user said, was told, or is remembered by, and what others share of theirs.
 
@@ -220,13 +222,14 @@ class Memory(Remembrance):
             k: How many hits at the most.
             token_limit: Tokens that the hits may cost together, each shown in one line.
             roles: The roles in which the user asks: records of others may be shown to one of them.
+            now: What "last week" or 上个月 is counted from; the present if left out.
 
         Returns:
             Hits, the best first.
         """
         reach = Scope(user_id, session_id, agent_id, tenant_id)
         asked, world = text_of("query", query), self._world()
-        return await search_flow(world, drive, reach, asked, k, token_limit, roles_of(roles))
+        return await search_flow(world, drive, reach, asked, k, token_limit, roles_of(roles), now)
 
     search, asearch = both(_search)
 

@@ -11,6 +11,7 @@ from memlayer_core.events import Event, Health
 from memlayer_core.model_ports import Embedder, LanguageModel, TokenCounter
 from memlayer_core.record_ports import RecordJournal
 from memlayer_core.records.candidate import Candidate, Postings
+from memlayer_core.records.context import Recalled
 from memlayer_core.records.job import Backlog, Job, JobKind
 from memlayer_core.records.message import Beside, Entry, Message, Receipt, Stored
 from memlayer_core.records.scope import Commons, Scope
@@ -76,6 +77,10 @@ class Journal(RecordJournal, Protocol):
 
     def beside(self, keys: Sequence[int]) -> dict[int, Beside]:
         """Return the recalled text that stands with those messages, by their keys."""
+        ...
+
+    def shown(self, session: Session, limit: int, offset: int) -> list[Recalled]:
+        """Return what was recalled for a session's questions, the newest first."""
         ...
 
     def rewrite(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:

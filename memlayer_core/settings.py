@@ -68,6 +68,8 @@ class Settings(BaseSettings):
             than a filtered search); beyond it asks Chroma.
         chroma_collections: Collections that the users are spread over when a store is made.
         download_timeout: Seconds that fetching the default embedding model may take, all in all.
+        embedder_timeout: Seconds that a search waits for an embedder that is not built in; then it finds by words
+            alone, and does not ask again for as long.
         lease_seconds: Seconds after which the job of a process that vanished is given to another. Let it be longer
             than a summariser takes to answer, or two processes may pay for the same summary.
         job_attempts: How often a job is tried before it becomes a dead letter.
@@ -110,6 +112,7 @@ class Settings(BaseSettings):
     exact_scan_limit: int = Field(default=1000, ge=0)
     chroma_collections: int = Field(default=16, ge=1, le=256)
     download_timeout: float = Field(default=120.0, gt=0)
+    embedder_timeout: float = Field(default=5.0, gt=0)
     lease_seconds: float = Field(default=60.0, gt=0)
     job_attempts: int = Field(default=12, ge=1)
     session_idle_days: float | None = Field(default=7, gt=0, le=36_500)

@@ -142,8 +142,8 @@ def test_recall_finds_about_as_much_in_chinese_as_in_english(measured):
 def test_recall_finds_most_evidence_with_words_and_hashing_alone(measured, language):
     found = measured["languages"][language]
 
-    assert found["all"]["first_10"] >= 0.5  # ten random turns: 0.07
-    assert found["all"]["in_1024"] >= 0.6
+    assert found["all"]["first_10"] >= 0.7  # ten random turns: 0.07
+    assert found["all"]["in_1024"] >= 0.78
     assert set(found["kinds"]) == KINDS
     assert set(found["conversations"]) == {"friends", "assistant"}
-    assert 0 <= found["silent"]["share"] <= 1
+    assert 0.5 <= found["silent"]["share"] <= 1  # questions that nothing answers bring nothing back

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from memlayer_core.drive import Drive
@@ -22,20 +23,20 @@ from memlayer_core.flows.ground import (
 )
 from memlayer_core.ports import Journal, World
 from memlayer_core.records.candidate import Postings
-from memlayer_core.records.context import Hit, Hits, Reason
+from memlayer_core.records.context import Hit, Hits, Reason, Recalled
 from memlayer_core.records.message import Message, Stored
 from memlayer_core.records.record import Record
 from memlayer_core.records.scope import Commons, Scope
 from memlayer_core.records.session import Overview
 from memlayer_core.records.vector import FloatVector, Neighbour
 from memlayer_core.rules.budget import pack
-from memlayer_core.rules.check import at_least_one
+from memlayer_core.rules.check import at_least_one, whole
 from memlayer_core.rules.question import question
 from memlayer_core.rules.rank import Ranked, rank, shortlist
 from memlayer_core.rules.render import line
 from memlayer_core.rules.terms import named
 
-__all__ = ["Answers", "ask", "best", "search"]
+__all__ = ["Answers", "ask", "best", "search", "shown"]
 
 T = TypeVar("T")
 
@@ -67,13 +68,14 @@ async def search(
     k: int,
     token_limit: int | None,
     roles: Sequence[str] = (),
+    now: datetime | None = None,
 ) -> Hits:
     """Return the best hits, at most `k`, and together at most `token_limit` tokens."""
     at_least_one("k", k)
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
     ground = await drive.call(survey, world, world.journal, reach, roles)
-    answers = await ask(world, drive, ground, query, k, beside=lambda _: None)
+    answers = await ask(world, drive, ground, query, k, beside=lambda _: None, now=now)
     return await drive.call(_hits, world, reach, answers, k, token_limit)
 
 
@@ -86,6 +88,7 @@ async def ask(
     *,
     beside: Callable[[Journal], T],
     shown: Callable[[T], Collection[int]] = lambda _: (),
+    now: datetime | None = None,
 ) -> Answers[T]:
     """Ask words and meaning, at the same time where meaning is asked of an index, and weigh what they found.
 
@@ -96,13 +99,14 @@ async def ask(
         query: A question or words.
         limit: How many messages are wanted; each source is asked for as many more as a setting says.
         beside: What else to read from the journal on the way.
+        now: What "last week" is counted from; the present if left out.
         shown: Which keys, of what was read there, are shown already: a question is no answer to itself.
     """
     if not (ground.own.sessions or ground.has_records):
         return Answers((), (), await drive.call(world.journal.at_once, beside))
     reach = ground.reach
     names = await drive.call(world.journal.spoken, reach, named(query))
-    asked = question(query, names)
+    asked = question(query, names, now or world.now())
     trust = world.trust(asked.text)
     most = limit + world.settings.recall_candidates
     notes: list[Reason] = []
@@ -110,7 +114,7 @@ async def ask(
     def look(journal: Journal, vector: FloatVector | None) -> tuple[T, Postings, list[Neighbour]]:
         every = max(most, world.settings.exact_scan_limit)
         near = scanned(journal, ground, vector, every) if vector is not None else []
-        return beside(journal), posted(journal, ground, asked.words), near
+        return beside(journal), posted(journal, ground, (*asked.words, *asked.when)), near
 
     async def vector_of() -> FloatVector | None:
         wanted = trust and ground.vectors and any(map(str.isalnum, asked.text))
@@ -133,7 +137,9 @@ async def ask(
         postings, near = await drive.call(allowed, world, ground, postings, near)
     seen = shown(read)
     postings, near = without(seen, postings, near)
-    keys = [key for key in shortlist(postings, near, ground.vectors, most) if key not in seen]
+    dated = set().union(*(postings.get(when, {}) for when in asked.when))
+    postings = {word: keys for word, keys in postings.items() if word in asked.words}
+    keys = [key for key in shortlist(postings, near, dated, ground.vectors, most) if key not in seen]
     cosines = {neighbour.key: neighbour.similarity for neighbour in near}
     candidates = await drive.call(world.journal.candidates, reach, keys, cosines, vector)
     records: dict[int, Record] = {}
@@ -141,8 +147,20 @@ async def ask(
         records = await drive.call(world.journal.remembered, ground.reader, keys)
         candidates = [*candidates, *weighed(world, reach, records, cosines)]
     believed = trust if vector is not None else 0.0
-    ranked = rank(asked, candidates, postings, ground.vectors, believed)
+    ranked = rank(asked, candidates, postings, ground.vectors, believed, dated)
     return Answers(ranked, tuple(notes), read, records, believed)
+
+
+async def shown(world: World, drive: Drive, scope: Scope, limit: int, offset: int) -> list[Recalled]:
+    """Return what models were shown of older talk in a session, with the newest questions first."""
+    at_least_one("limit", limit)
+    whole("offset", offset)
+
+    def read(journal: Journal) -> list[Recalled]:
+        session = journal.session(scope)
+        return journal.shown(session, limit, offset) if session is not None else []
+
+    return await drive.call(world.journal.at_once, read)
 
 
 def best(

@@ -23,6 +23,7 @@ import numpy as np
 from memlayer_core.errors import ConfigurationError, EmbedderError, MemlayerError
 from memlayer_core.events import EmbedderFallback, Event
 from memlayer_core.models import hashing, minilm
+from memlayer_core.models.bounded import BoundedEmbedder
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM
 from memlayer_core.ports import Embedder
@@ -67,7 +68,7 @@ def resolve_embedder(
             `BaseEmbedding`, a Chroma embedding function, a function from a list of texts to their vectors,
             or an `Embedder`. Such an object is called from several threads.
         recorded: Identity of the embedder that the store was built with, if it was.
-        settings: For `download_timeout`.
+        settings: For `download_timeout` and `embedder_timeout`.
         tell: Hears of the fallback to hashing, once per process.
 
     Raises:
@@ -91,10 +92,11 @@ def resolve_embedder(
             return HashingEmbedder()
         case "minilm":
             return _minilm(settings, of_store=recorded == minilm.IDENTITY)
-        case MiniLM() | HashingEmbedder() | _Foreign():
+        case MiniLM() | HashingEmbedder() | BoundedEmbedder():
             return choice
         case _:
-            return _foreign(choice)
+            foreign = _foreign(choice)
+            return BoundedEmbedder(foreign, settings.embedder_timeout, awaits=foreign.awaits)
 
 
 def trust_of(embedder: Embedder) -> Callable[[str], float]:
@@ -173,6 +175,11 @@ class _Foreign:
         self.identity = identity
         self._texts, self._query, self._atexts, self._aquery = texts, query, atexts, aquery
         self._known: dict[str, int] = {}
+
+    @property
+    def awaits(self) -> bool:
+        """Whether a question is embedded without a thread."""
+        return self._aquery is not None
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         texts = list(texts)
@@ -259,7 +266,7 @@ class _Foreign:
         )
 
 
-def _foreign(choice: Any) -> Embedder:
+def _foreign(choice: Any) -> _Foreign:
     def has(*methods: str) -> bool:
         return all(callable(getattr(choice, method, None)) for method in methods)
 

@@ -11,7 +11,7 @@ from memlayer_core import show
 from memlayer_core.records.message import Message
 from memlayer_core.records.record import Record
 
-__all__ = ["Context", "Hit", "Hits", "Piece", "PieceKind", "Reason"]
+__all__ = ["Context", "Hit", "Hits", "Piece", "PieceKind", "Reason", "Recalled"]
 
 T = TypeVar("T")
 PieceKind = Literal["system", "summary", "recall", "window", "temporary"]
@@ -106,6 +106,23 @@ class Piece:
     created_at: datetime | None
     speaker: str
     reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What a model was shown of older talk, with the question that it answered.
+
+    Attributes:
+        question_id: The message that it stands with.
+        text: The block of text, as it was shown.
+        tokens: What it costs.
+        message_ids: What it quotes: ids of messages, and of records.
+    """
+
+    question_id: str
+    text: str
+    tokens: int
+    message_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 
 from memlayer_core.rules.terms import SPOKEN, asked, named, telling
+from memlayer_core.rules.times import meant
 
 __all__ = ["Question", "question"]
 
@@ -25,28 +27,31 @@ class Question:
         words: What the lexical index is asked for.
         names: Who is named of those who spoke, as names are filed.
         own: Whether the one who asks asks about themselves.
+        when: Days and months that it means, as messages are filed under them.
     """
 
     text: str
     words: tuple[str, ...]
     names: frozenset[str]
     own: bool
+    when: tuple[str, ...] = ()
 
 
-def question(text: str, speakers: Collection[str]) -> Question:
+def question(text: str, speakers: Collection[str], now: datetime) -> Question:
     """Read a question.
 
     Args:
         text: As it was asked.
         speakers: Which of `named(text)` are names of people who spoke.
+        now: What "last week" is counted from.
     """
+    when, bare = meant(text, now)
     names = {part: written for part, written in named(text).items() if part in speakers}
-    bare = text
     for written in sorted(names.values(), key=len, reverse=True):
         alone = (r"(?<!\w)", r"(?:['\u2019]s)?(?!\w)") if written[0] < _FIRST_CJK else ("", "")
         bare = re.sub(re.escape(written).join(alone), " ", bare)
     bare = _SPACE.sub(" ", bare).strip()
     words = asked(bare)
-    if names and not telling(bare):
+    if (names or when) and not telling(bare):
         bare, words = bare or text, tuple(SPOKEN + name for name in names)
-    return Question(bare, words, frozenset(names), bool(_FIRST_PERSON.search(text)))
+    return Question(bare, words, frozenset(names), bool(_FIRST_PERSON.search(text)), when)

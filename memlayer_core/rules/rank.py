@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -36,6 +36,7 @@ class Weights:
         named: Said by somebody whom the question names. Twice what meaning gives a very good hit: the other
             speaker's turns remain behind all of theirs that say anything.
         own: Said by the user, where the question says "I": people ask an assistant about themselves.
+        when: Said on a day that the question means: "last week" is about nothing else.
         neighbours: The part of its worth that a turn passes on to the next one; half of it to the one before and to
             the next but one, as an answer stands behind its question.
         asks: Taken from a turn that ends with a question: it wants to know what others tell.
@@ -48,6 +49,7 @@ class Weights:
     session: float = 0.5
     named: float = 2.0
     own: float = 1.5
+    when: float = 2.0
     neighbours: float = 0.4
     asks: float = 0.3
     long: float = 0.6
@@ -63,6 +65,7 @@ _NEAREST = 20  # candidates whose neighbours are weighed, too
 _SHARES = {-2: 0.5, -1: 1.0, 1: 0.5, 2: 0.25}  # of what a neighbour passes on: the one before it gives most
 _APART = 1.5  # deviation of sessions below which they hardly differ: one more common word then says little
 _NEAR_ANYWAY = 0.2  # cosine of two texts that have nothing to do with each other
+_THEN = 0.4  # support that being said when the question means is worth, whatever was said
 _FROM_BESIDE, _OF_BEST = 0.8, 0.5
 _BEHIND = 3.0  # in score: the best hit stands three to four above the mean of all
 _SATURATION = 0.5  # how soon saying a word again adds nothing: twice counts a quarter more than once
@@ -124,6 +127,7 @@ _SLIGHT = 0.005  # what an ingredient gave, and nobody needs to hear of
 _TOLD = {
     "named": "said by one whom the question names",
     "own": "said by the user, who asks about themselves",
+    "when": "said when the question means",
     "asks": "ends with a question",
     "long": "long",
     "neighbours": "stands beside what bears on the question",
@@ -131,12 +135,15 @@ _TOLD = {
 }
 
 
-def shortlist(postings: Postings, near: Sequence[Neighbour], messages: int, most: int) -> list[int]:
-    """Return the keys worth weighing: the best by words, the best by meaning, and the neighbours of the very best.
+def shortlist(
+    postings: Postings, near: Sequence[Neighbour], dated: Collection[int], messages: int, most: int
+) -> list[int]:
+    """Return the keys worth weighing: the best by words, by meaning and by day, and the neighbours of the very best.
 
     Args:
         postings: Where the question's words stand.
         near: What meaning found, the best first.
+        dated: What was said when the question means.
         messages: How many messages there are in all.
         most: How many to take of each source.
     """
@@ -146,7 +153,8 @@ def shortlist(postings: Postings, near: Sequence[Neighbour], messages: int, most
     meant = [neighbour.key for neighbour in near[:most]]
     first = chain(told[:_NEAREST], meant[:_NEAREST])
     beside = (key + step for key in first if key > 0 for step in _SHARES)
-    return list(dict.fromkeys(chain(told, meant, beside)))
+    then = sorted(dated, key=lambda key: (-by_words.get(key, 0.0), -key))[:most]
+    return list(dict.fromkeys(chain(told, meant, then, beside)))
 
 
 def rank(
@@ -155,6 +163,7 @@ def rank(
     postings: Postings,
     messages: int,
     trust: float,
+    dated: Collection[int] = (),
     weights: Weights = WEIGHTS,
 ) -> list[Ranked]:
     """Return candidates in the order of their worth; none if nothing bears on the question.
@@ -165,6 +174,7 @@ def rank(
         postings: Where the question's words stand.
         messages: How many messages there are in all.
         trust: How far this embedder's cosine is to be believed for this question, 0 to 1.
+        dated: What was said when the question means.
         weights: How much each ingredient counts.
     """
     rarity = _rarity(postings, messages)
@@ -185,6 +195,7 @@ def rank(
             "words": weights.words * words[place],
             "named": weights.named * (one.name in speakers),
             "own": weights.own * (question.own and one.role == "user"),
+            "when": weights.when * (one.key in dated),
             "asks": -weights.asks * one.asks,
             "long": -weights.long * max(0.0, math.log2(max(one.tokens, 1) / LONG)),
         }
@@ -197,9 +208,8 @@ def rank(
         given["neighbours"] = weights.neighbours * passed[one.key]
         given["session"] = weights.session * sessions[place]
         has = shared.get(one.key, ())
-        support = sum(shares.get(word, 0.0) for word in has) + trust * max(
-            0.0, (one.near or 0.0) - _NEAR_ANYWAY
-        )
+        support = sum(shares.get(word, 0.0) for word in has) + _THEN * (one.key in dated)
+        support += trust * max(0.0, (one.near or 0.0) - _NEAR_ANYWAY)
         found.append(Ranked(one.key, sum(given.values()), support, given, one.near, tuple(has)))
     if max((one.support for one in found), default=0.0) < _floor(FLOOR, trust, messages):
         return []

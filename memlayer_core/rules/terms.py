@@ -5,18 +5,32 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 
 import Stemmer  # type: ignore[import-not-found]  # a module in C, without types
 
-__all__ = ["SPOKEN", "TERMS_LIMIT", "asked", "filed", "named", "searchable", "telling", "terms"]
+__all__ = [
+    "MONTHS",
+    "SPOKEN",
+    "TERMS_LIMIT",
+    "asked",
+    "day_term",
+    "filed",
+    "month_term",
+    "named",
+    "searchable",
+    "telling",
+    "terms",
+]
 
 TERMS_LIMIT = 5000
 """Different words of one message that are indexed. PostgreSQL keeps at most 1 MB of them in one row."""
 
 SPOKEN = "\ue000"
 """What a speaker's name begins with where it is filed: a character that no word has, and that is part of one to FTS5."""
+
+_DATED = "\ue001"  # what a day and a month begin with where they are filed, like a speaker's name
 
 _LONGEST = 64  # characters of one word; hashes and base64 are cut there
 _CJK = (
@@ -40,7 +54,7 @@ _STOP = frozenset(
 )
 
 
-_MONTHS = (
+MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
     "december",
 )  # fmt: skip
@@ -94,8 +108,18 @@ def filed(text: str, name: str | None = None, at: datetime | None = None) -> tup
         words = [word for word in words if word in kept][: 4 * TERMS_LIMIT]
     if at is not None:
         day = at.astimezone(UTC)
-        words += [str(day.year), _stem(_MONTHS[day.month - 1]), str(day.day)]
+        words += [str(day.year), _stem(MONTHS[day.month - 1]), str(day.day), day_term(day), month_term(day)]
     return (*words, *(SPOKEN + part for part in _RUNS.findall(_plain(name or ""))))
+
+
+def day_term(day: date) -> str:
+    """Return what the messages of a day are filed under."""
+    return f"{_DATED}{day:%Y%m%d}"
+
+
+def month_term(day: date) -> str:
+    """Return what the messages of a day's month are filed under."""
+    return f"{_DATED}{day:%Y%m}"
 
 
 def asked(text: str) -> tuple[str, ...]:
@@ -152,4 +176,4 @@ def _months(text: str) -> list[str]:
     if "月" not in text:
         return []
     numbers = (int(found) if found.isdecimal() else _CJK_NUMBERS[found] for found in _CJK_MONTH.findall(text))
-    return [_stem(_MONTHS[number - 1]) for number in numbers]
+    return [_stem(MONTHS[number - 1]) for number in numbers]

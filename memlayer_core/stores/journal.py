@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from memlayer_core.ports import Draft, Journal
 from memlayer_core.records.candidate import Candidate, Postings
+from memlayer_core.records.context import Recalled
 from memlayer_core.records.job import Backlog, Job, JobKind
 from memlayer_core.records.message import Beside, Entry, Message, Receipt, Stored
 from memlayer_core.records.scope import Commons, Scope
@@ -92,6 +93,10 @@ class SqlJournal(SqlRecordJournal):
     def beside(self, keys: Sequence[int]) -> dict[int, Beside]:
         """Return the recalled text that stands with those messages, by their keys."""
         return self._db.read(lambda c: shown.read(c, keys))
+
+    def shown(self, session: Session, limit: int, offset: int) -> list[Recalled]:
+        """Return what was recalled for a session's questions, the newest first."""
+        return self._db.read(lambda c: shown.listed(c, session.number, limit, offset))
 
     def rewrite(self, scope: Scope, drafts: Sequence[Draft], now: datetime) -> Receipt:
         """Make a session's messages exactly `drafts`; a common beginning is left as it is."""

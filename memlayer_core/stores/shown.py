@@ -10,19 +10,29 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, bindparam, delete, insert, or_, select, update
 
+from memlayer_core.records.context import Recalled
 from memlayer_core.records.message import Beside
 from memlayer_core.rules.records import memory_id
 from memlayer_core.stores import record_index
 from memlayer_core.stores.prepared import Prepared, PreparedList
+from memlayer_core.stores.rows import key_of
 from memlayer_core.stores.schema import messages, quotes, records, shown
-from memlayer_core.stores.transcript import chunks
+from memlayer_core.stores.transcript import LAST, chunks
 
-__all__ = ["drop", "move", "pin", "read"]
+__all__ = ["drop", "listed", "move", "pin", "read"]
 
 _THERE = PreparedList(lambda keys: select(messages.c.key, messages.c.beside).where(messages.c.key.in_(keys)))
 _STAND = Prepared(update(messages).where(messages.c.key == bindparam("of")).values(beside=bindparam("cost")))
 _SHOW = Prepared(insert(shown))
 _QUOTE = Prepared(insert(quotes))
+_LISTED = Prepared(
+    select(shown.c.key, messages.c.id)
+    .join(messages, messages.c.key == shown.c.key)
+    .where(shown.c.key.between(bindparam("first"), bindparam("last")))
+    .order_by(shown.c.key.desc())
+    .limit(bindparam("most"))
+    .offset(bindparam("past"))
+)
 _READ = PreparedList(lambda keys: select(shown).where(shown.c.key.in_(keys)))
 _QUOTED = PreparedList(
     lambda keys: (
@@ -68,6 +78,19 @@ def read(connection: Connection, keys: Sequence[int]) -> dict[int, Beside]:
         )
         for row in rows
     }
+
+
+def listed(connection: Connection, session: int, limit: int, offset: int) -> list[Recalled]:
+    """Return what was recalled for a session's questions, the newest first."""
+    rows = _LISTED.all(
+        connection,
+        {"first": key_of(session, 0), "last": key_of(session, LAST), "most": limit, "past": offset},
+    )
+    standing = read(connection, [row.key for row in rows])
+    return [
+        Recalled(row.id, standing[row.key].text, standing[row.key].tokens, standing[row.key].ids)
+        for row in rows
+    ]
 
 
 def drop(connection: Connection, keys: Sequence[int]) -> None:

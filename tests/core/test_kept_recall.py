@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core.errors import InvalidLimitError
 
 PEARS = "I grow pears in the garden of Lisbon."
 
@@ -38,6 +39,24 @@ def test_recalled_text_stays_with_its_question_once_a_model_has_answered(chat, d
     assert texts(second)[:1] == first
     assert [piece.message_ids for piece in second.pieces if piece.kind == "recall"] == [("pears",)]
     assert second.tokens == sum(piece.tokens for piece in second.pieces)
+
+
+def test_what_a_model_was_shown_can_be_asked_for(chat, past, do) -> None:
+    assert do(chat, "recalled") == []
+    chat.add("user", "Which pears grow in Lisbon?", id="question")
+    shown = chat.context().recall
+    assert do(chat, "recalled") == []  # no model has seen it yet
+    chat.add("assistant", "Yours.")
+    chat.add("user", "Thank you!")
+    chat.context()
+    chat.add("assistant", "You are welcome.")
+    (found,) = do(chat, "recalled", limit=5)
+    assert (found.question_id, found.text, found.message_ids) == ("question", shown, ("pears",))
+    assert do(chat, "recalled", offset=1) == []
+    with pytest.raises(InvalidLimitError, match="`limit`"):
+        do(chat, "recalled", limit=0)
+    past.delete_message("pears")
+    assert do(chat, "recalled") == []
 
 
 def test_it_is_recalled_anew_as_long_as_no_model_has_answered(store, chat) -> None:

@@ -69,6 +69,7 @@ def covered(context) -> int:
 # What is prepared
 
 
+@pytest.mark.requirement("A05", "A06", "J34")
 def test_what_will_leave_is_summed_up_while_it_is_shown_and_the_prompt_does_not_change(memory) -> None:
     chat, contexts = talk(memory, 10)
     ready = [context for context in contexts if begins(context) == 0]
@@ -144,6 +145,7 @@ def test_a_summary_that_is_late_follows_when_it_is_there_and_then_stays(memory) 
         before = after
 
 
+@pytest.mark.requirement("A06", "M04")
 def test_a_window_that_slides_from_turn_to_turn_is_summed_up_in_batches(memory) -> None:
     chat = memory.chat(user_id="louis", session_id="s")
     versions = []

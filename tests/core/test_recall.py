@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from datetime import UTC, date, datetime
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -22,7 +24,8 @@ from memlayer_core.rules.budget import pack, recall_share
 from memlayer_core.rules.question import Question, question
 from memlayer_core.rules.rank import Ranked, rank, shortlist, telling
 from memlayer_core.rules.render import CLOSE, OPEN, block, line
-from memlayer_core.rules.terms import SPOKEN, asked, filed, named, searchable
+from memlayer_core.rules.terms import SPOKEN, asked, day_term, filed, month_term, named, searchable
+from memlayer_core.rules.times import meant
 from memlayer_core.testing import NOON, FlakyEmbedder
 
 
@@ -93,7 +96,7 @@ def test_a_source_that_is_missing_leaves_the_order_of_the_others(found) -> None:
 def test_the_shortlist_has_the_best_of_each_source_and_little_else(found, most, near) -> None:
     candidates, postings = found
     known = [Neighbour(key, 1 / (place + 1)) for place, key in enumerate(near)]
-    keys = shortlist(postings, known, 100, most)
+    keys = shortlist(postings, known, (), 100, most)
     assert len(keys) == len(set(keys))
     assert {one.key for one in known[:most]} <= set(keys)
     assert len(set(keys) - set(near)) <= most + 4 * 2 * 20
@@ -149,16 +152,74 @@ def test_each_ingredient_moves_what_it_is_there_for() -> None:
     assert order(rank(asking("a"), talk, {"a": {here + 9: 1}}, 100, 1.0))[1] == here + 1
 
 
+NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)  # a Monday
+
+
+def days(*written: str) -> tuple[str, ...]:
+    return tuple(day_term(date.fromisoformat(one)) for one in written)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "when", "rest"),
+    [
+        ("What did I eat yesterday?", days("2026-05-03"), "What did I eat ?"),
+        ("the day before yesterday", days("2026-05-02"), ""),
+        ("three days ago", days("2026-05-01"), ""),
+        ("last weekend", days("2026-05-02", "2026-05-03"), ""),
+        (
+            "What did we say last week?",
+            days(*(f"2026-04-{day}" for day in (27, 28, 29, 30)), "2026-05-01", "2026-05-02", "2026-05-03"),
+            "What did we say ?",
+        ),
+        ("last Monday", days("2026-04-27"), ""),
+        ("this Wednesday", days("2026-05-06"), ""),
+        ("two months ago", (month_term(date(2026, 3, 1)),), ""),
+        ("last May", (month_term(date(2025, 5, 1)),), ""),
+        ("last april", (month_term(date(2026, 4, 1)),), ""),
+        ("this May", (month_term(date(2026, 5, 1)),), ""),
+        ("in the last 2 days", days("2026-05-04", "2026-05-03", "2026-05-02"), ""),
+        ("last year", ("2025",), ""),
+        ("昨天吃了什么?", days("2026-05-03"), "吃了什么?"),
+        ("上个月", (month_term(date(2026, 4, 1)),), ""),
+        ("上周五", days("2026-05-01"), ""),
+        ("三天前", days("2026-05-01"), ""),
+        ("去年", ("2025",), ""),
+        ("两个月前", (month_term(date(2026, 3, 1)),), ""),
+        ("in May 2023", (), "in May 2023"),
+        ("the last thing that he said", (), "the last thing that he said"),
+    ],
+)
+def test_a_question_means_days(asked_for, when, rest) -> None:
+    found, left = meant(asked_for, NOW)
+    assert (found, " ".join(left.split())) == (when, rest)
+
+
+@given(st.text(), st.integers(0, 999), st.sampled_from(["days", "weeks", "months", "years"]))
+def test_any_text_has_its_days_or_none(text, count, unit) -> None:
+    meant(text, NOW)
+    assert meant(f"{text} {count} {unit} ago", NOW)[0]
+
+
+def test_what_was_said_when_the_question_means_is_found(memory) -> None:
+    for day, said in ((2, "We painted the fence."), (20, "The piano was tuned."), (28, "We fed the ducks.")):
+        chat = memory.chat(user_id="u", session_id=str(day))
+        chat.add("user", said, created_at=datetime(2026, 4, day, tzinfo=UTC))
+    memory.flush()
+    found = memory.search("What did we talk about last week?", user_id="u", k=1, now=NOW)
+    assert [hit.text for hit in found] == ["We fed the ducks."]
+    assert "when" in {reason.code for reason in found[0].reasons}
+
+
 def test_a_name_says_who_and_not_what() -> None:
-    asked = question("What did Louis's sister say to Mei in May?", {"louis", "mei"})
+    asked = question("What did Louis's sister say to Mei in May?", {"louis", "mei"}, NOON)
     assert asked.text == "What did sister say to in May?"
     assert asked.words == ("sister", "say", "may")
     assert asked.names == {"louis", "mei"}
     assert not asked.own
-    assert question("浩然说了什么?", {"浩然"}).text == "说了什么?"
-    alone = question("Louis?", {"louis"})
+    assert question("浩然说了什么?", {"浩然"}, NOON).text == "说了什么?"
+    alone = question("Louis?", {"louis"}, NOON)
     assert alone.words == (SPOKEN + "louis",)
-    assert question("What did my sister say?", set()).own
+    assert question("What did my sister say?", set(), NOON).own
 
 
 @given(st.lists(st.integers(1, 200)), st.integers(0, 1000))
@@ -238,7 +299,8 @@ def test_a_question_is_its_telling_words() -> None:
 
 def test_a_message_is_found_by_its_day_and_its_speaker() -> None:
     words = filed("We won", "Li Wei", NOON)
-    assert words == ("we", "won", "2026", "may", "4", SPOKEN + "li", SPOKEN + "wei")
+    day = (day_term(NOON), month_term(NOON))
+    assert words == ("we", "won", "2026", "may", "4", *day, SPOKEN + "li", SPOKEN + "wei")
     assert set(named("who is li wei?")) >= {"li", "wei"}
 
 
@@ -309,6 +371,42 @@ def test_an_embedder_that_fails_leaves_recall_by_words_and_is_told_once(do) -> N
         (hit,) = do(memory, "search", "pineapple", user_id="u")
         assert {reason.code for reason in hit.reasons} == {"words", "meaning"}
         assert type(events[-1]) is IndexRecovered
+
+
+def test_an_embedder_that_hangs_keeps_no_search_waiting(do) -> None:
+    answered = threading.Event()
+
+    class Hanging(HashingEmbedder):
+        identity = "hanging"
+        asked: ClassVar[list[str]] = []
+
+        def embed_query(self, text: str) -> Any:
+            self.asked.append(text)
+            answered.wait()
+            return super().embed_query(text)
+
+    settings = Settings(index_delay=0, embedder_timeout=0.2)
+    with Memory.in_memory(embedder=_Own(Hanging()), settings=settings) as memory:
+        events: list[object] = []
+        memory.chat(user_id="u", session_id="s").add("user", "the pineapple is ripe")
+        memory.flush()
+        memory.listen(events.append)
+        try:
+            for _ in range(3):
+                (hit,) = do(memory, "search", "pineapple", user_id="u")
+                assert {reason.code for reason in hit.reasons} == {"words", "embedder_failed"}
+            assert not answered.is_set()
+            assert len(Hanging.asked) < 3  # the ones that follow do not wait for it again
+            assert [type(event) for event in events] == [IndexDegraded]
+        finally:
+            answered.set()
+
+
+class _Own:
+    """An embedder of somebody else's, without anything built in to know it by."""
+
+    def __init__(self, made: HashingEmbedder) -> None:
+        self.identity, self.embed, self.embed_query = made.identity, made.embed, made.embed_query
 
 
 def test_a_search_embeds_once() -> None:

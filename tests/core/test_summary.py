@@ -106,7 +106,7 @@ def places(chat) -> list[tuple[int, int]]:
 # What is told
 
 
-@pytest.mark.requirement("A21", "A22", "F17", "J09", "M04")
+@pytest.mark.requirement("A21", "A22", "F17", "J09", "M04", "M05")
 def test_what_left_the_window_is_told_in_short_before_what_is_in_it(opened, do) -> None:
     memory = opened()
     chat = talk(memory, ENOUGH)
