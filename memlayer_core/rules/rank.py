@@ -41,7 +41,7 @@ class Weights:
             the next but one, as an answer stands behind its question.
         asks: Taken from a turn that ends with a question: it wants to know what others tell.
         long: Taken from a turn for each doubling beyond `LONG` tokens: a long answer touches many words, and takes
-            the room of many turns.
+            the room of many turns. Less among few candidates.
     """
 
     meaning: float = 0.6
@@ -60,6 +60,10 @@ WEIGHTS = Weights()
 LONG = 80
 """Tokens of a turn that is as long as people make theirs."""
 
+_DOUBLINGS = (
+    3  # of a long turn's length that count: a file that was pasted is found by its words all the same
+)
+_MANY_RIVALS = 20  # candidates from which on the room that a long turn takes is missed by others
 _SPEECH = 80  # tokens at which a turn passes on half as much to its neighbours: a long one stands for itself
 _NEAREST = 20  # candidates whose neighbours are weighed, too
 _SHARES = {-2: 0.5, -1: 1.0, 1: 0.5, 2: 0.25}  # of what a neighbour passes on: the one before it gives most
@@ -188,7 +192,9 @@ def rank(
     words = _standard([by_words.get(one.key, 0.0) for one in candidates])
     near = _standard([one.near if trust else None for one in candidates])
     sessions = _standard([by_session.get(one.session, 0.0) for one in candidates], _APART)
-    speakers = {one.name for one in candidates if one.name and not question.names.isdisjoint(named(one.name))}
+    heard = {one.name for one in candidates if one.name} if question.names else ()
+    speakers = {name for name in heard if not question.names.isdisjoint(named(name))}
+    crowded = min(1.0, len(candidates) / _MANY_RIVALS)
     parts = {
         one.key: {
             **({"meaning": trust * weights.meaning * near[place]} if trust else {}),
@@ -197,7 +203,7 @@ def rank(
             "own": weights.own * (question.own and one.role == "user"),
             "when": weights.when * (one.key in dated),
             "asks": -weights.asks * one.asks,
-            "long": -weights.long * max(0.0, math.log2(max(one.tokens, 1) / LONG)),
+            "long": -weights.long * crowded * min(max(0.0, math.log2(max(one.tokens, 1) / LONG)), _DOUBLINGS),
         }
         for place, one in enumerate(candidates)
     }

@@ -143,7 +143,9 @@ def test_each_ingredient_moves_what_it_is_there_for() -> None:
     assert first(asking("a"), answer, own) == 1
     assert first(asking("a", own=True), answer, own) == 2
     assert first(asking("a"), candidate(1, 0.5, asks=True), candidate(2, 0.5)) == 2
-    assert first(asking("a"), candidate(2, 0.5, tokens=900), candidate(1, 0.5)) == 1
+    others = [candidate(key, 0.3) for key in range(10, 40)]
+    assert first(asking("a"), candidate(2, 0.5, tokens=900), candidate(1, 0.5), *others) == 1
+    assert first(asking("a"), candidate(2, 0.5, tokens=9000), candidate(1, 0.3), a={2: 1}) == 2
     # An answer stands behind its question, and not in another session.
     talk = (candidate(here + 5, 0.6), candidate(here + 6, 0.3), candidate(there + 6, 0.3))
     assert order(rank(asking("a"), talk, {}, 100, 1.0)) == [here + 5, here + 6, there + 6]
