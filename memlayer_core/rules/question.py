@@ -45,13 +45,13 @@ def question(text: str, speakers: Collection[str], now: datetime) -> Question:
         speakers: Which of `named(text)` are names of people who spoke.
         now: What "last week" is counted from.
     """
-    when, bare = meant(text, now)
+    bare = text
     names = {part: written for part, written in named(text).items() if part in speakers}
     for written in sorted(names.values(), key=len, reverse=True):
         alone = (r"(?<!\w)", r"(?:['\u2019]s)?(?!\w)") if written[0] < _FIRST_CJK else ("", "")
         bare = re.sub(re.escape(written).join(alone), " ", bare)
     bare = _SPACE.sub(" ", bare).strip()
     words = asked(bare)
-    if (names or when) and not telling(bare):
+    if names and not telling(bare):
         bare, words = bare or text, tuple(SPOKEN + name for name in names)
-    return Question(bare, words, frozenset(names), bool(_FIRST_PERSON.search(text)), when)
+    return Question(bare, words, frozenset(names), bool(_FIRST_PERSON.search(text)), meant(text, now))

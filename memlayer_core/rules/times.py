@@ -64,8 +64,8 @@ _CJK_OFFSETS = {"今天": 0, "今晚": 0, "昨天": 1, "昨晚": 1, "前天": 2,
 _CJK_YEARS = {"今年": 0, "去年": 1, "前年": 2}
 
 
-def meant(text: str, now: datetime) -> tuple[Days, str]:
-    """Return the days and months that a question means, as messages are filed under them, and the rest of it.
+def meant(text: str, now: datetime) -> Days:
+    """Return the days and months that a question means, as messages are filed under them.
 
     Args:
         text: A question.
@@ -76,8 +76,8 @@ def meant(text: str, now: datetime) -> tuple[Days, str]:
     for pattern, days in _READ:
         for match in pattern.finditer(text):
             found.extend(days(match, today))
-        text = pattern.sub(" ", text)
-    return tuple(dict.fromkeys(found)), text
+        text = pattern.sub(" ", text)  # read once: the night of "last night" is no further one
+    return tuple(dict.fromkeys(found))
 
 
 def _ago(count: int, unit: str, today: date) -> Days:

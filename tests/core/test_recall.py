@@ -162,44 +162,42 @@ def days(*written: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("asked_for", "when", "rest"),
+    ("asked_for", "when"),
     [
-        ("What did I eat yesterday?", days("2026-05-03"), "What did I eat ?"),
-        ("the day before yesterday", days("2026-05-02"), ""),
-        ("three days ago", days("2026-05-01"), ""),
-        ("last weekend", days("2026-05-02", "2026-05-03"), ""),
+        ("What did I eat yesterday?", days("2026-05-03")),
+        ("the day before yesterday", days("2026-05-02")),
+        ("three days ago", days("2026-05-01")),
+        ("last weekend", days("2026-05-02", "2026-05-03")),
         (
             "What did we say last week?",
             days(*(f"2026-04-{day}" for day in (27, 28, 29, 30)), "2026-05-01", "2026-05-02", "2026-05-03"),
-            "What did we say ?",
         ),
-        ("last Monday", days("2026-04-27"), ""),
-        ("this Wednesday", days("2026-05-06"), ""),
-        ("two months ago", (month_term(date(2026, 3, 1)),), ""),
-        ("last May", (month_term(date(2025, 5, 1)),), ""),
-        ("last april", (month_term(date(2026, 4, 1)),), ""),
-        ("this May", (month_term(date(2026, 5, 1)),), ""),
-        ("in the last 2 days", days("2026-05-04", "2026-05-03", "2026-05-02"), ""),
-        ("last year", ("2025",), ""),
-        ("昨天吃了什么?", days("2026-05-03"), "吃了什么?"),
-        ("上个月", (month_term(date(2026, 4, 1)),), ""),
-        ("上周五", days("2026-05-01"), ""),
-        ("三天前", days("2026-05-01"), ""),
-        ("去年", ("2025",), ""),
-        ("两个月前", (month_term(date(2026, 3, 1)),), ""),
-        ("in May 2023", (), "in May 2023"),
-        ("the last thing that he said", (), "the last thing that he said"),
+        ("last Monday", days("2026-04-27")),
+        ("this Wednesday", days("2026-05-06")),
+        ("two months ago", (month_term(date(2026, 3, 1)),)),
+        ("last May", (month_term(date(2025, 5, 1)),)),
+        ("last april", (month_term(date(2026, 4, 1)),)),
+        ("this May", (month_term(date(2026, 5, 1)),)),
+        ("in the last 2 days", days("2026-05-04", "2026-05-03", "2026-05-02")),
+        ("last year", ("2025",)),
+        ("昨天吃了什么?", days("2026-05-03")),
+        ("上个月", (month_term(date(2026, 4, 1)),)),
+        ("上周五", days("2026-05-01")),
+        ("三天前", days("2026-05-01")),
+        ("去年", ("2025",)),
+        ("两个月前", (month_term(date(2026, 3, 1)),)),
+        ("in May 2023", ()),
+        ("the last thing that he said", ()),
     ],
 )
-def test_a_question_means_days(asked_for, when, rest) -> None:
-    found, left = meant(asked_for, NOW)
-    assert (found, " ".join(left.split())) == (when, rest)
+def test_a_question_means_days(asked_for, when) -> None:
+    assert meant(asked_for, NOW) == when
 
 
 @given(st.text(), st.integers(0, 999), st.sampled_from(["days", "weeks", "months", "years"]))
 def test_any_text_has_its_days_or_none(text, count, unit) -> None:
     meant(text, NOW)
-    assert meant(f"{text} {count} {unit} ago", NOW)[0]
+    assert meant(f"{text} {count} {unit} ago", NOW)
 
 
 def test_what_was_said_when_the_question_means_is_found(memory) -> None:
