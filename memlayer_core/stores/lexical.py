@@ -24,7 +24,7 @@ _TABLE = "memlayer_lexical"
 _WORDS = "memlayer_words"
 _PLACES = "memlayer_places"
 _MOST_WORDS = 32
-_MOST_ROWS = 4000
+_MOST_ROWS = 1000
 """Words of a question that are searched for, and rows that they may stand in together: the rarest words first. The common
 words of a long question would bring in a good part of all rows, to say next to nothing of them."""
 
