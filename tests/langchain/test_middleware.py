@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -68,7 +69,7 @@ class Scripted(BaseChatModel):
             yield ChatGenerationChunk(message=AIMessageChunk(word if not at else f" {word}"))
         if said.tool_calls:
             calls = [
-                {"name": c["name"], "args": __import__("json").dumps(c["args"]), "id": c["id"], "index": n}
+                {"name": c["name"], "args": json.dumps(c["args"]), "id": c["id"], "index": n}
                 for n, c in enumerate(said.tool_calls)
             ]
             yield ChatGenerationChunk(message=AIMessageChunk("", tool_call_chunks=calls))
@@ -152,7 +153,9 @@ def said_before(memory: Memory, user: str = "ada") -> None:
 
 
 @pytest.mark.requirement("A13")
-def test_the_model_is_shown_what_was_said_in_another_session_and_the_state_is_not_touched(run, memory) -> None:
+def test_the_model_is_shown_what_was_said_in_another_session_and_the_state_is_not_touched(
+    run, memory
+) -> None:
     said_before(memory)
     model = Scripted(script=then("No nuts."))
     middleware = MemlayerMiddleware(memory, user_id="ada")
@@ -217,7 +220,11 @@ def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, mem
     model = Scripted(script=lambda messages: AIMessage("so it is " * 20))
     middleware = MemlayerMiddleware(memory, user_id="ada", token_limit=limit)
     agent = create_agent(
-        model, [weather], system_prompt="Be brief. " * 10, middleware=[middleware], checkpointer=InMemorySaver()
+        model,
+        [weather],
+        system_prompt="Be brief. " * 10,
+        middleware=[middleware],
+        checkpointer=InMemorySaver(),
     )
     for number in range(20):
         run(agent, f"question {number} " + "about pears " * 10)
@@ -230,7 +237,9 @@ def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, mem
     shown = [sum(memory.tokens.message(to_core(m)) for m in seen) for seen in model.seen]
     assert tools > 300
     assert max(shown) + tools <= limit
-    assert shown[-1] < sum(memory.tokens.message(m) for m in memory.chat(user_id="ada", session_id="t").history())
+    assert shown[-1] < sum(
+        memory.tokens.message(m) for m in memory.chat(user_id="ada", session_id="t").history()
+    )
 
 
 def test_tools_that_leave_no_room_are_told_with_numbers(run, memory) -> None:
@@ -241,14 +250,14 @@ def test_tools_that_leave_no_room_are_told_with_numbers(run, memory) -> None:
 
 def test_a_schema_of_the_answer_is_counted_too(run, memory) -> None:
     class Answer(BaseModel):
-        """An answer, told with many words. """ + "very " * 300
+        """An answer."""
 
-        text: str
+        text: str = Field(description="Told with many words. " * 100)
 
-    Answer.__doc__ = "An answer. " + "It is told with many words. " * 100
     middleware = MemlayerMiddleware(memory, user_id="ada", token_limit=400, mode="STATIC")
     with pytest.raises(InvalidLimitError):
         run(create_agent(Scripted(), response_format=Answer, middleware=[middleware]), "hi")
+    run(create_agent(Scripted(), middleware=[middleware]), "hi")
 
 
 def test_a_structured_answer_is_stored_with_the_call_that_makes_it(run, memory) -> None:
@@ -361,7 +370,9 @@ def test_a_result_that_ends_the_run_is_stored(run, memory) -> None:
         return "the end"
 
     agent = create_agent(
-        Scripted(script=then(calling(("last", {})))), [last], middleware=[MemlayerMiddleware(memory, user_id="ada")]
+        Scripted(script=then(calling(("last", {})))),
+        [last],
+        middleware=[MemlayerMiddleware(memory, user_id="ada")],
     )
     run(agent, "go")
 
@@ -390,7 +401,12 @@ def test_a_thread_goes_on_though_its_checkpoints_are_lost_even_with_the_same_wor
 
     asked = "Hello, is anybody at home this fine evening?"
     assert texts(model.seen[-1]) == [asked, "answer 1", asked]
-    assert history(memory) == [f"user: {asked}", "assistant: answer 1", f"user: {asked}", "assistant: answer 3"]
+    assert history(memory) == [
+        f"user: {asked}",
+        "assistant: answer 1",
+        f"user: {asked}",
+        "assistant: answer 3",
+    ]
 
 
 def test_a_client_that_sends_the_whole_list_again_without_ids_repeats_nothing(run, memory) -> None:
@@ -544,7 +560,11 @@ def test_the_model_can_name_nobody_elses_memory(memory) -> None:
     [
         ("record_to_memory", {"thinking": "", "content": "no list"}, "cannot be called like this: `content`"),
         ("record_to_memory", {"thinking": "", "content": []}, "Nothing was recorded"),
-        ("record_to_memory", {"thinking": "", "content": ["fine", "  "]}, "Recorded before that: ada_mem_001"),
+        (
+            "record_to_memory",
+            {"thinking": "", "content": ["fine", "  "]},
+            "Recorded before that: ada_mem_001",
+        ),
         ("retrieve_from_memory", {"keywords": [" "]}, "Nothing was looked up"),
         ("retrieve_from_memory", {"keywords": ["xylophone"]}, "Nothing was found"),
         ("context_reload", {"id": "msg-99"}, "this session has no message 'msg-99'"),
@@ -560,7 +580,10 @@ def test_a_wrong_call_is_answered_and_the_agent_goes_on(run, memory, name, args,
 
 def test_a_call_that_nobody_can_read_is_stored_with_its_answer(run, memory) -> None:
     broken = AIMessage(
-        "", invalid_tool_calls=[{"name": "weather", "args": "{", "id": "c1", "error": None, "type": "invalid_tool_call"}]
+        "",
+        invalid_tool_calls=[
+            {"name": "weather", "args": "{", "id": "c1", "error": None, "type": "invalid_tool_call"}
+        ],
     )
     model = Scripted(script=then(broken, "fine"))
     agent = create_agent(
@@ -599,8 +622,30 @@ def test_an_interrupted_run_goes_on_and_the_history_follows_what_was_decided(
     kept = memory.chat(user_id="ada", session_id="t").history()
     assert [m.id for m in kept] == [m.id for m in out]
     assert [m.text for m in kept] == texts(out)
-    assert kept[1].tool_calls[0].arguments == '{"city": "%s"}' % ("Rome" if decision == "edit" else "Oslo")
-    assert {m.session_id for m in memory.search("coat", user_id="ada")} == {"t"}
+    assert {"approve": "Oslo: rain", "edit": "Rome: rain", "reject": "not now"}[decision] in kept[2].text
+
+
+class Censor(AgentMiddleware):
+    """Changes what the model said, after it said it."""
+
+    def after_model(self, state, runtime):
+        last = state["messages"][-1]
+        return {"messages": [last.model_copy(update={"content": last.content.replace("damn", "dear")})]}
+
+    async def aafter_model(self, state, runtime):
+        return self.after_model(state, runtime)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["memory first", "memory last"])
+def test_an_answer_that_another_middleware_edits_is_kept_as_the_state_has_it(run, memory, first) -> None:
+    model = Scripted(script=then(calling(("weather", {"city": "Oslo"}), text="my damn guess"), "damn rain"))
+    both = [MemlayerMiddleware(memory, user_id="ada"), Censor()]
+    out = run(create_agent(model, [weather], middleware=both if first else both[::-1]), "go")["messages"]
+
+    kept = memory.chat(user_id="ada", session_id="t").history()
+    assert [m.id for m in kept] == [m.id for m in out]
+    assert [m.text for m in kept] == texts(out) == ["go", "my dear guess", "Oslo: rain", "dear rain"]
+    assert model.seen[-1][1].text == "my dear guess"
 
 
 # Whose conversation
@@ -731,12 +776,19 @@ def test_agents_that_tools_call_at_once_have_sessions_of_their_own(run, memory) 
 def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(run, memory) -> None:
     model = Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
     agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
-    graph = StateGraph(MessagesState).add_node("helper", agent).add_edge(START, "helper").add_edge("helper", END)
+    graph = (
+        StateGraph(MessagesState).add_node("helper", agent).add_edge(START, "helper").add_edge("helper", END)
+    )
     compiled = graph.compile(checkpointer=InMemorySaver())
     run(compiled, "one")
     run(compiled, "two")
 
-    assert history(memory, "t/helper") == ["user: one", "assistant: answer 1", "user: two", "assistant: answer 3"]
+    assert history(memory, "t/helper") == [
+        "user: one",
+        "assistant: answer 1",
+        "user: two",
+        "assistant: answer 3",
+    ]
     assert len(memory.sessions(user_id="ada")) == 1
 
 
@@ -790,7 +842,8 @@ class Hints(AgentMiddleware):
 
     def _changed(self, request):
         shown = [
-            m.model_copy(update={"content": m.content.replace("secret", "[hidden]")}) for m in request.messages
+            m.model_copy(update={"content": m.content.replace("secret", "[hidden]")})
+            for m in request.messages
         ]
         return request.override(messages=[HumanMessage("first, a hint"), *shown, HumanMessage("and another")])
 
