@@ -18,7 +18,7 @@ from langchain_core.messages import (
 )
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
+from langchain_memlayer.messages import VISIBLE, create, from_core, put_after, put_before, to_core
 from memlayer_core.chat import Chat
 from memlayer_core.drive import Drive, both
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
@@ -27,6 +27,7 @@ from memlayer_core.ports import TokenCounter
 from memlayer_core.records.context import Context
 from memlayer_core.records.message import Message
 from memlayer_core.records.policy import Limits
+from memlayer_core.records.session import Synced
 from memlayer_core.rules.policy import Policies, limits
 
 try:
@@ -79,14 +80,14 @@ class _Call:
     Attributes:
         chat: The conversation that it belongs to.
         request: What the model is shown.
-        last: The last message of the thread; none in an empty one.
-        again: Whether the history went on behind that message: what comes now takes the place of it.
+        newest: What the model is to answer; None in an empty thread.
+        again: Whether the history went on behind that: what comes now takes the place of it.
         leaving: Ids of what the model is no longer shown.
     """
 
     chat: Chat
     request: ModelRequest[Any]
-    last: tuple[AnyMessage, ...]
+    newest: Message | None
     again: bool
     leaving: tuple[str, ...]
 
@@ -185,7 +186,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     async def _preparing(self, drive: Drive, request: ModelRequest[Any]) -> _Call:
         chat, sent = self._chat(request.runtime), _sent(request)
-        known = await _follow(drive, chat, sent.said)
+        newest, known = await _follow(drive, chat, sent.said)
         spent = await drive.call(_cost, self._memory.tokens, request, (*sent.before, *sent.behind))
         if spent >= self._limit:
             raise InvalidLimitError(
@@ -201,28 +202,26 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         context = await told()
         place = _place(context, known)
         again = False
-        if sent.said and place != len(context.window) - 1:
-            newest = to_core(sent.said[-1])
+        if newest is not None and place != len(context.window) - 1:
             if known != newest.id:  # known by its words alone: it is said a second time
                 await drive.ask(chat.add_messages, chat.aadd_messages, [newest], verbatim=True)
                 context = await told()
-            elif newest.model_visible:
+            else:
                 again = True
                 context = _back(context, place, sent.said)
         shown = await drive.call(_composed, context, sent, request)
         leaving = _left(context, sent.said) if self._destructive else ()
-        return _Call(chat, shown, sent.said[-1:], again, leaving)
+        return _Call(chat, shown, newest, again, leaving)
 
     async def _concluding(
         self, drive: Drive, call: _Call, response: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         for message in response.result:
             _name(message)
-        if call.again:
-            said = await drive.call(_translated, [*call.last, *response.result])
-            await drive.ask(call.chat.resync, call.chat.aresync, said)
+        said = await drive.call(_translated, response.result)
+        if call.again and call.newest is not None:
+            await drive.ask(call.chat.resync, call.chat.aresync, [call.newest, *said])
         else:
-            said = await drive.call(_translated, response.result)
             await drive.ask(call.chat.add_messages, call.chat.aadd_messages, said, verbatim=True)
         if not call.leaving:
             return response
@@ -262,23 +261,35 @@ def _name(message: BaseMessage) -> None:
         message.id = str(uuid.uuid4())
 
 
-async def _follow(drive: Drive, chat: Chat, messages: Sequence[BaseMessage]) -> str | None:
-    """Store what the history does not have, and return the id under which it knows the last message.
+async def _follow(
+    drive: Drive, chat: Chat, messages: Sequence[BaseMessage]
+) -> tuple[Message, str] | tuple[None, None]:
+    """Store what the history does not have.
 
-    Everything up to a model's last answer is known, unless the thread is older than its memory.
+    Everything up to a model's last answer is known, unless the thread is older than its memory: so only what
+    follows that answer is sent, and a call costs the same at any length of the thread.
+
+    Returns:
+        The newest message that a model may be told of, and the id under which the history knows it.
     """
 
-    async def sync(part: Sequence[BaseMessage]) -> tuple[int, str | None]:
+    async def sync(part: Sequence[BaseMessage]) -> tuple[list[Message], Synced]:
         said = await drive.call(_translated, part)
-        synced = await drive.ask(chat.resync, chat.aresync, said)
-        return synced.unchanged, synced.ids[-1] if synced.ids else None
+        return said, await drive.ask(chat.resync, chat.aresync, said)
 
-    answered = (at for at in reversed(range(len(messages))) if isinstance(messages[at], AIMessage))
-    newest = next(answered, 0)
-    unchanged, last = await sync(messages[newest:])
-    if newest and not unchanged:
-        _, last = await sync(messages)
-    return last
+    answered = next((at for at in reversed(range(len(messages))) if _answers(messages[at])), 0)
+    begun = bool(answered) and bool(await drive.ask(chat.history, chat.ahistory, limit=1))
+    said, synced = await sync(messages[answered:] if begun else messages)
+    if begun and not synced.unchanged:
+        said, synced = await sync(messages)
+    for message, known in zip(reversed(said), reversed(synced.ids), strict=False):
+        if message.role != "system" and message.model_visible:
+            return message, known
+    return None, None
+
+
+def _answers(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage) and message.additional_kwargs.get(VISIBLE) is not False
 
 
 def _translated(messages: Iterable[BaseMessage]) -> list[Message]:

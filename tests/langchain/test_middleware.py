@@ -27,7 +27,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
@@ -445,6 +445,97 @@ def test_a_thread_that_goes_back_to_an_earlier_checkpoint_takes_its_history_alon
     assert history(memory, kept.scope.session_id) == ["assistant: two floors"]
 
 
+def test_a_thread_that_goes_far_back_is_shown_its_own_turn_and_goes_on_from_there(run, memory) -> None:
+    model = Scripted(script=lambda messages: AIMessage(f"answer {len(model.seen)}"))
+    middleware = MemlayerMiddleware(memory, user_id="ada", policy=MaxRounds(1), mode="STATIC")
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+    at = {"configurable": {"thread_id": "t"}}
+    for number in range(4):
+        run(agent, f"question {number}")
+    [first] = [
+        state
+        for state in agent.get_state_history(at)
+        if state.next == ("model",) and len(state.values["messages"]) == 1
+    ]
+    agent.invoke(None, first.config)
+
+    assert texts(model.seen[-1]) == ["question 0"]
+    assert history(memory) == ["user: question 0", "assistant: answer 5"]
+    run(agent, "question 1 again")
+    assert texts(model.seen[-1])[-1].endswith("question 1 again")
+    assert history(memory)[-2:] == ["user: question 1 again", "assistant: answer 6"]
+
+
+def test_instructions_and_hidden_messages_at_the_end_are_no_question(run, memory) -> None:
+    model = Scripted()
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    card = AIMessage("a card", additional_kwargs={"model_visible": False})
+    kind = SystemMessage("Be kind.")
+    given = [
+        SystemMessage("Be good."),
+        HumanMessage("hi"),
+        AIMessage("hello"),
+        HumanMessage("and?"),
+        card,
+        kind,
+    ]
+    run(agent, {"messages": given})
+
+    assert texts(model.seen[0]) == ["Be kind.", "hi", "hello", "and?"]
+    kept = memory.chat(user_id="ada", session_id="t").history()
+    assert [m.text for m in kept] == [*texts(given), "ok"]
+
+
+def test_a_run_without_any_message_asks_the_model_all_the_same(run, memory) -> None:
+    model = Scripted()
+    agent = create_agent(
+        model, system_prompt="Say hello.", middleware=[MemlayerMiddleware(memory, user_id="ada")]
+    )
+    run(agent, {"messages": []})
+
+    assert model.seen == [[SystemMessage("Say hello.")]]
+    assert history(memory) == ["assistant: ok"]
+
+
+def test_a_call_translates_only_what_is_new_however_long_the_thread_is(run, memory, monkeypatch) -> None:
+    from langchain_memlayer import middleware as home
+
+    translated: list[int] = []
+    real = home._translated
+
+    def counting(messages: Any) -> Any:
+        made = real(messages)
+        translated.append(len(made))
+        return made
+
+    monkeypatch.setattr(home, "_translated", counting)
+    agent = create_agent(
+        Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
+    )
+    for number in range(12):
+        out = run(agent, f"question {number}")["messages"]
+
+    assert len(out) == 24
+    assert max(translated) == 2
+
+
+def test_a_thread_is_kept_in_postgresql_as_well(run, postgres_url) -> None:
+    settings = Settings(index_delay=0.0)
+    with Memory.open(database_url=postgres_url, embedder="hashing", settings=settings) as memory:
+        said_before(memory)
+        record = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
+        model = Scripted(script=then(record, "no nuts", "chess"))
+        agent = create_agent(
+            model, middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
+        )
+        run(agent, "What should I not eat in Tokyo?")
+        out = run(agent, "And what do I play?")["messages"]
+
+        assert "allergic to nuts" in model.seen[0][0].text
+        assert [m.id for m in memory.chat(user_id="ada", session_id="t").history()] == [m.id for m in out]
+        assert [one.text for one in memory.records(user_id="ada")] == ["Ada plays chess."]
+
+
 # Tools
 
 
@@ -745,16 +836,22 @@ def test_agents_that_tools_call_at_once_have_sessions_of_their_own(run, memory) 
     below = Scripted(script=lambda messages: AIMessage(f"looked into {messages[-1].text.split()[-1]}"))
     inner = create_agent(below, middleware=[middleware], name="inner")
 
-    @tool
     def research(topic: str) -> str:
-        """Look into a topic."""
-        return inner.invoke({"messages": [HumanMessage(f"look into {topic}")]})["messages"][-1].text
+        given = {"messages": [HumanMessage(f"look into {topic}")]}
+        return inner.invoke(given)["messages"][-1].text
 
+    async def aresearch(topic: str) -> str:
+        given = {"messages": [HumanMessage(f"look into {topic}")]}
+        return (await inner.ainvoke(given))["messages"][-1].text
+
+    looks = StructuredTool.from_function(
+        research, aresearch, description="Look into a topic.", name="research"
+    )
     above = Scripted(
         script=then(calling(("research", {"topic": "pears"}), ("research", {"topic": "plums"})), "done")
     )
-    outer = create_agent(above, [research], middleware=[middleware], checkpointer=InMemorySaver())
-    out = outer.invoke({"messages": [HumanMessage("go")]}, {"configurable": {"thread_id": "t"}})["messages"]
+    outer = create_agent(above, [looks], middleware=[middleware], checkpointer=InMemorySaver())
+    out = run(outer, "go")["messages"]
 
     assert texts(out) == ["go", "", "looked into pears", "looked into plums", "done"]
     assert history(memory) == [
