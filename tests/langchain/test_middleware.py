@@ -255,8 +255,9 @@ def test_a_schema_of_the_answer_is_counted_too(run, memory) -> None:
         text: str = Field(description="Told with many words. " * 100)
 
     middleware = MemlayerMiddleware(memory, user_id="ada", token_limit=400, mode="STATIC")
+    model = Scripted(script=then(calling(("Answer", {"text": "yes"}))))
     with pytest.raises(InvalidLimitError):
-        run(create_agent(Scripted(), response_format=Answer, middleware=[middleware]), "hi")
+        run(create_agent(model, response_format=Answer, middleware=[middleware]), "hi")
     run(create_agent(Scripted(), middleware=[middleware]), "hi")
 
 
@@ -390,6 +391,17 @@ def test_a_thread_that_is_older_than_its_memory_is_stored_in_its_order(run, memo
 
     assert [m.id for m in memory.chat(user_id="ada", session_id="t").history()] == [m.id for m in out]
     assert texts(model.seen[-1]) == ["one", "answer 1", "two", "answer 3", "three"]
+
+
+def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_back(run, memory) -> None:
+    saver, model = InMemorySaver(), Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
+    memlayer = MemlayerMiddleware(memory, user_id="ada")
+    for number, middleware in enumerate(([memlayer], [], [], [memlayer])):
+        agent = create_agent(model, middleware=middleware, checkpointer=saver)
+        out = run(agent, f"question {number}")["messages"]
+
+    assert [m.id for m in memory.chat(user_id="ada", session_id="t").history()] == [m.id for m in out]
+    assert texts(model.seen[-1]) == texts(out[:-1])
 
 
 @pytest.mark.requirement("A11")
@@ -633,6 +645,17 @@ def test_the_mode_decides_who_looks_into_the_memory(run, memory, mode, tools, re
 
     assert model.bound == tools
     assert ("allergic to nuts" in model.seen[0][-1].text) == recalls
+
+
+@pytest.mark.parametrize("roles", [["doctor"], lambda runtime: ["doctor"], ()])
+def test_what_others_share_with_a_role_is_told_to_that_role_alone(run, memory, roles) -> None:
+    ada = memory.chat(user_id="ada", session_id="s")
+    ada.remember("Ada is allergic to nuts.", visibility="share", allowed_roles=["doctor"])
+    look = calling(("retrieve_from_memory", {"keywords": ["Ada", "allergic"]}))
+    middleware = MemlayerMiddleware(memory, user_id="bob", roles=roles, mode="AGENT")
+    out = run(create_agent(Scripted(script=then(look, "ok")), middleware=[middleware]), "hi")["messages"]
+
+    assert ("allergic to nuts" in out[-2].text) == bool(roles)
 
 
 def test_the_model_can_name_nobody_elses_memory(memory) -> None:
