@@ -1,4 +1,4 @@
-"""memlayer in LangChain: a chat history that keeps everything, and the view of it that a model is shown.
+"""memlayer in LangChain: memory for agents, and a chat history with the view of it that a model is shown.
 
 ::
 
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from langchain_memlayer.history import MemlayerChatMessageHistory as MemlayerChatMessageHistory
     from langchain_memlayer.messages import from_core as from_core
     from langchain_memlayer.messages import to_core as to_core
+    from langchain_memlayer.middleware import MemlayerMiddleware as MemlayerMiddleware
     from langchain_memlayer.tools import reload_tool as reload_tool
 
 _HOMES = {
     "MemlayerChatMessageHistory": "history",
+    "MemlayerMiddleware": "middleware",
     "from_core": "messages",
     "reload_tool": "tools",
     "to_core": "messages",
@@ -41,6 +43,7 @@ _HOMES = {
 
 __all__ = [
     "MemlayerChatMessageHistory",
+    "MemlayerMiddleware",
     "from_core",
     "reload_tool",
     "to_core",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from langchain_memlayer.history import MemlayerChatMessageHistory
 from memlayer_core.chat import Chat
 from memlayer_core.reading import ReloadArguments, reloading
 from memlayer_core.rules.offload import RELOAD, RELOAD_TOOL
 
-__all__ = ["reload_tool"]
+__all__ = ["dressed", "reload_tool"]
 
 
 def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int | None = None) -> BaseTool:
@@ -27,19 +29,36 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
     chat = source if isinstance(source, Chat) else source.chat
     if token_limit is None and not isinstance(source, Chat):
         token_limit = source.token_limit
+    return dressed(RELOAD_TOOL, RELOAD, ReloadArguments, *reloading(chat, token_limit, ToolException))
 
-    read, aread = reloading(chat, token_limit, ToolException)
+
+def dressed(
+    name: str,
+    description: str,
+    arguments: type[BaseModel],
+    function: Callable[..., str],
+    coroutine: Callable[..., Awaitable[str]],
+) -> BaseTool:
+    """Make a tool that answers a wrong call with what is wrong, so that the agent goes on.
+
+    Args:
+        name: What the model calls it.
+        description: What the model is told of it.
+        arguments: What the model gives to it.
+        function: Does it; raises `ToolException` for what the model shall be told.
+        coroutine: The same, awaiting.
+    """
+
+    def misused(problem: ValidationError) -> str:
+        wrong = "; ".join(f"`{error['loc'][0]}`: {error['msg']}" for error in problem.errors())
+        return f"{name} cannot be called like this: {wrong}"
+
     return StructuredTool.from_function(
-        read,
-        aread,
-        name=RELOAD_TOOL,
-        description=RELOAD,
-        args_schema=ReloadArguments,
+        function,
+        coroutine,
+        name=name,
+        description=description,
+        args_schema=arguments,
         handle_tool_error=True,
-        handle_validation_error=_misused,
+        handle_validation_error=misused,
     )
-
-
-def _misused(problem: ValidationError) -> str:
-    wrong = "; ".join(f"`{error['loc'][0]}`: {error['msg']}" for error in problem.errors())
-    return f"{RELOAD_TOOL} cannot be called like this: {wrong}"

@@ -21,9 +21,14 @@ def test_every_example_runs_and_prints_what_the_readme_says(tmp_path, monkeypatc
     from langchain_core.language_models import GenericFakeChatModel
     from llama_index.core.llms.mock import MockLLM
 
+    class ModelWithTools(GenericFakeChatModel):
+        def bind_tools(self, tools, **kwargs):
+            return self
+
     monkeypatch.chdir(tmp_path)
-    names = {"model": GenericFakeChatModel(messages=iter(["In Tokyo."])), "llm": MockLLM(is_chat_model=True)}
-    assert len(PYTHON) == 4
+    model = ModelWithTools(messages=iter(["To Tokyo.", "In Tokyo."]))
+    names = {"model": model, "llm": MockLLM(is_chat_model=True)}
+    assert len(PYTHON) == 5
     for example, output in zip(PYTHON[:2], OUTPUT, strict=True):
         exec(compile(example, "README.md", "exec"), names)
         assert capsys.readouterr().out == output
@@ -34,6 +39,9 @@ def test_every_example_runs_and_prints_what_the_readme_says(tmp_path, monkeypatc
     langchain = names["history"]("langchain")
     assert [m.content for m in langchain.messages] == ["Where did I move?", "In Tokyo."]
     assert "I moved to Tokyo" in str(langchain.context("Where did I move?", token_limit=3000))
+    agent = memory.chat(user_id="louis", session_id="an-agent")
+    assert [m.text for m in agent.history()] == ["Where did I move?", "To Tokyo."]
+    assert "I moved to Tokyo" in agent.context(token_limit=3000).messages[0].content
     told = names["engine"].chat_history
     assert [m.role.value for m in told] == ["user", "assistant"]
     assert "I moved to Tokyo" in told[1].content  # this model repeats what it is given

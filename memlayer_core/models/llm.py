@@ -24,6 +24,8 @@ _TOO_LONG = re.compile(
 )
 _SECRET = re.compile(r"(?i)(\bsk-|\bbearer\s+|\bapi[ _-]?key\b[^\w]{1,4})[\w.*-]+")
 _SHOWN = 300
+_INTERNAL = {"tags": ["nostream"], "metadata": {"lc_source": "memlayer"}}
+"""LangGraph shows a call with this tag in no user's stream; traces show where it comes from."""
 
 
 class LanguageModel:
@@ -99,7 +101,7 @@ def _name(given: Any) -> str:
 
 
 def _langchain(model: Any, instructions: str, text: str) -> Reply:
-    answer = model.invoke([("system", instructions), ("human", text)])
+    answer = model.invoke([("system", instructions), ("human", text)], config=_INTERNAL)
     if isinstance(answer, str):
         return Reply(answer)
     usage = getattr(answer, "usage_metadata", None) or {}

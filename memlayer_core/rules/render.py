@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from memlayer_core.records.message import Message, Stored
 
@@ -15,6 +16,7 @@ __all__ = [
     "SUMMARY_OPEN",
     "block",
     "line",
+    "quoted",
     "summary_block",
     "unrecalled",
 ]
@@ -36,14 +38,19 @@ _BEHIND = re.compile(rf"(?:\A|\n\n){_BLOCK}\Z")
 
 
 def line(stored: Stored) -> str:
-    """Write one recalled message as a line: when, who, what.
+    """Write one recalled message as a line: when, who, what."""
+    message = stored.message
+    return quoted(message.created_at, message.speaker, message.text)
+
+
+def quoted(when: datetime | None, speaker: str, text: str) -> str:
+    """Write what was said, or is remembered, as a line: when, who, what.
 
     White space is folded, so a text cannot begin a line of its own and look like another speaker; a tag
     like ours loses its bracket, so a text cannot end the block.
     """
-    message = stored.message
-    when = f"{message.created_at:%Y-%m-%d} " if message.created_at else ""
-    return f"- [{when}{_tame(message.speaker)}] {_tame(message.text)}"
+    day = f"{when:%Y-%m-%d} " if when else ""
+    return f"- [{day}{_tame(speaker)}] {_tame(text)}"
 
 
 def block(lines: Sequence[str]) -> str:

@@ -1,0 +1,1056 @@
+"""An agent of LangChain with a memory: its state keeps everything, its model is shown what matters."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from blockbuster import blockbuster_ctx
+from conftest import OURS
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, ModelRetryMiddleware
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    AnyMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.tools import StructuredTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command
+from pydantic import BaseModel, Field
+
+from langchain_memlayer import MemlayerMiddleware
+from memlayer_core import Memory, Settings
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
+from memlayer_core.records.policy import MaxRounds
+
+OURS_ALONE = ["record_to_memory", "retrieve_from_memory", "context_reload"]
+Script = Callable[[list[BaseMessage]], AIMessage]
+
+
+class Scripted(BaseChatModel):
+    """A model that says what a function says, and remembers what it was shown."""
+
+    script: Script = lambda _: AIMessage("ok")
+    seen: list[list[BaseMessage]] = Field(default_factory=list)
+    bound: list[str] = Field(default_factory=list)
+    tags: list[list[str]] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        self.bound[:] = [one["name"] if isinstance(one, dict) else one.name for one in tools]
+        return self
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any):
+        self.seen.append(list(messages))
+        self.tags.append(list(run_manager.tags) if run_manager else [])
+        return ChatResult(generations=[ChatGeneration(message=self.script(messages).model_copy(deep=True))])
+
+    def _stream(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any):
+        said = self._generate(messages, run_manager=run_manager).generations[0].message
+        for at, word in enumerate(str(said.content).split(" ")):
+            yield ChatGenerationChunk(message=AIMessageChunk(word if not at else f" {word}"))
+        if said.tool_calls:
+            calls = [
+                {"name": c["name"], "args": json.dumps(c["args"]), "id": c["id"], "index": n}
+                for n, c in enumerate(said.tool_calls)
+            ]
+            yield ChatGenerationChunk(message=AIMessageChunk("", tool_call_chunks=calls))
+
+
+class Calls:
+    """Runs an agent, blocking or awaiting; nothing may block the loop then."""
+
+    def __init__(self, *, awaits: bool) -> None:
+        self.awaits = awaits
+
+    def __call__(self, agent: Any, given: Any, thread: str = "t", **more: Any) -> Any:
+        config = {"configurable": {"thread_id": thread}}
+        if isinstance(given, str):
+            given = {"messages": [HumanMessage(given)]}
+        if not self.awaits:
+            return agent.invoke(given, config, **more)
+        with blockbuster_ctx(OURS):
+            return asyncio.run(agent.ainvoke(given, config, **more))
+
+
+@pytest.fixture(params=["invoke", "ainvoke"])
+def run(request) -> Calls:
+    return Calls(awaits=request.param == "ainvoke")
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    settings = Settings(index_delay=0.0, durability="normal")
+    with Memory.in_memory(settings=settings, tokenizer="estimate") as opened:
+        yield opened
+
+
+def calling(*calls: tuple[str, dict[str, Any]], text: str = "", first: int = 0) -> AIMessage:
+    return AIMessage(
+        text,
+        tool_calls=[
+            {"name": name, "args": args, "id": f"c{at}"} for at, (name, args) in enumerate(calls, first)
+        ],
+    )
+
+
+def then(*answers: AIMessage | str) -> Script:
+    """Say one thing after the other."""
+    left = iter(answers)
+
+    def script(_: list[BaseMessage]) -> AIMessage:
+        said = next(left)
+        return AIMessage(said) if isinstance(said, str) else said
+
+    return script
+
+
+def history(memory: Memory, session: str = "t", user: str = "ada") -> list[str]:
+    return [f"{m.role}: {m.text}" for m in memory.chat(user_id=user, session_id=session).history()]
+
+
+def texts(messages: list[AnyMessage]) -> list[str]:
+    return [message.text for message in messages]
+
+
+@tool
+def weather(city: str) -> str:
+    """Tell the weather."""
+    return f"{city}: rain"
+
+
+@tool
+def report(length: int) -> str:
+    """Write a report."""
+    return "pears and apples " * length
+
+
+def said_before(memory: Memory, user: str = "ada") -> None:
+    chat = memory.chat(user_id=user, session_id="in-may")
+    chat.add("user", f"{user} moved to Tokyo, and is allergic to nuts.")
+    chat.add("assistant", "No nuts in Tokyo, noted.")
+
+
+# What the model is shown, and what the state keeps
+
+
+@pytest.mark.requirement("A13")
+def test_the_model_is_shown_what_was_said_in_another_session_and_the_state_is_not_touched(
+    run, memory
+) -> None:
+    said_before(memory)
+    model = Scripted(script=then("No nuts."))
+    middleware = MemlayerMiddleware(memory, user_id="ada")
+    agent = create_agent(model, [weather], system_prompt="Be brief.", middleware=[middleware])
+
+    out = run(agent, "What should I not eat in Tokyo?")["messages"]
+
+    [(system, question)] = model.seen
+    assert system == SystemMessage("Be brief.")
+    assert "allergic to nuts" in question.content
+    assert question.content.endswith("\n\nWhat should I not eat in Tokyo?")
+    assert texts(out) == ["What should I not eat in Tokyo?", "No nuts."]
+    assert history(memory) == ["user: What should I not eat in Tokyo?", "assistant: No nuts."]
+
+
+@pytest.mark.parametrize("placed", ["user", "system"])
+def test_what_is_recalled_stands_where_the_settings_say(run, placed) -> None:
+    settings = Settings(index_delay=0.0, durability="normal", recall_placement=placed)
+    with Memory.in_memory(settings=settings) as memory:
+        said_before(memory)
+        model = Scripted()
+        middleware = MemlayerMiddleware(memory, user_id="ada")
+        agent = create_agent(model, system_prompt="Be brief.", middleware=[middleware])
+        run(agent, "What should I not eat in Tokyo?")
+
+    [(system, question)] = model.seen
+    assert ("allergic" in system.content) == (placed == "system")
+    assert ("allergic" in question.content) == (placed == "user")
+
+
+@pytest.mark.requirement("A11", "A13")
+def test_a_long_thread_is_shown_in_part_while_state_and_history_keep_all_of_it(run, memory) -> None:
+    model = Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
+    middleware = MemlayerMiddleware(memory, user_id="ada", policy=MaxRounds(2))
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+    for number in range(6):
+        out = run(agent, f"question {number}")["messages"]
+
+    assert len(out) == 12
+    assert history(memory) == [f"{'assistant' if m.type == 'ai' else 'user'}: {m.text}" for m in out]
+    assert [m.type for m in model.seen[-1]] == ["human", "ai", "human"]
+    assert model.seen[-1][-1].text.endswith("question 5")
+
+
+@pytest.mark.requirement("A11")
+def test_a_prompt_begins_like_the_one_before(run, memory) -> None:
+    said_before(memory)
+    model = Scripted()
+    agent = create_agent(
+        model, middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
+    )
+    run(agent, "What should I not eat in Tokyo?")
+    run(agent, "And in Kyoto?")
+
+    first, second = model.seen
+    assert "allergic" in first[0].text
+    assert texts(second)[: len(first)] == texts(first)
+
+
+@pytest.mark.parametrize("limit", [700, 1500])
+def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, memory, limit) -> None:
+    model = Scripted(script=lambda messages: AIMessage("so it is " * 20))
+    middleware = MemlayerMiddleware(memory, user_id="ada", token_limit=limit)
+    agent = create_agent(
+        model,
+        [weather],
+        system_prompt="Be brief. " * 10,
+        middleware=[middleware],
+        checkpointer=InMemorySaver(),
+    )
+    for number in range(20):
+        run(agent, f"question {number} " + "about pears " * 10)
+
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+
+    from langchain_memlayer import to_core
+
+    tools = sum(memory.tokens.text(str(convert_to_openai_tool(t))) for t in (weather, *middleware.tools))
+    shown = [sum(memory.tokens.message(to_core(m)) for m in seen) for seen in model.seen]
+    assert tools > 300
+    assert max(shown) + tools <= limit
+    assert shown[-1] < sum(
+        memory.tokens.message(m) for m in memory.chat(user_id="ada", session_id="t").history()
+    )
+
+
+def test_tools_that_leave_no_room_are_told_with_numbers(run, memory) -> None:
+    agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=50)])
+    with pytest.raises(InvalidLimitError, match=r"need \d+ of 50 tokens"):
+        run(agent, "hi")
+
+
+def test_a_schema_of_the_answer_is_counted_too(run, memory) -> None:
+    class Answer(BaseModel):
+        """An answer."""
+
+        text: str = Field(description="Told with many words. " * 100)
+
+    middleware = MemlayerMiddleware(memory, user_id="ada", token_limit=400, mode="STATIC")
+    model = Scripted(script=then(calling(("Answer", {"text": "yes"}))))
+    with pytest.raises(InvalidLimitError):
+        run(create_agent(model, response_format=Answer, middleware=[middleware]), "hi")
+    run(create_agent(Scripted(), middleware=[middleware]), "hi")
+
+
+def test_a_structured_answer_is_stored_with_the_call_that_makes_it(run, memory) -> None:
+    class Answer(BaseModel):
+        """An answer."""
+
+        text: str
+
+    model = Scripted(script=then(calling(("Answer", {"text": "yes"}))))
+    middleware = MemlayerMiddleware(memory, user_id="ada", mode="STATIC")
+    out = run(create_agent(model, response_format=Answer, middleware=[middleware]), "hi")
+
+    assert out["structured_response"].text == "yes"
+    kept = memory.chat(user_id="ada", session_id="t").history()
+    assert [m.id for m in kept] == [m.id for m in out["messages"]]
+    assert [m.role for m in kept] == ["user", "assistant", "tool"]
+
+
+# Storing
+
+
+def test_messages_are_stored_as_they_come_in_their_order_and_once(run, memory) -> None:
+    during: list[list[str]] = []
+
+    @tool
+    def look() -> str:
+        """Look what is stored."""
+        during.append(history(memory))
+        return "seen"
+
+    model = Scripted(script=then(calling(("look", {}), text="a moment"), "done", "again"))
+    agent = create_agent(
+        model, [look], middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
+    )
+    run(agent, "go")
+    out = run(agent, "go")["messages"]
+
+    assert during == [["user: go", "assistant: a moment"]]
+    kept = memory.chat(user_id="ada", session_id="t").history()
+    assert [m.id for m in kept] == [m.id for m in out]
+    assert len(out) == 6
+
+
+def test_a_question_is_kept_when_the_model_fails_and_is_not_repeated_after_that(run, memory) -> None:
+    def script(messages: list[BaseMessage]) -> AIMessage:
+        if len(model.seen) == 1:
+            raise ConnectionError("away")
+        return AIMessage("here")
+
+    model = Scripted(script=script)
+    agent = create_agent(
+        model, middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
+    )
+    with pytest.raises(ConnectionError):
+        run(agent, "hello?")
+    assert history(memory) == ["user: hello?"]
+
+    run(agent, "are you there?")
+
+    assert history(memory) == ["user: hello?", "user: are you there?", "assistant: here"]
+
+
+def test_a_retried_call_stores_nothing_twice(run, memory) -> None:
+    def script(messages: list[BaseMessage]) -> AIMessage:
+        if len(model.seen) < 3:
+            raise ConnectionError("away")
+        return AIMessage("here")
+
+    model = Scripted(script=script)
+    retry = ModelRetryMiddleware(max_retries=3, initial_delay=0.0, jitter=False)
+    for order in (0, 1):
+        model.seen.clear()
+        both = [MemlayerMiddleware(memory, user_id="ada"), retry]
+        run(create_agent(model, middleware=both[:: 1 - 2 * order]), "hello?", thread=f"t{order}")
+        assert history(memory, f"t{order}") == ["user: hello?", "assistant: here"]
+
+
+class AsksTwice(AgentMiddleware):
+    """Throws the first answer away."""
+
+    def wrap_model_call(self, request, handler):
+        handler(request)
+        return handler(request)
+
+    async def awrap_model_call(self, request, handler):
+        await handler(request)
+        return await handler(request)
+
+
+def test_an_answer_that_another_middleware_threw_away_is_no_part_of_the_conversation(run, memory) -> None:
+    model = Scripted(script=then("bad", "good", "fine", "better"))
+    middleware = [AsksTwice(), MemlayerMiddleware(memory, user_id="ada")]
+    agent = create_agent(model, middleware=middleware, checkpointer=InMemorySaver())
+    run(agent, "hello?")
+    run(agent, "and now?")
+
+    assert history(memory) == ["user: hello?", "assistant: good", "user: and now?", "assistant: better"]
+    assert [texts(seen) for seen in model.seen] == [
+        ["hello?"],
+        ["hello?"],
+        ["hello?", "good", "and now?"],
+        ["hello?", "good", "and now?"],
+    ]
+
+
+def test_a_result_that_ends_the_run_is_stored(run, memory) -> None:
+    @tool(return_direct=True)
+    def last() -> str:
+        """End."""
+        return "the end"
+
+    agent = create_agent(
+        Scripted(script=then(calling(("last", {})))),
+        [last],
+        middleware=[MemlayerMiddleware(memory, user_id="ada")],
+    )
+    run(agent, "go")
+
+    assert history(memory) == ["user: go", "assistant: ", "tool: the end"]
+
+
+def test_a_thread_that_is_older_than_its_memory_is_stored_in_its_order(run, memory) -> None:
+    saver = InMemorySaver()
+    model = Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
+    before = create_agent(model, checkpointer=saver)
+    run(before, "one")
+    run(before, "two")
+    after = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=saver)
+    out = run(after, "three")["messages"]
+
+    assert [m.id for m in memory.chat(user_id="ada", session_id="t").history()] == [m.id for m in out]
+    assert texts(model.seen[-1]) == ["one", "answer 1", "two", "answer 3", "three"]
+
+
+def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_back(run, memory) -> None:
+    saver, model = InMemorySaver(), Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
+    memlayer = MemlayerMiddleware(memory, user_id="ada")
+    for number, middleware in enumerate(([memlayer], [], [], [memlayer])):
+        agent = create_agent(model, middleware=middleware, checkpointer=saver)
+        out = run(agent, f"question {number}")["messages"]
+
+    assert [m.id for m in memory.chat(user_id="ada", session_id="t").history()] == [m.id for m in out]
+    assert texts(model.seen[-1]) == texts(out[:-1])
+
+
+@pytest.mark.requirement("A11")
+def test_a_thread_goes_on_though_its_checkpoints_are_lost_even_with_the_same_words(run, memory) -> None:
+    model = Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    run(agent, "Hello, is anybody at home this fine evening?")
+    run(agent, "Hello, is anybody at home this fine evening?")
+
+    asked = "Hello, is anybody at home this fine evening?"
+    assert texts(model.seen[-1]) == [asked, "answer 1", asked]
+    assert history(memory) == [
+        f"user: {asked}",
+        "assistant: answer 1",
+        f"user: {asked}",
+        "assistant: answer 3",
+    ]
+
+
+def test_a_client_that_sends_the_whole_list_again_without_ids_repeats_nothing(run, memory) -> None:
+    model = Scripted(script=lambda messages: AIMessage(f"the answer to {messages[-1].text}"))
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    sent: list[Any] = []
+    for question in ("Where is the library of Alexandria?", "And who built it?", "And who burnt it down?"):
+        sent.append({"role": "user", "content": question})
+        out = run(agent, {"messages": sent})["messages"]
+        sent.append({"role": "assistant", "content": out[-1].text})
+
+    assert history(memory) == [f"{m['role']}: {m['content']}" for m in sent]
+
+
+def test_a_thread_that_goes_back_to_an_earlier_checkpoint_takes_its_history_along(run, memory) -> None:
+    model = Scripted(script=then("a red house", "two floors", "three floors", "a garden"))
+    agent = create_agent(
+        model, middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
+    )
+    at = {"configurable": {"thread_id": "t"}}
+    run(agent, "Draw me a house.")
+    run(agent, "How many floors has it?")
+    asked = next(
+        state
+        for state in agent.get_state_history(at)
+        if state.next == ("model",) and len(state.values["messages"]) == 3
+    )
+    again = agent.invoke(None, asked.config)["messages"]
+
+    assert texts(model.seen[-1]) == ["Draw me a house.", "a red house", "How many floors has it?"]
+    assert texts(again)[-1] == "three floors"
+    run(agent, "What is behind it?")
+    assert texts(model.seen[-1]) == [*texts(again), "What is behind it?"]
+    assert "assistant: two floors" not in history(memory)
+    [kept] = [s for s in memory.sessions(user_id="ada", superseded=True) if s.superseded]
+    assert history(memory, kept.scope.session_id) == ["assistant: two floors"]
+
+
+def test_a_thread_that_goes_far_back_is_shown_its_own_turn_and_goes_on_from_there(run, memory) -> None:
+    model = Scripted(script=lambda messages: AIMessage(f"answer {len(model.seen)}"))
+    middleware = MemlayerMiddleware(memory, user_id="ada", policy=MaxRounds(1), mode="STATIC")
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+    at = {"configurable": {"thread_id": "t"}}
+    for number in range(4):
+        run(agent, f"question {number}")
+    [first] = [
+        state
+        for state in agent.get_state_history(at)
+        if state.next == ("model",) and len(state.values["messages"]) == 1
+    ]
+    agent.invoke(None, first.config)
+
+    assert texts(model.seen[-1]) == ["question 0"]
+    assert history(memory) == ["user: question 0", "assistant: answer 5"]
+    run(agent, "question 1 again")
+    assert texts(model.seen[-1])[-1].endswith("question 1 again")
+    assert history(memory)[-2:] == ["user: question 1 again", "assistant: answer 6"]
+
+
+def test_instructions_and_hidden_messages_at_the_end_are_no_question(run, memory) -> None:
+    model = Scripted()
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    card = AIMessage("a card", additional_kwargs={"model_visible": False})
+    kind = SystemMessage("Be kind.")
+    given = [
+        SystemMessage("Be good."),
+        HumanMessage("hi"),
+        AIMessage("hello"),
+        HumanMessage("and?"),
+        card,
+        kind,
+    ]
+    run(agent, {"messages": given})
+
+    assert texts(model.seen[0]) == ["Be kind.", "hi", "hello", "and?"]
+    kept = memory.chat(user_id="ada", session_id="t").history()
+    assert [m.text for m in kept] == [*texts(given), "ok"]
+
+
+def test_a_run_without_any_message_asks_the_model_all_the_same(run, memory) -> None:
+    model = Scripted()
+    agent = create_agent(
+        model, system_prompt="Say hello.", middleware=[MemlayerMiddleware(memory, user_id="ada")]
+    )
+    run(agent, {"messages": []})
+
+    assert model.seen == [[SystemMessage("Say hello.")]]
+    assert history(memory) == ["assistant: ok"]
+
+
+def test_a_call_translates_only_what_is_new_however_long_the_thread_is(run, memory, monkeypatch) -> None:
+    from langchain_memlayer import middleware as home
+
+    translated: list[int] = []
+    real = home._translated
+
+    def counting(messages: Any) -> Any:
+        made = real(messages)
+        translated.append(len(made))
+        return made
+
+    monkeypatch.setattr(home, "_translated", counting)
+    agent = create_agent(
+        Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
+    )
+    for number in range(12):
+        out = run(agent, f"question {number}")["messages"]
+
+    assert len(out) == 24
+    assert max(translated) == 2
+
+
+def test_a_thread_is_kept_in_postgresql_as_well(run, postgres_url) -> None:
+    settings = Settings(index_delay=0.0)
+    with Memory.open(database_url=postgres_url, embedder="hashing", settings=settings) as memory:
+        said_before(memory)
+        record = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
+        model = Scripted(script=then(record, "no nuts", "chess"))
+        agent = create_agent(
+            model, middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
+        )
+        run(agent, "What should I not eat in Tokyo?")
+        out = run(agent, "And what do I play?")["messages"]
+
+        assert "allergic to nuts" in model.seen[0][0].text
+        assert [m.id for m in memory.chat(user_id="ada", session_id="t").history()] == [m.id for m in out]
+        assert [one.text for one in memory.records(user_id="ada")] == ["Ada plays chess."]
+
+
+# Tools
+
+
+def test_parallel_calls_and_their_results_are_never_parted(run, memory) -> None:
+    def script(messages: list[BaseMessage]) -> AIMessage:
+        if isinstance(messages[-1], HumanMessage):
+            base = 3 * len(model.seen)
+            return calling(*(("weather", {"city": f"city {n}"}) for n in range(3)), first=base)
+        return AIMessage("rain " * 30)
+
+    model = Scripted(script=script)
+    agent = create_agent(
+        model,
+        [weather],
+        middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=1100)],
+        checkpointer=InMemorySaver(),
+    )
+    for number in range(8):
+        out = run(agent, f"weather in three cities, time {number}")["messages"]
+
+    assert len(out) == 8 * 6
+    assert [m.id for m in memory.chat(user_id="ada", session_id="t").history()] == [m.id for m in out]
+    assert len(model.seen[-1]) < len(out)
+    for seen in model.seen:
+        open_calls: list[str] = []
+        for message in seen:
+            if isinstance(message, ToolMessage):
+                open_calls.remove(message.tool_call_id)
+                continue
+            assert not open_calls, seen
+            open_calls += [c["id"] for c in getattr(message, "tool_calls", [])]
+        assert not open_calls
+
+
+@pytest.mark.requirement("A08", "A10", "A15")
+def test_the_agent_reloads_what_it_is_shown_a_preview_of(run, memory) -> None:
+    def script(messages: list[BaseMessage]) -> AIMessage:
+        if len(model.seen) == 1:
+            return calling(("report", {"length": 3000}))
+        if len(model.seen) == 2:
+            return AIMessage("written")
+        if isinstance(messages[-1], HumanMessage):
+            place = next(m.text.split("'")[1] for m in messages if "call context_reload" in m.text)
+            return calling(("context_reload", {"id": place}), first=9)
+        return AIMessage("read")
+
+    model = Scripted(script=script)
+    agent = create_agent(
+        model,
+        [report],
+        middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=3000)],
+        checkpointer=InMemorySaver(),
+    )
+    run(agent, "Write the report.")
+    out = run(agent, "What does it begin with?")["messages"]
+
+    assert len(out[2].text) == 3000 * len("pears and apples ")
+    assert out[-2].text.startswith("pears and apples pears")
+    assert "to read on" in out[-2].text
+    assert out[-1].text == "read"
+
+
+@pytest.mark.requirement("A15")
+def test_what_the_agent_records_it_retrieves_in_another_thread(run, memory) -> None:
+    facts = ["Ada is allergic to nuts.", "Ada lives in Tokyo."]
+    model = Scripted(
+        script=then(
+            calling(("record_to_memory", {"thinking": "it matters for meals", "content": facts})),
+            "noted",
+            calling(("retrieve_from_memory", {"keywords": ["allergic", "Tokyo"]})),
+            "no nuts",
+        )
+    )
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada", mode="AGENT")])
+    recorded = run(agent, "I have an allergy.", "one")["messages"][-2]
+    retrieved = run(agent, "What may I eat?", "two")["messages"][-2]
+
+    assert {r.text for r in memory.records(user_id="ada")} == set(facts)
+    assert {r.source for r in memory.records(user_id="ada")} == {"implicit_inference"}
+    assert all(record.memory_id in recorded.text for record in memory.records(user_id="ada"))
+    assert all(fact in retrieved.text for fact in facts)
+    assert memory.records(user_id="someone else") == []
+
+
+@pytest.mark.requirement("A13", "A15")
+@pytest.mark.parametrize(
+    ("mode", "tools", "recalls"),
+    [("STATIC", [], True), ("AGENT", OURS_ALONE, False), ("BOTH", OURS_ALONE, True)],
+)
+def test_the_mode_decides_who_looks_into_the_memory(run, memory, mode, tools, recalls) -> None:
+    said_before(memory)
+    model = Scripted()
+    middleware = MemlayerMiddleware(memory, user_id="ada", mode=mode)
+    run(create_agent(model, middleware=[middleware]), "What should I not eat in Tokyo?")
+
+    assert model.bound == tools
+    assert ("allergic to nuts" in model.seen[0][-1].text) == recalls
+
+
+@pytest.mark.parametrize("roles", [["doctor"], lambda runtime: ["doctor"], ()])
+def test_what_others_share_with_a_role_is_told_to_that_role_alone(run, memory, roles) -> None:
+    ada = memory.chat(user_id="ada", session_id="s")
+    ada.remember("Ada is allergic to nuts.", visibility="share", allowed_roles=["doctor"])
+    look = calling(("retrieve_from_memory", {"keywords": ["Ada", "allergic"]}))
+    middleware = MemlayerMiddleware(memory, user_id="bob", roles=roles, mode="AGENT")
+    out = run(create_agent(Scripted(script=then(look, "ok")), middleware=[middleware]), "hi")["messages"]
+
+    assert ("allergic to nuts" in out[-2].text) == bool(roles)
+
+
+def test_the_model_can_name_nobody_elses_memory(memory) -> None:
+    for one in MemlayerMiddleware(memory, user_id="ada").tools:
+        assert {*one.tool_call_schema.model_json_schema()["properties"]} <= {
+            "thinking",
+            "content",
+            "keywords",
+            "id",
+            "offset",
+        }
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "says"),
+    [
+        ("record_to_memory", {"thinking": "", "content": "no list"}, "cannot be called like this: `content`"),
+        ("record_to_memory", {"thinking": "", "content": []}, "Nothing was recorded"),
+        (
+            "record_to_memory",
+            {"thinking": "", "content": ["fine", "  "]},
+            "Recorded before that: ada_mem_001",
+        ),
+        ("retrieve_from_memory", {"keywords": [" "]}, "Nothing was looked up"),
+        ("retrieve_from_memory", {"keywords": ["xylophone"]}, "Nothing was found"),
+        ("context_reload", {"id": "msg-99"}, "this session has no message 'msg-99'"),
+    ],
+)
+def test_a_wrong_call_is_answered_and_the_agent_goes_on(run, memory, name, args, says) -> None:
+    model = Scripted(script=then(calling((name, args)), "sorry"))
+    out = run(create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")]), "hi")["messages"]
+
+    assert says in out[-2].text
+    assert out[-1].text == "sorry"
+
+
+def test_a_call_that_nobody_can_read_is_stored_with_its_answer(run, memory) -> None:
+    broken = AIMessage(
+        "",
+        invalid_tool_calls=[
+            {"name": "weather", "args": "{", "id": "c1", "error": None, "type": "invalid_tool_call"}
+        ],
+    )
+    model = Scripted(script=then(broken, "fine"))
+    agent = create_agent(
+        model, [weather], middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
+    )
+    run(agent, "go")
+    out = run(agent, "on")["messages"]
+
+    assert [m.type for m in model.seen[-1]] == ["human", "ai", "tool", "human"]
+    assert [m.id for m in memory.chat(user_id="ada", session_id="t").history()] == [m.id for m in out]
+
+
+# Interrupts
+
+
+@pytest.mark.parametrize("decision", ["approve", "edit", "reject"])
+@pytest.mark.parametrize("first", [True, False], ids=["memory first", "memory last"])
+def test_an_interrupted_run_goes_on_and_the_history_follows_what_was_decided(
+    run, memory, decision, first
+) -> None:
+    model = Scripted(script=then(calling(("weather", {"city": "Oslo"})), "take a coat"))
+    both = [MemlayerMiddleware(memory, user_id="ada"), HumanInTheLoopMiddleware({"weather": True})]
+    agent = create_agent(
+        model, [weather], middleware=both if first else both[::-1], checkpointer=InMemorySaver()
+    )
+    assert "__interrupt__" in run(agent, "How is it outside?")
+    assert history(memory) == ["user: How is it outside?", "assistant: "]
+
+    decided = {
+        "approve": {"type": "approve"},
+        "edit": {"type": "edit", "edited_action": {"name": "weather", "args": {"city": "Rome"}}},
+        "reject": {"type": "reject", "message": "not now"},
+    }[decision]
+    out = run(agent, Command(resume={"decisions": [decided]}))["messages"]
+
+    kept = memory.chat(user_id="ada", session_id="t").history()
+    assert [m.id for m in kept] == [m.id for m in out]
+    assert [m.text for m in kept] == texts(out)
+    assert {"approve": "Oslo: rain", "edit": "Rome: rain", "reject": "not now"}[decision] in kept[2].text
+
+
+class Censor(AgentMiddleware):
+    """Changes what the model said, after it said it."""
+
+    def after_model(self, state, runtime):
+        last = state["messages"][-1]
+        return {"messages": [last.model_copy(update={"content": last.content.replace("damn", "dear")})]}
+
+    async def aafter_model(self, state, runtime):
+        return self.after_model(state, runtime)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["memory first", "memory last"])
+def test_an_answer_that_another_middleware_edits_is_kept_as_the_state_has_it(run, memory, first) -> None:
+    model = Scripted(script=then(calling(("weather", {"city": "Oslo"}), text="my damn guess"), "damn rain"))
+    both = [MemlayerMiddleware(memory, user_id="ada"), Censor()]
+    out = run(create_agent(model, [weather], middleware=both if first else both[::-1]), "go")["messages"]
+
+    kept = memory.chat(user_id="ada", session_id="t").history()
+    assert [m.id for m in kept] == [m.id for m in out]
+    assert [m.text for m in kept] == texts(out) == ["go", "my dear guess", "Oslo: rain", "dear rain"]
+    assert model.seen[-1][1].text == "my dear guess"
+
+
+# Whose conversation
+
+
+@dataclass
+class Visitor:
+    user_id: str | None
+
+
+def test_two_users_on_one_object_at_once_never_meet(memory) -> None:
+    for user in ("ada", "bob"):
+        said_before(memory, user)
+    model = Scripted(script=lambda messages: AIMessage("no nuts"))
+    agent = create_agent(
+        model, middleware=[MemlayerMiddleware(memory)], context_schema=Visitor, checkpointer=InMemorySaver()
+    )
+
+    async def many() -> None:
+        await asyncio.gather(
+            *(
+                agent.ainvoke(
+                    {"messages": [HumanMessage(f"I am {user}, what should I not eat in Tokyo?")]},
+                    {"configurable": {"thread_id": f"{user}-{number}"}},
+                    context=Visitor(user),
+                )
+                for number in range(4)
+                for user in ("ada", "bob")
+            )
+        )
+
+    asyncio.run(many())
+
+    assert len(model.seen) == 8
+    for (question,) in model.seen:
+        mine, other = ("ada", "bob") if "I am ada" in question.text else ("bob", "ada")
+        assert f"{mine} moved to Tokyo" in question.text
+        assert other not in question.text
+    assert len(memory.sessions(user_id="ada")) == len(memory.sessions(user_id="bob")) == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "context", "configurable"),
+    [
+        ("ada", None, {}),
+        (lambda runtime: runtime.context.user_id, Visitor("ada"), {}),
+        (None, Visitor("ada"), {}),
+        (None, {"user_id": "ada"}, {"user_id": "not her"}),
+        (None, Visitor(None), {"user_id": "ada"}),
+    ],
+)
+@pytest.mark.parametrize("mode", ["STATIC", "BOTH"])
+def test_the_user_is_named_by_an_id_a_function_the_context_or_the_config(
+    memory, given, context, configurable, mode
+) -> None:
+    record = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
+    agent = create_agent(
+        Scripted(script=then(record, "ok") if mode == "BOTH" else then("ok")),
+        middleware=[MemlayerMiddleware(memory, user_id=given, mode=mode)],
+        context_schema=type(context) if context is not None else None,
+    )
+    config = {"configurable": {"thread_id": "t", **configurable}}
+    agent.invoke({"messages": [HumanMessage("hi")]}, config, context=context)
+
+    assert history(memory)[0] == "user: hi"
+    assert len(memory.records(user_id="ada")) == (mode == "BOTH")
+
+
+def test_a_run_that_names_no_user_stands_alone(run, memory) -> None:
+    model = Scripted(script=lambda messages: AIMessage("ok"))
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory)])
+    run(agent, "My cat is called Tiger, and he eats fish.", "one")
+    run(agent, "What is my cat called, and what does he eat?", "two")
+
+    assert texts(model.seen[-1]) == ["What is my cat called, and what does he eat?"]
+
+
+def test_a_run_that_names_no_thread_is_refused_with_what_to_do(memory) -> None:
+    agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    with pytest.raises(InvalidScopeError) as refused:
+        agent.invoke({"messages": [HumanMessage("hi")]})
+    assert "thread_id" in refused.value.hint
+
+    named = MemlayerMiddleware(memory, user_id="ada", session_id=lambda runtime: "mine")
+    create_agent(Scripted(), middleware=[named]).invoke({"messages": [HumanMessage("hi")]})
+    assert history(memory, "mine") == ["user: hi", "assistant: ok"]
+
+
+def test_a_user_who_is_nobody_is_refused(memory) -> None:
+    middleware = MemlayerMiddleware(memory, user_id=lambda runtime: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(InvalidScopeError):
+        Calls(awaits=False)(create_agent(Scripted(), middleware=[middleware]), "hi")
+
+
+def test_agents_that_tools_call_at_once_have_sessions_of_their_own(run, memory) -> None:
+    middleware = MemlayerMiddleware(memory, user_id="ada")
+    below = Scripted(script=lambda messages: AIMessage(f"looked into {messages[-1].text.split()[-1]}"))
+    inner = create_agent(below, middleware=[middleware], name="inner")
+
+    def research(topic: str) -> str:
+        given = {"messages": [HumanMessage(f"look into {topic}")]}
+        return inner.invoke(given)["messages"][-1].text
+
+    async def aresearch(topic: str) -> str:
+        given = {"messages": [HumanMessage(f"look into {topic}")]}
+        return (await inner.ainvoke(given))["messages"][-1].text
+
+    looks = StructuredTool.from_function(
+        research, aresearch, description="Look into a topic.", name="research"
+    )
+    above = Scripted(
+        script=then(calling(("research", {"topic": "pears"}), ("research", {"topic": "plums"})), "done")
+    )
+    outer = create_agent(above, [looks], middleware=[middleware], checkpointer=InMemorySaver())
+    out = run(outer, "go")["messages"]
+
+    assert texts(out) == ["go", "", "looked into pears", "looked into plums", "done"]
+    assert history(memory) == [
+        "user: go",
+        "assistant: ",
+        "tool: looked into pears",
+        "tool: looked into plums",
+        "assistant: done",
+    ]
+    others = [s.scope.session_id for s in memory.sessions(user_id="ada") if s.scope.session_id != "t"]
+    assert len(others) == 2
+    assert all(one.startswith("t/tools:") for one in others)
+    assert sorted(history(memory, one)[0] for one in others) == [
+        "user: look into pears",
+        "user: look into plums",
+    ]
+
+
+def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(run, memory) -> None:
+    model = Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    graph = (
+        StateGraph(MessagesState).add_node("helper", agent).add_edge(START, "helper").add_edge("helper", END)
+    )
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    run(compiled, "one")
+    run(compiled, "two")
+
+    assert history(memory, "t/helper") == [
+        "user: one",
+        "assistant: answer 1",
+        "user: two",
+        "assistant: answer 3",
+    ]
+    assert len(memory.sessions(user_id="ada")) == 1
+
+
+# Streams
+
+
+def test_a_streamed_answer_arrives_in_parts_and_is_stored_whole(memory) -> None:
+    model = Scripted(script=then("it is raining in Oslo"))
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    given, at = {"messages": [HumanMessage("weather?")]}, {"configurable": {"thread_id": "t"}}
+    parts = [part.text for part, _ in agent.stream(given, at, stream_mode="messages")]
+
+    assert len(parts) >= 5
+    assert "".join(parts) == "it is raining in Oslo"
+    assert history(memory) == ["user: weather?", "assistant: it is raining in Oslo"]
+    kept = memory.chat(user_id="ada", session_id="t").history()[-1]
+    assert kept.raw.dump["type"] == "ai"
+
+
+def test_calls_that_sum_up_are_in_no_users_stream() -> None:
+    summarizer = Scripted(script=lambda messages: AIMessage("a summary"))
+    settings = Settings(index_delay=0.0, durability="normal")
+    with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=summarizer) as memory:
+        model = Scripted(script=lambda messages: AIMessage("so it is " * 40))
+        middleware = MemlayerMiddleware(memory, user_id="ada", token_limit=1200)
+
+        @tool
+        def wait() -> str:
+            """Wait for the background."""
+            memory.flush()
+            return "waited"
+
+        agent = create_agent(model, [wait], middleware=[middleware], checkpointer=InMemorySaver())
+        at = {"configurable": {"thread_id": "t"}}
+        told = ""
+        for number in range(40):
+            given = {"messages": [HumanMessage(f"question {number} " + "about pears " * 10)]}
+            told += "".join(part.text for part, _ in agent.stream(given, at, stream_mode="messages"))
+            memory.flush()
+
+    assert summarizer.tags
+    assert all("nostream" in tags for tags in summarizer.tags)
+    assert "a summary" not in told
+
+
+# Other middleware
+
+
+class Hints(AgentMiddleware):
+    """Tells the model something once, and hides a word from it."""
+
+    def _changed(self, request):
+        shown = [
+            m.model_copy(update={"content": m.content.replace("secret", "[hidden]")})
+            for m in request.messages
+        ]
+        return request.override(messages=[HumanMessage("first, a hint"), *shown, HumanMessage("and another")])
+
+    def wrap_model_call(self, request, handler):
+        return handler(self._changed(request))
+
+    async def awrap_model_call(self, request, handler):
+        return await handler(self._changed(request))
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["memory first", "memory last"])
+def test_what_another_middleware_tells_or_hides_once_is_shown_so_and_not_stored(run, memory, first) -> None:
+    model = Scripted()
+    both = [MemlayerMiddleware(memory, user_id="ada", mode="STATIC"), Hints()]
+    agent = create_agent(model, middleware=both if first else both[::-1])
+    out = run(agent, "my secret plan")["messages"]
+
+    assert texts(model.seen[0]) == ["first, a hint", "my [hidden] plan", "and another"]
+    assert texts(out) == ["my secret plan", "ok"]
+    assert history(memory) == ["user: my secret plan", "assistant: ok"]
+
+
+# Removing
+
+
+@pytest.mark.parametrize("destructive", [True, False])
+def test_only_where_it_is_asked_for_does_the_state_lose_what_is_no_longer_shown(
+    run, memory, destructive
+) -> None:
+    model = Scripted(script=lambda messages: AIMessage(f"answer {len(model.seen)}"))
+    middleware = MemlayerMiddleware(memory, user_id="ada", policy=MaxRounds(2), destructive=destructive)
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+    for number in range(6):
+        out = run(agent, f"question {number}")["messages"]
+
+    assert len(out) == (4 if destructive else 12)
+    assert len(history(memory)) == 12
+    assert history(memory)[-2:] == ["user: question 5", "assistant: answer 6"]
+
+
+# The object
+
+
+def test_it_holds_nothing_of_a_conversation(memory) -> None:
+    middleware = MemlayerMiddleware(memory, user_id="ada")
+    before = {name: repr(value) for name, value in vars(middleware).items()}
+    run = Calls(awaits=False)
+    run(create_agent(Scripted(), middleware=[middleware]), "hi")
+
+    assert {name: repr(value) for name, value in vars(middleware).items()} == before
+
+
+def test_an_async_agent_is_served_on_its_own_loop_alone(memory) -> None:
+    where: list[str] = []
+
+    class Where(AgentMiddleware):
+        async def awrap_model_call(self, request, handler):
+            where.append(threading.current_thread().name)
+            return await handler(request)
+
+    agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada"), Where()])
+    Calls(awaits=True)(agent, "hi")
+
+    assert where == [threading.main_thread().name]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"mode": "AUTO"}, ConfigurationError),
+        ({"token_limit": 0}, InvalidLimitError),
+        ({"policy": "newest"}, InvalidLimitError),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(memory, given, problem) -> None:
+    with pytest.raises(problem):
+        MemlayerMiddleware(memory, user_id="ada", **given)
+    with pytest.raises(ConfigurationError, match="Memory"):
+        MemlayerMiddleware("./memory", user_id="ada")  # type: ignore[arg-type]
+
+
+def test_without_langchain_the_import_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['langchain'] = None\n"
+        "import langchain_memlayer\n"
+        "try:\n    langchain_memlayer.MemlayerMiddleware\n"
+        "except ImportError as problem:\n    print(type(problem).__name__, problem.hint)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "MissingExtraError pip install 'memlayer-core[langchain]'", done.stderr
