@@ -208,7 +208,7 @@ def test_many_idle_sessions_are_ended_in_batches(store):
     for number in range(25):
         store.chat(user_id="ada", session_id=str(number)).add("user", "hello")
     later = now + timedelta(days=1)
-    batches = [len(journal.end_idle(later, 10)) for _ in range(4)]
+    batches = [len(journal.end_idle(later, 10, now)) for _ in range(4)]
     assert batches == [10, 10, 5, 0]
 
 
