@@ -114,12 +114,13 @@ async def _made(world: World, drive: Drive, source: _Source, bill: Bill | None) 
         told = await drive.call(_extract, world, lines)
     if not told.summary:
         return None
+    first, last = source.said[0].message, source.said[-1].message
     fields: dict[str, Any] = {
         **told.model_dump(),
         "type": "episodic",
         "source": "system_generated",
-        "occurred_at": source.said[0].message.created_at,
-        "structured": {"written_by": author},
+        "occurred_at": first.created_at,
+        "structured": {"written_by": author, "first": first.id, "last": last.id},
     }
     return noted(world, new(source.scope, told.summary, fields, world.now()))
 

@@ -11,12 +11,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from memlayer_core.records.record import Record
 from memlayer_core.rules.extract import Line, names
 from memlayer_core.rules.gate import Bounds, Fault, Verdict, assess, pruned
 from memlayer_core.rules.sentences import sentences
 from memlayer_core.rules.terms import searchable, telling
 
-__all__ = ["EPISODE_INSTRUCTIONS", "MIDDLING", "Told", "judged", "mended", "told_in", "topics"]
+__all__ = ["EPISODE_INSTRUCTIONS", "MIDDLING", "Told", "judged", "mended", "part_of", "told_in", "topics"]
 
 EPISODE_INSTRUCTIONS = """\
 You keep the memory of conversations that have ended. Answer with one JSON object and nothing else, such as:
@@ -128,6 +129,14 @@ def mended(told: Told, invented: Sequence[str], room: int, cost: Callable[[str],
         for name in ("key_topics", "actions_taken", "outcomes")
     }
     return told.model_copy(update={"summary": kept, **lists})
+
+
+def part_of(record: Record) -> tuple[str, str] | None:
+    """Return the ids of the first and the last message that an episode tells of; None for any other record."""
+    made = record.type == "episodic" and record.source == "system_generated" and record.session_id is not None
+    told = record.structured or {}
+    first, last = told.get("first"), told.get("last")
+    return (first, last) if made and isinstance(first, str) and isinstance(last, str) else None
 
 
 def topics(lines: Sequence[Line]) -> tuple[str, ...]:

@@ -18,16 +18,17 @@ from memlayer_core.records.job import Job
 from memlayer_core.records.record import Record
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.summary import Cost
+from memlayer_core.rules.episodic import part_of
 from memlayer_core.rules.records import ordinal_of
 from memlayer_core.stores import noting
 from memlayer_core.stores.owed import finish, owe
 from memlayer_core.stores.remembered import OWN
-from memlayer_core.stores.rows import key_of, to_micros
+from memlayer_core.stores.rows import id_digest, key_of, to_micros
 from memlayer_core.stores.schema import episodes, jobs, messages, records, sessions
 from memlayer_core.stores.summaries import spend
 from memlayer_core.stores.transcript import LAST, chunks, reached
 
-__all__ = ["begin", "drop", "find", "keep", "move", "touched", "withdraw"]
+__all__ = ["begin", "drop", "find", "keep", "move", "restore", "touched", "withdraw"]
 
 
 def begin(connection: Connection, session: Any, least: int, now: datetime) -> None:
@@ -87,6 +88,23 @@ def keep(
     ordinal = ordinal_of(record.memory_id)[1]
     connection.execute(update(episodes).where(this).values(ordinal=ordinal))
     return record
+
+
+def restore(connection: Connection, versions: Sequence[Noted], now: datetime, shards: int) -> bool:
+    """Store a record that comes from elsewhere, as `noting` does.
+
+    An episode whose messages came before is tied to them again: it goes when one of them is taken back.
+    """
+    newest = versions[-1]
+    ends, session = part_of(newest.record), None
+    if ends is not None:
+        lane = _session_of(newest.record).session_lane
+        held = select(sessions.c.number).where(sessions.c.lane == lane).with_for_update()
+        session = connection.scalar(held)  # sessions are locked before records, as everywhere
+    stored = noting.restore(connection, versions, now, shards)
+    if ends is not None and session is not None:
+        _tie(connection, session, ends, newest.digest)
+    return stored
 
 
 def touched(connection: Connection, session: int, keys: Sequence[int]) -> list[int]:
@@ -156,6 +174,23 @@ def drop(connection: Connection, session: int) -> None:
     """Delete the episodes of a session, and the work that is owed for them: the session is deleted."""
     numbers = connection.scalars(select(episodes.c.number).where(episodes.c.session == session)).all()
     _drop(connection, numbers)
+
+
+def _tie(connection: Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
+    """Note which part of its session an episode tells of, if it is in force and that is not known yet."""
+    in_force = and_(records.c.digest == digest, records.c.replaced_by.is_(None))
+    ordinal = connection.scalar(select(records.c.ordinal).where(in_force))
+    known = exists().where(episodes.c.session == session, episodes.c.ordinal == ordinal)
+    named = messages.c.id_digest.in_([id_digest(session, one) for one in ends])
+    places = [key & LAST for key in connection.scalars(select(messages.c.key).where(named))]
+    if ordinal is None or not places or connection.scalar(select(known)):
+        return
+    part = {"session": session, "first_seq": min(places), "until_seq": max(places), "ordinal": ordinal}
+    connection.execute(insert(episodes).values(part))
+
+
+def _session_of(record: Record) -> Scope:
+    return Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
 
 
 def _drop(connection: Connection, numbers: Sequence[int]) -> None:

@@ -56,7 +56,7 @@ class SqlRecordJournal:
 
     def restore_record(self, versions: Sequence[Noted], now: datetime) -> bool:
         """Store a record that comes from elsewhere, the oldest version first. Returns whether it was new."""
-        return self._db.write(lambda c: noting.restore(c, versions, now, self._shards))
+        return self._db.write(lambda c: episodic.restore(c, versions, now, self._shards))
 
     def record_pages(
         self, tenant_id: str, user_id: str | None, after: tuple[str, int], limit: int

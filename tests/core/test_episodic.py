@@ -115,7 +115,7 @@ def test_an_ended_session_is_remembered_in_the_words_that_tell_most(opened, do) 
     assert memory.tokens.text(record.text) <= memory.settings.episode_tokens
     assert set(record.key_topics) >= {"Lisbon", "Ferreira"}
     assert (record.actions_taken, record.outcomes, record.importance) == ((), (), 0.5)
-    assert record.structured == {"written_by": "extractive"}
+    assert record.structured == {"written_by": "extractive", "first": "m0", "last": "m3"}
     assert record.occurred_at == MAY
     assert record.created_at > MAY
     assert record.embedding is not None
@@ -131,7 +131,11 @@ def test_a_model_tells_what_was_done_what_came_of_it_and_how_much_it_matters(ope
     (record,) = episodes(memory)
     told = {name: getattr(record, name) for name in GOOD}
     assert told == {name: tuple(one) if isinstance(one, list) else one for name, one in GOOD.items()}
-    assert record.structured == {"written_by": memory._world().summarizer.name}
+    assert record.structured == {
+        "written_by": memory._world().summarizer.name,
+        "first": "m0",
+        "last": "m3",
+    }
     (cost,) = memory.costs()
     assert (cost.kind, cost.calls) == ("episode", 1)
     assert cost.tokens_in > 0
@@ -630,6 +634,23 @@ def test_an_episode_that_was_revised_by_hand_goes_with_its_source_too(opened) ->
     assert episodes(memory, every=True) == []
 
 
+def test_two_parts_of_one_session_in_the_same_words_are_one_record_as_long_as_one_part_says_them(
+    opened,
+) -> None:
+    memory = opened()
+    chat = ended(memory)
+    chat.add_messages([Message(one.role, one.content, created_at=MAY) for one in SAID])
+    chat.end()
+    memory.flush(30)
+    (both,) = episodes(memory)
+    assert both.mentions == 2
+    chat.delete_message("m1")
+    assert episodes(memory) == []
+    memory.flush(30)
+    (record,) = episodes(memory)
+    assert (record.text, record.mentions) == (both.text, 1)
+
+
 @pytest.mark.parametrize("way", ["clear", "forget", "forget the session"])
 def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened, do, way) -> None:
     memory = opened()
@@ -653,3 +674,25 @@ def test_what_was_recalled_of_an_episode_goes_from_the_prompt_with_it(opened) ->
     later.add("assistant", "That one.")
     _edit(chat)
     assert not [one for one in later.context().messages if "Noted: Bela555" in one.text]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_episode_that_was_carried_elsewhere_goes_with_its_source_there(
+    opened, open_at, tmp_path, times
+) -> None:
+    there = open_at(settings=QUIET)
+    ended(there, LONGER)
+    there.export(tmp_path / "louis.jsonl", user_id="louis")
+    memory = opened()
+    for _ in range(times):
+        memory.import_from(tmp_path / "louis.jsonl")
+    (record,) = episodes(memory)
+    assert record == episodes(there)[0]
+    assert left(memory, "memlayer_episodes") == 1
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add("user", "Hello")
+    assert episodes(memory) == [record]
+    chat.delete_message("m1")
+    assert episodes(memory) == []
+    memory.flush(30)
+    assert len(episodes(memory)) == 1
