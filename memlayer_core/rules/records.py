@@ -163,15 +163,11 @@ def merged(kept: Record, others: Sequence[Record]) -> Record:
 
 
 def digest(record: Record) -> bytes:
-    """Return 16 bytes that are equal for the same words, however written, of one user and agent.
-
-    Two conversations that are told in the same words are two episodes.
-    """
+    """Return 16 bytes that are equal for the same words, however written, of one user, agent and episode."""
     said = " ".join(unicodedata.normalize("NFKC", record.text).casefold().split())
     whose = [record.owner.namespace, record.agent_id, said]
     if record.type == "episodic" and record.source == "system_generated":
-        when = record.occurred_at
-        whose += [record.session_id, None if when is None else when.astimezone(UTC).isoformat()]
+        whose += [record.session_id, record.occurred_at and record.occurred_at.astimezone(UTC).isoformat()]
     written = json.dumps(whose, ensure_ascii=False, separators=(",", ":")).encode()
     return hashlib.blake2b(written, digest_size=16).digest()
 
