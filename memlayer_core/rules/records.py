@@ -167,7 +167,8 @@ def digest(record: Record) -> bytes:
     said = " ".join(unicodedata.normalize("NFKC", record.text).casefold().split())
     whose = [record.owner.namespace, record.agent_id, said]
     if record.type == "episodic" and record.source == "system_generated":
-        whose += [record.session_id, record.occurred_at and record.occurred_at.astimezone(UTC).isoformat()]
+        when = record.occurred_at
+        whose += [record.session_id, None if when is None else when.astimezone(UTC).isoformat()]
     written = json.dumps(whose, ensure_ascii=False, separators=(",", ":")).encode()
     return hashlib.blake2b(written, digest_size=16).digest()
 
