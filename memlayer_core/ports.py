@@ -109,11 +109,16 @@ class Journal(RecordJournal, Protocol):
         """Give a session a title, or take it away. Returns whether there is such a session."""
         ...
 
-    def end(self, scope: Scope) -> Session | None:
-        """Let a session's working memory begin anew. Returns what it was, None where there was nothing to end."""
+    def end(self, scope: Scope, now: datetime, least: int | None = None) -> Session | None:
+        """Let a session's working memory begin anew. Returns what it was, None where there was nothing to end.
+
+        Owes an episode of at least so many messages; None: it owes none.
+        """
         ...
 
-    def end_idle(self, before: datetime, limit: int) -> list[Session]:
+    def end_idle(
+        self, before: datetime, limit: int, now: datetime, least: int | None = None
+    ) -> list[Session]:
         """End sessions that nobody wrote to since `before`, the longest idle ones first; what they were."""
         ...
 

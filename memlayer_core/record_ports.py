@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from memlayer_core.records.episode import Episode
+from memlayer_core.records.job import Job
 from memlayer_core.records.record import Reader, Record, RecordType
 from memlayer_core.records.scope import Scope
+from memlayer_core.records.summary import Cost
 
 __all__ = ["Noted", "RecordFilter", "RecordJournal"]
 
@@ -115,4 +118,18 @@ class RecordJournal(Protocol):
 
     def accessed(self, keys: Sequence[int], now: datetime) -> None:
         """Note when records were recalled."""
+        ...
+
+    def episode(self, number: int) -> Episode | None:
+        """Return the episode of a number, which a job of kind `"episode"` names; None: it is gone."""
+        ...
+
+    def keep_episode(
+        self, episode: Episode, noted: Noted | None, spent: Sequence[Cost], job: Job, now: datetime
+    ) -> Record | None:
+        """Store the record of an episode, or that there is nothing to tell, and strike its job off.
+
+        Where its source was changed since it was read, or another worker was quicker, nothing is stored; what
+        models were paid is noted in any case. Returns the record where one was stored.
+        """
         ...

@@ -129,6 +129,7 @@ class Revisions:
     async def _end(self, drive: Drive) -> bool:
         """End the session: its next context begins anew, with the system message in force.
 
+        What was said since it began is remembered as one record of type `"episodic"`, in the background.
         The history and what is recalled of it stay. The next message opens it again. A session that was idle
         for `Settings.session_idle_days` (7) ends by itself.
 

@@ -56,6 +56,10 @@ class Settings(BaseSettings):
         summary_coverage: Share of the telling names, numbers and words that a model's summary must keep.
         summary_rewrites: How often a model is asked again after a bad summary.
         summary_attempts: How often a model that does not answer is tried before extracts stand in for it.
+        episodes: Remember a session that ends as one record, which later searches and contexts find. Where nothing
+            is summed up, there are none.
+        episode_messages: Messages that make an episode: 4, two rounds, as in layered agent memories.
+        episode_tokens: Tokens of an episode's summary; about the 50 Chinese characters of layered agent memories.
         durability: `"full"` survives a power cut at the price of one disk flush a write; `"normal"`
             survives a killed process, and may lose the last writes in a power cut.
         busy_timeout: Seconds that a write waits for another process before it gives up.
@@ -103,6 +107,9 @@ class Settings(BaseSettings):
     summary_coverage: float = Field(default=0.3, ge=0, le=1)
     summary_rewrites: int = Field(default=2, ge=0)
     summary_attempts: int = Field(default=3, ge=1)
+    episodes: bool = True
+    episode_messages: int = Field(default=4, ge=1)
+    episode_tokens: int = Field(default=60, ge=10)
     durability: Literal["full", "normal"] = "full"
     busy_timeout: float = Field(default=30.0, gt=0)
     message_bytes_limit: int = Field(default=64_000_000, ge=1)

@@ -23,6 +23,7 @@ from memlayer_core.errors import (
 )
 from memlayer_core.events import JobDead, JobFailed, Source
 from memlayer_core.flows import index as flows
+from memlayer_core.flows.episodic import write_episode
 from memlayer_core.flows.sessions import end_idle
 from memlayer_core.flows.summarize import summarize
 from memlayer_core.ports import World
@@ -33,6 +34,7 @@ __all__ = ["Worker"]
 logger = logging.getLogger("memlayer")
 
 _INDEXING: tuple[JobKind, ...] = ("index", "unindex")
+_WRITING: tuple[JobKind, ...] = ("summarize", "episode")
 _IDLE = 1.0  # seconds between looks for the work of other processes
 _LONGEST_BACKOFF = 600.0
 _CLOSING = 30.0  # seconds that `close` waits for the batch in hand
@@ -43,7 +45,7 @@ class Worker:
 
     The thread starts at the first work. Only a process that holds the index keeps it up to date: the others leave
     that in the journal, where the holder finds it within a second, and one of them takes over when the
-    holder is gone. Any process sums up. That waits for models, and so comes last, one step at a time.
+    holder is gone. Any process sums up, and writes episodes. That waits for models, and so comes last, one step at a time.
 
     Args:
         owner: A name for this worker's leases, unique among all processes.
@@ -166,7 +168,7 @@ class Worker:
         worked = False
         while not self._stopping.is_set() and self._owed(world):
             jobs = self._leased(world, _INDEXING, world.settings.index_batch) if self._ready(world) else []
-            jobs = jobs or self._leased(world, ("summarize",), 1)
+            jobs = jobs or self._leased(world, _WRITING, 1)
             if not jobs:
                 break
             self._do(world, jobs)
@@ -268,6 +270,9 @@ class Worker:
             case "summarize":
                 for job in jobs:
                     step(summarize(world, BLOCKING, job))
+            case "episode":
+                for job in jobs:
+                    step(write_episode(world, BLOCKING, job))
             case _:
                 assert_never(kind)
 

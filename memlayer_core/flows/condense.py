@@ -46,25 +46,27 @@ class Bill:
     Args:
         world: Counts the tokens that a provider does not tell.
         model: Who is paid.
+        kind: For which kind of work.
     """
 
-    def __init__(self, world: World, model: LanguageModel) -> None:
+    def __init__(self, world: World, model: LanguageModel, kind: str = "summarize") -> None:
         self._world = world
+        self._kind = kind
         self.model = model
         self._calls = self._tokens_in = self._tokens_out = 0
 
-    def ask(self, text: str) -> str:
+    def ask(self, text: str, instructions: str = INSTRUCTIONS) -> str:
         """Ask the model, and note what it read and wrote."""
-        reply = self.model.ask(INSTRUCTIONS, text)
+        reply = self.model.ask(instructions, text)
         count = self._world.tokens.text
         self._calls += 1
-        self._tokens_in += count(f"{INSTRUCTIONS}\n{text}") if reply.tokens_in is None else reply.tokens_in
+        self._tokens_in += count(f"{instructions}\n{text}") if reply.tokens_in is None else reply.tokens_in
         self._tokens_out += count(reply.text) if reply.tokens_out is None else reply.tokens_out
         return tidied(reply.text)
 
     def costs(self) -> tuple[Cost, ...]:
         """Return what is to be noted: nothing if no call was answered."""
-        noted = Cost("summarize", self.model.name, self._calls, self._tokens_in, self._tokens_out)
+        noted = Cost(self._kind, self.model.name, self._calls, self._tokens_in, self._tokens_out)
         return (noted,) if self._calls else ()
 
 

@@ -13,6 +13,7 @@ from memlayer_core.errors import (
 )
 from memlayer_core.events import SessionEnded
 from memlayer_core.events import Stored as StoredEvent
+from memlayer_core.flows.episodic import least_of
 from memlayer_core.flows.remember import draft_of, drafts_of
 from memlayer_core.flows.said import as_said
 from memlayer_core.ports import Draft, Journal, World
@@ -48,11 +49,12 @@ async def rename(world: World, drive: Drive, scope: Scope, title: str | None) ->
 
 
 async def end(world: World, drive: Drive, scope: Scope) -> bool:
-    """End a session: what a model is told begins anew."""
+    """End a session: what a model is told begins anew, and what was said is remembered as an episode."""
     world.temporaries.clear(scope)
-    ended = await drive.call(world.journal.end, scope)
+    ended = await drive.call(world.journal.end, scope, world.now(), least_of(world))
     if ended is not None:
         _tell_ended(world, ended, idle=False)
+        world.wake()
     return ended is not None
 
 
@@ -61,7 +63,9 @@ async def end_idle(world: World, drive: Drive) -> int:
     days = world.settings.session_idle_days
     if days is None:
         return 0
-    ended = await drive.call(world.journal.end_idle, world.now() - timedelta(days=days), _AT_ONCE)
+    now = world.now()
+    before = now - timedelta(days=days)
+    ended = await drive.call(world.journal.end_idle, before, _AT_ONCE, now, least_of(world))
     for session in ended:
         world.temporaries.clear(session.scope)
         _tell_ended(world, session, idle=True)

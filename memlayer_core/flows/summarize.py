@@ -15,14 +15,13 @@ from memlayer_core.events import Summarized
 from memlayer_core.flows.condense import Bill, Condensed, condensed, extracted
 from memlayer_core.ports import Journal, World
 from memlayer_core.records.job import Job
-from memlayer_core.records.message import Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Session
 from memlayer_core.records.summary import Summary
 from memlayer_core.rules.budget import recall_share
 from memlayer_core.rules.episodes import is_full, next_step, open_episode, room_of
 from memlayer_core.rules.extract import Line
-from memlayer_core.rules.flatten import line_of, retold
+from memlayer_core.rules.flatten import line_of, retold, tells
 from memlayer_core.rules.render import summary_block
 
 __all__ = ["summaries", "summarize"]
@@ -122,7 +121,7 @@ def _onward(
     settings = world.settings
     start = max(session.begins, in_force[-1].until_seq + 1 if in_force else 0)
     page = journal.history(session, start - 1, _PAGE)
-    told = [stored for stored in page if stored.seq < target and _tells(stored)]
+    told = [stored for stored in page if stored.seq < target and tells(stored.message)]
     more = len(page) == _PAGE and page[-1].seq < target
     step = next_step(told, settings.summary_input, more=more)
     if step is None:
@@ -162,11 +161,7 @@ def _again(journal: Journal, session: Session, waiting: Summary) -> _Task:
 def _said(journal: Journal, session: Session, first: int, end: int) -> tuple[Line, ...]:
     """Return what was said from a place up to another one."""
     found = journal.read(session, range(first, end))
-    return tuple(line_of(stored.message) for stored in found if _tells(stored))
-
-
-def _tells(stored: Stored) -> bool:
-    return stored.message.role != "system" and stored.message.model_visible
+    return tuple(line_of(stored.message) for stored in found if tells(stored.message))
 
 
 def _blank(first: int, until: int, level: int, rounds: int) -> Summary:

@@ -7,7 +7,7 @@ from typing import Literal
 
 __all__ = ["Backlog", "Job", "JobKind"]
 
-JobKind = Literal["index", "unindex", "summarize"]
+JobKind = Literal["index", "unindex", "summarize", "episode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,9 @@ class Job:
     Attributes:
         id: Its row.
         kind: `"index"` makes a message findable; `"unindex"` takes a deleted one out of Chroma;
-            `"summarize"` tells in short what lies before it in its session.
-        subject: Key of the message.
+            `"summarize"` tells in short what lies before it in its session; `"episode"` remembers a part of
+            a session that ended.
+        subject: Key of the message, or the number of the episode.
         namespace: The user whose message it is.
         attempts: How often it was tried, this time included.
     """

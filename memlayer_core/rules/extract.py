@@ -12,7 +12,7 @@ import regex
 from memlayer_core.rules.sentences import sentences
 from memlayer_core.rules.terms import telling
 
-__all__ = ["Extracted", "Line", "extract", "written"]
+__all__ = ["Extracted", "Line", "extract", "names", "written"]
 
 # What a sentence is worth beyond its rare words. Facts about people are told in the first person, with names
 # and numbers; measured on conversations between people, and the same in assistants' chats.
@@ -95,6 +95,11 @@ def extract(lines: Sequence[Line], room: int, cost: Callable[[str], int]) -> Ext
     return Extracted(_together(lines, kept), tuple(dict.fromkeys(sentence.line for sentence in kept)))
 
 
+def names(text: str) -> list[str]:
+    """Return the words inside of sentences that are written like names, as often as they are there."""
+    return [name for name in _NAMES.findall(text) if not _PRONOUN.fullmatch(name)]
+
+
 def written(line: Line, text: str) -> str:
     """Return words of a line with the day and the speaker in front."""
     day, speaker = f"[{line.day}] " if line.day else "", f"{line.speaker}: " if line.speaker else ""
@@ -103,10 +108,9 @@ def written(line: Line, text: str) -> str:
 
 def _worth(sentence: _Sentence, often: Counter[str], count: int) -> float:
     rarity = sum(math.log(1 + count / often[word]) for word in sentence.words)
-    names = sum(not _PRONOUN.fullmatch(name) for name in _NAMES.findall(sentence.text))
     numbers = min(2, len(_NUMBERS.findall(sentence.text)))
     personal = _SELF.search(sentence.text) is not None
-    told = _RARITY * rarity + _NAME * names + _NUMBER * numbers + _FIRST_PERSON * personal
+    told = _RARITY * rarity + _NAME * len(names(sentence.text)) + _NUMBER * numbers + _FIRST_PERSON * personal
     return told / math.sqrt(len(sentence.text))
 
 

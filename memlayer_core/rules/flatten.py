@@ -10,11 +10,16 @@ from memlayer_core.rules.extract import Line, written
 from memlayer_core.rules.offload import whole
 from memlayer_core.rules.terms import searchable
 
-__all__ = ["flat", "halved", "line_of", "parts", "retold"]
+__all__ = ["flat", "halved", "line_of", "parts", "retold", "tells"]
 
 _SPACE = re.compile(r"\s+")
 _RETOLD = re.compile(r"(?:\[(?P<day>\d{4}-\d\d-\d\d)\] )?(?P<speaker>[^:\n]{1,60}): (?P<text>.+)")
 _LEAST = 64  # characters that are not parted any more
+
+
+def tells(message: Message) -> bool:
+    """Tell whether a message is part of what was said: instructions, and what only people see, are not."""
+    return message.role != "system" and message.model_visible
 
 
 def line_of(message: Message) -> Line:

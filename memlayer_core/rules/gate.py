@@ -21,6 +21,7 @@ __all__ = ["Bounds", "Fault", "Verdict", "assess", "pruned", "tidied"]
 
 Fault = Literal[
     "empty",
+    "unreadable",
     "too_short",
     "too_long",
     "other_language",
@@ -32,7 +33,7 @@ Fault = Literal[
 ]
 
 _UNUSABLE: frozenset[Fault] = frozenset(
-    {"empty", "too_long", "other_language", "refusal", "instructions", "invented"}
+    {"empty", "unreadable", "too_long", "other_language", "refusal", "instructions", "invented"}
 )
 _TELLING_ITEMS = 40  # the most frequent names, numbers and words that coverage asks for
 _COPIED = 0.8  # share of a summary's sentences of eight words that stand in the source as they are

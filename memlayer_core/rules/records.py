@@ -163,9 +163,12 @@ def merged(kept: Record, others: Sequence[Record]) -> Record:
 
 
 def digest(record: Record) -> bytes:
-    """Return 16 bytes that are equal for the same words, however written, of one user and agent."""
+    """Return 16 bytes that are equal for the same words, however written, of one user, agent and episode."""
     said = " ".join(unicodedata.normalize("NFKC", record.text).casefold().split())
     whose = [record.owner.namespace, record.agent_id, said]
+    if record.type == "episodic" and record.source == "system_generated":
+        when = record.occurred_at
+        whose += [record.session_id, None if when is None else when.astimezone(UTC).isoformat()]
     written = json.dumps(whose, ensure_ascii=False, separators=(",", ":")).encode()
     return hashlib.blake2b(written, digest_size=16).digest()
 

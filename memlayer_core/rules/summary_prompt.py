@@ -25,6 +25,7 @@ _NAMED = 20  # missing words that are told
 
 _SAID: dict[Fault, str] = {
     "empty": "it was empty",
+    "unreadable": "it was not the JSON object that was asked for",
     "too_short": "it was too short",
     "too_long": "it was too long",
     "other_language": "it was not in the language of the conversation",

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from memlayer_core.ports import Draft
 from memlayer_core.records.message import Beside, Receipt
 from memlayer_core.records.scope import Scope
-from memlayer_core.stores import lexical, numbers, shown, summaries
+from memlayer_core.stores import episodic, lexical, numbers, shown, summaries
 from memlayer_core.stores.marks import unmark
 from memlayer_core.stores.owed import owe
 from memlayer_core.stores.prepared import Prepared
@@ -23,6 +23,7 @@ from memlayer_core.stores.rows import (
     key_of,
     row_of,
     session_of,
+    shard_of,
     to_micros,
 )
 from memlayer_core.stores.schema import messages, namespaces, sessions, vectors
@@ -40,7 +41,6 @@ __all__ = [
     "locked",
     "put",
     "rewrite",
-    "shard_of",
     "take_out",
     "within_recall",
 ]
@@ -156,11 +156,6 @@ def clear(connection: Connection, scope: Scope, now: datetime) -> int:
     return len(keys)
 
 
-def shard_of(namespace: str, shards: int) -> int:
-    """Return the collection that a user belongs to, the same for all time."""
-    return int(namespace[:8], 16) % shards
-
-
 def held(connection: Connection, scope: Scope) -> Any | None:
     """Return the session's row, if there is one, which nobody else changes until the transaction ends."""
     return _LOCK.first(connection, {"lane": scope.session_lane})
@@ -256,9 +251,11 @@ def put(connection: Connection, scope: Scope, fresh: Sequence[tuple[int, Draft]]
 def exchange(connection: Connection, scope: Scope, key: int, draft: Draft, now: datetime) -> None:
     """Put another message in the place of one, and what it is found by."""
     row = row_of(key, session_of(key), draft)
+    retold = episodic.touched(connection, session_of(key), [key])
     shown.drop(connection, [key])
     summaries.outdate(connection, session_of(key), [key])
     connection.execute(update(messages).where(messages.c.key == key).values(row))
+    episodic.withdraw(connection, scope, retold, now)
     lexical.delete(connection, [key])
     if draft.searched:
         _make_findable(connection, scope, [(key, draft)], now)
@@ -277,12 +274,14 @@ def _make_findable(
 def take_out(connection: Connection, scope: Scope, number: int, keys: Sequence[int], now: datetime) -> int:
     """Delete messages and whatever they can be found by. Returns the tokens that they cost."""
     lost = 0
+    retold = episodic.touched(connection, number, keys)
     shown.drop(connection, keys)
     summaries.outdate(connection, number, keys)
     for some in chunks(keys):
         these = messages.c.key.in_(some)
         lost += connection.scalar(select(func.coalesce(func.sum(messages.c.tokens), 0)).where(these)) or 0
         connection.execute(delete(messages).where(these))
+    episodic.withdraw(connection, scope, retold, now)
     lexical.delete(connection, keys)
     forget_vectors(connection, scope, keys, now)
     if keys:

@@ -29,13 +29,14 @@ from memlayer_core.stores import (
     restored,
     resync,
     revision,
+    rows,
     shown,
     summaries,
     transcript,
 )
 from memlayer_core.stores.database import Database, PinnedDatabase
+from memlayer_core.stores.migration import migrate
 from memlayer_core.stores.record_journal import SqlRecordJournal
-from memlayer_core.stores.schema import migrate
 
 __all__ = ["SqlJournal"]
 
@@ -125,19 +126,21 @@ class SqlJournal(SqlRecordJournal):
         """Give a session a title, or take it away. Returns whether there is such a session."""
         return self._db.write(lambda c: lifetime.rename(c, scope, title))
 
-    def end(self, scope: Scope) -> Session | None:
+    def end(self, scope: Scope, now: datetime, least: int | None = None) -> Session | None:
         """Let a session's working memory begin anew. Returns what it was, None where there was nothing to end."""
-        return self._db.write(lambda c: lifetime.end(c, scope))
+        return self._db.write(lambda c: lifetime.end(c, scope, now, least))
 
-    def end_idle(self, before: datetime, limit: int) -> list[Session]:
+    def end_idle(
+        self, before: datetime, limit: int, now: datetime, least: int | None = None
+    ) -> list[Session]:
         """End sessions that nobody wrote to since `before`, the longest idle ones first; what they were."""
         if not self._db.read(lambda c: lifetime.is_idle(c, before)):
             return []
-        return self._db.write(lambda c: lifetime.end_idle(c, before, limit))
+        return self._db.write(lambda c: lifetime.end_idle(c, before, limit, now, least))
 
     def forget(self, reach: Scope, now: datetime) -> Forgotten:
         """Delete everything within reach, a user's, a user's with one agent, or a session's, for good."""
-        return self._db.write(lambda c: lifetime.forget(c, reach, now, self._shards))
+        return self._db.write(lambda c: lifetime.forget(c, reach, now))
 
     def delete(self, scope: Scope, place: str | int, now: datetime) -> Message:
         """Delete one message, named by its id or its place. Returns it."""
@@ -310,7 +313,7 @@ class SqlJournal(SqlRecordJournal):
 
     def shard_of(self, namespace: str) -> int:
         """Return the collection that a user belongs to."""
-        return conversation.shard_of(namespace, self._shards)
+        return rows.shard_of(namespace, self._shards)
 
     def layout(self) -> Layout:
         """Return what the store was made with."""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, and_, delete, exists, or_, select, true, upda
 
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Forgotten, Session
-from memlayer_core.stores import lexical, noting, numbers, shown, summaries
+from memlayer_core.stores import episodic, lexical, noting, numbers, shown, summaries
 from memlayer_core.stores.conversation import held, inside
 from memlayer_core.stores.marks import unmark
 from memlayer_core.stores.owed import owe
@@ -26,12 +26,19 @@ def rename(connection: Connection, scope: Scope, title: str | None) -> bool:
     return connection.execute(named).rowcount > 0
 
 
-def end(connection: Connection, scope: Scope) -> Session | None:
-    """Let a session's working memory begin anew. Returns what it was, None where there was nothing to end."""
+def end(connection: Connection, scope: Scope, now: datetime, least: int | None) -> Session | None:
+    """Let a session's working memory begin anew. Returns what it was, None where there was nothing to end.
+
+    Args:
+        connection: In a transaction that writes.
+        scope: Which session.
+        now: The present.
+        least: Messages that make an episode, which is owed then; None: none is made.
+    """
     row = held(connection, scope)
     if row is None or row.idle_since is None:
         return None
-    _end(connection, row)
+    _end(connection, row, now, least)
     return session_from(row)
 
 
@@ -40,7 +47,9 @@ def is_idle(connection: Connection, before: datetime) -> bool:
     return connection.scalar(select(exists().where(sessions.c.idle_since < to_micros(before)))) is True
 
 
-def end_idle(connection: Connection, before: datetime, limit: int) -> list[Session]:
+def end_idle(
+    connection: Connection, before: datetime, limit: int, now: datetime, least: int | None
+) -> list[Session]:
     """End sessions that nobody wrote to since `before`, the longest idle ones first. Returns what they were."""
     rows = connection.execute(
         select(sessions)
@@ -50,18 +59,20 @@ def end_idle(connection: Connection, before: datetime, limit: int) -> list[Sessi
         .with_for_update(skip_locked=True)
     ).all()
     for row in rows:
-        _end(connection, row)
+        _end(connection, row, now, least)
     return [session_from(row) for row in rows]
 
 
-def _end(connection: Connection, row: Any) -> None:
+def _end(connection: Connection, row: Any, now: datetime, least: int | None) -> None:
     connection.execute(
         update(sessions).where(sessions.c.number == row.number).values(begins=row.next_seq, idle_since=None)
     )
     unmark(connection, row.number)
+    if least is not None:
+        episodic.begin(connection, row, least, now)
 
 
-def forget(connection: Connection, reach: Scope, now: datetime, shards: int) -> Forgotten:
+def forget(connection: Connection, reach: Scope, now: datetime) -> Forgotten:
     """Delete everything of a user, of a user with one agent, or of a session; the index is owed the removal.
 
     Sessions are locked before what is in them, and the user's row last, as every write does it: whoever adds
@@ -85,13 +96,14 @@ def forget(connection: Connection, reach: Scope, now: datetime, shards: int) -> 
         lost += connection.execute(delete(vectors).where(vectors.c.key.between(*span))).rowcount
         unmark(connection, row.number)
         summaries.drop(connection, row.number)
+        episodic.drop(connection, row.number)
         connection.execute(delete(jobs).where(jobs.c.kind == "index", jobs.c.subject.between(*span)))
         connection.execute(delete(sessions).where(sessions.c.number == row.number))
         numbers.retire(connection, row.number)
         owe(connection, "unindex", keys, row.namespace, now)
         gone += len(keys)
     which = records.c.session_id == reach.session_id if reach.session_id is not None else true()
-    forgotten = noting.forget_all(connection, reach.reach(), which, now, shards)
+    forgotten = noting.forget_all(connection, reach.reach(), which, now)
     if rows:
         lexical.purge(connection)
     if rows or forgotten:

@@ -20,7 +20,6 @@ from memlayer_core.records.record import Record
 from memlayer_core.records.scope import Commons, Scope
 from memlayer_core.rules.records import confirmed, memory_id, ordinal_of
 from memlayer_core.stores import lexical, record_index, shown
-from memlayer_core.stores.conversation import shard_of
 from memlayer_core.stores.owed import owe
 from memlayer_core.stores.record_rows import (
     changing,
@@ -31,7 +30,7 @@ from memlayer_core.stores.record_rows import (
     shelf_of_row,
 )
 from memlayer_core.stores.remembered import OWN
-from memlayer_core.stores.rows import to_micros
+from memlayer_core.stores.rows import shard_of, to_micros
 from memlayer_core.stores.schema import jobs, labels, namespaces, records, vectors
 from memlayer_core.stores.transcript import chunks, reached
 
@@ -80,7 +79,7 @@ def revise(
     return _add(connection, noted, rows[0].ordinal, now, shards)
 
 
-def forget(connection: Connection, reach: Scope, record_id: str, now: datetime, shards: int) -> bool:
+def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) -> bool:
     """Delete a record with every version of it, and whatever it took in. Returns whether there was one."""
     user_id, ordinal = ordinal_of(record_id)
     if user_id != reach.user_id:
@@ -90,17 +89,17 @@ def forget(connection: Connection, reach: Scope, record_id: str, now: datetime, 
         gone |= found
         taken_in = select(records.c.ordinal).where(OWN, records.c.replaced_by.in_(gone))
         found = set(connection.scalars(taken_in, reached(reach)))
-    return forget_all(connection, reach, records.c.ordinal.in_(gone), now, shards) > 0
+    return forget_all(connection, reach, records.c.ordinal.in_(gone), now) > 0
 
 
-def forget_all(connection: Connection, reach: Scope, which: Any, now: datetime, shards: int) -> int:
+def forget_all(connection: Connection, reach: Scope, which: Any, now: datetime) -> int:
     """Delete a user's records that meet a condition, with every version of them. Returns how many records."""
     query = select(records).where(OWN, which)
     keys = [-row.number for row in connection.execute(query, reached(reach))]
     if not keys:
         return 0
     shown.drop(connection, keys)
-    _hold(connection, reach, shards)
+    record_index.hold(connection, [reach.namespace, reach.commons.namespace])
     rows = connection.execute(query, reached(reach)).all()
     _take_away(connection, [row for row in rows if row.replaced_by is None], now)
     for some in chunks([row.number for row in rows]):

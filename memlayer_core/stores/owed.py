@@ -74,12 +74,11 @@ def fail(
 def reclaim(connection: Connection, owner: str, now: datetime) -> None:
     """Take back at once what others than `owner` hold: they ended without a word. Their attempts count.
 
-    Summaries are written by any process, whoever holds the index.
+    Summaries and episodes are written by any process, whoever holds the index.
     """
-    held = update(jobs).where(
-        jobs.c.owner.is_not(None), jobs.c.owner != owner, jobs.c.dead == 0, jobs.c.kind != "summarize"
-    )
-    connection.execute(held.values(owner=None, due=to_micros(now)))
+    of_holder = jobs.c.kind.not_in(["summarize", "episode"])
+    held = update(jobs).where(jobs.c.owner.is_not(None), jobs.c.owner != owner, jobs.c.dead == 0)
+    connection.execute(held.where(of_holder).values(owner=None, due=to_micros(now)))
 
 
 def release(connection: Connection, owner: str, now: datetime) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
 from memlayer_core.record_ports import Noted, RecordFilter
+from memlayer_core.records.episode import Episode
+from memlayer_core.records.job import Job
 from memlayer_core.records.record import Reader, Record
 from memlayer_core.records.scope import Scope
-from memlayer_core.stores import noting, remembered
+from memlayer_core.records.summary import Cost
+from memlayer_core.stores import episodic, noting, remembered
 from memlayer_core.stores.database import Database
 
 __all__ = ["SqlRecordJournal"]
@@ -49,11 +52,11 @@ class SqlRecordJournal:
 
     def forget_record(self, reach: Scope, record_id: str, now: datetime) -> bool:
         """Delete a record of a user, every version of it and whatever it took in. Returns whether there was one."""
-        return self._db.write(lambda c: noting.forget(c, reach, record_id, now, self._shards))
+        return self._db.write(lambda c: noting.forget(c, reach, record_id, now))
 
     def restore_record(self, versions: Sequence[Noted], now: datetime) -> bool:
         """Store a record that comes from elsewhere, the oldest version first. Returns whether it was new."""
-        return self._db.write(lambda c: noting.restore(c, versions, now, self._shards))
+        return self._db.write(lambda c: episodic.restore(c, versions, now, self._shards))
 
     def record_pages(
         self, tenant_id: str, user_id: str | None, after: tuple[str, int], limit: int
@@ -64,3 +67,13 @@ class SqlRecordJournal:
     def accessed(self, keys: Sequence[int], now: datetime) -> None:
         """Note when records were recalled."""
         self._db.write(lambda c: noting.accessed(c, keys, now))
+
+    def episode(self, number: int) -> Episode | None:
+        """Return the episode of a number; None: it is gone."""
+        return self._db.read(lambda c: episodic.find(c, number))
+
+    def keep_episode(
+        self, episode: Episode, noted: Noted | None, spent: Sequence[Cost], job: Job, now: datetime
+    ) -> Record | None:
+        """Store the record of an episode, or that there is nothing to tell, and strike its job off."""
+        return self._db.write(lambda c: episodic.keep(c, episode, noted, spent, job, now, self._shards))

@@ -15,7 +15,7 @@ from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Synced
 from memlayer_core.rules.align import TELLING, Alignment, Said, align, said
 from memlayer_core.rules.terms import searchable
-from memlayer_core.stores import lexical, shown, summaries
+from memlayer_core.stores import episodic, lexical, shown, summaries
 from memlayer_core.stores.conversation import (
     count_up,
     exchange,
@@ -85,7 +85,7 @@ def resync(
     if any(stored.key == row.instructions for stored in replaced) or any(map(instructs, edited.values())):
         find_instructions(connection, row.number)
     fresh, moved = _placed(row, past, drafts, found)
-    _move(connection, row, moved, now)
+    _move(connection, scope, row, moved, now)
     put(connection, scope, fresh, now)
     if fresh or gone:
         cost = sum(draft.tokens for draft in (*edited.values(), *(draft for _, draft in fresh)))
@@ -189,10 +189,13 @@ def _placed(
     return fresh, [(one, key) for key, one in keyed if isinstance(one, Stored)]
 
 
-def _move(connection: Connection, row: Any, moved: Sequence[tuple[Stored, int]], now: datetime) -> None:
+def _move(
+    connection: Connection, scope: Scope, row: Any, moved: Sequence[tuple[Stored, int]], now: datetime
+) -> None:
     """Give messages other places, with what they are found by; no model is asked again."""
     if not moved:
         return
+    retold = episodic.touched(connection, row.number, [stored.key for stored, _ in moved])
     summaries.outdate(connection, row.number, [stored.key for stored, _ in moved])
     keys = [{"old": stored.key, "new": key} for stored, key in moved]
     for table in (messages, vectors):
@@ -200,6 +203,8 @@ def _move(connection: Connection, row: Any, moved: Sequence[tuple[Stored, int]],
         connection.execute(moving, keys)
     lexical.move(connection, keys)
     shown.move(connection, keys)
+    episodic.move(connection, retold, {stored.seq: key & LAST for stored, key in moved})
+    episodic.withdraw(connection, scope, retold, now)
     unmark(connection, row.number)
     find_instructions(connection, row.number)
     if moved[0][0].seq < row.begins:

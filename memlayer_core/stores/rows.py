@@ -21,6 +21,7 @@ __all__ = [
     "key_of",
     "row_of",
     "session_of",
+    "shard_of",
     "stored_of",
     "to_micros",
 ]
@@ -44,6 +45,11 @@ def key_of(session: int, seq: int) -> int:
 def session_of(key: Any) -> Any:
     """Return the session's number of a key, or of a column of keys."""
     return key // 2**_SESSION_BITS
+
+
+def shard_of(namespace: str, shards: int) -> int:
+    """Return the collection that a user belongs to, the same for all time."""
+    return int(namespace[:8], 16) % shards
 
 
 def to_micros(moment: datetime) -> int:

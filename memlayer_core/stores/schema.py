@@ -1,14 +1,10 @@
-"""The journal's tables, their version, and the steps from one version to the next."""
+"""The journal's tables, as they are in a new store; `migration` leads there from older ones."""
 
 from __future__ import annotations
-
-import uuid
-from collections.abc import Callable, Sequence
 
 from sqlalchemy import (
     BigInteger,
     Column,
-    Connection,
     Float,
     Index,
     Integer,
@@ -18,38 +14,31 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    func,
-    insert,
-    inspect,
-    select,
     text,
-    update,
 )
 
-from memlayer_core.errors import NewerSchemaError
-from memlayer_core.stores import lexical
-from memlayer_core.stores.refiled import refile
-
 __all__ = [
-    "STEPS",
+    "PLACES",
     "costs",
+    "episodes",
     "jobs",
     "labels",
     "marks",
     "messages",
     "meta",
-    "migrate",
     "namespaces",
     "quotes",
     "records",
     "sessions",
     "shown",
     "summaries",
+    "tables",
     "vectors",
 ]
 
 tables = MetaData()
-_PLACES = 2**32  # of a session: see `messages`
+PLACES = 2**32
+"""Places of a session: see `messages`."""
 _Serial = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up an INTEGER only
 
 meta = Table(
@@ -193,6 +182,20 @@ summaries = Table(
     Column("replaced_by", BigInteger),
 )
 
+# What makes an episode: the part of a session that ended with the place `until_seq`. `ordinal` is the number of its record
+# among the user's, None until there is one; `version` goes up when what was said there is changed.
+episodes = Table(
+    "memlayer_episodes",
+    tables,
+    Column("number", _Serial, primary_key=True),
+    Column("session", BigInteger, nullable=False, index=True),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("until_seq", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False, server_default="0"),
+    Column("ordinal", BigInteger),
+    sqlite_autoincrement=True,
+)
+
 costs = Table(
     "memlayer_costs",
     tables,
@@ -202,7 +205,6 @@ costs = Table(
     Column("tokens_in", BigInteger, nullable=False),
     Column("tokens_out", BigInteger, nullable=False),
 )
-
 
 # Each version of a record is a row, and minus its number is its key: beside those of messages, and below them.
 # A version that another one took the place of stays, without anything that it could be found by. `namespace` is
@@ -252,100 +254,3 @@ labels = Table(
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("label", String(33), primary_key=True),
 )
-
-
-def _create(connection: Connection, shards: int) -> None:
-    tables.create_all(connection, checkfirst=False)
-    lexical.create(connection)
-    connection.execute(
-        insert(meta),
-        [
-            {"name": "store_id", "value": uuid.uuid4().hex},
-            {"name": "shards", "value": str(shards)},
-            {"name": "schema_version", "value": str(1 + len(STEPS))},
-        ],
-    )
-
-
-def _working_memory(connection: Connection) -> None:
-    """Give sessions a title, instructions, a beginning, an end and summaries, and messages their length."""
-    for statement in (
-        "ALTER TABLE memlayer_sessions ADD COLUMN title TEXT",
-        "ALTER TABLE memlayer_sessions ADD COLUMN instructions BIGINT",
-        "ALTER TABLE memlayer_sessions ADD COLUMN begins BIGINT DEFAULT 0 NOT NULL",
-        "ALTER TABLE memlayer_sessions ADD COLUMN idle_since BIGINT",
-        "ALTER TABLE memlayer_sessions ADD COLUMN forked_from TEXT",
-        "ALTER TABLE memlayer_sessions ADD COLUMN superseded SMALLINT DEFAULT 0 NOT NULL",
-        "ALTER TABLE memlayer_sessions ADD COLUMN summary_version BIGINT DEFAULT 0 NOT NULL",
-        "CREATE INDEX memlayer_sessions_idle ON memlayer_sessions (idle_since)",
-        "ALTER TABLE memlayer_messages ADD COLUMN characters INTEGER DEFAULT 0 NOT NULL",
-        "UPDATE memlayer_messages SET characters = length(text)",
-        "ALTER TABLE memlayer_messages ADD COLUMN beside INTEGER",
-    ):
-        connection.execute(text(statement))
-    newest = (
-        select(func.max(messages.c.key))
-        .where(
-            messages.c.role == "system",
-            messages.c.key.between(sessions.c.number * _PLACES, (sessions.c.number + 1) * _PLACES - 1),
-        )
-        .scalar_subquery()
-    )
-    connection.execute(update(sessions).values(idle_since=sessions.c.updated_at, instructions=newest))
-    for table in (marks, shown, quotes, summaries, costs):
-        table.create(connection)
-    lexical.create_places(connection)
-    refile(connection)
-
-
-def _records(connection: Connection) -> None:
-    """Make room for records."""
-    connection.execute(text("ALTER TABLE memlayer_namespaces ADD COLUMN records BIGINT DEFAULT 0 NOT NULL"))
-    for table in (records, labels):
-        table.create(connection)
-
-
-Step = Callable[[Connection], None]
-STEPS: tuple[Step, ...] = (_working_memory, _records)
-"""The first takes a store from version 1 to 2, and so on. Steps are only ever added; a new store is made as
-it is now, without them."""
-
-
-def migrate(connection: Connection, *, shards: int, steps: Sequence[Step] = STEPS) -> int:
-    """Bring a store to the newest version, inside the transaction of `connection`.
-
-    Args:
-        connection: In a transaction that writes.
-        shards: Collections that users are spread over, for a store that is made now.
-        steps: The steps that lead there.
-
-    Returns:
-        The version that the store has now.
-
-    Raises:
-        NewerSchemaError: A newer memlayer has written it.
-    """
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(728190416)"))  # one migration at a time
-    newest = 1 + len(steps)
-    version = _version(connection)
-    if version > newest:
-        raise NewerSchemaError(
-            f"the store has schema version {version}, this memlayer knows versions up to {newest}",
-            hint="Upgrade memlayer-core to the version that wrote the store; nothing was changed.",
-        )
-    if version == 0:
-        _create(connection, shards)
-    if version in {0, newest}:
-        return newest
-    for step in steps[version - 1 :]:
-        step(connection)
-    connection.execute(update(meta).where(meta.c.name == "schema_version").values(value=str(newest)))
-    return newest
-
-
-def _version(connection: Connection) -> int:
-    if not inspect(connection).has_table(meta.name):
-        return 0
-    found = connection.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar()
-    return int(found) if found is not None else 0

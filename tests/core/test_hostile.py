@@ -121,7 +121,7 @@ def test_a_bad_row_does_not_end_everybodys_background_work(open_at, monkeypatch)
     memory = open_at()
     worker, calls = memory._live.worker, []
 
-    def broken(before, limit):
+    def broken(before, *more):
         calls.append(before)
         if len(calls) < 3:
             raise OverflowError("a row that cannot be read")

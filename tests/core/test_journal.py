@@ -14,7 +14,7 @@ from memlayer_core.ports import Journal
 from memlayer_core.records.scope import Scope
 from memlayer_core.stores.database import open_database
 from memlayer_core.stores.journal import SqlJournal
-from memlayer_core.stores.schema import STEPS, migrate
+from memlayer_core.stores.migration import STEPS, migrate
 from memlayer_core.testing import NOON, JournalConformance, draft, drafts
 
 SETTINGS = Settings(durability="normal")
