@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextvars
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -82,7 +82,7 @@ class BoundedEmbedder:
                 _settle(answer, vector)
 
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(work,), name="memlayer-question", daemon=True).start()
+        _thread.start_new_thread(context.run, (work,))  # `Thread.start` would wait for it, in the event loop
         return answer
 
     def _check(self) -> None:

@@ -69,7 +69,9 @@ _NEAREST = 20  # candidates whose neighbours are weighed, too
 _SHARES = {-2: 0.5, -1: 1.0, 1: 0.5, 2: 0.25}  # of what a neighbour passes on: the one before it gives most
 _APART = 1.5  # deviation of sessions below which they hardly differ: one more common word then says little
 _NEAR_ANYWAY = 0.2  # cosine of two texts that have nothing to do with each other
-_THEN = 0.4  # support that being said when the question means is worth, whatever was said
+_THEN, _THEN_UNASKED = 0.4, 0.2
+"""Support that being said when the question means is worth, whatever was said; less where nothing is asked: "I am tired
+today" needs nothing of what was said today."""
 _FROM_BESIDE, _OF_BEST = 0.8, 0.5
 _BEHIND = 3.0  # in score: the best hit stands three to four above the mean of all
 _SATURATION = 0.5  # how soon saying a word again adds nothing: twice counts a quarter more than once
@@ -194,6 +196,7 @@ def rank(
     sessions = _standard([by_session.get(one.session, 0.0) for one in candidates], _APART)
     heard = {one.name for one in candidates if one.name} if question.names else ()
     speakers = {name for name in heard if not question.names.isdisjoint(named(name))}
+    then = _THEN if _ASKING.search(question.text) else _THEN_UNASKED
     crowded = min(1.0, len(candidates) / _MANY_RIVALS)
     parts = {
         one.key: {
@@ -214,7 +217,7 @@ def rank(
         given["neighbours"] = weights.neighbours * passed[one.key]
         given["session"] = weights.session * sessions[place]
         has = shared.get(one.key, ())
-        support = sum(shares.get(word, 0.0) for word in has) + _THEN * (one.key in dated)
+        support = sum(shares.get(word, 0.0) for word in has) + then * (one.key in dated)
         support += trust * max(0.0, (one.near or 0.0) - _NEAR_ANYWAY)
         found.append(Ranked(one.key, sum(given.values()), support, given, one.near, tuple(has)))
     if max((one.support for one in found), default=0.0) < _floor(FLOOR, trust, messages):

@@ -186,12 +186,12 @@ def test_the_worker_hears_of_messages_that_only_went_away(memory, monkeypatch) -
 def test_a_title_and_an_end_come_back_and_no_model_is_told_what_was_ended(store, do) -> None:
     chat, other = new(store), new(store)
     before = [Message("user", "long ago", id="m1"), Message("assistant", "yes", id="m2")]
-    chat.add_messages([*before, Message("user", "today", id="m3")])
+    chat.add_messages([*before, Message("user", "Hi again", id="m3")])
     plain = chat.save_state()
     do(other, "load_state", {**plain, "title": "Tools", "ended_with": "m2"})
     (session,) = store.sessions(user_id=other.user_id)
     assert (session.title, session.ended) == ("Tools", False)
-    assert [one.content for one in other.context().messages] == ["today"]
+    assert [one.content for one in other.context().messages] == ["Hi again"]
     assert do(other, "save_state") == {**plain, "title": "Tools", "ended_with": "m2"}
     do(other, "load_state", {**plain, "ended_with": "m3"})
     (session,) = store.sessions(user_id=other.user_id)
