@@ -9,8 +9,7 @@ talk is stored as one user's, session by session, and each question is asked wit
   the same with any tokenizer at hand);
 - `silent`: the share of the unrelated questions, which no turn answers, that bring nothing back.
 
-A question such as "what was wrong last month?" has a `now` in the file. A search is asked in the present, so
-such a question is found by its other words, if at all.
+A question such as "what was wrong last month?" has a `now` in the file, and is asked as if it were then.
 
 Goal: in the first ten, Chinese is at most ten points behind English. MiniLM, which was trained on English texts,
 misses it.

@@ -52,7 +52,7 @@ from pathlib import Path
 from goals import goal, options, tell
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.flows.recall import _index_pays, _nearest  # the search of a context, repeated alone
+from memlayer_core.flows.recall import index_pays, nearest  # the search of a context, repeated alone
 from memlayer_core.rules.budget import most_that_fit
 
 TOKEN_LIMIT = 1500
@@ -158,8 +158,8 @@ class Subject:
         samples["embed"].append(took)
         samples["context_net"].append(samples["context"][-1] - took)
         overview = self.world.journal.overview(reach)
-        if _index_pays(self.world, overview):
-            took, _ = timed(_nearest, self.world, reach, vector, overview, limit)
+        if index_pays(self.world, overview):
+            took, _ = timed(nearest, self.world, reach, vector, overview, limit)
         else:
             took, _ = timed(self.world.journal.scan, reach, vector, limit)
         samples["vector_search"].append(took)

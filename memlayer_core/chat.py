@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from memlayer_core import show
 from memlayer_core.drive import Drive, both
 from memlayer_core.errors import InvalidMessageError
+from memlayer_core.flows.beside import recall as recall_flow
 from memlayer_core.flows.context import context as context_flow
 from memlayer_core.flows.recall import shown as recalled
 from memlayer_core.flows.reload import read_offloaded
@@ -17,13 +18,13 @@ from memlayer_core.flows.remember import add_temporary, remember, rewrite
 from memlayer_core.flows.remember import clear as clear_flow
 from memlayer_core.flows.summarize import summaries
 from memlayer_core.flows.transfer import load, save
-from memlayer_core.records.context import Context, Recalled
+from memlayer_core.records.context import Context, Hits, Placement, Recalled
 from memlayer_core.records.message import Block, Message, Receipt, Role, ToolCall
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.summary import Summary
 from memlayer_core.remembering import Remembering
 from memlayer_core.revisions import Revisions
-from memlayer_core.rules.check import blocks
+from memlayer_core.rules.check import blocks, calls, checked_all
 from memlayer_core.rules.policy import Policies
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Chat(Revisions, Remembering):
             content if isinstance(content, str) else blocks(content),
             id=id,
             name=name,
-            tool_calls=tuple(tool_calls),
+            tool_calls=calls(tool_calls),
             tool_call_id=tool_call_id,
             created_at=created_at,
             metadata=metadata if metadata is not None else {},
@@ -100,20 +101,28 @@ class Chat(Revisions, Remembering):
     add, aadd = both(_add)
 
     async def _add_messages(
-        self, drive: Drive, messages: Iterable[Message], *, verbatim: bool = False
+        self,
+        drive: Drive,
+        messages: Iterable[Message],
+        *,
+        verbatim: bool = False,
+        told: Context | None = None,
     ) -> Receipt:
         """Store messages in one transaction: all of them, or none.
 
         Args:
             messages: What was said.
             verbatim: Store a system message even where it says again what the one in force says.
+            told: The context that the answer among them was given to. What was recalled there stays with its
+                question. Not needed where the question was stored before.
 
         Raises:
-            MessageTypeError: Something in it is no message.
+            InvalidScopeError: `told` is of another conversation.
+            MessageTypeError: Something in it is no message, or `told` is no context.
             InvalidMessageError: One of them cannot be stored.
         """
         world = self.memory._world()  # noqa: SLF001
-        return await remember(world, drive, self.scope, messages, verbatim=verbatim)
+        return await remember(world, drive, self.scope, messages, verbatim=verbatim, told=told)
 
     add_messages, aadd_messages = both(_add_messages)
 
@@ -197,28 +206,67 @@ class Chat(Revisions, Remembering):
         drive: Drive,
         query: str | None = None,
         *,
+        saying: Iterable[Message] = (),
         token_limit: int | None = None,
         policy: Policies | None = None,
+        placement: Placement | None = None,
     ) -> Context:
         """Return what a model should be told: the newest turns, and older ones that bear on the query.
 
         Args:
             query: What to recall for; the newest user message if left out. It is not stored.
+            saying: What comes next, told as if it were stored already, and not stored: for a caller who stores
+                a question together with its answer, `add_messages([question, answer], told=context)`. It may
+                begin with messages that the session has already, by their ids.
             token_limit: Tokens of the whole; `Settings.max_tokens` (8000) if left out. Only a newest turn
                 that is larger by itself goes over it, and `reasons` say so.
             policy: `"max_messages"`, `"max_rounds"` (10 each), `"max_tokens"`, an object such as
                 `MaxRounds(4)`, the same as JSON, `{"max_rounds": 4}`, or several that hold together. Without
                 it, what the settings say.
+            placement: Where recalled text goes, `"user"` or `"system"`; `Settings.recall_placement` if left
+                out.
 
         Raises:
             InvalidLimitError: A limit below one, an unknown policy, or a system message that is larger than
                 the limit by itself.
+            InvalidMessageError: What is being said could not be stored.
         """
         asked = None if query is None else text_of("query", query)
         world = self.memory._world()  # noqa: SLF001
-        return await context_flow(world, drive, self.scope, asked, token_limit, policy, self.roles)
+        return await context_flow(
+            world, drive, self.scope, asked, token_limit, policy, self.roles, placement, saying
+        )
 
     context, acontext = both(_context)
+
+    async def _recall(
+        self,
+        drive: Drive,
+        query: str,
+        *,
+        told: Iterable[Message] = (),
+        k: int = 10,
+        token_limit: int | None = None,
+    ) -> Hits:
+        """Return what is worth telling a model for a question, if you tell it the conversation yourself.
+
+        Older turns of this session, what was said in others of the user, and records; nothing where nothing
+        bears on the question. `context` tells the conversation as well.
+
+        Args:
+            query: The question.
+            told: What the model is told anyway: that, and the same words elsewhere, are left out.
+            k: How many hits at the most.
+            token_limit: Tokens that they may cost together; `Settings.recall_tokens` (600) if left out.
+
+        Returns:
+            Hits, the best first.
+        """
+        asked, world = text_of("query", query), self.memory._world()  # noqa: SLF001
+        known = checked_all(told)
+        return await recall_flow(world, drive, self.scope, asked, k, token_limit, known, self.roles)
+
+    recall, arecall = both(_recall)
 
     async def _recalled(self, drive: Drive, *, limit: int = 20, offset: int = 0) -> list[Recalled]:
         """Return what models were shown of older talk, with which question, the newest first.

@@ -11,6 +11,7 @@
     │   │   └── MessageChangedError            a message is not what the caller saw last
     │   ├── InvalidRecordError             a record or a part of it
     │   │   └── UnknownRecordError             an id that no record of the user has
+    │   ├── InvalidItemError               an item, its folder or its key, or a filter
     │   ├── InvalidLimitError              a limit that no context can keep
     │   └── InvalidStateError              a saved state or a session file
     ├── ImportStoppedError (ValueError)    an export that cannot be read further; its beginning was imported
@@ -43,6 +44,7 @@ __all__ = [
     "IndexCorruptError",
     "IndexUnavailableError",
     "InputError",
+    "InvalidItemError",
     "InvalidLimitError",
     "InvalidMessageError",
     "InvalidRecordError",
@@ -109,6 +111,10 @@ class InvalidRecordError(InputError):
 
 class UnknownRecordError(InvalidRecordError):
     """The user has no record of that id, or no longer."""
+
+
+class InvalidItemError(InputError):
+    """An item, the folder or the key that it is put under, or a filter for items cannot be used."""
 
 
 class InvalidLimitError(InputError):

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import Health, Switchboard
 from memlayer_core.flows import index as index_flows
 from memlayer_core.settings import Settings
@@ -18,7 +19,7 @@ from memlayer_core.work import Worker
 if TYPE_CHECKING:
     from memlayer_core.ports import Embedder, Index, Journal, LanguageModel, TokenCounter, World
 
-__all__ = ["Live"]
+__all__ = ["Live", "directory_at"]
 
 
 class Live:
@@ -35,9 +36,12 @@ class Live:
         tokenizer: Any,
         truncate_with: Callable[[str, int], str] | None,
         summarizer: Any,
-        settings: Settings,
+        settings: Settings | None,
         reembed: bool,
     ) -> None:
+        settings = Settings() if settings is None else settings
+        _check(settings, truncate_with)
+        from memlayer_core.models.asked import AskedEmbedder  # noqa: PLC0415
         from memlayer_core.models.embed import resolve_embedder, trust_of  # noqa: PLC0415  (numpy, SQLAlchemy: a second)
         from memlayer_core.models.llm import language_model  # noqa: PLC0415
         from memlayer_core.models.tokens import token_counter  # noqa: PLC0415
@@ -76,7 +80,7 @@ class Live:
         self.world: World = World(
             journal=journal,
             index=index,
-            embedder=chosen,
+            embedder=AskedEmbedder(chosen),
             tokens=counter,
             settings=settings,
             tell=switchboard.tell,
@@ -102,6 +106,37 @@ class Live:
     def disown(self) -> None:
         """Leave everything as it is: it belongs to the parent process."""
         self._finalizer.detach()
+
+
+def directory_at(path: str | os.PathLike[str]) -> Path:
+    """Return the whole path of a memory's directory, there or not.
+
+    Raises:
+        ConfigurationError: It is no path, or empty: that would be whatever directory the process is in.
+    """
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise ConfigurationError(
+            f"a memory's directory cannot be {path!r:.80}", hint='Pass a path, such as "./memory".'
+        )
+    return Path(path).expanduser().resolve()
+
+
+def _check(settings: object, truncate_with: object) -> None:
+    """Refuse what only background work would stumble over.
+
+    Raises:
+        ConfigurationError: The settings are none, or what shortens texts cannot be called.
+    """
+    if not isinstance(settings, Settings):
+        raise ConfigurationError(
+            f"`settings` must be a `Settings`, got {settings!r:.80}",
+            hint="Such as `Settings(max_tokens=4000)`.",
+        )
+    if truncate_with is not None and not callable(truncate_with):
+        raise ConfigurationError(
+            f"`truncate_with` must be a function, got {truncate_with!r:.80}",
+            hint="It is given a text and a number of characters, and returns a shorter text.",
+        )
 
 
 def _let_go(worker: Worker, index: Index | None, journal: Journal, pid: int) -> None:

@@ -10,31 +10,33 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from memlayer_core.chat import Chat, text_of
 from memlayer_core.drive import Drive, both
 from memlayer_core.errors import ConfigurationError, StoreClosedError
 from memlayer_core.events import Listener, Switchboard
 from memlayer_core.flows import index as index_flows
-from memlayer_core.flows import transfer
+from memlayer_core.flows.condense import summed_up
 from memlayer_core.flows.recall import search as search_flow
-from memlayer_core.live import Live
+from memlayer_core.items import HasItems
+from memlayer_core.live import Live, directory_at
 from memlayer_core.records.context import Hits
 from memlayer_core.records.job import Backlog
+from memlayer_core.records.message import Message
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Session
 from memlayer_core.records.summary import Cost
 from memlayer_core.remembering import Remembrance
-from memlayer_core.rules.check import at_least_one, whole
+from memlayer_core.rules.check import at_least_one, checked_all, in_utc, seconds, whole
 from memlayer_core.rules.records import roles_of
 from memlayer_core.settings import Settings
-from memlayer_core.stores.files import Incoming, Outgoing
+from memlayer_core.transfers import Transfers
 
 if TYPE_CHECKING:
     from memlayer_core.ports import Index, TokenCounter, World
 
-__all__ = ["Memory", "Status"]
+__all__ = ["Memory", "Status", "memory_of"]
 
 _inherited: list[object] = []
 """What a forked child has from its parent: never used, and never closed either, for it is the parent's."""
@@ -60,7 +62,7 @@ class Status:
     complaints: Mapping[str, str]
 
 
-class Memory(Remembrance):
+class Memory(Remembrance, HasItems, Transfers):
     """A durable memory of any number of tenants, users and sessions.
 
     Open one for an application and keep it: it is safe to use from threads, from any event loop, and by
@@ -124,7 +126,7 @@ class Memory(Remembrance):
                 "neither a directory nor a database was given",
                 hint='`Memory.open("./memory")`, `Memory.open(database_url=…)`, or `Memory.in_memory()`.',
             )
-        directory = Path(path).expanduser().resolve() if path is not None else None
+        directory = directory_at(path) if path is not None else None
         opener = partial(
             Live,
             database=database_url if database_url is not None else directory,
@@ -134,7 +136,7 @@ class Memory(Remembrance):
             tokenizer=tokenizer,
             truncate_with=truncate_with,
             summarizer=summarizer,
-            settings=settings or Settings(),
+            settings=settings,
             reembed=reembed,
         )
         return cls(opener, survives_fork=True)
@@ -162,10 +164,17 @@ class Memory(Remembrance):
             tokenizer=tokenizer,
             truncate_with=truncate_with,
             summarizer=summarizer,
-            settings=settings or Settings(),
+            settings=settings,
             reembed=False,
         )
         return cls(opener, survives_fork=False)
+
+    @staticmethod
+    def is_at(path: str | os.PathLike[str]) -> bool:
+        """Tell whether a directory holds a memory's journal. Nothing is opened or made."""
+        from memlayer_core.stores.database import journal_file  # noqa: PLC0415
+
+        return journal_file(Path(path).expanduser()).is_file()
 
     def chat(
         self,
@@ -222,16 +231,43 @@ class Memory(Remembrance):
             k: How many hits at the most.
             token_limit: Tokens that the hits may cost together, each shown in one line.
             roles: The roles in which the user asks: records of others may be shown to one of them.
-            now: What "last week" or 上个月 is counted from; the present if left out.
+            now: What "last week" or 上个月 is counted from, the present if left out; without a time zone UTC.
 
         Returns:
             Hits, the best first.
         """
         reach = Scope(user_id, session_id, agent_id, tenant_id)
-        asked, world = text_of("query", query), self._world()
+        asked, world, now = text_of("query", query), self._world(), in_utc(now, "now")
         return await search_flow(world, drive, reach, asked, k, token_limit, roles_of(roles), now)
 
     search, asearch = both(_search)
+
+    async def _summarize(
+        self,
+        drive: Drive,
+        messages: Iterable[Message],
+        *,
+        previous: str = "",
+        token_limit: int | None = None,
+    ) -> str:
+        """Sum up messages as turns that leave a window are, and wait for it. They need not be stored, and are not.
+
+        The memory's summariser writes it; its answer is judged, and asked for again if it is bad. Without one, or
+        if it does not answer, sentences that were said stand for it: `status()` then tells what is wrong.
+
+        Args:
+            messages: What was said. Instructions, and what only people see, are left out.
+            previous: The summary of what was said before; the new one tells that, too.
+            token_limit: Tokens of the summary; `Settings.summary_tokens` (600) if left out.
+
+        Raises:
+            MessageTypeError: Something in it is no message.
+            InvalidLimitError: `token_limit` is below one.
+        """
+        told, before = checked_all(messages), text_of("previous", previous)
+        return await summed_up(self._world(), drive, told, before, token_limit)
+
+    summarize, asummarize = both(_summarize)
 
     async def _sessions(
         self,
@@ -274,7 +310,7 @@ class Memory(Remembrance):
             FlushTimeoutError: Work is still owed.
         """
         self._world()
-        return await drive.call(self._live.worker.flush, timeout)
+        return await drive.call(self._live.worker.flush, seconds("timeout", timeout))
 
     flush, aflush = both(_flush)
 
@@ -313,68 +349,6 @@ class Memory(Remembrance):
         return revived
 
     retry_dead, aretry_dead = both(_retry_dead)
-
-    async def _export(
-        self,
-        drive: Drive,
-        target: str | os.PathLike[str] | IO[str],
-        *,
-        user_id: str | None = None,
-        tenant_id: str = "default",
-        progress: transfer.Progress | None = None,
-    ) -> int:
-        """Write everything that a user said or was told as lines of JSON, page by page.
-
-        Args:
-            target: A path, where the file appears when it is complete, or an open text file.
-            user_id: Whose; without it, every user's of the tenant.
-            tenant_id: The user's tenant.
-            progress: Called after each page with the messages that are done and those that are expected.
-
-        Returns:
-            How many messages were written.
-
-        Raises:
-            StoreUnavailableError: The target cannot be written; a file that was there is as it was.
-        """
-        world, out = self._world(), Outgoing(target)
-        return await transfer.export(
-            world.journal,
-            drive,
-            out,
-            tenant_id=tenant_id,
-            user_id=user_id,
-            now=world.now(),
-            progress=progress,
-        )
-
-    export, aexport = both(_export)
-
-    async def _import_from(
-        self,
-        drive: Drive,
-        source: str | os.PathLike[str] | Iterable[str | bytes],
-        *,
-        tenant_id: str | None = None,
-        progress: transfer.Progress | None = None,
-    ) -> transfer.Imported:
-        """Store what `export` wrote, page by page. Doing it again changes nothing.
-
-        Sessions keep their ids, their times, and the messages that they have here already; what is new comes
-        to their end, and a message of a known id is replaced by the export's.
-
-        Args:
-            source: A path, an open file, or any lines.
-            tenant_id: The tenant to import into; without it, the one that the export is from.
-            progress: Called after each page with the messages that are done and those that are expected.
-
-        Raises:
-            ImportStoppedError: A line cannot be read. What stands before it was imported.
-        """
-        world, lines = self._world(), Incoming(source)
-        return await transfer.import_from(world, drive, lines, tenant_id=tenant_id, progress=progress)
-
-    import_from, aimport_from = both(_import_from)
 
     async def _costs(self, drive: Drive) -> list[Cost]:
         """Return what models were paid in the background: calls and tokens, by kind of work and model."""
@@ -464,6 +438,20 @@ class Memory(Remembrance):
         _inherited.append(self._live)
         self._live.disown()
         self._live = self._opener(self._switchboard)
+
+
+def memory_of(value: object) -> Memory:
+    """Return an argument that must be a memory.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if not isinstance(value, Memory):
+        raise ConfigurationError(
+            f"`memory` must be a `memlayer_core.Memory`, got {value!r:.80}",
+            hint='`Memory.open("./memory")`, once for the whole application.',
+        )
+    return value
 
 
 def _hold(index: Index) -> bool:

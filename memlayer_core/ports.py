@@ -8,14 +8,26 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 
 from memlayer_core.events import Event, Health
+from memlayer_core.item_ports import ItemJournal
+from memlayer_core.list_ports import ListJournal
 from memlayer_core.model_ports import Embedder, LanguageModel, TokenCounter
 from memlayer_core.record_ports import RecordJournal
 from memlayer_core.records.candidate import Candidate, Postings
 from memlayer_core.records.context import Recalled
+from memlayer_core.records.draft import Draft
+from memlayer_core.records.item import Folder
 from memlayer_core.records.job import Backlog, Job, JobKind
 from memlayer_core.records.message import Beside, Entry, Message, Receipt, Stored
 from memlayer_core.records.scope import Commons, Scope
-from memlayer_core.records.session import Forgotten, Layout, Mark, Overview, Particulars, Session, Synced
+from memlayer_core.records.session import (
+    Forgotten,
+    Layout,
+    Mark,
+    Overview,
+    Particulars,
+    Session,
+    Synced,
+)
 from memlayer_core.records.summary import Cost, Summary
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
 from memlayer_core.settings import Settings
@@ -25,32 +37,7 @@ __all__ = ["Draft", "Embedder", "Index", "Journal", "LanguageModel", "Temporarie
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A message that is checked, counted and ready to be written.
-
-    Attributes:
-        message: With `id` and `created_at` filled.
-        given_id: Whether the caller named the id; one that memlayer made cannot be stored already.
-        given_time: Whether the caller named the time; only then it can correct a stored one.
-        digest: 16 bytes that are equal for messages of equal content, whatever their id and time.
-        tokens: What it costs.
-        counter: Name of the counter that says so.
-        searched: The text that recall finds it by; empty for what recall leaves alone.
-        terms: Words of that text for the lexical index.
-    """
-
-    message: Message
-    given_id: bool
-    given_time: bool
-    digest: bytes
-    tokens: int
-    counter: str
-    searched: str
-    terms: tuple[str, ...]
-
-
-class Journal(RecordJournal, Protocol):
+class Journal(RecordJournal, ItemJournal, ListJournal, Protocol):
     """The truth: messages and owed work in one database. Every method is one transaction."""
 
     def at_once(self, work: Callable[[Journal], T]) -> T:
@@ -99,6 +86,10 @@ class Journal(RecordJournal, Protocol):
 
     def session(self, scope: Scope) -> Session | None:
         """Return a session's running totals."""
+        ...
+
+    def places(self, session: Session, ids: Sequence[str]) -> dict[str, int]:
+        """Return the places of a session's messages by their ids; those that it does not have are missing."""
         ...
 
     def sessions(self, reach: Scope, limit: int, offset: int, *, superseded: bool = False) -> list[Session]:
@@ -165,7 +156,8 @@ class Journal(RecordJournal, Protocol):
     ) -> Synced:
         """Bring a session to what a list says (`rules/align.py`); what is superseded goes to session `fork_id`.
 
-        `replacing`: a list that has nothing in common with the history takes its place.
+        `replacing`: a list that has nothing in common with the history takes its place, and one that ends
+        inside it is its end.
         """
         ...
 
@@ -201,17 +193,25 @@ class Journal(RecordJournal, Protocol):
         """Return which of those, as they are filed, are names of people who spoke within reach."""
         ...
 
-    def postings(self, reach: Scope | Commons, words: Sequence[str]) -> Postings:
+    def postings(self, reach: Scope | Commons | Folder, words: Sequence[str]) -> Postings:
         """Return in which messages and records within reach the words stand, as they are filed."""
         ...
 
     def candidates(
-        self, reach: Scope, keys: Sequence[int], near: Mapping[int, float], vector: FloatVector | None
+        self,
+        reach: Scope,
+        keys: Sequence[int],
+        near: Mapping[int, float],
+        vector: FloatVector | None,
+        beginning: int,
     ) -> list[Candidate]:
-        """Return what recall weighs of the messages of those keys that lie within reach."""
+        """Return what recall weighs of the messages of those keys that lie within reach.
+
+        `beginning`: characters of their texts that are wanted.
+        """
         ...
 
-    def scan(self, reach: Scope | Commons, vector: FloatVector, limit: int) -> list[Neighbour]:
+    def scan(self, reach: Scope | Commons | Folder, vector: FloatVector, limit: int) -> list[Neighbour]:
         """Compare a vector with every one within reach, exactly."""
         ...
 
@@ -219,7 +219,7 @@ class Journal(RecordJournal, Protocol):
         """Return the messages of those keys that lie within reach, in no particular order."""
         ...
 
-    def overview(self, reach: Scope | Commons) -> Overview:
+    def overview(self, reach: Scope | Commons | Folder) -> Overview:
         """Return how much lies within reach, and how its shard is shared."""
         ...
 

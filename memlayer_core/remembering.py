@@ -138,11 +138,13 @@ class Remembrance:
     ) -> Forgotten:
         """Delete everything of a user for good: sessions, messages, records, and all they can be found by.
 
+        Items of the tenant stay, for they name no user: `memory.items(tenant_id=…).forget(labels)` deletes those.
         Chroma's part is done in the background; until then it is in nobody's reach. `flush` waits for it.
 
         Args:
             user_id: Whose memory. A record's id names its user already.
-            session_id: Only this session of the user, and the records that come from it.
+            session_id: Only this session of the user, with what other words took the place of in it, and the
+                records that come from it.
             record_id: Only this record, with its old versions and whatever was merged into it.
             tenant_id: The user's tenant; a user of the same id in another tenant is somebody else.
             agent_id: Only what was said to, and remembered with, this agent.

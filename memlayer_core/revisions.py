@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from memlayer_core.drive import Drive, both
-from memlayer_core.errors import ConfigurationError
 from memlayer_core.flows import sessions as flows
-from memlayer_core.records.message import Block, Message
+from memlayer_core.flows.lists import hear
+from memlayer_core.records.message import Block, Message, Receipt
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Synced
 from memlayer_core.rules.check import blocks
@@ -50,8 +50,9 @@ class Revisions:
         Args:
             messages: The list. Ids help, and are not needed: a message whose id the session knows is that
                 message, whatever it says, and stays at its place there; others are known by their words.
-            replace: What becomes of a list that has nothing in common with the history: `True`, it takes the
-                history's place; `False`, it comes behind it.
+            replace: What a list without what the history ends in means. `True`: that is the conversation now. What
+                the history has behind the list's end is kept apart, and all of it where nothing is in common.
+                `False`: it is a part of the conversation; one that has nothing in common comes behind it.
 
         Raises:
             MessageTypeError: Something in it is no message.
@@ -61,6 +62,23 @@ class Revisions:
         return await flows.resync(world, drive, self.scope, messages, replacing=replace)
 
     resync, aresync = both(_resync)
+
+    async def _add_unheard(self, drive: Drive, messages: Iterable[Message]) -> Receipt:
+        """Store what of a list is new, if you are shown the list again and again and know no more of it.
+
+        The list may begin anywhere in the history, and anything may stand in between. From the first message on that
+        is not there in that order, all is new: it comes to the end. Nothing is ever taken back, as `resync` does it.
+
+        Args:
+            messages: The list. Messages are known by what they say and hold, without ids.
+
+        Raises:
+            MessageTypeError: Something in it is no message.
+            InvalidMessageError: One of them cannot be stored; nothing was written.
+        """
+        return await hear(self.memory._world(), drive, self.scope, messages)  # noqa: SLF001
+
+    add_unheard, aadd_unheard = both(_add_unheard)
 
     async def _edit(
         self,
@@ -157,12 +175,7 @@ class Revisions:
             ConfigurationError: It is no `Memory`.
             StoreClosedError: It is closed.
         """
-        from memlayer_core.memory import Memory  # noqa: PLC0415  (it knows chats, and so this)
+        from memlayer_core.memory import memory_of  # noqa: PLC0415  (it knows chats, and so this)
 
-        if not isinstance(memory, Memory):
-            raise ConfigurationError(
-                f"`memory` must be a `memlayer_core.Memory`, got {memory!r:.80}",
-                hint='Open one with `Memory.open("./memory")`.',
-            )
-        memory._world()  # noqa: SLF001
+        memory_of(memory)._world()  # noqa: SLF001
         self.memory = memory

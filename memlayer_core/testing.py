@@ -294,6 +294,21 @@ class JournalConformance:
         assert session is not None
         assert (session.messages, session.tokens) == (4, 40)
 
+    def test_a_list_is_inserted_into_archived_taken_from_and_replaced(self, journal: Journal) -> None:
+        whose = self.LOUIS
+        journal.append(whose, drafts("a", "b", "c"), NOON)
+        journal.insert(whose, drafts("x"), NOON, 1)
+        assert [one.message.text for one in journal.archive(whose, 2, NOON, None)] == ["a", "x"]
+        assert [one.message.text for one in journal.take(whose, "active", -1, 1, NOON)] == ["c"]
+        session = journal.session(whose)
+        assert session is not None
+        assert [one.message.text for one in journal.listed(session, "archived", None, 1)] == ["x"]
+        assert (journal.counted(session, "active"), self.texts(journal, whose)) == (1, ["a", "x", "b"])
+        journal.replace(whose, drafts("x", "b", "d"), NOON, "aside", "active")
+        assert self.texts(journal, whose) == ["x", "b", "d"]
+        assert self.texts(journal, replace(whose, session_id="aside")) == ["a"]
+        assert journal.session_ids(whose.tenant_id, whose.user_id, None) == ["s1"]
+
     def test_clearing_leaves_nothing_and_no_key_comes_back(self, journal: Journal) -> None:
         journal.append(self.LOUIS, drafts("alpha", "beta"), NOON)
         old = set(filed_under(journal, self.LOUIS.reach(), "alpha beta"))

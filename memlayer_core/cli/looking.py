@@ -38,13 +38,13 @@ def journal_at(path: Path | None, database_url: str | None) -> Iterator[Opened]:
     from sqlalchemy import inspect  # noqa: PLC0415  (half a second, that `--help` need not take)
 
     from memlayer_core.settings import Settings  # noqa: PLC0415
-    from memlayer_core.stores.database import open_database  # noqa: PLC0415
+    from memlayer_core.stores.database import journal_file, open_database  # noqa: PLC0415
     from memlayer_core.stores.journal import SqlJournal  # noqa: PLC0415
     from memlayer_core.stores.schema import meta  # noqa: PLC0415
 
     if path is None and database_url is None:
         raise InputError("no memory was named", hint="Give its directory, or `--database-url`.")
-    if database_url is None and path is not None and not (path / "journal.sqlite3").is_file():
+    if database_url is None and path is not None and not journal_file(path).is_file():
         raise _nothing(str(path))
     settings = Settings()
     database = open_database(database_url if database_url is not None else path, settings)
@@ -185,10 +185,9 @@ def _census(connection: Connection, last: int) -> tuple[Sequence[Any], tuple[int
         .order_by(used.desc())
         .limit(last)
     ).all()
-    totals = tuple(
-        connection.scalar(select(func.count()).select_from(table)) or 0
-        for table in (namespaces, sessions, messages, vectors)
-    )
+    people = select(func.count()).select_from(namespaces).where(namespaces.c.user_id != "")
+    counts = (select(func.count()).select_from(table) for table in (sessions, messages, vectors))
+    totals = tuple(connection.scalar(query) or 0 for query in (people, *counts))
     dead = connection.execute(
         select(jobs.c.kind, jobs.c.subject, jobs.c.error).where(jobs.c.dead != 0).limit(5)
     ).all()

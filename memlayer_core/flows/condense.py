@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from memlayer_core.drive import Drive
 from memlayer_core.errors import ModelContextError, ModelError
 from memlayer_core.ports import LanguageModel, World
+from memlayer_core.records.message import Message
 from memlayer_core.records.summary import Cost, Method
+from memlayer_core.rules.budget import recall_share
+from memlayer_core.rules.check import at_least_one
 from memlayer_core.rules.extract import Line, extract
-from memlayer_core.rules.flatten import flat, halved, parts, retold
+from memlayer_core.rules.flatten import flat, halved, line_of, parts, retold, tells
 from memlayer_core.rules.gate import Bounds, Verdict, assess, pruned, tidied
 from memlayer_core.rules.summary_prompt import INSTRUCTIONS, again, request
 
-__all__ = ["Bill", "Condensed", "condensed", "extracted"]
+__all__ = ["Bill", "Condensed", "condensed", "extracted", "summed_up"]
 
 _TRIES, _FULL = 3, 0.9  # until an extract takes so much of its room
 _SHORTEST = 20  # a summary of a long text has at least a twentieth of it, or so many tokens
@@ -68,6 +71,29 @@ class Bill:
         """Return what is to be noted: nothing if no call was answered."""
         noted = Cost(self._kind, self.model.name, self._calls, self._tokens_in, self._tokens_out)
         return (noted,) if self._calls else ()
+
+
+async def summed_up(
+    world: World, drive: Drive, messages: Sequence[Message], previous: str, token_limit: int | None
+) -> str:
+    """Return a summary of messages, of which nothing is kept. Extracts stand in for a model that does not answer."""
+    room = recall_share(world.settings.max_tokens, world.settings.summary_tokens)
+    if token_limit is not None:
+        at_least_one("token_limit", token_limit)
+        room = token_limit
+    lines = [line_of(message) for message in messages if tells(message)]
+    if world.summarizer is not None:
+        bill = Bill(world, world.summarizer)
+        try:
+            written = await condensed(world, drive, bill, previous, lines, room)
+        except ModelError as problem:
+            world.health.down("summarizer", str(problem))
+        else:
+            world.health.up("summarizer")
+            return written.text
+        finally:
+            await drive.call(world.journal.spend, bill.costs())
+    return (await drive.call(extracted, world, [*retold(previous), *lines], room)).text
 
 
 def extracted(world: World, lines: Sequence[Line], room: int) -> Condensed:

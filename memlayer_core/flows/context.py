@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memlayer_core.drive import Drive
-from memlayer_core.flows.ground import Ground, survey
+from memlayer_core.flows.ground import Ground, packed, survey
 from memlayer_core.flows.present import Present
 from memlayer_core.flows.recall import Answers, ask, best
+from memlayer_core.flows.remember import drafts_of, unplaced
 from memlayer_core.flows.told import evict, told
-from memlayer_core.ports import Journal, World
-from memlayer_core.records.context import Context, Piece, Reason
+from memlayer_core.ports import Draft, Journal, World
+from memlayer_core.records.context import Context, Piece, Placement, Reason
 from memlayer_core.records.message import Beside, Stored
 from memlayer_core.records.policy import Limits
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Mark, Session
-from memlayer_core.rules.budget import MARGIN, most_that_fit, pack, recall_share
-from memlayer_core.rules.policy import Policies, limits
-from memlayer_core.rules.rank import telling
+from memlayer_core.rules.budget import MARGIN, most_that_fit, recall_share
+from memlayer_core.rules.policy import Policies, limits, placed_where
+from memlayer_core.rules.rank import worth_telling
 from memlayer_core.rules.render import block, line
+from memlayer_core.rules.saying import unsaid
 from memlayer_core.rules.window import size_of
 
 __all__ = ["context"]
@@ -37,6 +39,7 @@ class _Known:
     question: Stored | None
     stands: bool
     asked: str
+    new: Sequence[Stored] = ()
 
     @property
     def first(self) -> int:
@@ -63,21 +66,37 @@ async def context(
     token_limit: int | None,
     policies: Policies | None,
     roles: Sequence[str] = (),
+    placement: Placement | None = None,
+    saying: object = (),
 ) -> Context:
-    """Put together the newest turns and, from before them, what bears on the query."""
+    """Put together the newest turns and, from before them, what bears on the query.
+
+    Args:
+        world: Everything.
+        drive: How to get things done.
+        scope: Which session.
+        query: What to recall for; None: what is being asked.
+        token_limit: Tokens of the whole.
+        policies: What else is to be kept.
+        roles: The roles in which the user asks.
+        placement: Where recalled text stands; None: where the setting says.
+        saying: Messages that are being said, and are not stored yet.
+    """
     settings = world.settings
+    placed = placed_where(placement, settings.recall_placement)
     default = Limits(settings.max_tokens, settings.max_messages, settings.max_rounds)
     allowed = limits(default, policies, token_limit)
     size = size_of(allowed.tokens)
     share = recall_share(allowed.tokens, settings.recall_tokens)
+    drafts = await drive.call(drafts_of, world, saying) if saying else []
     known = await drive.call(
-        world.journal.at_once, lambda journal: _begin(world, journal, scope, query, size, roles)
+        world.journal.at_once, lambda journal: _begin(world, journal, scope, query, size, roles, drafts)
     )
     waiting = world.temporaries.show(scope)
     asks = bool(share and known.asked and not known.stands and _more_is_known(known, allowed))
 
     def look(journal: Journal, reserved: int = 0) -> Present:
-        return told(world, journal, known.session, waiting, allowed, reserved, known.mark)
+        return told(world, journal, known.session, waiting, allowed, reserved, known.mark, known.new)
 
     recalled = _Recalled()
     if asks:
@@ -91,9 +110,8 @@ async def context(
             beside=look,
             shown=lambda seen: seen.keys,
         )
-        answers = replace(
-            answers, ranked=telling(answers.ranked, known.asked, answers.trust, known.ground.vectors)
-        )
+        telling = worth_telling(answers.ranked, known.asked, answers.trust, known.ground.vectors)
+        answers = replace(answers, ranked=telling)
         seen = answers.beside
         recalled = await drive.call(_recall, world, reach, answers, share)
         if seen.tokens + recalled.tokens > allowed.tokens:  # older turns make room for it
@@ -106,16 +124,19 @@ async def context(
     if seen.begins is not None and known.session is not None:
         await drive.call(world.journal.move_mark, known.session.number, size, seen.begins)
     world.accessed([key for key in recalled.sources if key < 0])
-    world.temporaries.recalled(scope, _beside(world, known, recalled) if asks else None)
+    beside = _beside(world, known, recalled) if asks and placed == "user" else None
+    if not known.new:
+        world.temporaries.recalled(scope, beside)
     evict(world, known.session, seen, known.first)
     return Context(
         system=tuple(part.message for part in seen.system),
         summary=next((part.message for part in seen.summary), None),
-        window=tuple(part.message for part in seen.window),
+        window=tuple(part.message for part in seen.window if part.keys),
+        saying=tuple(part.message for part in seen.window if not part.keys),
         temporary=tuple(part.message for part in seen.temporary),
         recall=recalled.text,
         kept={at: part.beside.text for at, part in enumerate(seen.window) if part.beside is not None},
-        placement=settings.recall_placement,
+        placement=placed,
         pieces=(
             *(piece for part in seen.system for piece in part.pieces("system")),
             *(piece for part in seen.summary for piece in part.pieces("summary")),
@@ -126,26 +147,40 @@ async def context(
         tokens=seen.tokens + recalled.tokens,
         token_limit=allowed.tokens,
         reasons=(*seen.reasons, *recalled.notes),
+        beside=beside,
+        scope=scope,
     )
 
 
 def _begin(
-    world: World, journal: Journal, scope: Scope, query: str | None, size: int, roles: Sequence[str]
+    world: World,
+    journal: Journal,
+    scope: Scope,
+    query: str | None,
+    size: int,
+    roles: Sequence[str],
+    drafts: Sequence[Draft],
 ) -> _Known:
     """Read what there is, and the newest question unless the caller names one."""
     session = journal.session(scope)
     ground = survey(world, journal, scope.reach(), roles)
-    if session is None:
-        return _Known(None, ground, Mark(), None, stands=False, asked=query or "")
-    question, recalled = _newest_question(journal, session)
+    new: Sequence[Stored] = [unplaced(scope, draft) for draft in drafts]
+    named = [draft.message.id or "" for draft in drafts if draft.given_id]
+    if session is not None and named:
+        new = unsaid(new, journal.places(session, named), session.next_seq)
+    asking = (one for one in reversed(new) if one.message.role == "user" and one.message.model_visible)
+    question, recalled = next(asking, None), False
+    if question is None and session is not None:
+        question, recalled = _newest_question(journal, session)
     said = question.message.text if question is not None else ""
     return _Known(
         session,
         ground,
-        journal.mark(session, size),
+        journal.mark(session, size) if session is not None else Mark(),
         question if query in {None, said} else None,
         stands=recalled and query in {None, said},
         asked=said if query is None else query,
+        new=new,
     )
 
 
@@ -175,18 +210,18 @@ def _more_is_known(known: _Known, allowed: Limits) -> bool:
     ):
         return True
     # Half, because another counter may have counted what was stored.
-    return session.tokens > allowed.tokens // 2
+    return session.tokens + sum(one.tokens for one in known.new) > allowed.tokens // 2
 
 
 def _recall(world: World, reach: Scope, answers: Answers[Present], room: int) -> _Recalled:
     """Take what fits, the best first, and write it down in the order of time."""
     shown = answers.beside
     said = (part.message for part in shown.window)
-    found = best(world, reach, answers, most_that_fit(room), shown.keys, said) if room > 0 else []
+    found = best(world, reach, answers, most_that_fit(room), said) if room > 0 else []
     if not found:
         return _Recalled(notes=answers.notes)
-    expected = (stored.tokens + MARGIN for stored, _ in found)
-    chosen = [found[place] for place in pack(expected, room - world.tokens.text(block([""])))]
+    left = room - world.tokens.text(block([""]))
+    chosen = packed(world, found, room, left, lambda stored: stored.tokens + MARGIN)
     while True:
         in_time = sorted(chosen, key=lambda item: _when(item[0]))
         lines = [line(stored) for stored, _ in in_time]
@@ -212,7 +247,7 @@ def _recall(world: World, reach: Scope, answers: Answers[Present], room: int) ->
 
 def _beside(world: World, known: _Known, recalled: _Recalled) -> Beside | None:
     """Return what will stand with the question once a model has answered it."""
-    if known.question is None or world.settings.recall_placement != "user":
+    if known.question is None:
         return None
     return Beside(known.question.key, recalled.text, recalled.tokens, world.tokens.name, recalled.sources)
 

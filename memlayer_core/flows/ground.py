@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from memlayer_core.flows.records import reader_of
@@ -14,12 +14,17 @@ from memlayer_core.records.record import Reader, Record
 from memlayer_core.records.scope import Commons, Scope
 from memlayer_core.records.session import Overview
 from memlayer_core.records.vector import FloatVector, Neighbour
+from memlayer_core.rules.budget import longest, pack
+from memlayer_core.rules.excerpt import excerpt
+from memlayer_core.rules.rank import Ranked
+from memlayer_core.rules.truncate import ELLIPSIS
 
 __all__ = [
     "Ground",
     "allowed",
     "as_told",
     "nearest_first",
+    "packed",
     "posted",
     "scanned",
     "survey",
@@ -111,7 +116,7 @@ def without(
 
 
 def weighed(
-    world: World, reach: Scope, records: Mapping[int, Record], near: Mapping[int, float]
+    world: World, reach: Scope, records: Mapping[int, Record], near: Mapping[int, float], beginning: int
 ) -> list[Candidate]:
     """Return what recall weighs of records. What is remembered of the user counts as said by the user."""
     return [
@@ -122,9 +127,49 @@ def weighed(
             world.tokens.text(record.text),
             asks=False,
             near=near.get(key),
+            beginning=record.text[:beginning],
         )
         for key, record in records.items()
     ]
+
+
+def packed(
+    world: World,
+    found: Iterable[tuple[Stored, Ranked]],
+    room: int,
+    left: int,
+    cost: Callable[[Stored], int],
+) -> list[tuple[Stored, Ranked]]:
+    """Take what fits, the best first; of what is long, the part that bears on the question.
+
+    Args:
+        world: Everything.
+        found: The best first.
+        room: Tokens that all of it may take.
+        left: What is left of them.
+        cost: Counts the tokens of one as it will be told.
+    """
+    told: list[tuple[Stored, Ranked]] = []  # as far as there is room for them
+
+    def costs() -> Iterator[int]:
+        for stored, ranked in found:
+            told.append(_in_short(world, stored, ranked, longest(room)))
+            yield cost(told[-1][0])
+
+    return [told[place] for place in pack(costs(), left)]
+
+
+def _in_short(world: World, stored: Stored, ranked: Ranked, room: int) -> tuple[Stored, Ranked]:
+    """Return a turn as it is told where there is room for so many tokens: all of it, or the part that bears on the question."""
+    if stored.tokens <= room:
+        return stored, ranked
+    text, most = stored.message.text, world.settings.indexed_characters
+    found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # by nothing behind that
+    part = excerpt(found_by, ranked.words, room, world.tokens.text)
+    if part == text:
+        return stored, ranked
+    said = replace(stored.message, content=part, tool_calls=(), raw=None)
+    return replace(stored, message=said, tokens=world.tokens.message(said)), ranked._replace(shortened=True)
 
 
 def as_told(world: World, key: int, record: Record) -> Stored:

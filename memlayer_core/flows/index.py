@@ -17,7 +17,7 @@ from memlayer_core.records.job import Job
 from memlayer_core.records.session import Layout
 from memlayer_core.records.vector import Filing, FloatVector, Unindexed
 
-__all__ = ["adopt", "check_embedder", "index", "rebuild", "unindex"]
+__all__ = ["adopt", "check_embedder", "embed", "index", "rebuild", "unindex"]
 
 _REFILED = 100  # vectors read and written at once when a shard is built again
 _FIRST = -(2**63)  # records have negative keys
@@ -26,7 +26,20 @@ _PROBES = 2  # vectors at either end of a shard that must find themselves
 
 async def index(world: World, drive: Drive, jobs: Sequence[Job]) -> int:
     """Do jobs of kind `"index"`. Returns how many texts were embedded."""
-    found = await drive.call(world.journal.unindexed, [job.subject for job in jobs])
+    filings, embedded = await embed(world, drive, [job.subject for job in jobs])
+    if world.index is not None:
+        await drive.call(world.index.upsert, filings)
+        await _take_out_what_went(world, drive, filings)
+        world.health.up("index")
+    await drive.call(world.journal.finish, jobs)
+    if filings:
+        world.tell(Indexed(messages=len(filings), embedded=embedded))
+    return embedded
+
+
+async def embed(world: World, drive: Drive, keys: Sequence[int]) -> tuple[list[Filing], int]:
+    """Give what has no vector one, in the journal. Returns all vectors, and how many texts were embedded."""
+    found = await drive.call(world.journal.unindexed, keys)
     wanted = [waiting for waiting in found if waiting.text.strip()]
     texts = list(dict.fromkeys(_text(world, waiting) for waiting in wanted if waiting.vector is None))
     made: dict[str, FloatVector] = {}
@@ -41,14 +54,7 @@ async def index(world: World, drive: Drive, jobs: Sequence[Job]) -> int:
     filings = [_filing(world, waiting, made) for waiting in wanted]
     if texts:
         await drive.call(world.journal.file, filings)
-    if world.index is not None:
-        await drive.call(world.index.upsert, filings)
-        await _take_out_what_went(world, drive, filings)
-        world.health.up("index")
-    await drive.call(world.journal.finish, jobs)
-    if filings:
-        world.tell(Indexed(messages=len(filings), embedded=len(texts)))
-    return len(texts)
+    return filings, len(texts)
 
 
 async def unindex(world: World, drive: Drive, jobs: Sequence[Job]) -> None:

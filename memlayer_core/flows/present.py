@@ -7,15 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memlayer_core.errors import InvalidLimitError
+from memlayer_core.flows.entries import as_shown, last_entries, newest_question, shape_of
 from memlayer_core.ports import Journal, World
 from memlayer_core.records.context import Piece, PieceKind, Reason
 from memlayer_core.records.message import Beside, Entry, Message, Stored
 from memlayer_core.records.policy import Limits
 from memlayer_core.records.session import Mark, Session
 from memlayer_core.rules.offload import merged, preview
-from memlayer_core.rules.truncate import truncate_message
 from memlayer_core.rules.turns import presentable
-from memlayer_core.rules.window import COMPRESS_TO, Shape, Window, enough, first_page, reduced, window
+from memlayer_core.rules.window import COMPRESS_TO, Window, reduced, window
 
 __all__ = ["Part", "Present", "present"]
 
@@ -23,6 +23,7 @@ _INSTRUCTIONS = (Reason("instructions", "the session's newest system message is 
 _RECENT = Reason("recent", "one of the newest whole turns")
 _KEPT = (Reason("kept", "recalled for the question behind it, and stays with it"),)
 _ONCE = (Reason("temporary", "shown until a model has answered to it"),)
+_SAYING = (Reason("saying", "it is being said, and stored with the answer"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Part:
 
     Attributes:
         message: A copy where it is made smaller, or shown as one with its neighbour.
-        keys: The stored messages that it shows.
+        keys: The stored messages that it shows; none for what is being said.
         ids: Their ids.
         tokens: What it costs.
         reasons: Why it is there, and what was done to it.
@@ -99,14 +100,6 @@ class Present:
         return quoted.union(*(part.keys for part in parts))
 
 
-def _shape(world: World) -> Shape | None:
-    """Return how the settings want messages made smaller."""
-    settings = world.settings
-    return (
-        Shape(large=settings.offload_characters, last_keep=settings.last_keep) if settings.offload else None
-    )
-
-
 def present(
     world: World,
     journal: Journal,
@@ -118,6 +111,7 @@ def present(
     *,
     spent: int = 0,
     stops: Collection[int] = (),
+    saying: Sequence[Stored] = (),
 ) -> Present:
     """Read as much of the session's end as fits, never more than a page beyond it.
 
@@ -131,24 +125,26 @@ def present(
         first: Where the window begins; nothing before it is read.
         spent: Tokens of what is told beside it.
         stops: Places where the window had better begin when it has to move.
+        saying: What is being said: it is shown as it will be once it is stored, behind everything else.
 
     Raises:
         InvalidLimitError: The instructions alone are larger than the limit.
     """
     once = tuple(_part(world, stored, _ONCE) for stored in waiting)
-    if session is None or not session.messages:
+    if not saying and (session is None or not session.messages):
         _, once, orphans = _fitting((), once)
         return Present(temporary=once, reasons=(*orphans, *_over(once, limits.tokens)))
-    system = _instructions(world, journal, session, limits.tokens)
-    shape = _shape(world)
-    entries = _entries(world, journal, session, limits, shape, first)
+    system = _instructions(world, journal, session, limits.tokens, saying)
+    shape = shape_of(world)
+    new = _upcoming(world, session, saying)
+    entries = last_entries(world, journal, session, limits, first, [entry for entry, _ in new])
     beside, spent = spent, spent + sum(part.tokens for part in (*system, *once))
     compact_to = world.settings.compact_to
     while True:
         chosen = window(
             entries, limits, spent=spent, reserved=reserved, compact_to=compact_to, stops=stops, shape=shape
         )
-        shown = _shown(world, journal, session, chosen)
+        shown = _shown(world, journal, session, chosen, {entry.seq: part for entry, part in new})
         least = {
             entry.seq: shown[entry.seq].tokens
             for entry in chosen.shown
@@ -172,10 +168,12 @@ def present(
     return replace(seen, reasons=tuple(one for one in reasons if one.code != "newest_turn_over_limit"))
 
 
-def _instructions(world: World, journal: Journal, session: Session, limit: int) -> tuple[Part, ...]:
-    if session.instructions is None:
-        return ()
-    found = journal.read(session, [session.instructions & 0xFFFF_FFFF])
+def _instructions(
+    world: World, journal: Journal, session: Session | None, limit: int, saying: Sequence[Stored]
+) -> tuple[Part, ...]:
+    found = [one for one in saying if one.message.role == "system" and one.message.model_visible][-1:]
+    if not found and session is not None and session.instructions is not None:
+        found = journal.read(session, [session.instructions & 0xFFFF_FFFF])
     system = tuple(_part(world, stored, _INSTRUCTIONS) for stored in found)
     if system and system[0].tokens > limit:
         raise InvalidLimitError(
@@ -185,77 +183,35 @@ def _instructions(world: World, journal: Journal, session: Session, limit: int) 
     return system
 
 
-def _entries(
-    world: World, journal: Journal, session: Session, limits: Limits, shape: Shape | None, first: int
-) -> list[Entry]:
-    """Return the session's last entries that a model may be told of, as many as can be needed."""
-    page = first_page(session.messages, session.tokens, limits)
-    newest: list[Entry] = []
-    before: int | None = None
-    while True:
-        entries = journal.tail(session, before, page, first)
-        told = [entry for entry in entries if entry.role != "system" and not entry.hidden]
-        newest.extend(_recounted(world, journal, session, told, newest))
-        if len(entries) < page or enough(newest, limits, shape):
-            return newest[::-1]
-        before, page = entries[-1].seq, page * 2
-
-
-def _recounted(
-    world: World, journal: Journal, session: Session, entries: Sequence[Entry], newer: Sequence[Entry]
-) -> list[Entry]:
-    """Count again what another counter counted, or what is shown shorter than it was stored."""
-    longest = world.settings.truncate_characters if world.settings.truncate_messages else math.inf
-    question = _question((*newer, *entries))
-    stale = [
-        entry.seq
-        for entry in entries
-        if entry.counter != world.tokens.name
-        or entry.characters > longest
-        or (entry.calls and longest < math.inf)
+def _upcoming(world: World, session: Session | None, saying: Sequence[Stored]) -> list[tuple[Entry, Part]]:
+    """Return what is being said at the places that it will have, to be shown as it is."""
+    told = [one for one in saying if one.message.role != "system" and one.message.model_visible]
+    parts = [replace(_part(world, stored, _SAYING), keys=()) for stored in told]
+    entries = [
+        replace(_entry(seq, part.message), tokens=part.tokens)
+        for seq, part in enumerate(parts, session.next_seq if session is not None else 0)
     ]
-    if not stale:
-        return list(entries)
-    read = journal.read(session, stale)
-    beside = journal.beside([stored.key for stored in read if stored.counter != world.tokens.name])
-    counts = {
-        stored.seq: (
-            world.tokens.message(_view(world, stored.message, stored.seq == question)),
-            world.tokens.text(beside[stored.key].text) if stored.key in beside else None,
-        )
-        for stored in read
-    }
-    return [_with(entry, *counts.get(entry.seq, (entry.tokens, None))) for entry in entries]
+    return list(zip(entries, parts, strict=True))
 
 
-def _with(entry: Entry, tokens: int, beside: int | None) -> Entry:
-    return replace(entry, tokens=tokens, beside=entry.beside if beside is None else beside)
-
-
-def _question(newest_first: Sequence[Entry]) -> int | None:
-    return next((entry.seq for entry in newest_first if entry.role == "user"), None)
-
-
-def _view(world: World, message: Message, asked: bool) -> Message:
-    """Return a message as it is shown: the newest question whole, others truncated where that is wanted."""
-    if asked or not world.settings.truncate_messages:
-        return message
-    return truncate_message(message, world.settings.truncate_characters, world.truncate_with)
-
-
-def _shown(world: World, journal: Journal, session: Session, chosen: Window) -> dict[int, Part]:
+def _shown(
+    world: World, journal: Journal, session: Session | None, chosen: Window, new: Mapping[int, Part]
+) -> dict[int, Part]:
     """Return each message of the window as it is shown, by its place; one that was deleted is missing."""
-    question = _question(chosen.shown[::-1])
-    entries = {entry.seq: entry for entry in chosen.shown}
+    question = newest_question(chosen.shown[::-1])
+    entries = {entry.seq: entry for entry in chosen.shown if entry.seq not in new}
+    if session is None:
+        return dict(new)
     found = journal.read(session, list(entries))
     beside = journal.beside([stored.key for stored in found if entries[stored.seq].beside])
-    return {
+    stored = {
         stored.seq: replace(
             _smaller(world, chosen, entries[stored.seq], stored, stored.seq == question),
             beside=_counted(world, beside.get(stored.key)),
         )
         for stored in found
     }
+    return {**stored, **new}
 
 
 def _counted(world: World, beside: Beside | None) -> Beside | None:
@@ -266,7 +222,7 @@ def _counted(world: World, beside: Beside | None) -> Beside | None:
 
 def _joined(world: World, chosen: Window, shown: Mapping[int, Part]) -> tuple[Part, ...]:
     """Return the window in its order, old neighbours of one speaker as one where that saves room."""
-    question = _question(chosen.shown[::-1])
+    question = newest_question(chosen.shown[::-1])
     parts: list[Part] = []
     for entry in chosen.shown:
         if entry.seq not in shown:
@@ -274,7 +230,7 @@ def _joined(world: World, chosen: Window, shown: Mapping[int, Part]) -> tuple[Pa
         part = shown[entry.seq]
         before = parts[-1] if parts else None
         old = question is not None and entry.seq < question
-        alone = part.beside is not None or not (chosen.merged and old)
+        alone = part.beside is not None or not part.keys or not (chosen.merged and old)
         one = merged(before.message, part.message) if before is not None and not alone else None
         if one is not None and before is not None:
             parts[-1] = Part(
@@ -291,7 +247,7 @@ def _joined(world: World, chosen: Window, shown: Mapping[int, Part]) -> tuple[Pa
 
 
 def _smaller(world: World, chosen: Window, entry: Entry, stored: Stored, asked: bool) -> Part:
-    message = _view(world, stored.message, asked)
+    message = as_shown(world, stored.message, asked)
     keys, ids = (stored.key,), (stored.message.id or "",)
     reasons: tuple[Reason, ...] = (_RECENT,)
     if message is not stored.message:

@@ -15,6 +15,7 @@ from memlayer_core.flows.ground import (
     allowed,
     as_told,
     nearest_first,
+    packed,
     posted,
     scanned,
     survey,
@@ -24,21 +25,26 @@ from memlayer_core.flows.ground import (
 from memlayer_core.ports import Journal, World
 from memlayer_core.records.candidate import Postings
 from memlayer_core.records.context import Hit, Hits, Reason, Recalled
+from memlayer_core.records.item import Folder
 from memlayer_core.records.message import Message, Stored
 from memlayer_core.records.record import Record
 from memlayer_core.records.scope import Commons, Scope
 from memlayer_core.records.session import Overview
 from memlayer_core.records.vector import FloatVector, Neighbour
-from memlayer_core.rules.budget import pack
 from memlayer_core.rules.check import at_least_one, whole
 from memlayer_core.rules.question import question
-from memlayer_core.rules.rank import Ranked, rank, shortlist
+from memlayer_core.rules.rank import Found, Ranked, rank, shortlist
 from memlayer_core.rules.render import line
-from memlayer_core.rules.terms import named
+from memlayer_core.rules.standing import Standing
+from memlayer_core.rules.terms import WISH, named
 
-__all__ = ["Answers", "ask", "best", "search", "shown"]
+__all__ = ["Answers", "ask", "best", "hits", "index_pays", "nearest", "query_vector", "search", "shown"]
 
 T = TypeVar("T")
+
+_BEGINNING = (
+    1000  # characters of a message in which an answer is looked for: what is longer has every kind of word
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ async def search(
         at_least_one("token_limit", token_limit)
     ground = await drive.call(survey, world, world.journal, reach, roles)
     answers = await ask(world, drive, ground, query, k, beside=lambda _: None, now=now)
-    return await drive.call(_hits, world, reach, answers, k, token_limit)
+    return await drive.call(hits, world, reach, answers, k, token_limit)
 
 
 async def ask(
@@ -114,11 +120,11 @@ async def ask(
     def look(journal: Journal, vector: FloatVector | None) -> tuple[T, Postings, list[Neighbour]]:
         every = max(most, world.settings.exact_scan_limit)
         near = scanned(journal, ground, vector, every) if vector is not None else []
-        return beside(journal), posted(journal, ground, (*asked.words, *asked.when)), near
+        return beside(journal), posted(journal, ground, asked.filed), near
 
     async def vector_of() -> FloatVector | None:
         wanted = trust and ground.vectors and any(map(str.isalnum, asked.text))
-        return await _vector(world, drive, asked.text, notes) if wanted else None
+        return await query_vector(world, drive, asked.text, notes) if wanted else None
 
     async def meant() -> tuple[FloatVector | None, list[Neighbour]]:
         vector = await vector_of()
@@ -126,7 +132,7 @@ async def ask(
             return None, []
         return vector, await drive.call(_nearest_of, world, ground, vector, most)
 
-    if any(_index_pays(world, overview) for _, overview in ground.shelves):
+    if any(index_pays(world, overview) for _, overview in ground.shelves):
         (read, postings, _), (vector, near) = await drive.together(
             drive.call(world.journal.at_once, lambda journal: look(journal, None)), meant()
         )
@@ -137,17 +143,22 @@ async def ask(
         postings, near = await drive.call(allowed, world, ground, postings, near)
     seen = shown(read)
     postings, near = without(seen, postings, near)
-    dated = set().union(*(postings.get(when, {}) for when in asked.when))
-    postings = {word: keys for word, keys in postings.items() if word in asked.words}
-    keys = [key for key in shortlist(postings, near, dated, ground.vectors, most) if key not in seen]
+    found = Found(
+        Standing({word: postings[word] for word in asked.words if word in postings}, ground.vectors),
+        near,
+        dated=set().union(*(postings.get(when, ()) for when in asked.when)),
+        wished=postings.get(WISH, {}).keys(),
+    )
+    keys = [key for key in shortlist(found, most) if key not in seen]
     cosines = {neighbour.key: neighbour.similarity for neighbour in near}
-    candidates = await drive.call(world.journal.candidates, reach, keys, cosines, vector)
+    beginning = _BEGINNING if asked.answer is not None else 0
+    candidates = await drive.call(world.journal.candidates, reach, keys, cosines, vector, beginning)
     records: dict[int, Record] = {}
     if ground.has_records:
         records = await drive.call(world.journal.remembered, ground.reader, keys)
-        candidates = [*candidates, *weighed(world, reach, records, cosines)]
+        candidates = [*candidates, *weighed(world, reach, records, cosines, beginning)]
     believed = trust if vector is not None else 0.0
-    ranked = rank(asked, candidates, postings, ground.vectors, believed, dated)
+    ranked = rank(asked, candidates, found, believed)
     return Answers(ranked, tuple(notes), read, records, believed)
 
 
@@ -168,7 +179,6 @@ def best(
     reach: Scope,
     answers: Answers[Any],
     limit: int,
-    shown: Collection[int] = (),
     said: Iterable[Message] = (),
 ) -> list[tuple[Stored, Ranked]]:
     """Read the best within reach, each of them once.
@@ -178,11 +188,10 @@ def best(
         reach: Whose messages.
         answers: What was found.
         limit: How many at the most.
-        shown: Keys of messages that are shown already.
         said: Messages that are shown already: the same words of another session, or of a copy, say no more.
     """
     heard = {(message.role, message.text) for message in said}
-    waiting = deque(one for one in answers.ranked if one.key not in shown)
+    waiting = deque(answers.ranked)
     found: list[tuple[Stored, Ranked]] = []
     while waiting and (wanted := limit - len(found)):  # once, unless something was said twice
         some = [waiting.popleft() for _ in range(min(wanted, len(waiting)))]
@@ -197,7 +206,7 @@ def best(
     return found
 
 
-def _index_pays(world: World, overview: Overview) -> bool:
+def index_pays(world: World, overview: Overview) -> bool:
     """Tell whether to ask the index: a few vectors are faster compared, and another process may hold it."""
     if world.index is None or overview.vectors <= world.settings.exact_scan_limit:
         return False
@@ -206,7 +215,7 @@ def _index_pays(world: World, overview: Overview) -> bool:
     return world.index.held
 
 
-async def _vector(world: World, drive: Drive, query: str, notes: list[Reason]) -> FloatVector | None:
+async def query_vector(world: World, drive: Drive, query: str, notes: list[Reason]) -> FloatVector | None:
     """Return the query's vector, or None and a note why there is none."""
     try:
         vector = await drive.ask(world.embedder.embed_query, world.embedder.aembed_query, query)
@@ -224,15 +233,15 @@ def _nearest_of(world: World, ground: Ground, vector: FloatVector, limit: int) -
         neighbour
         for shelf, overview in ground.shelves
         for neighbour in (
-            _nearest(world, shelf, vector, overview, limit)
-            if _index_pays(world, overview)
+            nearest(world, shelf, vector, overview, limit)
+            if index_pays(world, overview)
             else world.journal.scan(shelf, vector, limit)
         )
     )
 
 
-def _nearest(
-    world: World, reach: Scope | Commons, vector: FloatVector, overview: Overview, limit: int
+def nearest(
+    world: World, reach: Scope | Commons | Folder, vector: FloatVector, overview: Overview, limit: int
 ) -> list[Neighbour]:
     """Ask the index, and compare exactly where it cannot answer."""
     assert world.index is not None  # noqa: S101  (it pays)
@@ -250,17 +259,23 @@ def _nearest(
     return world.journal.scan(reach, vector, limit)
 
 
-def _hits(world: World, reach: Scope, answers: Answers[None], k: int, token_limit: int | None) -> Hits:
-    found = best(world, reach, answers, k)
-    costs = [world.tokens.text(line(stored)) for stored, _ in found]
-    fitting = range(len(found)) if token_limit is None else pack(costs, token_limit)
-    chosen = [(found[place], costs[place]) for place in fitting]
-    world.accessed([stored.key for (stored, _), _ in chosen if stored.key in answers.records])
-    return Hits(_hit(item, tokens, answers) for item, tokens in chosen)
+def hits(
+    world: World,
+    reach: Scope,
+    answers: Answers[Any],
+    k: int,
+    token_limit: int | None,
+    told: Iterable[Message] = (),
+) -> Hits:
+    """Read the best within reach and within a limit, without what says the same as what is told already."""
+    found = best(world, reach, answers, k, told)
+    if token_limit is not None:
+        found = packed(world, found, token_limit, token_limit, lambda stored: world.tokens.text(line(stored)))
+    world.accessed([stored.key for stored, _ in found if stored.key in answers.records])
+    return Hits(_hit(world, stored, ranked, answers) for stored, ranked in found)
 
 
-def _hit(item: tuple[Stored, Ranked], tokens: int, answers: Answers[None]) -> Hit:
-    stored, ranked = item
+def _hit(world: World, stored: Stored, ranked: Ranked, answers: Answers[Any]) -> Hit:
     record = answers.records.get(stored.key)
     message = stored.message
     assert message.id is not None  # noqa: S101  (the journal gives every message an id and a time)
@@ -273,7 +288,7 @@ def _hit(item: tuple[Stored, Ranked], tokens: int, answers: Answers[None]) -> Hi
         session_id=stored.scope.session_id or "",
         speaker=message.speaker,
         created_at=message.created_at,
-        tokens=tokens,
+        tokens=world.tokens.text(line(stored)),
         reasons=(*ranked.reasons, *answers.notes),
         record=record,
     )

@@ -105,7 +105,7 @@ def noted(world: World, record: Record) -> Noted:
             f"a record of {size:,} bytes is larger than the limit of {world.settings.message_bytes_limit:,}",
             hint="Remember what matters of it, or raise `Settings.message_bytes_limit`.",
         )
-    return Noted(record, digest(record), filed(words(record)[: world.settings.indexed_characters]))
+    return Noted(record, digest(record), filed(words(record)[: world.settings.indexed_characters], own=True))
 
 
 def _others(record_id: str, merge: object) -> list[str]:

@@ -125,7 +125,7 @@ def _is_same(message: Message, expected: Message | str) -> bool:
 
 async def fork(world: World, drive: Drive, scope: Scope, until: str | int | None, session_id: str) -> Scope:
     """Copy a session, or its beginning, into a new one. Returns the new one's scope."""
-    target = replace(scope, session_id=session_id)
+    target = scope.beside(session_id)
 
     def copy(message: Message) -> Draft:
         return draft_of(world, message)

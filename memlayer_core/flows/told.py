@@ -75,6 +75,7 @@ def told(
     limits: Limits,
     reserved: int,
     mark: Mark,
+    saying: Sequence[Stored] = (),
 ) -> Present:
     """Read the newest turns, and the summaries of what lies before them; what is shown is not told twice.
 
@@ -86,6 +87,7 @@ def told(
         limits: What is to be kept.
         reserved: Tokens that older turns may not take.
         mark: Where the window begins, before which nothing is read, and what stands before it.
+        saying: What is being said, and not stored yet.
     """
     first = max(mark.first, session.begins) if session is not None else 0
     known = _known(world, journal, session, limits, mark)
@@ -93,7 +95,16 @@ def told(
     shown = _before(world, view, first, limits)
     while True:
         seen = present(
-            world, journal, session, waiting, limits, reserved, first, spent=shown.tokens, stops=left.stops
+            world,
+            journal,
+            session,
+            waiting,
+            limits,
+            reserved,
+            first,
+            spent=shown.tokens,
+            stops=left.stops,
+            saying=saying,
         )
         if seen.moved_to is not None:
             view = left.now
@@ -167,7 +178,8 @@ def _untold(journal: Journal, session: Session, behind: int, first: int) -> bool
 
 
 def _begins(seen: Present, first: int) -> int:
-    return seen.window[0].keys[0] & _PLACE if seen.window else first
+    at = seen.moved_to if seen.moved_to is not None else first
+    return next((part.keys[0] & _PLACE for part in seen.window if part.keys), at)
 
 
 def _before(world: World, known: Sequence[Summary], begins: int, limits: Limits) -> _Shown:

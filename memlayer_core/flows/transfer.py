@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol, assert_never
 
 from memlayer_core.drive import Drive
-from memlayer_core.errors import ImportStoppedError, InvalidMessageError, InvalidRecordError
+from memlayer_core.errors import ImportStoppedError, InputError, InvalidMessageError
+from memlayer_core.flows.items import put_of
 from memlayer_core.flows.records import noted
 from memlayer_core.flows.remember import announce, draft_of, drafts_of
 from memlayer_core.ports import Draft, Journal, World
+from memlayer_core.records.item import Folder
 from memlayer_core.records.message import Message, Receipt
 from memlayer_core.records.record import Record
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Particulars, Session
 from memlayer_core.rules import export_lines
 from memlayer_core.rules.export_lines import Begun, End, Head, Kept, Line, Said
+from memlayer_core.rules.item_json import Placed
 from memlayer_core.rules.json_text import written
 from memlayer_core.rules.state import conversation_of, state_of
 
@@ -75,6 +78,8 @@ class Imported:
         replaced: How many took the place of another message of the same id.
         records: Records in it.
         remembered: How many of them were stored: new ones, and ones that had gone on there.
+        items: Items in it.
+        placed: How many of them were stored: new ones, and ones that were put again later.
     """
 
     sessions: int = 0
@@ -84,12 +89,14 @@ class Imported:
     replaced: int = 0
     records: int = 0
     remembered: int = 0
+    items: int = 0
+    placed: int = 0
 
     def __str__(self) -> str:
         said = f"{self.messages:,} message(s) of {self.sessions:,} session(s), {self.stored:,} of them new"
-        return (
-            f"{said}, {self.records:,} record(s), {self.remembered:,} of them new" if self.records else said
-        )
+        if self.records:
+            said += f", {self.records:,} record(s), {self.remembered:,} of them new"
+        return f"{said}, {self.items:,} item(s), {self.placed:,} of them new" if self.items else said
 
 
 async def save(world: World, drive: Drive, scope: Scope) -> dict[str, Any]:
@@ -130,7 +137,7 @@ async def export(
     now: datetime,
     progress: Progress | None = None,
 ) -> int:
-    """Write the sessions and the records of a user, or of a whole tenant, line by line.
+    """Write the sessions and the records of a user, or all that a tenant has, line by line.
 
     Sessions and messages are read page by page, each from where the last one ended: what is written
     meanwhile neither hides anything nor shows anything twice.
@@ -229,7 +236,11 @@ def _pages(
     while kept := journal.record_pages(tenant_id, user_id, place, _AT_ONCE):
         yield messages, [export_lines.record(versions) for _, versions in kept]
         records, place = records + len(kept), kept[-1][0]
-    yield messages, [export_lines.end(sessions, messages, records)]
+    items = last = 0
+    while user_id is None and (held := journal.item_pages(Folder(tenant_id), last, _AT_ONCE)):
+        yield messages, [export_lines.item(tenant_id, item, texts) for item, texts in held]
+        items, last = items + len(held), held[-1][0].number
+    yield messages, [export_lines.end(sessions, messages, records, items)]
 
 
 def _write(target: Target, lines: Sequence[dict[str, Any]]) -> None:
@@ -284,15 +295,14 @@ class _Importing:
                 if self._session is None or self._session.number != number:
                     raise _stop(f"the message is of session {number}, whose line does not precede it")
                 self._wait(message)
-            case Kept(versions=versions):
+            case Kept() | Placed():
                 self._store()
-                self._keep(versions)
-            case End(sessions=sessions, messages=messages, records=records):
+                self._keep(line)
+            case End():
                 self._store()
                 done = self.done
-                if (sessions, messages, records) != (done.sessions, done.messages, done.records):
-                    had = f"{messages:,} message(s) of {sessions:,} session(s) and {records:,} record(s)"
-                    raise _stop(f"lines are missing: it had {had}")
+                if line != End(done.sessions, done.messages, done.records, done.items):
+                    raise _stop(f"lines are missing: it had {line}")
                 self._ended = True
             case _:
                 assert_never(line)
@@ -307,15 +317,28 @@ class _Importing:
             self._store()
         self._waiting[named] = draft
 
-    def _keep(self, versions: Sequence[Record]) -> None:
+    def _keep(self, line: Kept | Placed) -> None:
         try:
-            ready = [noted(self._world, version) for version in versions]
-        except InvalidRecordError as problem:
+            kept = self._remember(line.versions) if isinstance(line, Kept) else self._place(line)
+        except InputError as problem:
             raise ImportStoppedError(str(problem), hint=problem.hint) from None
-        self.done.records += 1
-        if self._world.journal.restore_record(ready, self._world.now()):
-            self.done.remembered += 1
+        if kept:
             self._world.wake()
+
+    def _remember(self, versions: Sequence[Record]) -> bool:
+        ready = [noted(self._world, version) for version in versions]
+        self.done.records += 1
+        kept = self._world.journal.restore_record(ready, self._world.now())
+        self.done.remembered += kept
+        return kept
+
+    def _place(self, placed: Placed) -> bool:
+        put = put_of(self._world, placed.tenant_id, placed.put)
+        self.done.items += 1
+        dated = replace(put, created_at=placed.created_at, updated_at=placed.updated_at)
+        kept = self._world.journal.restore_item(dated, self._world.now())
+        self.done.placed += kept
+        return kept
 
     def _store(self) -> None:
         drafts, self._waiting = list(self._waiting.values()), {}

@@ -283,8 +283,9 @@ def _foreign(choice: Any) -> _Foreign:
     if isinstance(getattr(choice, "identity", None), str) and has("embed", "embed_query"):
         return _Foreign(choice.identity, choice.embed, choice.embed_query, own("aembed"), own("aembed_query"))
     if has("embed_documents", "embed_query"):
+        model = getattr(choice, "underlying_embeddings", choice)  # a cache answers with its model's vectors
         return _Foreign(
-            _identity("langchain", _path(type(choice)), lambda name: getattr(choice, name, None)),
+            _identity("langchain", _path(type(model)), lambda name: getattr(model, name, None)),
             choice.embed_documents,
             choice.embed_query,
             own("aembed_documents"),

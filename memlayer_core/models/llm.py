@@ -114,7 +114,11 @@ def _counts(usage: Any) -> tuple[int | None, int | None]:
 
 
 def _llamaindex(model: Any, instructions: str, text: str) -> Reply:
-    answer = model.complete(f"{instructions}\n\n{text}")
+    prompt = f"{instructions}\n\n{text}"
+    try:
+        answer = model.complete(prompt)
+    except NotImplementedError:  # some have the async half alone
+        answer = asyncio.run(model.acomplete(prompt))
     usage = {**(answer.additional_kwargs or {}), **_raw_usage(answer.raw)}
     return Reply(
         answer.text or "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Candidate", "Postings", "talk_of"]
 
@@ -16,8 +16,7 @@ def talk_of(key: int) -> int:
     return key >> 32 if key > 0 else key
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A message or a record that may be recalled.
 
     Attributes:
@@ -27,6 +26,7 @@ class Candidate:
         tokens: What the message costs.
         asks: Whether it ends with a question.
         near: Cosine to the question, -1 to 1; None while the message has no vector.
+        beginning: Of its text, as far as it was asked for.
     """
 
     key: int
@@ -35,6 +35,7 @@ class Candidate:
     tokens: int
     asks: bool
     near: float | None
+    beginning: str = ""
 
     @property
     def session(self) -> int:

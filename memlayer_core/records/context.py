@@ -8,13 +8,15 @@ from datetime import datetime
 from typing import Literal, TypeVar
 
 from memlayer_core import show
-from memlayer_core.records.message import Message
+from memlayer_core.records.message import Beside, Message
 from memlayer_core.records.record import Record
+from memlayer_core.records.scope import Scope
 
-__all__ = ["Context", "Hit", "Hits", "Piece", "PieceKind", "Reason", "Recalled"]
+__all__ = ["Context", "Hit", "Hits", "Piece", "PieceKind", "Placement", "Reason", "Recalled"]
 
 T = TypeVar("T")
 PieceKind = Literal["system", "summary", "recall", "window", "temporary"]
+Placement = Literal["user", "system"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +140,15 @@ class Context:
         recall: Older turns that bear on the query, rendered as one block of text; empty if there are none.
         kept: What was recalled for earlier questions of the window, by their places in it: each stands in
             front of its question, so that the prompt begins like the one before.
-        placement: `"user"`: the recall stands in front of the newest user message of the window, inside
-            it. `"system"`: it is appended to the last leading system message.
+        placement: `"user"`: the recall stands in front of the newest user message, inside it. `"system"`: it
+            is appended to the last leading system message.
         pieces: Every part with its cost and the reasons for it.
         tokens: What everything costs together.
         token_limit: What it was allowed to cost.
         reasons: What holds for the whole: what was left out, what degraded.
+        saying: What is being said, and not stored yet; it follows the window.
+        beside: The recall, to stand with its question from the answer on; None: it does not.
+        scope: Whose conversation it is of.
     """
 
     system: tuple[Message, ...]
@@ -152,11 +157,14 @@ class Context:
     temporary: tuple[Message, ...]
     recall: str
     kept: Mapping[int, str]
-    placement: Literal["user", "system"]
+    placement: Placement
     pieces: tuple[Piece, ...]
     tokens: int
     token_limit: int
     reasons: tuple[Reason, ...]
+    saying: tuple[Message, ...] = ()
+    beside: Beside | None = None
+    scope: Scope | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -194,14 +202,15 @@ class Context:
             elif text:
                 composed.append(create("system", text))
         over = older if self.placement == "user" else ""
-        if over and not (self.window and self.window[0].role == "user"):
+        turns = (*self.window, *self.saying)
+        if over and not (turns and turns[0].role == "user"):
             composed.append(create("user", over))
             over = ""
-        asked = max((at for at, message in enumerate(self.window) if message.role == "user"), default=None)
+        asked = max((at for at, message in enumerate(turns) if message.role == "user"), default=None)
         beside = self.recall if self.placement == "user" else ""
         if beside and asked is None:
             composed.append(create("user", beside))
-        for at, message in enumerate(self.window):
+        for at, message in enumerate(turns):
             made = convert(message)
             for text in (self.kept.get(at, ""), beside if at == asked else "", over if at == 0 else ""):
                 made = put_before(made, text) if text else made

@@ -16,11 +16,11 @@ class Job:
 
     Attributes:
         id: Its row.
-        kind: `"index"` makes a message findable; `"unindex"` takes a deleted one out of Chroma;
+        kind: `"index"` makes a message, a record or an item findable; `"unindex"` takes what was deleted out of Chroma;
             `"summarize"` tells in short what lies before it in its session; `"episode"` remembers a part of
             a session that ended.
-        subject: Key of the message, or the number of the episode.
-        namespace: The user whose message it is.
+        subject: Key of the message, of the record or of the item's text, or the number of the episode.
+        namespace: The user whose it is, or the folder.
         attempts: How often it was tried, this time included.
     """
 

@@ -149,7 +149,7 @@ class Beside:
     """Recalled text that stands with a question, from the turn on in which a model was shown it.
 
     Attributes:
-        key: The question's key.
+        key: The question's key; 0: it is stored together with its answer, and has none yet.
         text: The block as it is shown; empty where nothing was found.
         tokens: What it costs.
         counter: Name of the token counter.

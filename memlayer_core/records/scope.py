@@ -9,9 +9,10 @@ from functools import lru_cache
 
 from memlayer_core.errors import InvalidScopeError
 
-__all__ = ["Commons", "Scope"]
+__all__ = ["ALONE", "Commons", "Scope"]
 
-_ALONE = "memlayer:session:"
+ALONE = "memlayer:session:"
+"""What the user of a session without one is called, in front of the session's id."""
 
 
 @lru_cache(maxsize=4096)
@@ -63,9 +64,9 @@ class Scope:
             _check("agent_id", self.agent_id)
         if self.session_id is not None:
             _check("session_id", self.session_id)
-        if self.user_id.startswith(_ALONE) and self.user_id != _ALONE + (self.session_id or ""):
+        if self.user_id.startswith(ALONE) and self.user_id != ALONE + (self.session_id or ""):
             raise InvalidScopeError(
-                f"`user_id` may not begin with {_ALONE!r}: sessions without a user are kept there",
+                f"`user_id` may not begin with {ALONE!r}: sessions without a user are kept there",
                 hint="Choose another user id.",
             )
 
@@ -73,13 +74,26 @@ class Scope:
     def alone(cls, session_id: str, *, tenant_id: str = "default", agent_id: str | None = None) -> Scope:
         """Return the scope of a session without a user: nothing is recalled from or into other sessions."""
         _check("session_id", session_id)
-        return cls(_ALONE + session_id, session_id, agent_id, tenant_id)
+        return cls(ALONE + session_id, session_id, agent_id, tenant_id)
+
+    @classmethod
+    def of_session(
+        cls,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+    ) -> Scope:
+        """Return the scope of a session, which stands alone if no user is named."""
+        alone = cls.alone(session_id, tenant_id=tenant_id, agent_id=agent_id)
+        return alone if user_id is None else replace(alone, user_id=user_id)
 
     @classmethod
     def of_user(cls, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None) -> Scope:
         """Return all that belongs to a user, or to the session that stands alone under that id."""
-        alone = isinstance(user_id, str) and user_id.startswith(_ALONE)
-        return cls(user_id, user_id.removeprefix(_ALONE) if alone else None, agent_id, tenant_id)
+        alone = isinstance(user_id, str) and user_id.startswith(ALONE)
+        return cls(user_id, user_id.removeprefix(ALONE) if alone else None, agent_id, tenant_id)
 
     @property
     def namespace(self) -> str:
@@ -113,12 +127,18 @@ class Scope:
         """What users of the tenant share, as far as this scope's agent is concerned."""
         return Commons(self.tenant_id, self.agent_id)
 
+    def beside(self, session_id: str) -> Scope:
+        """Return another session of the same user; beside one that stands alone, another that does."""
+        if self.user_id.startswith(ALONE):
+            return Scope.alone(session_id, tenant_id=self.tenant_id, agent_id=self.agent_id)
+        return replace(self, session_id=session_id)
+
     def reach(self) -> Scope:
         """Return the scope that recall for this session looks through.
 
         That is all sessions of the user (and agent), or this session where it stands alone.
         """
-        return self if self.user_id.startswith(_ALONE) else replace(self, session_id=None)
+        return self if self.user_id.startswith(ALONE) else replace(self, session_id=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from memlayer_core.records.scope import Scope
 
-__all__ = ["Forgotten", "Layout", "Mark", "Overview", "Particulars", "Session", "Synced", "beginning"]
+__all__ = ["Forgotten", "Layout", "Mark", "Overview", "Part", "Particulars", "Session", "Synced", "beginning"]
+
+Part = Literal["active", "archived"]
+"""The part of a session from where its working memory begins on, or what lies before that."""
 
 _LABEL = 60  # characters of a label that nobody wrote
 
@@ -41,6 +45,7 @@ class Session:
         forked_from: Id of the session that it comes from; None where it began by itself.
         superseded: Whether it keeps what made room for others: to be read, and never recalled.
         summary_version: Goes up with each summary, and when what was said is changed; 0: there is no summary.
+        next_seq: The place of the next message.
     """
 
     scope: Scope
@@ -57,6 +62,7 @@ class Session:
     forked_from: str | None = None
     superseded: bool = False
     summary_version: int = 0
+    next_seq: int = 0
 
     @property
     def label(self) -> str:

@@ -12,7 +12,8 @@ word. First the ids decide, then the words:
 What follows from what both have in common:
 
 * The list goes on where the history ends: the rest is new.
-* The list ends inside the history, or leaves messages out: nothing is new, and nothing was deleted.
+* The list leaves messages out, or ends inside the history: nothing is new, and nothing was deleted. Unless its
+  end is known to be the conversation's (`ends`): then what the history has behind it is superseded.
 * The list says something else behind a common message: what the history has there is superseded.
 * The list has other words between two common messages, as many and by the same speakers: they were edited.
 * The list puts something else in front or in between (a summary): it comes in front of what follows it.
@@ -120,7 +121,9 @@ def said(message: Message, *, named: bool) -> Said:
     )
 
 
-def align(past: Sequence[Said], sent: Sequence[Said], *, whole: bool, loose: int = 0) -> Alignment:
+def align(
+    past: Sequence[Said], sent: Sequence[Said], *, whole: bool, loose: int = 0, ends: bool = False
+) -> Alignment:
     """Compare a list of messages with the end of a history.
 
     Args:
@@ -129,6 +132,7 @@ def align(past: Sequence[Said], sent: Sequence[Said], *, whole: bool, loose: int
         sent: The list, in its order.
         whole: Whether `past` is the whole history.
         loose: How many at the beginning of `past` are single finds, with gaps between them.
+        ends: Whether the conversation ends where the list does: a list is trimmed at its front, and not here.
     """
     named = _named(past, sent)
     line = _rising(named, sent)
@@ -138,6 +142,8 @@ def align(past: Sequence[Said], sent: Sequence[Said], *, whole: bool, loose: int
     open_sent = _without([at for at, one in enumerate(sent) if one.spoken], named)
 
     same = _common(past, sent, open_past, open_sent, line, whole=whole)
+    if ends and whole and not line and _repeats(past, sent, open_past, open_sent):
+        same = dict(zip(open_sent, open_past, strict=False))
     sure = bool(line) or _is_sure(past, sent, open_past, open_sent, same, whole=whole)
     if not sure and not _is_likely(past, sent, open_past, open_sent, same):
         same = {}
@@ -159,7 +165,7 @@ def align(past: Sequence[Said], sent: Sequence[Said], *, whole: bool, loose: int
     new = [at for at in range(len(sent)) if at not in known]
     last, end = max(same.items(), default=(-1, len(past)))
     behind = _without(range(end + 1, len(past)), known.values())
-    goes_on = any(sent[at].spoken and at > last for at in new) or last in edited
+    goes_on = (ends and sure) or any(sent[at].spoken and at > last for at in new) or last in edited
     if goes_on and not {*heard}.isdisjoint(behind):
         gone += [to for to in behind if past[to].role != "system"]
     fronts = _fronts(sent, {**same, **exchanged}, loose)
@@ -249,6 +255,12 @@ def _is_sure(
     times = Counter(one.words for one in past)
     telling = [past[to].characters for to in same.values() if times[past[to].words] == 1]
     return len(telling) > 1 or sum(telling) >= TELLING
+
+
+def _repeats(past: Sequence[Said], sent: Sequence[Said], heard: Sequence[int], told: Sequence[int]) -> bool:
+    """Tell whether the history begins with the list, and says nothing behind it that the list does not say."""
+    before, after = [past[to].words for to in heard], [sent[at].words for at in told]
+    return bool(after) and before[: len(after)] == after and {*before} == {*after}
 
 
 def _is_likely(

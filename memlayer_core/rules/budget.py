@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["LEAST", "MARGIN", "most_that_fit", "pack", "recall_share"]
+__all__ = ["LEAST", "MARGIN", "longest", "most_that_fit", "pack", "recall_share"]
 
 LEAST = 8
 """Tokens that the shortest recalled turn costs: a date, a name and a word."""
@@ -16,6 +16,11 @@ MARGIN = 8
 def recall_share(token_limit: int, recall_tokens: int) -> int:
     """Return the tokens that recalled turns may take: at most a quarter, the present talk comes first."""
     return min(recall_tokens, token_limit // 4)
+
+
+def longest(room: int) -> int:
+    """Return the tokens that one recalled turn may take: a quarter, so that one long answer does not displace the rest."""
+    return room // 4
 
 
 def most_that_fit(room: int) -> int:

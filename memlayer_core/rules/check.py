@@ -16,12 +16,15 @@ from memlayer_core.records.message import ROLES, Block, Message, ToolCall
 __all__ = [
     "at_least_one",
     "blocks",
+    "calls",
     "checked",
     "checked_all",
     "digest",
     "identifier",
     "in_utc",
+    "index",
     "json_value",
+    "seconds",
     "whole",
 ]
 
@@ -156,6 +159,20 @@ def blocks(content: object) -> tuple[Block, ...]:
     return tuple(content)
 
 
+def calls(tool_calls: object) -> tuple[ToolCall, ...]:
+    """Return tool calls that are given as any list.
+
+    Raises:
+        InvalidMessageError: It is no list.
+    """
+    if isinstance(tool_calls, str | bytes | Mapping) or not isinstance(tool_calls, Iterable):
+        raise InvalidMessageError(
+            f"`tool_calls` must be a list of tool calls, got {tool_calls!r:.80}",
+            hint="Leave `tool_calls` out, or give a list of `ToolCall(id, name, arguments)`.",
+        )
+    return tuple(tool_calls)
+
+
 def at_least_one(name: str, value: object) -> None:
     """Check a limit that is given for one call.
 
@@ -183,6 +200,29 @@ def whole(name: str, value: object, *, least: int = 0) -> None:
         raise InvalidLimitError(
             f"`{name}` must be at most {_MOST:,}", hint=f"Leave `{name}` out for its default."
         )
+
+
+def seconds(name: str, value: object) -> float:
+    """Return a time to wait that is given for one call.
+
+    Raises:
+        InvalidLimitError: It is no number, or NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise InvalidLimitError(
+            f"`{name}` must be a number of seconds, got {value!r:.80}",
+            hint=f"Leave `{name}` out for its default, or pass a number such as 2.5.",
+        )
+    return value
+
+
+def index(name: str, value: object) -> None:
+    """Check a place in a list, counted from 0, or from -1 backwards.
+
+    Raises:
+        InvalidLimitError: It is no whole number, or too large to count to.
+    """
+    whole(name, -1 - value if isinstance(value, int) and value < 0 else value)
 
 
 def _check_content(content: object) -> None:
@@ -256,8 +296,12 @@ def json_value(name: str, value: object, depth: int = 0) -> None:
             )
 
 
-def in_utc(moment: datetime | None) -> datetime | None:
+def in_utc(moment: datetime | None, name: str = "created_at") -> datetime | None:
     """Return a time in UTC; one without a time zone is taken as that.
+
+    Args:
+        moment: The time.
+        name: What the caller knows it by.
 
     Raises:
         InvalidMessageError: It is no time, or none that UTC has.
@@ -266,7 +310,7 @@ def in_utc(moment: datetime | None) -> datetime | None:
         return None
     if not isinstance(moment, datetime):
         raise InvalidMessageError(
-            f"`created_at` must be a datetime, got {moment!r}",
+            f"`{name}` must be a datetime, got {moment!r:.80}",
             hint="Parse it first, for example with `datetime.fromisoformat(…)`.",
         )
     if moment.tzinfo is None:
@@ -275,6 +319,6 @@ def in_utc(moment: datetime | None) -> datetime | None:
         return moment.astimezone(UTC)
     except OverflowError:
         raise InvalidMessageError(
-            f"`created_at` {moment!r} lies outside of what a UTC time can be",
+            f"`{name}` {moment!r} lies outside of what a UTC time can be",
             hint="Use a date between the years 1 and 9999.",
         ) from None

@@ -6,10 +6,12 @@
     {"session": 1, "tenant_id": "default", "user_id": "louis", "session_id": "s1", "created_at": "…Z", …}
     {"message": {"role": "user", "content": "Hi", "id": "m1", …}, "session": 1}
     {"record": {"memory_id": "louis_mem_001", "content": {"raw": "…"}, …}, "before": [{…}, …]}
+    {"item": {"tenant_id": "default", "labels": ["users"], "key": "k", "value": {…}, …}}
     {"end": {"sessions": 1, "messages": 1, "records": 1}}
 
 A message names its session's line, so that a line that was lost never gives it to somebody else. A record's line
-has all its versions. Where there are no records, the last line does not speak of them.
+has all its versions. Items belong to no user: only the export of a whole tenant has them. Where there are no records
+or no items, the last line does not speak of them.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from datetime import datetime
 from typing import Any
 
 from memlayer_core.errors import ImportStoppedError, InputError
+from memlayer_core.records.item import Item
 from memlayer_core.records.message import Message
 from memlayer_core.records.record import Record
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.session import Particulars
 from memlayer_core.rules.check import in_utc
+from memlayer_core.rules.item_json import Placed, item_from_json, item_to_json
 from memlayer_core.rules.json_text import parsed, shown
 from memlayer_core.rules.message_json import (
     message_from_json,
@@ -44,6 +48,7 @@ __all__ = [
     "Said",
     "end",
     "head",
+    "item",
     "line_of",
     "message",
     "record",
@@ -99,6 +104,11 @@ class End:
     sessions: int
     messages: int
     records: int = 0
+    items: int = 0
+
+    def __str__(self) -> str:
+        said = f"{self.messages:,} message(s) of {self.sessions:,} session(s) and {self.records:,} record(s)"
+        return f"{said}, and {self.items:,} item(s)" if self.items else said
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,7 @@ class Kept:
     versions: tuple[Record, ...]
 
 
-Line = Head | Begun | Said | Kept | End
+Line = Head | Begun | Said | Kept | Placed | End
 
 
 def head(tenant_id: str, user_id: str | None, now: datetime, messages: int) -> dict[str, Any]:
@@ -151,10 +161,16 @@ def record(versions: Sequence[Record]) -> dict[str, Any]:
     return {"record": newest, "before": before} if before else {"record": newest}
 
 
-def end(sessions: int, messages: int, records: int) -> dict[str, Any]:
+def item(tenant_id: str, placed: Item, texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return an item's line."""
+    return {"item": item_to_json(tenant_id, placed, texts)}
+
+
+def end(sessions: int, messages: int, records: int, items: int = 0) -> dict[str, Any]:
     """Return the last line, without which an export is not complete."""
+    more = {"records": records, "items": items}
     counted = {"sessions": sessions, "messages": messages}
-    return {"end": {**counted, "records": records} if records else counted}
+    return {"end": counted | {name: number for name, number in more.items() if number}}
 
 
 def line_of(text: str | bytes, tenant_id: str | None) -> Line | None:
@@ -189,13 +205,17 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
                 return Said(number, said)
         case {"session": int(number)}:
             return _begun(number, fields, tenant_id)
-        case {"record": Mapping() as newest, "before": [*before]}:
+        case {"record": Mapping() as newest, **more} if isinstance(before := more.get("before", []), list):
             return _kept([*before, newest], tenant_id)
-        case {"record": Mapping() as newest}:
-            return _kept([newest], tenant_id)
+        case {"item": Mapping() as form}:
+            placed = item_from_json(form)
+            return placed if tenant_id is None else replace(placed, tenant_id=tenant_id)
         case {"end": {"sessions": int(sessions), "messages": int(messages), **more}}:
-            records = more.get("records")
-            return End(sessions, messages, records if isinstance(records, int) else 0)
+            records, items = (
+                number if isinstance(number, int) else 0
+                for number in (more.get("records"), more.get("items"))
+            )
+            return End(sessions, messages, records, items)
     raise ImportStoppedError(
         f"it is no line of an export: {shown(fields)}",
         hint="An export is written by `memory.export`; each message in it has an id.",

@@ -1,15 +1,17 @@
-"""Decides which limits hold for a context: those of the settings, or those of a call."""
+"""Decides what holds for a context, its limits and its order: what the settings say, or what a call says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import get_args
 
-from memlayer_core.errors import InvalidLimitError
+from memlayer_core.errors import ConfigurationError, InvalidLimitError
+from memlayer_core.records.context import Placement
 from memlayer_core.records.policy import Limits, MaxMessages, MaxRounds, MaxTokens, Policy
 from memlayer_core.rules.check import at_least_one
 
-__all__ = ["NAMES", "Policies", "limits", "named"]
+__all__ = ["NAMES", "Policies", "limits", "named", "placed_where"]
 
 NAMES: dict[str, type[Policy]] = {
     "max_tokens": MaxTokens,
@@ -82,3 +84,17 @@ def _unknown(policy: object) -> InvalidLimitError:
         f"unknown policy {policy!r:.80}",
         hint=f"Use one of {', '.join(map(repr, NAMES))}, an object such as MaxRounds(4), or {{'max_rounds': 4}}.",
     )
+
+
+def placed_where(asked: Placement | None, default: Placement) -> Placement:
+    """Return where recalled text goes.
+
+    Raises:
+        ConfigurationError: There is no such place.
+    """
+    if asked is not None and asked not in get_args(Placement):
+        raise ConfigurationError(
+            f"recalled text cannot be placed {asked!r}",
+            hint='`"user"`: in front of the newest question; `"system"`: behind the system message.',
+        )
+    return asked or default

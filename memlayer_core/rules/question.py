@@ -7,8 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from memlayer_core.rules.terms import SPOKEN, asked, named, telling
+from memlayer_core.rules.answers import answers_to
+from memlayer_core.rules.terms import SPOKEN, WISH, asked, named, telling
 from memlayer_core.rules.times import meant
+from memlayer_core.rules.wishes import asks_for_help
 
 __all__ = ["Question", "question"]
 
@@ -28,6 +30,8 @@ class Question:
         names: Who is named of those who spoke, as names are filed.
         own: Whether the one who asks asks about themselves.
         when: Days and months that it means, as messages are filed under them.
+        helps: Whether it asks for help, which should keep to what was wished before.
+        answer: What a turn that answers it has in it, as far as that can be told.
     """
 
     text: str
@@ -35,6 +39,13 @@ class Question:
     names: frozenset[str]
     own: bool
     when: tuple[str, ...] = ()
+    helps: bool = False
+    answer: re.Pattern[str] | None = None
+
+    @property
+    def filed(self) -> tuple[str, ...]:
+        """Everything that the lexical index is asked for."""
+        return (*self.words, *self.when, *((WISH,) if self.helps else ()))
 
 
 def question(text: str, speakers: Collection[str], now: datetime) -> Question:
@@ -54,4 +65,12 @@ def question(text: str, speakers: Collection[str], now: datetime) -> Question:
     words = asked(bare)
     if names and not telling(bare):
         bare, words = bare or text, tuple(SPOKEN + name for name in names)
-    return Question(bare, words, frozenset(names), bool(_FIRST_PERSON.search(text)), meant(text, now))
+    return Question(
+        bare,
+        words,
+        frozenset(names),
+        own=bool(_FIRST_PERSON.search(text)),
+        when=meant(text, now),
+        helps=asks_for_help(text),
+        answer=answers_to(text),
+    )

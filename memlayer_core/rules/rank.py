@@ -13,14 +13,21 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
-from memlayer_core.records.candidate import Candidate, Postings, talk_of
+import numpy as np
+from numpy.typing import NDArray
+
+from memlayer_core.records.candidate import Candidate, talk_of
 from memlayer_core.records.context import Reason
 from memlayer_core.records.vector import Neighbour
 from memlayer_core.rules.question import Question
+from memlayer_core.rules.standing import Standing
 from memlayer_core.rules.terms import named
 
-__all__ = ["FLOOR", "LONG", "WEIGHTS", "Ranked", "Weights", "rank", "shortlist", "telling"]
+__all__ = ["FLOOR", "LONG", "WEIGHTS", "Found", "Ranked", "Weights", "rank", "shortlist", "worth_telling"]
+
+Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +39,14 @@ class Weights:
         words: A standard deviation of the words that a message shares with the question, rare ones counting more.
             Finds names, numbers and dates that embedders blur.
         session: A standard deviation of the same for whole sessions: the talk about the wedding is where the wedding
-            dress was mentioned, whatever the turn itself says.
+            dress was mentioned, whatever the turn itself says. Its best cosine counts a little, too.
         named: Said by somebody whom the question names. Twice what meaning gives a very good hit: the other
             speaker's turns remain behind all of theirs that say anything.
         own: Said by the user, where the question says "I": people ask an assistant about themselves.
         when: Said on a day that the question means: "last week" is about nothing else.
+        wishes: Says how the user wants things, where the question asks for help: what was wished holds for
+            everything of its kind, though it shares no word with it.
+        answers: Has what the question wants, a time or a number. A good hit without it keeps its place.
         neighbours: The part of its worth that a turn passes on to the next one; half of it to the one before and to
             the next but one, as an answer stands behind its question.
         asks: Taken from a turn that ends with a question: it wants to know what others tell.
@@ -50,7 +60,9 @@ class Weights:
     named: float = 2.0
     own: float = 1.5
     when: float = 2.0
-    neighbours: float = 0.4
+    wishes: float = 2.0
+    answers: float = 0.5
+    neighbours: float = 0.3
     asks: float = 0.3
     long: float = 0.6
 
@@ -65,16 +77,16 @@ _DOUBLINGS = (
 )
 _MANY_RIVALS = 20  # candidates from which on the room that a long turn takes is missed by others
 _SPEECH = 80  # tokens at which a turn passes on half as much to its neighbours: a long one stands for itself
-_NEAREST = 20  # candidates whose neighbours are weighed, too
+_NEAREST = 10  # hits of each source whose neighbours are weighed, too
 _SHARES = {-2: 0.5, -1: 1.0, 1: 0.5, 2: 0.25}  # of what a neighbour passes on: the one before it gives most
 _APART = 1.5  # deviation of sessions below which they hardly differ: one more common word then says little
+_BEST_OF_SESSION = 0.3  # of what a session's words say, that its best cosine does
 _NEAR_ANYWAY = 0.2  # cosine of two texts that have nothing to do with each other
 _THEN, _THEN_UNASKED = 0.4, 0.2
 """Support that being said when the question means is worth, whatever was said; less where nothing is asked: "I am tired
 today" needs nothing of what was said today."""
 _FROM_BESIDE, _OF_BEST = 0.8, 0.5
 _BEHIND = 3.0  # in score: the best hit stands three to four above the mean of all
-_SATURATION = 0.5  # how soon saying a word again adds nothing: twice counts a quarter more than once
 
 _ASKING = re.compile("[?\uff1f]")
 
@@ -90,7 +102,23 @@ FLOOR_ASKED, FLOOR_UNASKED = (0.25, 0.1), (0.4, 0.25)
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class Found:
+    """What the sources found, before it is weighed.
+
+    Attributes:
+        standing: Where the question's words stand.
+        near: What meaning found, the best first.
+        dated: What was said when the question means.
+        wished: What says how the user wants things, if help is asked for.
+    """
+
+    standing: Standing
+    near: Sequence[Neighbour] = ()
+    dated: Collection[int] = frozenset()
+    wished: Collection[int] = frozenset()
+
+
+class Ranked(NamedTuple):
     """A message and what is to be said for it.
 
     Attributes:
@@ -98,17 +126,24 @@ class Ranked:
         score: Larger is better; comparable within one question only.
         support: How much of the question it bears out, whatever else was found: the share of the question's words,
             rare ones counting more, and the cosine as far as the embedder is to be trusted.
-        parts: What each ingredient gave; together they are the score.
-        near: Cosine to the question, if it is known.
+        gave: What each of `INGREDIENTS` gave; together they are the score.
+        near: Cosine to the question, if it was weighed.
         words: The question's words that it has.
+        shortened: Whether only a part of it is told.
     """
 
     key: int
     score: float
     support: float
-    parts: Mapping[str, float]
-    near: float | None
-    words: tuple[str, ...]
+    gave: Sequence[float] = ()
+    near: float | None = None
+    words: tuple[str, ...] = ()
+    shortened: bool = False
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """What each ingredient gave, by its name; together they are the score."""
+        return dict(zip(INGREDIENTS, self.gave, strict=True))
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -120,112 +155,114 @@ class Ranked:
             else "has no word of the question",
             "meaning": "no vector" if self.near is None else f"cosine {self.near:.2f}",
         }
-        found = {"words": bool(self.words), "meaning": self.near is not None and "meaning" in self.parts}
-        order = sorted(self.parts, key=lambda name: -abs(self.parts[name]))
-        return tuple(
-            Reason(name, f"{said[name]} ({self.parts[name]:+.2f})")
-            for name in order
-            if found.get(name, abs(self.parts[name]) >= _SLIGHT)
+        found = {"words": bool(self.words), "meaning": self.near is not None}
+        parts = self.parts
+        given = (
+            Reason(name, f"{said[name]} ({parts[name]:+.2f})")
+            for name in sorted(parts, key=lambda name: -abs(parts[name]))
+            if found.get(name, abs(parts[name]) >= _SLIGHT)
         )
+        return (*given, *([_SHORTENED] if self.shortened else []))
 
 
+_SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
 _SLIGHT = 0.005  # what an ingredient gave, and nobody needs to hear of
 _TOLD = {
     "named": "said by one whom the question names",
     "own": "said by the user, who asks about themselves",
     "when": "said when the question means",
+    "wishes": "says how the user wants things",
+    "answers": "has a time or a number, as the question wants",
     "asks": "ends with a question",
     "long": "long",
     "neighbours": "stands beside what bears on the question",
     "session": "from a talk that bears on the question",
 }
+INGREDIENTS = ("meaning", "words", *_TOLD)
+"""What a score is made of, in the order in which `Ranked` keeps them."""
 
 
-def shortlist(
-    postings: Postings, near: Sequence[Neighbour], dated: Collection[int], messages: int, most: int
-) -> list[int]:
-    """Return the keys worth weighing: the best by words, by meaning and by day, and the neighbours of the very best.
+def shortlist(found: Found, most: int) -> list[int]:
+    """Return the keys worth weighing: the best of each source, and the neighbours of the very best.
 
     Args:
-        postings: Where the question's words stand.
-        near: What meaning found, the best first.
-        dated: What was said when the question means.
-        messages: How many messages there are in all.
+        found: What the sources found.
         most: How many to take of each source.
     """
-    rarity = _rarity(postings, messages)
-    by_words = _by_words(postings, rarity)
-    told = sorted(by_words, key=lambda key: (-by_words[key], -key))[:most]
-    meant = [neighbour.key for neighbour in near[:most]]
+    by_words = found.standing.worth
+    told = [key for _, key in sorted(zip(by_words.values(), by_words, strict=True), reverse=True)[:most]]
+    meant = [neighbour.key for neighbour in found.near[:most]]
     first = chain(told[:_NEAREST], meant[:_NEAREST])
     beside = (key + step for key in first if key > 0 for step in _SHARES)
-    then = sorted(dated, key=lambda key: (-by_words.get(key, 0.0), -key))[:most]
-    return list(dict.fromkeys(chain(told, meant, then, beside)))
+    marked = (
+        sorted(marked, key=lambda key: (-by_words.get(key, 0.0), -key))[:most]
+        for marked in (found.dated, found.wished)
+    )
+    return list(dict.fromkeys(chain(told, meant, *marked, beside)))
 
 
 def rank(
     question: Question,
     candidates: Sequence[Candidate],
-    postings: Postings,
-    messages: int,
+    found: Found,
     trust: float,
-    dated: Collection[int] = (),
     weights: Weights = WEIGHTS,
 ) -> list[Ranked]:
     """Return candidates in the order of their worth; none if nothing bears on the question.
 
     Args:
         question: What was asked.
-        candidates: What the sources found.
-        postings: Where the question's words stand.
-        messages: How many messages there are in all.
+        candidates: What was read of the messages that the sources found.
+        found: What the sources found.
         trust: How far this embedder's cosine is to be believed for this question, 0 to 1.
-        dated: What was said when the question means.
         weights: How much each ingredient counts.
     """
-    rarity = _rarity(postings, messages)
-    shares = _shares(question, postings, messages)
-    by_words = _by_words(postings, rarity)
-    by_session = _by_session(postings, candidates)
-    shared: dict[int, list[str]] = {}
-    for word, keys in postings.items():
-        for key in keys:
-            shared.setdefault(key, []).append(word)
-    words = _standard([by_words.get(one.key, 0.0) for one in candidates])
-    near = _standard([one.near if trust else None for one in candidates])
-    sessions = _standard([by_session.get(one.session, 0.0) for one in candidates], _APART)
-    heard = {one.name for one in candidates if one.name} if question.names else ()
-    speakers = {name for name in heard if not question.names.isdisjoint(named(name))}
-    then = _THEN if _ASKING.search(question.text) else _THEN_UNASKED
-    crowded = min(1.0, len(candidates) / _MANY_RIVALS)
-    parts = {
-        one.key: {
-            **({"meaning": trust * weights.meaning * near[place]} if trust else {}),
-            "words": weights.words * words[place],
-            "named": weights.named * (one.name in speakers),
-            "own": weights.own * (question.own and one.role == "user"),
-            "when": weights.when * (one.key in dated),
-            "asks": -weights.asks * one.asks,
-            "long": -weights.long * crowded * min(max(0.0, math.log2(max(one.tokens, 1) / LONG)), _DOUBLINGS),
-        }
-        for place, one in enumerate(candidates)
-    }
-    passed = _passed_on(candidates, {key: sum(given.values()) for key, given in parts.items()})
-    found = []
-    for place, one in enumerate(candidates):
-        given = parts[one.key]
-        given["neighbours"] = weights.neighbours * passed[one.key]
-        given["session"] = weights.session * sessions[place]
-        has = shared.get(one.key, ())
-        support = sum(shares.get(word, 0.0) for word in has) + then * (one.key in dated)
-        support += trust * max(0.0, (one.near or 0.0) - _NEAR_ANYWAY)
-        found.append(Ranked(one.key, sum(given.values()), support, given, one.near, tuple(has)))
-    if max((one.support for one in found), default=0.0) < _floor(FLOOR, trust, messages):
+    if not candidates:
         return []
-    return sorted(found, key=lambda one: (-one.score, -one.key))
+    standing = found.standing
+    keys = [one.key for one in candidates]
+    cosines = np.array([one.near if trust and one.near is not None else math.nan for one in candidates])
+    dated = np.array([key in found.dated for key in keys])
+    support = _column(standing.borne(question.words), keys)
+    support += (_THEN if _ASKING.search(question.text) else _THEN_UNASKED) * dated
+    support += trust * np.maximum(0.0, np.nan_to_num(cosines) - _NEAR_ANYWAY)
+    if support.max() < _floor(FLOOR, trust, standing.messages):
+        return []
+    near = _standard(cosines)
+    speakers = _named_in(question, candidates)
+    answer = question.answer
+    parts = {
+        "meaning": trust * weights.meaning * near,
+        "words": weights.words * _standard(_column(standing.worth, keys)),
+        "named": weights.named * np.array([one.name in speakers for one in candidates]),
+        "own": weights.own * np.array([question.own and one.role == "user" for one in candidates]),
+        "when": weights.when * dated,
+        "wishes": weights.wishes * np.array([key in found.wished for key in keys]),
+        "answers": weights.answers
+        * np.array([answer is not None and bool(answer.search(one.beginning)) for one in candidates]),
+        "asks": -weights.asks * np.array([one.asks for one in candidates]),
+        "long": -weights.long * _too_long(candidates),
+    }
+    parts["neighbours"] = weights.neighbours * _passed_on(candidates, _sum(parts.values()))
+    parts["session"] = weights.session * _of_session(standing, candidates, near)
+    table = np.stack([parts[name] for name in INGREDIENTS], axis=1)
+    score = _sum(parts.values())
+    order = sorted(range(len(keys)), key=lambda place: (-score[place], -keys[place]))
+    gave = table.tolist()
+    return [
+        Ranked(
+            keys[place],
+            float(score[place]),
+            float(support[place]),
+            gave[place],
+            candidates[place].near if trust else None,
+            standing.of(keys[place]),
+        )
+        for place in order
+    ]
 
 
-def telling(ranked: Sequence[Ranked], query: str, trust: float, messages: int) -> Sequence[Ranked]:
+def worth_telling(ranked: Sequence[Ranked], query: str, trust: float, messages: int) -> Sequence[Ranked]:
     """Return what is worth its tokens in a prompt: what is not too far behind the best.
 
     Nothing is, unless the best bears out a good part of what was said; of what asks nothing, a better part still:
@@ -257,66 +294,57 @@ def _floor(floor: tuple[float, float], trust: float, messages: int) -> float:
     return (words + meaning * trust) * min(1.0, math.log1p(messages) / math.log1p(MANY))
 
 
-def _rarity(postings: Postings, messages: int) -> dict[str, float]:
-    """Return what each word tells, the more the fewer messages have it."""
-    total = _total(postings, messages)
-    return {
-        word: math.log(1 + (total - len(keys) + 0.5) / (len(keys) + 0.5)) for word, keys in postings.items()
-    }
+def _column(values: Mapping[int, float], keys: Sequence[int]) -> Column:
+    return np.array([values.get(key, 0.0) for key in keys])
 
 
-def _shares(question: Question, postings: Postings, messages: int) -> dict[str, float]:
-    """Return what part of the question each word is. Unlike in the order, a word that stands everywhere is some."""
-    total = _total(postings, messages)
-    tells = {word: math.log(1 + total / max(len(postings.get(word, ())), 0.5)) for word in question.words}
-    whole = math.fsum(tells.values())
-    return {word: part / whole for word, part in tells.items()}
+def _sum(columns: Iterable[Column]) -> Column:
+    return np.sum(list(columns), axis=0)  # type: ignore[no-any-return]
 
 
-def _total(postings: Postings, messages: int) -> int:
-    return max([1, messages, *(len(keys) for keys in postings.values())])
-
-
-def _by_words(postings: Postings, rarity: Mapping[str, float]) -> dict[int, float]:
-    """Return what each message's words tell of the question, long messages and short ones alike."""
-    found: dict[int, float] = {}
-    for word, keys in postings.items():
-        for key, times in keys.items():
-            share = times * (1 + _SATURATION) / (times + _SATURATION)
-            found[key] = found.get(key, 0.0) + rarity[word] * share
-    return found
-
-
-def _by_session(postings: Postings, candidates: Iterable[Candidate]) -> dict[int, float]:
-    """Return what each session's words tell of the question: words that few sessions have."""
-    having = [set(map(talk_of, keys)) for keys in postings.values()]
-    every = len(set().union(*having, (one.session for one in candidates)))
-    found: dict[int, float] = {}
-    for sessions in having:
-        tells = math.log(1 + (every - len(sessions) + 0.5) / (len(sessions) + 0.5))
-        for session in sessions:
-            found[session] = found.get(session, 0.0) + tells
-    return found
-
-
-def _standard(values: Sequence[float | None], least: float = 1e-9) -> list[float]:
+def _standard(values: Column, least: float = 1e-9) -> Column:
     """Return distances from the mean in standard deviations, of at least `least`; what is not known lies at the mean."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return [0.0] * len(values)
-    mean = math.fsum(known) / len(known)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / len(known))
-    return [(value - mean) / max(deviation, least) if value is not None else 0.0 for value in values]
+    known = ~np.isnan(values)
+    if not known.any():
+        return np.zeros(len(values))
+    mean, deviation = values[known].mean(), values[known].std()
+    return np.where(known, (values - mean) / max(deviation, least), 0.0)
 
 
-def _passed_on(candidates: Iterable[Candidate], worth: Mapping[int, float]) -> dict[int, float]:
+def _named_in(question: Question, candidates: Iterable[Candidate]) -> set[str]:
+    """Return the names of those speakers whom the question names."""
+    heard = {one.name for one in candidates if one.name} if question.names else ()
+    return {name for name in heard if not question.names.isdisjoint(named(name))}
+
+
+def _too_long(candidates: Sequence[Candidate]) -> Column:
+    """Return in doublings how much longer than people's turns are."""
+    tokens = np.array([max(one.tokens, LONG) for one in candidates])
+    crowded = min(1.0, len(candidates) / _MANY_RIVALS)
+    return crowded * np.minimum(np.log2(tokens / LONG), _DOUBLINGS)
+
+
+def _of_session(standing: Standing, candidates: Sequence[Candidate], near: Column) -> Column:
+    """Return what speaks for the sessions of candidates: words that few sessions have, and their best cosine."""
+    talks = [one.session for one in candidates]
+    words = _standard(_column(standing.by_session(talks), talks), _APART)
+    best: dict[int, float] = {}
+    for talk, one in zip(talks, near.tolist(), strict=True):
+        best[talk] = max(one, best.get(talk, one))
+    return words + _BEST_OF_SESSION * _column(best, talks)
+
+
+def _passed_on(candidates: Sequence[Candidate], worth: Column) -> Column:
     """Return what each candidate has of its neighbours: an answer of its question, a remark of the one before."""
-    gives = {one.key: worth[one.key] / (1 + (one.tokens / _SPEECH) ** 2) for one in candidates}
-    return {
-        key: sum(
-            share * gives[key + step]
-            for step, share in _SHARES.items()
-            if key + step in gives and talk_of(key + step) == talk_of(key)
-        )
-        for key in gives
-    }
+    own = worth / (1 + (np.array([one.tokens for one in candidates]) / _SPEECH) ** 2)
+    gives = dict(zip((one.key for one in candidates), own.tolist(), strict=True))
+    return np.array(
+        [
+            sum(
+                share * gives[key + step]
+                for step, share in _SHARES.items()
+                if key + step in gives and talk_of(key + step) == talk_of(key)
+            )
+            for key in gives
+        ]
+    )

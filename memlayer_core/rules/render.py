@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -17,6 +17,7 @@ __all__ = [
     "block",
     "line",
     "quoted",
+    "shortened",
     "summary_block",
     "unrecalled",
 ]
@@ -56,6 +57,20 @@ def quoted(when: datetime | None, speaker: str, text: str) -> str:
 def block(lines: Sequence[str]) -> str:
     """Put lines between the delimiters; no lines give an empty text."""
     return "\n".join([OPEN, *lines, CLOSE]) if lines else ""
+
+
+def shortened(text: str, spare: int, count: Callable[[str], int]) -> str:
+    """Return a block without its last lines, so that it costs so many tokens less; empty if none can stay.
+
+    Args:
+        text: What `block` returned.
+        spare: Tokens to spare.
+        count: Counts the tokens of a text.
+    """
+    most = count(text) - spare
+    lines = text.removeprefix(OPEN).removesuffix(CLOSE).strip("\n").split("\n")
+    shorter = (block(lines[:kept]) for kept in range(len(lines) - (spare > 0), 0, -1))
+    return next((one for one in shorter if count(one) <= most), "")
 
 
 def summary_block(texts: Sequence[str]) -> str:

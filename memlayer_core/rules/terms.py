@@ -10,10 +10,13 @@ from functools import lru_cache
 
 import Stemmer  # type: ignore[import-not-found]  # a module in C, without types
 
+from memlayer_core.rules.wishes import is_wish
+
 __all__ = [
     "MONTHS",
     "SPOKEN",
     "TERMS_LIMIT",
+    "WISH",
     "asked",
     "day_term",
     "filed",
@@ -29,6 +32,9 @@ TERMS_LIMIT = 5000
 
 SPOKEN = "\ue000"
 """What a speaker's name begins with where it is filed: a character that no word has, and that is part of one to FTS5."""
+
+WISH = "\ue002"
+"""What a message is filed under in which its user says how they want things."""
 
 _DATED = "\ue001"  # what a day and a month begin with where they are filed, like a speaker's name
 
@@ -53,6 +59,14 @@ _STOP = frozenset(
     """.split()  # noqa: SIM905  (a list of words reads better as prose)
 )
 
+# The same in Chinese, where words stand without spaces: a question is read as what is left between them. Words that
+# are parts of others (过 of 过敏) are not among them.
+_CJK_STOP = re.compile(
+    "什么时候|为什么|什么样|怎么样|有没有|是不是|能不能|可不可以|什么|怎么|怎样|多少|哪里|哪儿|哪个|哪些|哪天|哪年|我们|你们|他们"
+    "|她们|它们|自己|这个|那个|这些|那些|以及|还是|或者|但是|因为|所以|如果|时候|一下|一个|曾经|请问|关于|的|了|吗|呢|吧|啊|我|你"
+    "|他|她|它|们|谁|是"
+)
+
 
 MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
@@ -61,6 +75,7 @@ MONTHS = (
 _CJK_MONTH = re.compile("(1[0-2]|[1-9]|十[一二]?|[一二三四五六七八九])\\s*月(?!亮)")
 _CJK_NUMBERS = dict(zip("一二三四五六七八九十", range(1, 11), strict=True)) | {"十一": 11, "十二": 12}
 _LONGEST_NAME = 4  # characters, where names are written without spaces around them
+_MOST_ASKED = 500  # different words of a question: a file that was pasted is no question
 _NAMES = 64  # parts of a question that are looked up as names
 
 _english = Stemmer.Stemmer("english")
@@ -94,13 +109,16 @@ def terms(text: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def filed(text: str, name: str | None = None, at: datetime | None = None) -> tuple[str, ...]:
+def filed(
+    text: str, name: str | None = None, at: datetime | None = None, *, own: bool = False
+) -> tuple[str, ...]:
     """Return what a text is filed under: its words without their endings, when it was said, and who said it.
 
     Args:
         text: What was said.
         name: Who said it, if they have a name.
         at: When. Its year, month and day can be asked for like words.
+        own: Whether the user said it, whose wishes can be asked for, too.
     """
     words = [*map(_stem, terms(text)), *_months(text)]
     if len(words) > TERMS_LIMIT:
@@ -109,6 +127,8 @@ def filed(text: str, name: str | None = None, at: datetime | None = None) -> tup
     if at is not None:
         day = at.astimezone(UTC)
         words += [str(day.year), _stem(MONTHS[day.month - 1]), str(day.day), day_term(day), month_term(day)]
+    if own and is_wish(text):
+        words.append(WISH)
     return (*words, *(SPOKEN + part for part in _RUNS.findall(_plain(name or ""))))
 
 
@@ -127,8 +147,8 @@ def asked(text: str) -> tuple[str, ...]:
 
     Words that only say how something is asked are left out, unless nothing else is there.
     """
-    words = [word for word in terms(text) if word not in _STOP] or terms(text)
-    return tuple(dict.fromkeys([*map(_stem, words), *_months(text)]))
+    words = [word for word in terms(_CJK_STOP.sub(" ", text)) if word not in _STOP] or terms(text)
+    return tuple(dict.fromkeys([*_months(text), *map(_stem, words)]))[:_MOST_ASKED]
 
 
 def named(text: str) -> dict[str, str]:

@@ -72,11 +72,13 @@ def meant(text: str, now: datetime) -> Days:
         now: What it is counted from.
     """
     today = now.astimezone(UTC).date()
+    text = text.replace("\u0131", "i")  # patterns take the Turkish i for an i, and casefold does not
     found: list[str] = []
     for pattern, days in _READ:
-        for match in pattern.finditer(text):
-            found.extend(days(match, today))
-        text = pattern.sub(" ", text)  # read once: the night of "last night" is no further one
+        matches = list(pattern.finditer(text))
+        found.extend(day for match in matches for day in days(match, today))
+        if matches:  # read once: the night of "last night" is no further one
+            text = pattern.sub(" ", text)
     return tuple(dict.fromkeys(found))
 
 

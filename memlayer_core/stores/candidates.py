@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from memlayer_core.records.candidate import Candidate
 from memlayer_core.records.scope import Scope
@@ -28,6 +28,7 @@ _ROWS = PreparedList(
             messages.c.name,
             messages.c.tokens,
             func.substr(messages.c.text, messages.c.characters - _END + 1).label("ending"),
+            func.substr(messages.c.text, 1, bindparam("beginning")).label("beginning"),
         )
         .join(sessions, sessions.c.number == session_of(messages.c.key))
         .where(messages.c.key.in_(keys), messages.c.tokens > 0, messages.c.role != "system", WITHIN)
@@ -42,6 +43,7 @@ def candidates(
     keys: Sequence[int],
     near: Mapping[int, float],
     vector: FloatVector | None,
+    beginning: int,
 ) -> list[Candidate]:
     """Return the messages of those keys that lie within reach, in the order of the keys.
 
@@ -51,8 +53,10 @@ def candidates(
         keys: Of messages; others are passed over.
         near: The cosines that are known.
         vector: The question's; None: no further cosine is computed.
+        beginning: Characters of their texts that are wanted.
     """
-    rows = {row.key: row for row in _ROWS.all(connection, [key for key in keys if key > 0], reached(reach))}
+    wanted = {**reached(reach), "beginning": beginning}
+    rows = {row.key: row for row in _ROWS.all(connection, [key for key in keys if key > 0], wanted)}
     missing = [key for key in rows if key not in near] if vector is not None else []
     found = _VECTORS.all(connection, missing)
     cosines = dict(near)
@@ -60,7 +64,15 @@ def candidates(
         matrix = np.frombuffer(b"".join(row.vector for row in found), dtype="<f4").reshape(len(found), -1)
         cosines |= zip((row.key for row in found), map(float, matrix @ vector), strict=True)
     return [
-        Candidate(key, row.role, row.name, row.tokens, bool(_ASKS.search(row.ending)), cosines.get(key))
+        Candidate(
+            key,
+            row.role,
+            row.name,
+            row.tokens,
+            bool(_ASKS.search(row.ending)),
+            cosines.get(key),
+            row.beginning,
+        )
         for key in dict.fromkeys(keys)
         if (row := rows.get(key)) is not None
     ]

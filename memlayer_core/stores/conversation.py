@@ -37,10 +37,12 @@ __all__ = [
     "find_instructions",
     "held",
     "instructs",
+    "know",
     "known_to",
     "locked",
     "put",
     "rewrite",
+    "stands_for",
     "take_out",
     "within_recall",
 ]
@@ -111,8 +113,8 @@ def append(
     if fresh or replaced:
         count_up(connection, session.number, seq, len(fresh), cost, now)
     answered = any(one.message.role == "assistant" and one.message.model_visible for _, one in fresh)
-    if answered and beside is not None and session_of(beside.key) == session.number:
-        shown.pin(connection, beside)
+    if answered and beside is not None:
+        shown.pin(connection, session.number, replace(beside, key=beside.key or _question(fresh)))
     return Receipt(tuple(ids), len(fresh), unchanged, replaced, answered)
 
 
@@ -129,7 +131,7 @@ def rewrite(
     ).all()
     same = 0
     for row, draft in zip(present, drafts, strict=False):
-        if not _same(row, draft) or (draft.given_id and row.id != draft.message.id):
+        if not stands_for(row, draft):
             break
         same += 1
     gone = [row.key for row in present[same:]]
@@ -168,19 +170,7 @@ def locked(connection: Connection, scope: Scope, now: datetime, shards: int) -> 
         return row
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     at = to_micros(now)
-    connection.execute(
-        # Nobody takes the user's row away until the session stands beside it.
-        dialect.insert(namespaces).on_conflict_do_update(
-            index_elements=["namespace"], set_={"shard": namespaces.c.shard}
-        ),
-        {
-            "namespace": scope.namespace,
-            "tenant_id": scope.tenant_id,
-            "user_id": scope.user_id,
-            "shard": shard_of(scope.namespace, shards),
-            "vectors": 0,
-        },
-    )
+    know(connection, scope, shards)
     connection.execute(
         dialect.insert(sessions).on_conflict_do_nothing(),
         {
@@ -203,6 +193,23 @@ def locked(connection: Connection, scope: Scope, now: datetime, shards: int) -> 
     return held(connection, scope)
 
 
+def know(connection: Connection, scope: Scope, shards: int) -> None:
+    """Make the user's row if need be; nobody takes it away until a session stands beside it."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    connection.execute(
+        dialect.insert(namespaces).on_conflict_do_update(
+            index_elements=["namespace"], set_={"shard": namespaces.c.shard}
+        ),
+        {
+            "namespace": scope.namespace,
+            "tenant_id": scope.tenant_id,
+            "user_id": scope.user_id,
+            "shard": shard_of(scope.namespace, shards),
+            "vectors": 0,
+        },
+    )
+
+
 def known_to(connection: Connection, session: int, drafts: Sequence[Draft]) -> dict[bytes, Any]:
     """Return the rows whose ids the drafts name."""
     wanted = [id_digest(session, draft.message.id or "") for draft in drafts if draft.given_id]
@@ -221,6 +228,12 @@ def known_to(connection: Connection, session: int, drafts: Sequence[Draft]) -> d
     return known
 
 
+def _question(fresh: Sequence[tuple[int, Draft]]) -> int:
+    """Return the key of the newest question among messages that are being stored; 0 where there is none."""
+    asked = (key for key, one in reversed(fresh) if one.message.role == "user" and one.message.model_visible)
+    return next(asked, 0)
+
+
 def _in_force(connection: Connection, session: Any, drafts: Sequence[Draft]) -> tuple[bytes, str] | None:
     """Return the digest and the id of the session's system message, where a draft may repeat it."""
     if session.instructions is None or not any(map(instructs, drafts)):
@@ -235,6 +248,11 @@ def _same(before: Any, draft: Draft) -> bool:
     """Tell whether a stored message is what the draft says; a time that nobody gave says nothing."""
     said = draft.message.created_at if draft.given_time else None
     return bool(before.digest == draft.digest) and said in {None, from_micros(before.created_at)}
+
+
+def stands_for(before: Any, draft: Draft) -> bool:
+    """Tell whether a stored message can stay where a draft is wanted: an id that somebody gave names it."""
+    return _same(before, draft) and not (draft.given_id and before.id != draft.message.id)
 
 
 def put(connection: Connection, scope: Scope, fresh: Sequence[tuple[int, Draft]], now: datetime) -> None:

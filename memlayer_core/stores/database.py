@@ -226,6 +226,11 @@ class _Ticket(Generic[T]):
         return self._answer[0]
 
 
+def journal_file(directory: Path) -> Path:
+    """Return where a directory keeps its journal."""
+    return directory / "journal.sqlite3"
+
+
 def _sqlite_engine(directory: Path | None, settings: Settings) -> Engine:
     if directory is None:
         engine = create_engine(
@@ -236,14 +241,14 @@ def _sqlite_engine(directory: Path | None, settings: Settings) -> Engine:
     else:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (directory / "journal.sqlite3").open("ab").close()
+            journal_file(directory).open("ab").close()
         except OSError as problem:
             raise ConfigurationError(
                 f"the memory's directory {str(directory)!r} cannot be written: {problem.strerror or problem}",
                 hint="Choose a directory that this process may create and write to.",
             ) from problem
         engine = create_engine(
-            f"sqlite:///{directory / 'journal.sqlite3'}",
+            f"sqlite:///{journal_file(directory)}",
             pool_size=1 + _READERS,
             max_overflow=0,
             pool_timeout=settings.busy_timeout,

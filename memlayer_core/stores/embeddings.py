@@ -24,14 +24,24 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from memlayer_core.records.item import Folder, lanes_of
 from memlayer_core.records.scope import Commons, Scope
 from memlayer_core.records.session import Layout, Overview
 from memlayer_core.records.vector import Filing, FloatVector, Neighbour, Sample, Unindexed
-from memlayer_core.stores import record_index
+from memlayer_core.stores import item_index, record_index
 from memlayer_core.stores.prepared import Prepared
 from memlayer_core.stores.remembered import SHELVED
-from memlayer_core.stores.rows import session_of, to_micros
-from memlayer_core.stores.schema import jobs, messages, meta, namespaces, records, sessions, vectors
+from memlayer_core.stores.rows import session_of, text_number, to_micros
+from memlayer_core.stores.schema import (
+    item_texts,
+    jobs,
+    messages,
+    meta,
+    namespaces,
+    records,
+    sessions,
+    vectors,
+)
 from memlayer_core.stores.transcript import WITHIN, chunks, reached
 
 __all__ = [
@@ -78,7 +88,7 @@ _OTHERS = Prepared(
 
 
 def unindexed(connection: Connection, keys: Sequence[int]) -> list[Unindexed]:
-    """Return what those messages and records are found by, with the vector that their text has already."""
+    """Return what those messages, records and items are found by, with the vector that their text has already."""
     found: list[Unindexed] = []
     for some in chunks(keys):
         rows = connection.execute(
@@ -101,6 +111,7 @@ def unindexed(connection: Connection, keys: Sequence[int]) -> list[Unindexed]:
         )
         found.extend(_unindexed(row, _lanes(row)) for row in rows)
     found.extend(_unindexed(row, row.lanes) for row in record_index.waiting(connection, keys))
+    found.extend(_unindexed(row, row.lanes) for row in item_index.waiting(connection, keys))
     return found
 
 
@@ -111,12 +122,12 @@ def _unindexed(row: Any, lanes: tuple[str, str, str]) -> Unindexed:
 
 
 def file(connection: Connection, given: Sequence[Filing]) -> None:
-    """Keep vectors of messages and records that still exist."""
+    """Keep vectors of messages, records and items that still exist."""
     still = present(connection, [filing.key for filing in given], held=True)
-    of_records = [filing.key for filing in given if filing.key < 0]
-    if of_records:  # every user at once, behind the messages: see `noting` for the order
+    others = [filing.key for filing in given if filing.key < 0]
+    if others:  # every user at once, behind the messages: see `noting` for the order
         record_index.hold(connection, {filing.lanes[0][1:] for filing in given})
-        still |= record_index.present(connection, of_records)
+        still |= record_index.present(connection, others) | item_index.present(connection, others)
     kept = [filing for filing in given if filing.key in still]
     if not kept:
         return
@@ -147,11 +158,13 @@ def file(connection: Connection, given: Sequence[Filing]) -> None:
 
 
 def present(connection: Connection, keys: Sequence[int], *, held: bool = False) -> set[int]:
-    """Return those keys whose message or record exists.
+    """Return those keys whose message, record or item's text exists.
 
     `held`: only messages are looked for, and they go on to exist until the transaction ends.
     """
-    found: set[int] = set() if held else record_index.present(connection, keys)
+    found = set[int]()
+    if not held:
+        found = record_index.present(connection, keys) | item_index.present(connection, keys)
     for some in chunks([key for key in keys if key >= 0]):
         query = select(messages.c.key).where(messages.c.key.in_(some)).order_by(messages.c.key)
         if held:
@@ -169,7 +182,15 @@ def filings(connection: Connection, shard: int | None, after: int, limit: int) -
         )
         .outerjoin(sessions, and_(vectors.c.key > 0, sessions.c.number == session_of(vectors.c.key)))
         .outerjoin(records, records.c.number == -vectors.c.key)
-        .where(vectors.c.key > after, or_(sessions.c.number.is_not(None), records.c.number.is_not(None)))
+        .outerjoin(item_texts, item_texts.c.number == text_number(vectors.c.key))
+        .where(
+            vectors.c.key > after,
+            or_(
+                sessions.c.number.is_not(None),
+                records.c.number.is_not(None),
+                item_texts.c.number.is_not(None),
+            ),
+        )
         .order_by(vectors.c.key)
         .limit(limit)
     )
@@ -210,7 +231,9 @@ def samples(connection: Connection, shards: int, probes: int) -> list[Sample]:
     return found
 
 
-def scan(connection: Connection, reach: Scope | Commons, vector: FloatVector, limit: int) -> list[Neighbour]:
+def scan(
+    connection: Connection, reach: Scope | Commons | Folder, vector: FloatVector, limit: int
+) -> list[Neighbour]:
     """Compare a vector with every one within reach: exact, and the fallback for whatever Chroma cannot do."""
     narrow = reach.agent_id is not None or reach.session_id is not None
     rows = (_VECTORS_WITHIN if narrow else _VECTORS).all(connection, reached(reach))
@@ -223,7 +246,7 @@ def scan(connection: Connection, reach: Scope | Commons, vector: FloatVector, li
     return [Neighbour(rows[place].key, float(near[place])) for place in best]
 
 
-def overview(connection: Connection, reach: Scope | Commons) -> Overview:
+def overview(connection: Connection, reach: Scope | Commons | Folder) -> Overview:
     """Return how much lies within reach of a search, and how its shard is shared."""
     row = _NAMESPACE.first(connection, {"of": reach.namespace})
     if row is None:
@@ -269,7 +292,7 @@ def settle(connection: Connection, embedder: str, dimension: int | None) -> Layo
 
 
 def forget(connection: Connection, now: datetime) -> None:
-    """Drop every vector and the embedder's name, and owe the indexing of every message and record."""
+    """Drop every vector and the embedder's name, and owe the indexing of every message, record and item."""
     connection.execute(delete(vectors))
     connection.execute(update(namespaces).values(vectors=0))
     connection.execute(delete(meta).where(meta.c.name.in_(["embedder", "dimension"])))
@@ -295,6 +318,7 @@ def forget(connection: Connection, now: datetime) -> None:
         )
     )
     record_index.owe_all(connection, now)
+    item_index.owe_all(connection, now)
 
 
 def _lanes(row: Any) -> tuple[str, str, str]:
@@ -306,6 +330,8 @@ def _filed_lanes(row: Any) -> tuple[str, str, str]:
     """Return the lanes of a kept vector: a record's may be among what its tenant shares."""
     if row.key > 0:
         return _lanes(row)
+    if text_number(row.key) > 0:
+        return lanes_of(row.namespace)
     owner = Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id).reach()
     shelf = owner if row.namespace == owner.namespace else owner.commons
     return shelf.user_lane, shelf.agent_lane, shelf.session_lane

@@ -31,7 +31,7 @@ from memlayer_core.stores.transcript import LAST, chunks, reached
 __all__ = ["begin", "drop", "find", "keep", "move", "restore", "touched", "withdraw"]
 
 
-def begin(connection: Connection, session: Any, least: int, now: datetime) -> None:
+def begin(connection: Connection, session: Any, least: int, now: datetime, until: int | None = None) -> None:
     """Owe an episode of what was said since a session began, if that is at least so many messages.
 
     Args:
@@ -39,11 +39,13 @@ def begin(connection: Connection, session: Any, least: int, now: datetime) -> No
         session: Its row, as it was before the end.
         least: Messages that a model is told of, instructions not counted.
         now: The present.
+        until: The place in front of which the episode ends; None: behind everything.
     """
-    told = select(messages.c.key).where(_inside(session.number, session.begins, LAST), _TOLD).limit(least)
+    last = (session.next_seq if until is None else until) - 1
+    told = select(messages.c.key).where(_inside(session.number, session.begins, last), _TOLD).limit(least)
     if len(connection.scalars(told).all()) < least:
         return
-    row = {"session": session.number, "first_seq": session.begins, "until_seq": session.next_seq - 1}
+    row = {"session": session.number, "first_seq": session.begins, "until_seq": last}
     number = connection.execute(insert(episodes).values(row).returning(episodes.c.number)).scalar_one()
     owe(connection, "episode", [number], session.namespace, now)
 

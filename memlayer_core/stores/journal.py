@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from memlayer_core.ports import Draft, Journal
 from memlayer_core.records.candidate import Candidate, Postings
 from memlayer_core.records.context import Recalled
+from memlayer_core.records.item import Folder
 from memlayer_core.records.job import Backlog, Job, JobKind
 from memlayer_core.records.message import Beside, Entry, Message, Receipt, Stored
 from memlayer_core.records.scope import Commons, Scope
@@ -35,6 +36,8 @@ from memlayer_core.stores import (
     transcript,
 )
 from memlayer_core.stores.database import Database, PinnedDatabase
+from memlayer_core.stores.item_journal import SqlItemJournal
+from memlayer_core.stores.list_journal import SqlListJournal
 from memlayer_core.stores.migration import migrate
 from memlayer_core.stores.record_journal import SqlRecordJournal
 
@@ -43,7 +46,7 @@ __all__ = ["SqlJournal"]
 T = TypeVar("T")
 
 
-class SqlJournal(SqlRecordJournal):
+class SqlJournal(SqlRecordJournal, SqlListJournal, SqlItemJournal):
     """Implements `memlayer_core.ports.Journal` on SQLite and PostgreSQL.
 
     Args:
@@ -118,6 +121,10 @@ class SqlJournal(SqlRecordJournal):
         """Return a session's running totals."""
         return self._db.read(lambda c: transcript.find(c, scope))
 
+    def places(self, session: Session, ids: Sequence[str]) -> dict[str, int]:
+        """Return the places of a session's messages by their ids; those that it does not have are missing."""
+        return self._db.read(lambda c: transcript.places(c, session, ids))
+
     def sessions(self, reach: Scope, limit: int, offset: int, *, superseded: bool = False) -> list[Session]:
         """Return the sessions within reach, the last used first; superseded ones only if asked for."""
         return self._db.read(lambda c: transcript.listed(c, reach, limit, offset, superseded=superseded))
@@ -161,7 +168,7 @@ class SqlJournal(SqlRecordJournal):
         now: datetime,
     ) -> int:
         """Copy a session's messages, up to and with one of them, into a new session. Returns how many."""
-        return self._db.write(lambda c: revision.fork(c, scope, into, until, draft_of, now))
+        return self._db.write(lambda c: revision.fork(c, scope, into, until, draft_of, now, self._shards))
 
     def resync(
         self, scope: Scope, drafts: Sequence[Draft], now: datetime, fork_id: str, *, replacing: bool
@@ -200,17 +207,22 @@ class SqlJournal(SqlRecordJournal):
         """Return which of those, as they are filed, are names of people who spoke within reach."""
         return self._db.read(lambda c: lexical.spoken(c, reach, names))
 
-    def postings(self, reach: Scope | Commons, words: Sequence[str]) -> Postings:
+    def postings(self, reach: Scope | Commons | Folder, words: Sequence[str]) -> Postings:
         """Return in which messages and records within reach the words stand, as they are filed."""
         return self._db.read(lambda c: lexical.postings(c, reach, words, self._counts))
 
     def candidates(
-        self, reach: Scope, keys: Sequence[int], near: Mapping[int, float], vector: FloatVector | None
+        self,
+        reach: Scope,
+        keys: Sequence[int],
+        near: Mapping[int, float],
+        vector: FloatVector | None,
+        beginning: int,
     ) -> list[Candidate]:
         """Return what recall weighs of the messages of those keys that lie within reach."""
-        return self._db.read(lambda c: candidates.candidates(c, reach, keys, near, vector))
+        return self._db.read(lambda c: candidates.candidates(c, reach, keys, near, vector, beginning))
 
-    def scan(self, reach: Scope | Commons, vector: FloatVector, limit: int) -> list[Neighbour]:
+    def scan(self, reach: Scope | Commons | Folder, vector: FloatVector, limit: int) -> list[Neighbour]:
         """Compare a vector with every one within reach, exactly."""
         return self._db.read(lambda c: embeddings.scan(c, reach, vector, limit))
 
@@ -218,7 +230,7 @@ class SqlJournal(SqlRecordJournal):
         """Return the messages of those keys that lie within reach, in no particular order."""
         return self._db.read(lambda c: transcript.records(c, reach, keys))
 
-    def overview(self, reach: Scope | Commons) -> Overview:
+    def overview(self, reach: Scope | Commons | Folder) -> Overview:
         """Return how much lies within reach, and how its shard is shared."""
         return self._db.read(lambda c: embeddings.overview(c, reach))
 

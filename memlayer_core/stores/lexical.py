@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from memlayer_core.records.candidate import Postings
+from memlayer_core.records.item import Folder
 from memlayer_core.records.scope import Commons, Scope
 from memlayer_core.rules.terms import SPOKEN
 from memlayer_core.stores.prepared import Prepared, PreparedList
@@ -68,15 +69,15 @@ _COUNT_IN_VECTORS = Prepared(
 _REMEMBERED = 50_000  # counts of words, a few megabytes
 _STANDING = PreparedList(
     lambda words: text(
-        f"SELECT term, doc AS key, count(*) AS times FROM {_PLACES}"
-        f" WHERE term IN ({', '.join(f':{w.key}' for w in words)}) GROUP BY term, doc"
+        f"SELECT term, doc AS key, 1 AS times FROM {_PLACES}"
+        f" WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
     )
 )
 _STANDING_WITHIN = PreparedList(
     lambda words: text(
-        f"SELECT term, doc AS key, count(*) AS times FROM {_PLACES}"
+        f"SELECT term, doc AS key, 1 AS times FROM {_PLACES}"
         f" WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
-        f" AND doc IN (SELECT rowid FROM {_TABLE} WHERE {_TABLE} MATCH :within) GROUP BY term, doc"
+        f" AND doc IN (SELECT rowid FROM {_TABLE} WHERE {_TABLE} MATCH :within)"
     )
 )
 _IN_VECTORS = Prepared(
@@ -108,8 +109,10 @@ def take_all(connection: Connection) -> list[int]:
     return keys
 
 
-def insert(connection: Connection, scope: Scope | Commons, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-    """Add rows of (key, terms) of one session, or of one shelf of records."""
+def insert(
+    connection: Connection, scope: Scope | Commons | Folder, rows: Sequence[tuple[int, Sequence[str]]]
+) -> None:
+    """Add rows of (key, terms) of one session, of one shelf of records, or of one folder."""
     if not rows:
         return
     dialect = connection.dialect.name
@@ -138,7 +141,7 @@ def move(connection: Connection, keys: Sequence[Mapping[str, int]]) -> None:
 
 
 def postings(
-    connection: Connection, reach: Scope | Commons, words: Sequence[str], counts: dict[str, int]
+    connection: Connection, reach: Scope | Commons | Folder, words: Sequence[str], counts: dict[str, int]
 ) -> Postings:
     """Return where the words stand within reach: for each the keys of the rows, and how often in each.
 
@@ -151,10 +154,11 @@ def postings(
     owner = reach.user_lane
     wanted = _rarest(connection, [owner + word for word in words], counts)
     narrow = reach.lane if reach.lane != owner else None
-    found: dict[str, dict[int, int]] = {}
-    for row in _standing(connection, wanted, narrow) if wanted else ():
-        found.setdefault(row.term[len(owner) :], {})[row.key] = row.times
-    return {word: found[word] for word in words if word in found}
+    found: dict[str, dict[int, int]] = {owner + word: {} for word in words}
+    for term, key, times in _standing(connection, wanted, narrow) if wanted else ():
+        keys = found[term]
+        keys[key] = keys.get(key, 0) + times  # SQLite gives every place, which is faster than counting them
+    return {word: keys for word in words if (keys := found[owner + word])}
 
 
 def spoken(connection: Connection, reach: Scope | Commons, names: Collection[str]) -> set[str]:

@@ -14,6 +14,11 @@ from memlayer_core.stores.schema import (
     PLACES,
     costs,
     episodes,
+    folders,
+    folders_within,
+    item_fields,
+    item_texts,
+    items,
     labels,
     marks,
     messages,
@@ -70,7 +75,6 @@ def _working_memory(connection: Connection) -> None:
     for table in (marks, shown, quotes, summaries, costs):
         table.create(connection)
     lexical.create_places(connection)
-    refile(connection)
 
 
 def _records(connection: Connection) -> None:
@@ -85,8 +89,19 @@ def _episodes(connection: Connection) -> None:
     episodes.create(connection)
 
 
+def _wishes(connection: Connection) -> None:
+    """File everything again: by the stems of its words, by its day, and where it says how somebody wants things."""
+    refile(connection)
+
+
+def _items(connection: Connection) -> None:
+    """Make room for items."""
+    for table in (folders, folders_within, items, item_fields, item_texts):
+        table.create(connection)
+
+
 Step = Callable[[Connection], None]
-STEPS: tuple[Step, ...] = (_working_memory, _records, _episodes)
+STEPS: tuple[Step, ...] = (_working_memory, _records, _episodes, _wishes, _items)
 """The first takes a store from version 1 to 2, and so on. Steps are only ever added; a new store is made as
 it is now, without them."""
 

@@ -18,7 +18,7 @@ __all__ = ["Prepared", "PreparedList"]
 
 Values = Mapping[str, Any]
 _NONE: Values = {}
-_LENGTHS = (4, 16, 64, 500)
+_LENGTHS = (4, 16, 64, 128, 256, 500)
 
 
 class Prepared:

@@ -50,10 +50,13 @@ def lanes_of(row: Any) -> tuple[str, str, str]:
     return shelf.user_lane, shelf.agent_lane, shelf.session_lane
 
 
-def hold(connection: Connection, namespaces_held: Iterable[str]) -> None:
-    """Let nobody write to the records of those users, or to what those tenants share, until the end."""
+def hold(connection: Connection, namespaces_held: Iterable[str]) -> int:
+    """Let nobody write to those users' records, what those tenants share, or those folders, until the end.
+
+    Returns how many of them there are.
+    """
     held = select(namespaces.c.namespace).where(namespaces.c.namespace.in_(sorted(namespaces_held)))
-    connection.execute(held.order_by(namespaces.c.namespace).with_for_update()).all()
+    return len(connection.execute(held.order_by(namespaces.c.namespace).with_for_update()).all())
 
 
 def present(connection: Connection, keys: Sequence[int]) -> set[int]:

@@ -34,7 +34,7 @@ from memlayer_core.stores.rows import id_digest, key_of, stored_of
 from memlayer_core.stores.schema import messages, vectors
 from memlayer_core.stores.transcript import LAST, chunks, history, session_from
 
-__all__ = ["resync"]
+__all__ = ["move", "resync"]
 
 _PAGE = 64  # messages of a history's end that are always looked at
 
@@ -60,11 +60,12 @@ def resync(
         now: The present.
         shards: Collections that users are spread over.
         fork_id: Id of the session for what is superseded.
-        replacing: Whether a list that has nothing in common with the history takes its place.
+        replacing: Whether a list that has nothing in common with the history takes its place, and one that
+            ends inside it is its end.
     """
     row = locked(connection, scope, now, shards)
     drafts = within_recall(row, drafts)
-    past, found = _aligned(connection, scope, row, drafts, sent)
+    past, found = _aligned(connection, scope, row, drafts, sent, ends=replacing)
     in_common = any(past[to].message.role != "system" for to in found.known if to is not None)
     is_the_list = row.messages == len(drafts) and None not in found.known
     if replacing and not in_common and not is_the_list:
@@ -76,7 +77,7 @@ def resync(
     superseded = [past[to] for to in found.superseded]
     leaving = [*superseded, *(past[to] for to in found.repeated)]
     gone = sorted([*superseded, *replaced], key=lambda stored: stored.key)
-    keep(connection, row, gone, fork_id, now)
+    keep(connection, row, gone, fork_id, now, shards)
     lost = take_out(connection, scope, row.number, [stored.key for stored in leaving], now)
     for stored, draft in zip(replaced, edited.values(), strict=True):
         exchange(connection, scope, stored.key, draft, now)
@@ -85,7 +86,7 @@ def resync(
     if any(stored.key == row.instructions for stored in replaced) or any(map(instructs, edited.values())):
         find_instructions(connection, row.number)
     fresh, moved = _placed(row, past, drafts, found)
-    _move(connection, scope, row, moved, now)
+    move(connection, scope, row, moved, now)
     put(connection, scope, fresh, now)
     if fresh or gone:
         cost = sum(draft.tokens for draft in (*edited.values(), *(draft for _, draft in fresh)))
@@ -102,7 +103,13 @@ def resync(
 
 
 def _aligned(
-    connection: Connection, scope: Scope, row: Any, drafts: Sequence[Draft], sent: Sequence[Said]
+    connection: Connection,
+    scope: Scope,
+    row: Any,
+    drafts: Sequence[Draft],
+    sent: Sequence[Said],
+    *,
+    ends: bool,
 ) -> tuple[list[Stored], Alignment]:
     """Compare a list with the history's end, and with what of it stands further back.
 
@@ -114,13 +121,13 @@ def _aligned(
     first = connection.scalar(newest.limit(1).offset(size - 1)) or 0
     page = _read(connection, scope, inside(row.number), messages.c.key >= first)
     if len(page) < size:
-        return page, _compared([], page, sent, whole=True)
+        return page, _compared([], page, sent, whole=True, ends=ends)
     named = [id_digest(row.number, draft.message.id or "") for draft in drafts if draft.given_id]
     strays = _in_order(
         _further_back(connection, scope, row, first, messages.c.key, [row.instructions or 0]),
         _further_back(connection, scope, row, first, messages.c.id_digest, named),
     )
-    found = _compared(strays, page, sent, whole=False)
+    found = _compared(strays, page, sent, whole=False, ends=ends)
     missing = [drafts[at] for at in found.missing]
     texts = {searchable(draft.message.text) for draft in missing} - {""}
     silent = {draft.digest for draft in missing if not searchable(draft.message.text)}
@@ -130,20 +137,20 @@ def _aligned(
     )
     if more and (_spoken(found, sent) or any(len(one.message.text) >= TELLING for one in more)):
         strays = _in_order(strays, more)
-        found = _compared(strays, page, sent, whole=False)
+        found = _compared(strays, page, sent, whole=False, ends=ends)
     if found.superseded and (places := _spoken(found, sent)) and max(places) < len(strays):
         first = strays[min(places)].key
         strays = strays[: min(places)]
         page = _read(connection, scope, inside(row.number), messages.c.key >= first)
-        found = _compared(strays, page, sent, whole=False)
+        found = _compared(strays, page, sent, whole=False, ends=ends)
     return [*strays, *page], found
 
 
 def _compared(
-    strays: Sequence[Stored], page: Sequence[Stored], sent: Sequence[Said], *, whole: bool
+    strays: Sequence[Stored], page: Sequence[Stored], sent: Sequence[Said], *, whole: bool, ends: bool
 ) -> Alignment:
     past = [said(stored.message, named=True) for stored in (*strays, *page)]
-    return align(past, sent, whole=whole, loose=len(strays))
+    return align(past, sent, whole=whole, loose=len(strays), ends=ends)
 
 
 def _spoken(found: Alignment, sent: Sequence[Said]) -> list[int]:
@@ -189,7 +196,7 @@ def _placed(
     return fresh, [(one, key) for key, one in keyed if isinstance(one, Stored)]
 
 
-def _move(
+def move(
     connection: Connection, scope: Scope, row: Any, moved: Sequence[tuple[Stored, int]], now: datetime
 ) -> None:
     """Give messages other places, with what they are found by; no model is asked again."""

@@ -6,7 +6,6 @@ What other words take the place of is kept in a fork that is superseded: it can 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +24,7 @@ from memlayer_core.stores.conversation import (
     held,
     inside,
     instructs,
+    know,
     put,
     take_out,
     within_recall,
@@ -71,6 +71,7 @@ def fork(
     until: str | int | None,
     draft_of: Callable[[Message], Draft],
     now: datetime,
+    shards: int,
 ) -> int:
     """Copy a session's messages, up to and with one of them, into a new session. Returns how many."""
     row = held(connection, scope)
@@ -79,8 +80,8 @@ def fork(
             f"the session {scope.session_id!r} has nothing to fork", hint="Fork it after its first message."
         )
     last = LAST if until is None else _at(connection, scope, until)[1].seq
-    number = _begin(connection, row, into, now, superseded=False)
-    target = replace(scope, session_id=into)
+    target = scope.beside(into)
+    number = _begin(connection, row, target, now, shards, superseded=False)
     copied = cost = begins = 0
     after = -1
     while page := [one for one in history(connection, session_from(row), after, AT_ONCE) if one.seq <= last]:
@@ -88,13 +89,13 @@ def fork(
         keys = {one.key: key_of(number, copied + place) for place, one in enumerate(page)}
         drafts = [draft_of(one.message) for one in page]
         put(connection, target, list(zip(keys.values(), drafts, strict=True)), now)
-        _copy_vectors(connection, keys)
+        _copy_vectors(connection, keys, target.namespace)
         copied += len(page)
         cost += sum(draft.tokens for draft in drafts)
         begins += sum(one.seq < row.begins for one in page)
     begin_at(connection, number, begins)
     count_up(connection, number, copied, copied, cost, now)
-    _count_vectors(connection, row.namespace, number)
+    _count_vectors(connection, target.namespace, number)
     return copied
 
 
@@ -119,11 +120,14 @@ def _at(connection: Connection, scope: Scope, place: str | int) -> tuple[Any, St
     return row, stored_of(found, scope)
 
 
-def keep(connection: Connection, row: Any, gone: Sequence[Stored], fork_id: str, now: datetime) -> None:
+def keep(
+    connection: Connection, row: Any, gone: Sequence[Stored], fork_id: str, now: datetime, shards: int
+) -> None:
     """Copy what is superseded into a session of its own, where nothing finds it."""
     if not gone:
         return
-    number = _begin(connection, row, fork_id, now, superseded=True)
+    aside = Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id).beside(fork_id)
+    number = _begin(connection, row, aside, now, shards, superseded=True)
     keys = {stored.key: key_of(number, place) for place, stored in enumerate(gone)}
     for some in chunks(list(keys)):
         rows = connection.execute(select(messages).where(messages.c.key.in_(some))).mappings().all()
@@ -137,12 +141,16 @@ def keep(connection: Connection, row: Any, gone: Sequence[Stored], fork_id: str,
     connection.execute(update(sessions).where(sessions.c.number == number).values(idle_since=None))
 
 
-def _begin(connection: Connection, row: Any, session_id: str, now: datetime, *, superseded: bool) -> int:
+def _begin(
+    connection: Connection, row: Any, scope: Scope, now: datetime, shards: int, *, superseded: bool
+) -> int:
     """Make a session beside another one of the same user. Returns its number.
 
-    The user's row is there and stays there while the other session is locked, so it is not touched here.
+    The user's row is there and stays there while the other session is locked, so it is not touched here. Only a
+    session that stands alone has none in common with another.
     """
-    scope = Scope(row.user_id, session_id, row.agent_id, row.tenant_id)
+    if scope.namespace != row.namespace:
+        know(connection, scope, shards)
     at = to_micros(now)
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     number: int | None = connection.scalar(
@@ -150,11 +158,11 @@ def _begin(connection: Connection, row: Any, session_id: str, now: datetime, *, 
         {
             **numbers.fresh(connection),
             "lane": scope.session_lane,
-            "namespace": row.namespace,
-            "tenant_id": row.tenant_id,
-            "user_id": row.user_id,
-            "agent_id": row.agent_id,
-            "session_id": session_id,
+            "namespace": scope.namespace,
+            "tenant_id": scope.tenant_id,
+            "user_id": scope.user_id,
+            "agent_id": scope.agent_id,
+            "session_id": scope.session_id,
             "next_seq": 0,
             "messages": 0,
             "tokens": 0,
@@ -167,7 +175,7 @@ def _begin(connection: Connection, row: Any, session_id: str, now: datetime, *, 
     )
     if number is None:
         raise InvalidScopeError(
-            f"the session {session_id!r} exists already",
+            f"the session {scope.session_id!r} exists already",
             hint="Fork into a new `session_id`, or leave it out.",
         )
     return number
@@ -178,12 +186,15 @@ def begin_at(connection: Connection, number: int, place: int) -> None:
     connection.execute(update(sessions).where(sessions.c.number == number).values(begins=place))
 
 
-def _copy_vectors(connection: Connection, keys: Mapping[int, int]) -> None:
+def _copy_vectors(connection: Connection, keys: Mapping[int, int], namespace: str) -> None:
     """Give copies the vectors of what they are copies of, so that no model is asked again."""
+    shard = connection.scalar(select(namespaces.c.shard).where(namespaces.c.namespace == namespace))
+    whose = {"namespace": namespace, "shard": shard}
     for some in chunks(list(keys)):
         found = connection.execute(select(vectors).where(vectors.c.key.in_(some))).mappings().all()
         if found:
-            connection.execute(insert(vectors), [{**row, "key": keys[row["key"]]} for row in found])
+            copies = [{**row, **whose, "key": keys[row["key"]]} for row in found]
+            connection.execute(insert(vectors), copies)
 
 
 def _count_vectors(connection: Connection, namespace: str, number: int) -> None:

@@ -23,12 +23,15 @@ __all__ = [
     "session_of",
     "shard_of",
     "stored_of",
+    "text_key",
+    "text_number",
     "to_micros",
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)
 _SESSION_BITS = 32
+_TEXTS = 2**62  # minus this, the keys of items' texts begin: records' are nearer to zero
 
 
 def key_of(session: int, seq: int) -> int:
@@ -45,6 +48,16 @@ def key_of(session: int, seq: int) -> int:
 def session_of(key: Any) -> Any:
     """Return the session's number of a key, or of a column of keys."""
     return key // 2**_SESSION_BITS
+
+
+def text_key(number: Any) -> Any:
+    """Return the key of an item's text of that number, or of a column of numbers."""
+    return -_TEXTS - number
+
+
+def text_number(key: Any) -> Any:
+    """Return the number of the item's text of a key, or of a column of keys; not above zero for other keys."""
+    return -_TEXTS - key
 
 
 def shard_of(namespace: str, shards: int) -> int:

@@ -21,6 +21,11 @@ __all__ = [
     "PLACES",
     "costs",
     "episodes",
+    "folders",
+    "folders_within",
+    "item_fields",
+    "item_texts",
+    "items",
     "jobs",
     "labels",
     "marks",
@@ -253,4 +258,62 @@ labels = Table(
     tables,
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("label", String(33), primary_key=True),
+)
+
+# Where items lie, as long as there are any; and for each of those, the folders that it lies in, itself among them.
+# Names are digests: what lies in a folder is found by one equal sign, whatever its labels are made of.
+folders = Table(
+    "memlayer_folders",
+    tables,
+    Column("namespace", String(32), primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("labels", Text, nullable=False),
+)
+folders_within = Table(
+    "memlayer_folders_within",
+    tables,
+    Column("folder", String(32), primary_key=True),
+    Column("namespace", String(32), primary_key=True),
+    Index("memlayer_folders_within_namespace", "namespace"),
+)
+
+items = Table(
+    "memlayer_items",
+    tables,
+    Column("number", _Serial, primary_key=True),
+    Column("namespace", String(32), nullable=False),
+    Column("digest", LargeBinary(16), nullable=False, unique=True),
+    Column("key", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("ttl", BigInteger),
+    Column("expires_at", BigInteger),
+    Index("memlayer_items_updated", "namespace", "updated_at"),
+    Index("memlayer_items_expiry", "expires_at"),
+    sqlite_autoincrement=True,
+)
+
+# What filters can ask of an item: see `rules/filters.py`.
+item_fields = Table(
+    "memlayer_item_fields",
+    tables,
+    Column("item", BigInteger, nullable=False),
+    Column("path", LargeBinary(16), nullable=False),
+    Column("digest", LargeBinary(16), nullable=False),
+    Column("is_object", SmallInteger, nullable=False),
+    Column("number", Float),
+    Column("text", Text().with_variant(Text(collation="C"), "postgresql")),
+    Index("memlayer_item_fields_path", "item", "path"),
+)
+
+# What queries find an item by. A number makes a key (`rows.text_key`), and is never used again.
+item_texts = Table(
+    "memlayer_item_texts",
+    tables,
+    Column("number", _Serial, primary_key=True),
+    Column("item", BigInteger, nullable=False, index=True),
+    Column("namespace", String(32), nullable=False),
+    Column("text", Text, nullable=False),
+    sqlite_autoincrement=True,
 )

@@ -15,7 +15,7 @@ from memlayer_core.records.message import Beside
 from memlayer_core.rules.records import memory_id
 from memlayer_core.stores import record_index
 from memlayer_core.stores.prepared import Prepared, PreparedList
-from memlayer_core.stores.rows import key_of
+from memlayer_core.stores.rows import key_of, session_of
 from memlayer_core.stores.schema import messages, quotes, records, shown
 from memlayer_core.stores.transcript import LAST, chunks
 
@@ -45,8 +45,10 @@ _QUOTED = PreparedList(
 )
 
 
-def pin(connection: Connection, beside: Beside) -> None:
-    """Let recalled text stand with its question from now on, if all that it quotes is still there."""
+def pin(connection: Connection, session: int, beside: Beside) -> None:
+    """Let recalled text stand with its question of this session from now on, if all that it quotes is still there."""
+    if session_of(beside.key) != session:
+        return
     of_records = {key for key in beside.sources if key < 0}
     wanted = {beside.key, *beside.sources} - of_records
     there = {row.key: row.beside for row in _THERE.all(connection, list(wanted))}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Text, and_, bindparam, func, or_, select
 
+from memlayer_core.records.item import Folder
 from memlayer_core.records.message import Entry, Stored
 from memlayer_core.records.scope import Commons, Scope
 from memlayer_core.records.session import Session
 from memlayer_core.stores.prepared import Prepared, PreparedList
-from memlayer_core.stores.rows import entry_of, from_micros, key_of, session_of, stored_of
+from memlayer_core.stores.rows import entry_of, from_micros, id_digest, key_of, session_of, stored_of
 from memlayer_core.stores.schema import messages, sessions
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "tail",
 ]
 
+T = TypeVar("T")
 AT_ONCE = 500
 """Values in one IN (…), far below any database's limit."""
 
@@ -103,6 +105,18 @@ def numbered(connection: Connection, number: int) -> Session | None:
     return session_from(row) if row is not None else None
 
 
+def places(connection: Connection, session: Session, ids: Sequence[str]) -> dict[str, int]:
+    """Return the places of a session's messages by their ids; those that it does not have are missing."""
+    found: dict[str, int] = {}
+    for place in range(0, len(ids), AT_ONCE):
+        named = [id_digest(session.number, one) for one in ids[place : place + AT_ONCE]]
+        rows = connection.execute(
+            select(messages.c.id, messages.c.key).where(messages.c.id_digest.in_(named))
+        )
+        found.update({row.id: row.key & LAST for row in rows})
+    return found
+
+
 def listed(
     connection: Connection, reach: Scope, limit: int, offset: int, *, superseded: bool = False
 ) -> list[Session]:
@@ -168,13 +182,13 @@ def records(connection: Connection, reach: Scope, keys: Sequence[int]) -> list[S
     return found
 
 
-def reached(reach: Scope | Commons) -> dict[str, str | None]:
+def reached(reach: Scope | Commons | Folder) -> dict[str, str | None]:
     """Return what the parameters of `WITHIN` are for that reach."""
     lane = reach.session_lane if reach.session_id is not None else None
     return {"of": reach.namespace, "agent": reach.agent_id, "lane": lane}
 
 
-def chunks(keys: Sequence[int]) -> Iterable[Sequence[int]]:
+def chunks(keys: Sequence[T]) -> Iterable[Sequence[T]]:
     """Return the keys in pieces that fit into one IN (…)."""
     return (keys[place : place + AT_ONCE] for place in range(0, len(keys), AT_ONCE))
 
@@ -211,4 +225,5 @@ def session_from(row: Any) -> Session:
         forked_from=row.forked_from,
         superseded=bool(row.superseded),
         summary_version=row.summary_version,
+        next_seq=row.next_seq,
     )

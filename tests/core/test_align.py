@@ -41,14 +41,14 @@ def after(past: Sequence[Said], sent: Sequence[Said], found: Alignment) -> tuple
     return now, gone
 
 
-def follow(past: str, sent: str, *, whole: bool = True) -> tuple[str, str]:
+def follow(past: str, sent: str, *, whole: bool = True, ends: bool = False) -> tuple[str, str]:
     """Return the session and what was superseded, as words."""
     named = {
         one.words: word.partition("#")[0]
         for text in (past, sent)
         for one, word in zip(line(text), text.split(), strict=True)
     }
-    found = align(line(past), line(sent), whole=whole)
+    found = align(line(past), line(sent), whole=whole, ends=ends)
     now, gone = after(line(past), line(sent), found)
     return " ".join(named[one.words] for one in now), " ".join(named[one.words] for one in gone)
 
@@ -117,6 +117,36 @@ def test_a_list_that_is_sent_again_says_what_is_new_and_what_is_superseded(
     past, sent, then, superseded, whole
 ):
     assert follow(past, sent, whole=whole) == (then, superseded)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("past", "sent", "then", "superseded"),
+    [
+        ("u1 a1 u2 a2", "u1 a1", "u1 a1", "u2 a2"),
+        ("u1 a1 u2", "u1 a1", "u1 a1", "u2"),
+        ("u1 a1 u2 a2 u3 a3", "u2 a2", "u1 a1 u2 a2", "u3 a3"),
+        ("u1 a1 u2 a2", "u2 a2", "u1 a1 u2 a2", ""),
+        ("u1 a1 u2 a2", "u1 a1 u2 a2 u3", "u1 a1 u2 a2 u3", ""),
+        ("u1 t1 a1 u2 t2", "u1 a1", "u1 t1 a1", "u2 t2"),
+        ("u1 a1 s1 u2", "u1 a1", "u1 a1 s1", "u2"),
+        # too little to decide over what follows, or nothing tells which of several is meant
+        ("u1 a1 u2 a2", "a1", "u1 a1 u2 a2", ""),
+        ("u1 aok u2 aok u3 aok", "aok", "u1 aok u2 aok u3 aok", ""),
+        ("u1 a1 u2 a2 u1 a1", "u1 a1", "u1 a1 u2 a2 u1 a1", ""),
+    ],
+)
+def test_a_list_that_ends_where_the_conversation_does_says_what_is_no_part_of_it(
+    past, sent, then, superseded, whole
+):
+    assert follow(past, sent, whole=whole, ends=True) == (then, superseded)
+    assert follow(then, sent, whole=whole, ends=True) == (then, "")
+
+
+def test_a_history_that_only_repeats_the_list_ends_with_it_too():
+    assert follow("u1 u1", "u1", ends=True) == ("u1", "u1")
+    assert follow("u1 a1 u1 a1", "u1 a1", ends=True) == ("u1 a1", "u1 a1")
+    assert follow("u1 a1 u1 a1", "u1 a1", ends=False) == ("u1 a1 u1 a1", "")
 
 
 def test_people_repeat_themselves():

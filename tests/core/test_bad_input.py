@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -200,6 +201,68 @@ def test_opening_nothing_says_what_can_be_opened() -> None:
     with pytest.raises(ConfigurationError) as refused:
         Memory.open()
     assert "in_memory" in refused.value.hint
+
+
+@pytest.mark.parametrize("nowhere", ["", 5, b"memory"])
+def test_a_directory_that_is_no_path_is_refused_and_nothing_is_made(nowhere, tmp_path, monkeypatch) -> None:
+    """An empty path would be whatever directory the process is in."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="directory"):
+        Memory.open(nowhere)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [{"settings": {}}, {"settings": {"max_tokens": 5}}, {"truncate_with": 5}])
+def test_what_only_later_work_would_stumble_over_is_refused_when_a_memory_is_opened(wrong, tmp_path) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigurationError, match=name):
+        Memory.in_memory(**wrong)
+    with pytest.raises(ConfigurationError, match=name):
+        Memory.open(tmp_path / "memory", embedder="hashing", **wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("calls", [None, 5, "c1", {"id": "c1"}])
+def test_tool_calls_that_are_no_list_are_refused(chat, do, calls) -> None:
+    with pytest.raises(InvalidMessageError, match="tool_calls"):
+        do(chat, "add", "assistant", "x", tool_calls=calls)
+    assert chat.history() == []
+
+
+def test_an_answer_to_what_is_no_context_is_refused(chat, do) -> None:
+    with pytest.raises(MessageTypeError, match="told"):
+        do(chat, "add_messages", [Message("assistant", "x")], told="the question")
+    assert chat.history() == []
+
+
+@pytest.fixture
+def in_tokyo(monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_a_search_counts_from_a_time_which_is_utc_if_it_names_no_zone(memory, chat, do) -> None:
+    chat.add("user", "I bought a boat.", created_at=datetime(2026, 5, 4, 12, tzinfo=UTC))
+    memory.flush()
+    with pytest.raises(InvalidMessageError, match="`now`"):
+        do(memory, "search", "boat", user_id="louis", now="2026-05-05")
+    aware = datetime(2026, 5, 5, 0, 30, tzinfo=UTC)
+    hits = [
+        do(memory, "search", "a boat yesterday", user_id="louis", now=now)
+        for now in (aware, aware.replace(tzinfo=None))
+    ]
+    assert "when" in {reason.code for reason in hits[0][0].reasons}
+    assert hits[0] == hits[1]
+
+
+@pytest.mark.parametrize("bad", ["60", None, math.nan, True])
+def test_a_wait_that_is_no_time_is_refused(memory, do, bad) -> None:
+    with pytest.raises(InvalidLimitError, match="timeout"):
+        do(memory, "flush", bad)
 
 
 def test_every_error_is_in_the_tree_that_its_module_draws() -> None:

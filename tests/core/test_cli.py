@@ -118,7 +118,7 @@ def test_inspect_shows_the_store_and_its_users(kept: Path):
     shown = run("inspect", kept)
     assert shown.exit_code == 0
     assert re.search(r"Embedder +hashing-1024-v1, 1024 dimensions", shown.stdout)
-    assert re.search(r"Schema +version 4", shown.stdout)
+    assert re.search(r"Schema +version 6", shown.stdout)
     assert re.search(r"Kept +4 message\(s\) in 3 session\(s\) of 2 user\(s\)", shown.stdout)
     assert re.search(r"Vectors +4", shown.stdout)
     assert re.search(r"Backlog +0 job\(s\) owed, 0 given up", shown.stdout)

@@ -6,9 +6,11 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
+import scripted_summarizer
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
@@ -43,40 +45,13 @@ def answer(**changes: Any) -> str:
     return json.dumps({**GOOD, **changes})
 
 
-class Scripted:
-    """A model that answers what it is told to: texts, errors, or what a function makes of the prompt."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.prompts: list[str] = []
-        self.instructions: list[str] = []
-
-    def __call__(self, instructions: str, text: str) -> str:
-        self.instructions.append(instructions)
-        self.prompts.append(text)
-        given = self.answers.pop(0) if self.answers else answer()
-        if isinstance(given, BaseException):
-            raise given
-        return given(instructions, text) if callable(given) else given
+Scripted = partial(scripted_summarizer.Scripted, then=answer())
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def opened(request) -> Iterator[Callable[..., Memory]]:
     """Return a function that opens the test's memory, on SQLite and on PostgreSQL."""
-    where = {}
-    if request.param == "postgres":
-        where["database_url"] = request.getfixturevalue("postgres_url")
-    make = Memory.open if where else Memory.in_memory
-    memories: list[Memory] = []
-
-    def open_memory(summarizer: Any = "extractive", **changes: Any) -> Memory:
-        settings = QUIET.replace(**changes)
-        memories.append(make(**where, embedder="hashing", summarizer=summarizer, settings=settings))
-        return memories[-1]
-
-    yield open_memory
-    for memory in memories:
-        memory.close()
+    yield from scripted_summarizer.memories(request, QUIET)
 
 
 def ended(memory: Memory, said: list[Message] | None = None, session_id: str = "s"):

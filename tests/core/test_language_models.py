@@ -68,6 +68,21 @@ def test_a_llamaindex_llm_tells_its_usage() -> None:
     assert (reply.text, reply.tokens_in, reply.tokens_out) == (TOLD, 70, 9)
 
 
+def test_a_llamaindex_llm_that_can_only_be_awaited_answers() -> None:
+    from llama_index.core.llms import CompletionResponse, MockLLM
+
+    class Awaited(MockLLM):
+        def complete(self, prompt: str, formatted: bool = False, **kwargs):  # type: ignore[no-untyped-def, override]
+            raise NotImplementedError
+
+        async def acomplete(self, prompt: str, formatted: bool = False, **kwargs):  # type: ignore[no-untyped-def, override]
+            return CompletionResponse(text=TOLD)
+
+    model = language_model(Awaited())
+    assert model is not None
+    assert asked(model) == TOLD
+
+
 def test_functions_of_one_or_two_arguments_blocking_or_async_answer() -> None:
     async def later(prompt: str) -> str:
         return prompt

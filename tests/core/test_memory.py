@@ -90,6 +90,21 @@ def test_recall_can_stand_in_the_system_message_instead(tmp_path) -> None:
         assert whole.context().messages[0].content.startswith("Be brief.\n\n<recalled_memory>")
 
 
+@pytest.mark.requirement("J14", "A14")
+def test_a_call_may_say_where_recall_stands(memory, do) -> None:
+    memory.chat(user_id="louis", session_id="s1").add("user", "I moved to Tokyo in May.")
+    chat = memory.chat(user_id="louis", session_id="s2")
+    chat.add("user", "Where is Tokyo?")
+    system, asked = do(chat, "context", placement="system").messages
+    assert "I moved to Tokyo in May." in system.content
+    assert asked.content == "Where is Tokyo?"
+
+    chat.add("assistant", "In Japan.")
+    assert chat.recalled() == []
+    with pytest.raises(ConfigurationError, match="'top'"):
+        do(chat, "context", placement="top")
+
+
 @pytest.mark.requirement("J12")
 def test_nothing_to_recall_leaves_the_messages_as_they_are(memory, do) -> None:
     chat = memory.chat(user_id="louis", session_id="s1")

@@ -18,6 +18,7 @@ from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import make_url
 
 from memlayer_core import Memory, Message, ToolCall
+from memlayer_core.records.item import FindItems, PutItem
 from tests.conftest import PROMPT
 
 STORES = Path(__file__).parent / "stores_of_version_1"
@@ -101,6 +102,14 @@ def test_the_session_goes_on(opened) -> None:
         assert memory.search("sushi", user_id="louis")[0].text == "Now I like sushi."
 
 
+def test_it_takes_items(opened) -> None:
+    with opened() as memory:
+        items = memory.items()
+        items.batch([PutItem(("users", "louis"), "k", {"text": "sushi"})])
+        (found,) = items.batch([FindItems(("users",), {"text": "sushi"}, "sushi")])
+        assert [item.key for item in found] == ["k"]
+
+
 def test_its_long_messages_are_offloaded_for_their_length_was_counted(opened) -> None:
     with opened() as memory:
         world = memory._world()
@@ -108,6 +117,33 @@ def test_its_long_messages_are_offloaded_for_their_length_was_counted(opened) ->
         session = world.journal.session(chat.scope)
         entries = world.journal.tail(session, None, 100)[::-1]
         assert [entry.characters for entry in entries] == [len(message.text) for message in SAID]
+
+
+def test_messages_and_records_are_filed_again_by_the_rules_of_today(tmp_path: Path) -> None:
+    with Memory.open(tmp_path, embedder="hashing", settings=PROMPT) as memory:
+        chat = memory.chat(user_id="louis", session_id="s1")
+        chat.add("user", "I always take the train.")
+        chat.remember("Louis is allergic to nuts", tags=["food"])
+        chat.remember("The office closes at eight", visibility="public")
+        filed = _words_filed(tmp_path)
+    engine = create_engine(f"sqlite:///{tmp_path / 'journal.sqlite3'}")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE memlayer_meta SET value = '4' WHERE name = 'schema_version'"))
+        connection.execute(text("UPDATE memlayer_lexical SET terms = 'old'"))
+        for later in ("folders", "folders_within", "items", "item_fields", "item_texts"):
+            connection.execute(text(f"DROP TABLE memlayer_{later}"))
+    engine.dispose()
+    Memory.open(tmp_path, embedder="hashing", settings=PROMPT).close()
+    assert _words_filed(tmp_path) == filed
+    assert len(filed) == 3
+
+
+def _words_filed(folder: Path) -> set[tuple[str, str]]:
+    engine = create_engine(f"sqlite:///{folder / 'journal.sqlite3'}")
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT rowid, lanes, terms FROM memlayer_lexical")).all()
+    engine.dispose()
+    return {tuple(row) for row in rows}
 
 
 def test_many_processes_may_open_it_at_the_same_time(opened) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any, ClassVar
 
@@ -20,17 +19,24 @@ from memlayer_core.records.candidate import Candidate
 from memlayer_core.records.message import Stored
 from memlayer_core.records.scope import Scope
 from memlayer_core.records.vector import Neighbour
+from memlayer_core.rules.answers import answers_to
 from memlayer_core.rules.budget import pack, recall_share
 from memlayer_core.rules.question import Question, question
-from memlayer_core.rules.rank import Ranked, rank, shortlist, telling
+from memlayer_core.rules.rank import INGREDIENTS, Found, Ranked, rank, shortlist, worth_telling
 from memlayer_core.rules.render import CLOSE, OPEN, block, line
-from memlayer_core.rules.terms import SPOKEN, asked, day_term, filed, month_term, named, searchable
+from memlayer_core.rules.standing import Standing
+from memlayer_core.rules.terms import SPOKEN, WISH, asked, day_term, filed, month_term, named, searchable
 from memlayer_core.rules.times import meant
+from memlayer_core.rules.wishes import asks_for_help, is_wish
 from memlayer_core.testing import NOON, FlakyEmbedder
 
 
-def asking(*words: str, names: Collection[str] = (), own: bool = False) -> Question:
-    return Question(" ".join(words), words, frozenset(names), own)
+def asking(*words: str, names: Collection[str] = (), **fields: Any) -> Question:
+    return Question(" ".join(words), words, frozenset(names), **{"own": False} | fields)
+
+
+def found_at(postings: dict[str, dict[int, int]], messages: int = 100, **others: Any) -> Found:
+    return Found(Standing(postings, messages), **others)
 
 
 def candidate(key: int, near: float | None = None, **fields: Any) -> Candidate:
@@ -67,12 +73,13 @@ def order(ranked: list[Ranked]) -> list[int]:
 @given(findings(), st.booleans(), st.sampled_from([0.0, 1 / 3, 1.0]))
 def test_ranking_loses_and_invents_nothing_and_says_what_each_ingredient_gave(found, own, trust) -> None:
     candidates, postings = found
-    ranked = rank(asking("a", "b", names=["louis"], own=own), candidates, postings, 100, trust)
+    ranked = rank(asking("a", "b", names=["louis"], own=own), candidates, found_at(postings), trust)
     assert sorted(order(ranked)) == (sorted(one.key for one in candidates) if ranked else [])
     assert [one.score for one in ranked] == sorted((one.score for one in ranked), reverse=True)
     for one in ranked:
         assert one.score == pytest.approx(sum(one.parts.values()))
         told = {reason.code for reason in one.reasons}
+        assert set(one.parts) == set(INGREDIENTS)
         assert {name for name, part in one.parts.items() if abs(part) >= 0.005} - {"words", "meaning"} <= told
         assert ("words" in told) == bool(one.words)
         assert ("meaning" in told) == (one.near is not None and trust > 0)
@@ -82,54 +89,56 @@ def test_ranking_loses_and_invents_nothing_and_says_what_each_ingredient_gave(fo
 def test_a_source_that_is_missing_leaves_the_order_of_the_others(found) -> None:
     candidates, postings = found
     asked = asking("a", "b")
-    without = [replace(one, near=None) for one in candidates]
-    same = [replace(one, near=0.5) for one in candidates]  # says nothing: all alike
-    assert order(rank(asked, without, postings, 100, 0.0)) == order(
-        rank(asked, candidates, postings, 100, 0.0)
-    )
-    borne_out = order(rank(asked, candidates, postings, 100, 0.0))
+    without = [one._replace(near=None) for one in candidates]
+    same = [one._replace(near=0.5) for one in candidates]  # says nothing: all alike
+    borne_out = order(rank(asked, candidates, found_at(postings), 0.0))
+    assert order(rank(asked, without, found_at(postings), 0.0)) == borne_out
     if borne_out:
-        assert order(rank(asked, same, postings, 100, 1.0)) == borne_out
+        assert order(rank(asked, same, found_at(postings), 1.0)) == borne_out
 
 
 @given(findings(), st.integers(1, 10), st.sets(st.integers(1 << 32, (1 << 32) + 6)))
 def test_the_shortlist_has_the_best_of_each_source_and_little_else(found, most, near) -> None:
     candidates, postings = found
     known = [Neighbour(key, 1 / (place + 1)) for place, key in enumerate(near)]
-    keys = shortlist(postings, known, (), 100, most)
+    keys = shortlist(found_at(postings, near=known), most)
     assert len(keys) == len(set(keys))
     assert {one.key for one in known[:most]} <= set(keys)
-    assert len(set(keys) - set(near)) <= most + 4 * 2 * 20
+    assert len(set(keys) - set(near)) <= most + 4 * 2 * 10
     if len(candidates) <= most:
         assert set().union(*postings.values()) <= set(keys)
 
 
 def test_a_question_that_nothing_bears_on_brings_nothing_back() -> None:
     apart = [candidate(1, 0.05), candidate(2, 0.1)]
-    assert rank(asking("volcano", "licence"), apart, {}, 100, 1.0) == []
-    assert rank(asking("volcano", "licence"), apart, {"volcano": {1: 1}}, 100, 1.0) != []
-    assert rank(asking("volcano", "licence"), [candidate(1, 0.6), *apart[1:]], {}, 100, 1.0) != []
-    assert rank(asking("volcano", "licence"), [candidate(1, 0.6)], {}, 100, 0.0) == []
+    volcano = asking("volcano", "licence")
+    assert rank(volcano, apart, found_at({}), 1.0) == []
+    assert rank(volcano, apart, found_at({"volcano": {1: 1}}), 1.0) != []
+    assert rank(volcano, [candidate(1, 0.6), *apart[1:]], found_at({}), 1.0) != []
+    assert rank(volcano, [candidate(1, 0.6)], found_at({}), 0.0) == []
+    # A wish is no answer by itself, nor is any number.
+    standing = found_at({}, wished={1})
+    assert rank(asking("volcano", helps=True, answer=answers_to("how many?")), apart, standing, 1.0) == []
 
 
 def test_a_prompt_gets_what_bears_on_it_and_more_easily_when_something_is_asked() -> None:
     def found(*supports: float) -> list[Ranked]:
-        return [Ranked(4 * at, 5.0 - at, support, {}, None, ()) for at, support in enumerate(supports)]
+        return [Ranked(4 * at, 5.0 - at, support) for at, support in enumerate(supports)]
 
-    assert order(telling(found(0.5, 0.4, 0.2), "And then?", 0.0, 1000)) == [0, 4]
-    assert order(telling(found(0.3, 0.3), "And then?", 0.0, 1000)) == [0, 4]
-    assert telling(found(0.3, 0.3), "And then we left.", 0.0, 1000) == []
-    assert order(telling(found(0.3, 0.3), "And then we left.", 0.0, 10)) == [0, 4]
-    assert telling(found(0.2), "And then?", 0.0, 1000) == []
-    far = Ranked(99, 1.5, 0.5, {}, None, ())
-    assert order(telling([*found(0.5), far], "And then?", 0.0, 1000)) == [0]
+    assert order(worth_telling(found(0.5, 0.4, 0.2), "And then?", 0.0, 1000)) == [0, 4]
+    assert order(worth_telling(found(0.3, 0.3), "And then?", 0.0, 1000)) == [0, 4]
+    assert worth_telling(found(0.3, 0.3), "And then we left.", 0.0, 1000) == []
+    assert order(worth_telling(found(0.3, 0.3), "And then we left.", 0.0, 10)) == [0, 4]
+    assert worth_telling(found(0.2), "And then?", 0.0, 1000) == []
+    far = Ranked(99, 1.5, 0.5)
+    assert order(worth_telling([*found(0.5), far], "And then?", 0.0, 1000)) == [0]
     # What stands beside what bears on it is told as well.
-    beside = [Ranked(1, 5.0, 0.5, {}, None, ()), Ranked(2, 4.9, 0.0, {}, None, ())]
-    assert order(telling(beside, "And then?", 0.0, 1000)) == [1, 2]
+    beside = [Ranked(1, 5.0, 0.5), Ranked(2, 4.9, 0.0)]
+    assert order(worth_telling(beside, "And then?", 0.0, 1000)) == [1, 2]
 
 
 def first(asked: Question, *candidates: Candidate, **postings: dict[int, int]) -> int:
-    return order(rank(asked, candidates, postings, 100, 1.0))[0]
+    return order(rank(asked, candidates, found_at(postings), 1.0))[0]
 
 
 def test_each_ingredient_moves_what_it_is_there_for() -> None:
@@ -148,10 +157,88 @@ def test_each_ingredient_moves_what_it_is_there_for() -> None:
     assert first(asking("a"), candidate(2, 0.5, tokens=9000), candidate(1, 0.3), a={2: 1}) == 2
     # An answer stands behind its question, and not in another session.
     talk = (candidate(here + 5, 0.6), candidate(here + 6, 0.3), candidate(there + 6, 0.3))
-    assert order(rank(asking("a"), talk, {}, 100, 1.0)) == [here + 5, here + 6, there + 6]
+    assert order(rank(asking("a"), talk, found_at({}), 1.0)) == [here + 5, here + 6, there + 6]
     # A word of the question in the session speaks for its other turns.
     talk = (candidate(here + 1, 0.3), candidate(there + 1, 0.3), candidate(here + 9, 0.5))
-    assert order(rank(asking("a"), talk, {"a": {here + 9: 1}}, 100, 1.0))[1] == here + 1
+    assert order(rank(asking("a"), talk, found_at({"a": {here + 9: 1}}), 1.0))[1] == here + 1
+    # So does a turn in it that means the same, a little.
+    talk = (candidate(here + 1, 0.3), candidate(there + 1, 0.3), candidate(here + 9, 0.5))
+    assert order(rank(asking("a"), talk, found_at({}), 1.0)) == [here + 9, here + 1, there + 1]
+    # What was wished and what was said on a day are known by where they are filed.
+    pair = (candidate(1, 0.5), candidate(2, 0.4))
+    for marked in ({"wished": {2}}, {"dated": {2}}):
+        assert order(rank(asking("a"), pair, found_at({}, **marked), 1.0)) == [2, 1]
+    told = (candidate(1, 0.5, beginning="I went yesterday."), candidate(2, 0.5, beginning="I went."))
+    assert first(asking("a"), *told) == 2
+    assert first(asking("a", answer=answers_to("When?")), *told) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "wished", "for_help"),
+    [
+        ("Always answer in two sentences.", True, False),
+        ("I'd rather take the train", True, False),
+        ("我更喜欢坐火车。", True, False),
+        ("以后请用中文回答", True, False),
+        ("We took the train.", False, False),
+        ("I'd like to book a table", False, False),
+        ("I like to sit outside", True, False),
+        ("Could you suggest a hotel?", False, True),
+        ("How should I get to Kyoto?", False, True),
+        ("帮我推荐一家酒店", False, True),
+        ("Which hotel did you suggest to me?", False, False),
+        ("你之前推荐了什么?", False, False),
+        ("When is the train?", False, False),
+    ],
+)
+def test_wishes_and_requests_for_help_are_told_apart_from_questions_about_what_was(
+    text, wished, for_help
+) -> None:
+    assert is_wish(text) is wished
+    assert asks_for_help(text) is for_help
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "answer", "other"),
+    [
+        ("When did she move?", "She moved last week.", "She moved."),
+        ("How long did it take?", "It took until Monday.", "It took ages."),
+        ("他什么时候搬家的?", "他去年搬家的。", "他搬家了。"),
+        ("How many cats has she?", "She has two cats.", "She has cats."),
+        ("她有多少只猫?", "她有三只猫。", "她有猫。"),
+    ],
+)
+def test_a_question_for_a_time_or_a_number_knows_its_answers(asked_for, answer, other) -> None:
+    wanted = answers_to(asked_for)
+    assert wanted is not None
+    assert wanted.search(answer)
+    assert not wanted.search(other)
+    assert answers_to("Why did she move?") is None
+
+
+def test_a_wish_is_found_for_help_of_its_kind_though_they_share_no_word(memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add("user", "Always write dates as day and month.")
+    chat.add("assistant", "I always will.")
+    for thing in (
+        "garden",
+        "final report",
+        "piano",
+        "deadline",
+        "harbour",
+        "deadline of the report",
+        "kitchen",
+    ):
+        chat.add("user", f"I thought about the {thing} all week.")
+        chat.add("assistant", f"The {thing} will be fine, and so will you.")
+    memory.flush()
+    asked_for = "Can you tell me the final deadline?"
+    helped = memory.search(asked_for, user_id="u", k=3)
+    assert "Always write dates as day and month." in [hit.text for hit in helped]
+    assert "I always will." not in [hit.text for hit in helped]
+    assert "wishes" in {reason.code for hit in helped for reason in hit.reasons}
+    about = memory.search("Which deadline did we discuss?", user_id="u", k=3)
+    assert "Always write dates as day and month." not in [hit.text for hit in about]
 
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)  # a Monday
@@ -167,6 +254,8 @@ def days(*written: str) -> tuple[str, ...]:
         ("What did I eat yesterday?", days("2026-05-03")),
         ("the day before yesterday", days("2026-05-02")),
         ("three days ago", days("2026-05-01")),
+        ("f\u0131ve days ago", days("2026-04-29")),
+        ("last n\u0131ght", days("2026-05-03")),
         ("last weekend", days("2026-05-02", "2026-05-03")),
         (
             "What did we say last week?",
@@ -295,9 +384,25 @@ def test_a_word_is_found_in_its_text(text, query) -> None:
 def test_a_question_is_its_telling_words() -> None:
     assert asked("When did I move to Tokyo?") == ("move", "tokyo")
     assert asked("who are you") == ("who", "are", "you")
+    assert asked("我什么时候搬到东京的?") == ("搬到", "到东", "东京", "搬", "到", "东", "京")
+    assert asked("他是谁?")  # nothing else is there
+
+
+def test_a_turn_that_tells_the_time_is_preferred_where_one_is_asked_for(memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add("user", "I moved house last week, at last.")
+    chat.add("assistant", "Nice to hear.")
+    chat.add("user", "I moved house and all of the boxes, at last.")
+    memory.flush()
+    for asks, told in (("When did I move house?", True), ("Why did I move house?", False)):
+        hits = memory.search(asks, user_id="u")
+        (said,) = [hit for hit in hits if "last week" in hit.text]
+        assert ("answers" in {reason.code for reason in said.reasons}) is told
 
 
 def test_a_message_is_found_by_its_day_and_its_speaker() -> None:
+    assert filed("I prefer tea", own=True)[-1] == WISH
+    assert WISH not in filed("I prefer tea")
     words = filed("We won", "Li Wei", NOON)
     day = (day_term(NOON), month_term(NOON))
     assert words == ("we", "won", "2026", "may", "4", *day, SPOKEN + "li", SPOKEN + "wei")
@@ -415,8 +520,9 @@ def test_a_search_embeds_once() -> None:
         memory.chat(user_id="u", session_id="s").add("user", "the pineapple is ripe")
         memory.flush()
         memory.search("pineapple", user_id="u")
-        memory.chat(user_id="u", session_id="t").context("pineapple")
-        assert flaky.queries == ["pineapple", "pineapple"]
+        memory.chat(user_id="u", session_id="t").context("a pineapple")
+        memory.search("a pineapple", user_id="u")
+        assert flaky.queries == ["pineapple", "a pineapple"]
 
 
 def test_a_word_that_stands_everywhere_displaces_nothing(memory) -> None:

@@ -158,6 +158,25 @@ def test_a_list_that_has_nothing_in_common_comes_behind_or_instead(chat):
     assert chat.resync([]).stored == chat.resync([], replace=True).superseded == 0
 
 
+def test_a_list_that_ends_before_the_history_keeps_the_rest_apart_if_it_is_the_conversation(chat):
+    chat.resync(listed("s0 u1 a1 u2 a2"))
+    chat.resync(listed("u1 a1"))
+    assert words(chat) == "s0 u1 a1 u2 a2"
+    assert chat.resync(listed("u1 a1"), replace=True).superseded == 2
+    assert words(chat) == "s0 u1 a1"
+    assert kept_apart(chat) == ["u2 a2"]
+    assert chat.resync(listed("u1 a1 u2"), replace=True).stored == 1
+    assert chat.resync(listed("u1 a1 u2"), replace=True).superseded == 0
+    assert words(chat) == "s0 u1 a1 u2"
+
+
+def test_a_list_that_ends_far_back_in_a_long_history_keeps_all_that_followed_apart(chat):
+    turns = [f"u{'x' * 45}{n} a{n}" for n in range(150)]
+    chat.resync(listed(" ".join(turns)))
+    assert chat.resync(listed(" ".join(turns[5:7])), replace=True).superseded == 2 * 143
+    assert words(chat) == " ".join(turns[:7])
+
+
 def test_people_repeat_themselves(chat):
     chat.resync(listed("u1 a1 uok a2 uok"))
     chat.resync(listed("a2 uok a3 uok"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import pytest
+import scripted_summarizer
 from sqlalchemy import text
 
 from memlayer_core import Memory, Message, Settings, ToolCall
@@ -41,38 +42,13 @@ def honest(instructions: str, text: str) -> str:
     return f"The user told of {', '.join(dict.fromkeys(NAMES.findall(text)))}, each with some cats."
 
 
-class Scripted:
-    """A model that answers what it is told to: texts, errors, or what a function makes of the prompt."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.prompts: list[str] = []
-
-    def __call__(self, instructions: str, text: str) -> str:
-        self.prompts.append(text)
-        answer = self.answers.pop(0) if self.answers else honest
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer(instructions, text) if callable(answer) else answer
+Scripted = partial(scripted_summarizer.Scripted, then=honest)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def opened(request) -> Iterator[Callable[..., Memory]]:
     """Return a function that opens the test's memory, on SQLite and on PostgreSQL."""
-    where = {}
-    if request.param == "postgres":
-        where["database_url"] = request.getfixturevalue("postgres_url")
-    make = Memory.open if where else Memory.in_memory
-    memories: list[Memory] = []
-
-    def open_memory(summarizer: Any = "extractive", **changes: Any) -> Memory:
-        settings = QUIET.replace(**changes)
-        memories.append(make(**where, embedder="hashing", summarizer=summarizer, settings=settings))
-        return memories[-1]
-
-    yield open_memory
-    for memory in memories:
-        memory.close()
+    yield from scripted_summarizer.memories(request, QUIET)
 
 
 def rounds(first: int, end: int) -> list[Message]:
