@@ -1,12 +1,13 @@
-"""memlayer in LangChain: memory for agents, and a chat history with the view of it that a model is shown.
+"""memlayer in LangChain: memory for agents and for chains, and a chat history with the view that a model is shown.
 
 ::
 
-    from langchain_memlayer import MemlayerChatMessageHistory
+    from langchain_memlayer import MemlayerChatMessageHistory, with_memory
     from memlayer_core import Memory
 
     memory = Memory.open("./memory")
     history = MemlayerChatMessageHistory("session-1", memory=memory, user_id="ada")
+    chain = with_memory(model, memory, user_id="ada")
 
 Importing this package loads langchain-core's root alone: each name is loaded at its first use.
 """
@@ -14,6 +15,7 @@ Importing this package loads langchain-core's root alone: each name is loaded at
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import MissingExtraError
@@ -27,27 +29,49 @@ except ImportError as problem:
     ) from problem
 
 if TYPE_CHECKING:
+    from langchain_memlayer.agent_tools import create_memory_tools as create_memory_tools
+    from langchain_memlayer.classic import MemlayerConversationMemory as MemlayerConversationMemory
     from langchain_memlayer.history import MemlayerChatMessageHistory as MemlayerChatMessageHistory
     from langchain_memlayer.messages import from_core as from_core
     from langchain_memlayer.messages import to_core as to_core
     from langchain_memlayer.middleware import MemlayerMiddleware as MemlayerMiddleware
+    from langchain_memlayer.retriever import MemlayerRetriever as MemlayerRetriever
+    from langchain_memlayer.runnable import RunnableWithMemory as RunnableWithMemory
+    from langchain_memlayer.runnable import with_memory as with_memory
+    from langchain_memlayer.store import MemlayerStore as MemlayerStore
+    from langchain_memlayer.summarizer import create_summarizer as create_summarizer
     from langchain_memlayer.tools import reload_tool as reload_tool
 
 _HOMES = {
     "MemlayerChatMessageHistory": "history",
+    "MemlayerConversationMemory": "classic",
     "MemlayerMiddleware": "middleware",
+    "MemlayerRetriever": "retriever",
+    "RunnableWithMemory": "runnable",
+    "MemlayerStore": "store",
+    "create_memory_tools": "agent_tools",
+    "create_summarizer": "summarizer",
     "from_core": "messages",
     "reload_tool": "tools",
     "to_core": "messages",
+    "with_memory": "runnable",
 }
 
 __all__ = [
     "MemlayerChatMessageHistory",
     "MemlayerMiddleware",
+    "MemlayerRetriever",
+    "MemlayerStore",
+    "RunnableWithMemory",
+    "create_memory_tools",
+    "create_summarizer",
     "from_core",
     "reload_tool",
     "to_core",
+    "with_memory",
 ]
+if find_spec("langchain_classic") is not None:  # an extra by itself, and `import *` loads whatever is listed
+    __all__ += ["MemlayerConversationMemory"]
 
 
 def __getattr__(name: str) -> Any:
@@ -57,4 +81,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})

@@ -22,7 +22,7 @@ from langchain_memlayer.messages import VISIBLE, create, from_core, put_after, p
 from memlayer_core.chat import Chat
 from memlayer_core.drive import Drive, both
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
-from memlayer_core.memory import Memory
+from memlayer_core.memory import Memory, memory_of
 from memlayer_core.ports import TokenCounter
 from memlayer_core.records.context import Context
 from memlayer_core.records.message import Message
@@ -122,6 +122,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     Raises:
         ConfigurationError: `memory` is no `Memory`, or the mode is unknown.
+        InvalidScopeError: An id cannot be stored; in a run: it names no thread.
         InvalidLimitError: A limit below one, or an unknown policy.
     """
 
@@ -140,16 +141,11 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         destructive: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(memory, Memory):
-            raise ConfigurationError(
-                f"`memory` must be a `memlayer_core.Memory`, got {memory!r:.80}",
-                hint='`Memory.open("./memory")`, once for the whole application.',
-            )
         if mode not in get_args(Mode):
             raise ConfigurationError(
                 f"unknown mode {mode!r:.80}", hint=f"Use one of {', '.join(map(repr, get_args(Mode)))}."
             )
-        self._memory = memory
+        self._memory = memory_of(memory)
         self._whose = Whose(user_id, tenant_id, agent_id, session_id, roles)
         self._recalls = mode != "AGENT"
         self._limit = limits(Limits(memory.settings.max_tokens), policy, token_limit).tokens

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from langchain_memlayer.history import MemlayerChatMessageHistory
 from memlayer_core.chat import Chat
+from memlayer_core.errors import ConfigurationError
 from memlayer_core.reading import ReloadArguments, reloading
 from memlayer_core.rules.offload import RELOAD, RELOAD_TOOL
 
@@ -25,7 +26,15 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
         source: The session. The tool reads this one alone.
         token_limit: Tokens of the agent's context, the history's own if left out. One answer costs a quarter
             of it at the most; what is longer comes in parts.
+
+    Raises:
+        ConfigurationError: `source` is no conversation: a whole memory does not say whose.
     """
+    if not isinstance(source, Chat | MemlayerChatMessageHistory):
+        raise ConfigurationError(
+            f"this tool is for one conversation, got {source!r:.80}",
+            hint="Pass a `MemlayerChatMessageHistory` or a `Chat`; `create_memory_tools(memory)` is for any number.",
+        )
     chat = source if isinstance(source, Chat) else source.chat
     if token_limit is None and not isinstance(source, Chat):
         token_limit = source.token_limit

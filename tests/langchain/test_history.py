@@ -32,7 +32,12 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_memlayer import MemlayerChatMessageHistory, to_core
 from langchain_memlayer import history as home
 from memlayer_core import Memory, Settings, ToolCall
-from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
+from memlayer_core.errors import (
+    ConfigurationError,
+    InvalidScopeError,
+    MemlayerError,
+    MessageTypeError,
+)
 from memlayer_core.models.tokens import token_counter
 
 TURN = [HumanMessage("How tall is Galdhøpiggen?"), AIMessage("2469 metres.")]
@@ -172,6 +177,13 @@ def test_setting_messages_makes_the_transcript_exactly_these(history: MemlayerCh
     history.messages = [SystemMessage("be kind"), *TURN]
 
     assert history.messages == [SystemMessage("be kind"), *TURN]
+
+
+async def test_messages_can_be_set_in_async_code(history: MemlayerChatMessageHistory) -> None:
+    await history.aadd_messages([*TURN, HumanMessage("forget this")])
+    await history.aset_messages([AIMessageChunk("2469 "), *TURN])
+
+    assert await history.aget_messages() == [AIMessage("2469 "), *TURN]
 
 
 @pytest.mark.requirement("L10")
@@ -325,6 +337,100 @@ def test_a_memory_that_is_none_is_refused_with_the_way_to_make_one(given: Any) -
         MemlayerChatMessageHistory("s1", memory=given)
 
     assert 'Memory.open("./memory")' in refused.value.hint
+
+
+@pytest.mark.requirement("M23")
+def test_a_user_is_shown_what_others_share_with_a_role_of_theirs(do: Any, memory: Memory) -> None:
+    memory.chat(user_id="bob").remember("The parrot of the office is Grillparzer", allowed_roles=["staff"])
+    memory.flush()
+    shown = [
+        str(
+            do(
+                MemlayerChatMessageHistory("s1", memory=memory, user_id="ada", roles=roles),
+                "context",
+                "parrot",
+            )
+        )
+        for roles in ([], ["staff"])
+    ]
+
+    assert ["Grillparzer" in one for one in shown] == [False, True]
+
+
+# The factory
+
+
+@pytest.mark.parametrize(
+    ("fixed", "named"),
+    [
+        ({}, {"user_id": "ada", "session_id": "s1"}),
+        ({"user_id": "ada"}, {"session_id": "s1"}),
+        ({"configurable": ["session_id"]}, {"session_id": "s1"}),
+        (
+            {"configurable": ["tenant_id", "user_id", "session_id"], "agent_id": "a1"},
+            {"tenant_id": "t1", "user_id": "ada", "session_id": "s1"},
+        ),
+    ],
+    ids=str,
+)
+def test_a_factory_makes_the_history_that_a_config_names(
+    do: Any, memory: Memory, fixed: dict[str, Any], named: dict[str, str]
+) -> None:
+    histories = MemlayerChatMessageHistory.factory(memory, **fixed)
+    chain = RunnableWithMessageHistory(
+        RunnableLambda(Echo().invoke), histories, history_factory_config=histories.config_specs
+    )
+    for text in ("a", "b"):
+        do(chain, "invoke", [HumanMessage(text)], {"configurable": named})
+
+    own = {name: value for name, value in fixed.items() if name != "configurable"}
+    kept = MemlayerChatMessageHistory(memory=memory, **named, **own)
+    assert contents(kept.messages) == ["a", "a (1)", "b", "b (3)"]
+    assert histories(**named).chat.scope == kept.chat.scope
+    assert {spec.id for spec in histories.config_specs} == set(named)
+
+
+def test_a_factory_keeps_users_apart_in_one_batch(do: Any, memory: Memory) -> None:
+    histories = MemlayerChatMessageHistory.factory(memory)
+    chain = RunnableWithMessageHistory(Echo(), histories, history_factory_config=histories.config_specs)
+    users = ["ada", "bob", "cy"]
+    do(chain, "batch", [[HumanMessage(user)] for user in users], [at("s1", user_id=user) for user in users])
+
+    for user in users:
+        assert contents(histories(user_id=user, session_id="s1").messages) == [user, f"{user} (1)"]
+
+
+def test_a_config_that_names_no_user_is_refused(do: Any, memory: Memory) -> None:
+    histories = MemlayerChatMessageHistory.factory(memory)
+    specified = RunnableWithMessageHistory(Echo(), histories, history_factory_config=histories.config_specs)
+    with pytest.raises(ValueError, match="user_id"):
+        do(specified, "invoke", [HumanMessage("hi")], at("s1"))
+    with pytest.raises(InvalidScopeError, match="user_id") as refused:
+        do(RunnableWithMessageHistory(Echo(), histories), "invoke", [HumanMessage("hi")], at("s1"))
+    assert "history_factory_config" in refused.value.hint
+    with pytest.raises(InvalidScopeError, match="user_id"):
+        histories(user_id=None, session_id="s1")
+
+
+def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memory: Memory) -> None:
+    histories = MemlayerChatMessageHistory.factory(
+        memory, user_id="ada", token_limit=77, policy="max_rounds", roles=iter(["staff"])
+    )
+    for session in ("s1", "s2"):
+        history = histories(session)
+        assert (history.token_limit, history.policy, history.chat.roles) == (77, "max_rounds", ("staff",))
+    for wrong in ({"token_limit": 0}, {"roles": "staff"}, {"user_id": ""}, {"configurable": ["thread_id"]}):
+        with pytest.raises(MemlayerError):
+            MemlayerChatMessageHistory.factory(memory, **wrong)
+    with pytest.raises(ConfigurationError, match="memory"):
+        MemlayerChatMessageHistory.factory("./memory")  # type: ignore[arg-type]
+
+
+def test_a_subclass_makes_its_own_kind(memory: Memory) -> None:
+    class Mine(MemlayerChatMessageHistory):
+        pass
+
+    assert type(Mine.factory(memory, user_id="ada")("s1")) is Mine
 
 
 # What a model is shown
@@ -587,6 +693,14 @@ def test_an_agent_keeps_its_calls_and_their_results(do: Any, memory: Memory) -> 
     do(chain, "invoke", {"input": "?"}, at("s1"))
 
     assert MemlayerChatMessageHistory("s1", memory=memory).messages == [*steps, AIMessage("42")]
+
+
+def test_a_write_that_fails_is_logged_by_langchain_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
+    """LangChain stores in a callback, whose errors it swallows: `with_memory` raises them."""
+    with Memory.in_memory() as memory:
+        chain = in_list_mode(memory, RunnableLambda(lambda _: memory.close() or AIMessage("42")))
+        assert chain.invoke([HumanMessage("?")], at("s1")).content == "42"
+    assert "this memory is closed" in caplog.text
 
 
 def test_a_message_that_hangs_on_a_foreign_object_costs_no_turn(

@@ -16,7 +16,7 @@ from langchain_core.tools import BaseTool
 
 from langchain_memlayer import MemlayerChatMessageHistory, reload_tool
 from memlayer_core import Memory, Settings
-from memlayer_core.errors import InvalidLimitError, InvalidMessageError, StoreClosedError
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidMessageError, StoreClosedError
 from memlayer_core.records.policy import MaxRounds
 
 REPORT = "\n".join(f"{number} of pears: {number * 7919 % 1000} kilograms" for number in range(500))
@@ -227,3 +227,10 @@ def test_what_only_people_see_stays_in_the_transcript_and_no_context_shows_it(do
     history.chat.add("user", "typing…", model_visible=False)
     history.messages = history.messages
     assert [message.content for message in history.context()] == ["be kind", "hi", "hello"]
+
+
+@pytest.mark.parametrize("given", [{}, {"token_limit": 500}])
+def test_a_whole_memory_is_no_conversation_and_is_refused_before_a_model_calls(given) -> None:
+    with Memory.in_memory() as memory, pytest.raises(ConfigurationError, match="one conversation") as refused:
+        reload_tool(memory, **given)  # type: ignore[arg-type]
+    assert "create_memory_tools" in refused.value.hint

@@ -1,0 +1,1029 @@
+"""`with_memory`: a runnable that is told what was said before, and whose answers are stored with their questions."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForLLMRun
+from langchain_core.chat_history import InMemoryChatMessageHistory
+from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
+from langchain_core.runnables import (
+    ConfigurableField,
+    ConfigurableFieldSpec,
+    RunnableLambda,
+    RunnablePassthrough,
+)
+from langchain_core.runnables.history import RunnableWithMessageHistory
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+
+from langchain_memlayer import MemlayerChatMessageHistory, RunnableWithMemory, to_core, with_memory
+from langchain_memlayer.exchange import whole
+from memlayer_core import Memory
+from memlayer_core.errors import (
+    ConfigurationError,
+    InvalidLimitError,
+    InvalidMessageError,
+    InvalidScopeError,
+    MessageTypeError,
+    StoreClosedError,
+)
+from memlayer_core.events import Stored
+from memlayer_core.models.tokens import token_counter
+
+PARROT = "My parrot is called Grillparzer"
+PROMPT = ChatPromptTemplate.from_messages(
+    [("system", "be kind"), MessagesPlaceholder("history"), ("human", "Say: {question}")]
+)
+KEYS = {"input_messages_key": "question", "history_messages_key": "history"}
+
+
+def unaddressed(value: object) -> str:
+    """Return a name that is the same in every process."""
+    return re.sub(" at 0x[0-9a-f]+", "", str(value))
+
+
+class Echo(BaseChatModel):
+    """Answers with the last message and how many there were; keeps what it was shown."""
+
+    shown: list[list[BaseMessage]] = []  # noqa: RUF012  (pydantic copies it)
+
+    @property
+    def _llm_type(self) -> str:
+        return "echo"
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        self.shown.append(messages)
+        said = f"{messages[-1].text} ({len(messages)})" + "".join(stop or [])
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(said))])
+
+
+def at(session_id: str = "s1", **more: str) -> dict[str, Any]:
+    return {"configurable": {"session_id": session_id, **more}}
+
+
+def kept(memory: Memory, session_id: str = "s1", user_id: str = "ada") -> list[BaseMessage]:
+    return MemlayerChatMessageHistory(session_id, memory=memory, user_id=user_id).messages
+
+
+def contents(messages: list[BaseMessage]) -> list[Any]:
+    return [message.content for message in messages]
+
+
+def knows_the_parrot(memory: Memory, user_id: str = "ada") -> None:
+    MemlayerChatMessageHistory("past", memory=memory, user_id=user_id).add_user_message(PARROT)
+    memory.flush()
+
+
+def words(text: str) -> GenericFakeChatModel:
+    return GenericFakeChatModel(messages=iter([AIMessage(text)]))
+
+
+# What goes in, and what comes out
+
+
+@pytest.mark.requirement("M03", "J30")
+@pytest.mark.parametrize(
+    "said",
+    [
+        "hi",
+        HumanMessage("hi"),
+        [HumanMessage("hi")],
+        (HumanMessage("hi"),),
+        [("human", "hi")],
+        [{"role": "user", "content": "hi"}],
+        {"question": "hi"},
+        {"question": [HumanMessage("hi")]},
+        ChatPromptTemplate.from_messages([("human", "hi")]).invoke({}),
+    ],
+    ids=lambda said: type(said).__name__ + str(said)[:12],
+)
+def test_whatever_a_runnable_takes_is_told_with_what_was_said_before_and_kept(do, memory, said) -> None:
+    model = Echo()
+    chain = with_memory(model, memory, user_id="ada")
+
+    answers = [do(chain, "invoke", said, at()).content for _ in range(2)]
+
+    assert answers == ["hi (1)", "hi (3)"]
+    assert contents(model.shown[1]) == ["hi", "hi (1)", "hi"]
+    assert kept(memory)[:1] == [HumanMessage("hi")]
+    assert contents(kept(memory)) == ["hi", "hi (1)", "hi", "hi (3)"]
+
+
+@pytest.mark.parametrize("key", ["messages", "question"])
+def test_a_dict_with_one_key_for_all_messages_has_them_all_there(do, memory, key) -> None:
+    chain = with_memory(
+        RunnableLambda(lambda given: {"said": f"{len(given[key])} {given['tone']}", "cost": 1}),
+        memory,
+        user_id="ada",
+        input_messages_key=key,
+        output_messages_key="said",
+    )
+    for _ in range(2):
+        answer = do(chain, "invoke", {key: "hi", "tone": "kindly"}, at())
+
+    assert answer == {"said": "3 kindly", "cost": 1}
+    assert kept(memory) == [
+        HumanMessage("hi"),
+        AIMessage("1 kindly"),
+        HumanMessage("hi"),
+        AIMessage("3 kindly"),
+    ]
+
+
+def test_a_prompt_has_the_history_apart_and_its_own_words_are_not_stored(do, memory) -> None:
+    knows_the_parrot(memory)
+    model = Echo()
+    chain = with_memory(PROMPT | model | StrOutputParser(), memory, user_id="ada", **KEYS)
+
+    do(chain, "invoke", {"question": "my parrot?"}, at())
+    do(chain, "invoke", {"question": "really?"}, at())
+
+    first, second = model.shown
+    assert [one.type for one in first] == ["system", "human", "human"]
+    assert "Grillparzer" in first[1].text
+    assert first[2].text == "Say: my parrot?"
+    assert [one.type for one in second] == ["system", "human", "ai", "human"]
+    assert "Grillparzer" in second[1].text
+    assert second[1].text.endswith("my parrot?")
+    assert contents(kept(memory)) == ["my parrot?", "Say: my parrot? (3)", "really?", "Say: really? (4)"]
+
+
+def test_what_is_recalled_stands_with_its_question_and_the_prompt_goes_on_from_there(do, memory) -> None:
+    knows_the_parrot(memory)
+    model = Echo()
+    chain = with_memory(model, memory, user_id="ada")
+
+    do(chain, "invoke", "my parrot?", at())
+    do(chain, "invoke", "thanks", at())
+
+    assert "Grillparzer" in model.shown[0][0].text
+    assert model.shown[1][:1] == model.shown[0]
+    assert kept(memory)[0] == HumanMessage("my parrot?")
+
+
+def test_instructions_in_the_input_are_told_and_stored_once(do, memory) -> None:
+    """A `SystemMessage` in every input is stored with every turn by LangChain's own wrapper."""
+    model = Echo()
+    chain = with_memory(model, memory, user_id="ada")
+    for _ in range(3):
+        do(chain, "invoke", [SystemMessage("be kind"), HumanMessage("hi")], at())
+
+    assert [one.type for one in model.shown[-1]] == ["system", *["human", "ai"] * 2, "human"]
+    assert [one.type for one in kept(memory)] == ["system", *["human", "ai"] * 3]
+
+
+def test_instructions_beside_the_history_are_told_once(memory) -> None:
+    prompt = ChatPromptTemplate.from_messages(
+        [MessagesPlaceholder("history"), MessagesPlaceholder("question")]
+    )
+    model = Echo()
+    chain = with_memory(prompt | model, memory, user_id="ada", **KEYS)
+    for _ in range(2):
+        chain.invoke({"question": [SystemMessage("be kind"), HumanMessage("hi")]}, at())
+
+    assert [one.type for one in model.shown[-1]].count("system") == 1
+
+
+@pytest.mark.requirement("A19")
+def test_the_result_of_a_tool_answers_the_call_that_was_stored(do, memory) -> None:
+    call = {"name": "height", "args": {}, "id": "c1", "type": "tool_call"}
+    told: list[list[BaseMessage]] = []
+
+    def model(messages: list[BaseMessage]) -> AIMessage:
+        told.append(messages)
+        return AIMessage("", tool_calls=[call]) if len(messages) == 1 else AIMessage("42")
+
+    chain = with_memory(model, memory, user_id="ada")
+    do(chain, "invoke", "how tall?", at())
+    do(chain, "invoke", [ToolMessage("42", tool_call_id="c1", artifact={1: 2})], at())
+
+    assert told[1] == kept(memory)[:3]
+    assert [one.type for one in kept(memory)] == ["human", "ai", "tool", "ai"]
+    assert kept(memory)[2].artifact == {1: 2}
+
+
+@pytest.mark.requirement("A11")
+def test_an_agent_keeps_the_steps_that_are_new_and_nothing_twice(do, memory) -> None:
+    """A graph returns its input along with its answer, which makes other transcripts grow with every turn."""
+
+    @tool
+    def height(of: str) -> str:
+        """Return a height."""
+        return "2469"
+
+    class Caller(Echo):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            return self
+
+        def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+            result = super()._generate(messages, *args, **kwargs)
+            if messages[-1].type == "human":
+                call = {"name": "height", "args": {"of": "it"}, "id": f"c{len(messages)}"}
+                result.generations[0].message = AIMessage("", tool_calls=[call])
+            return result
+
+    agent = create_agent(Caller(), [height], system_prompt="be kind")
+    chain = with_memory(
+        agent, memory, user_id="ada", input_messages_key="messages", output_messages_key="messages"
+    )
+    for said in ("one?", "two?"):
+        answer = do(chain, "invoke", {"messages": [HumanMessage(said)]}, at())
+
+    assert [one.type for one in kept(memory)] == ["human", "ai", "tool", "ai"] * 2
+    assert len(answer["messages"]) == 8
+
+
+def test_a_single_answer_that_echoes_the_question_is_an_answer(memory) -> None:
+    chain = with_memory(lambda messages: messages[-1], memory, user_id="ada")
+    chain.invoke("hi", at())
+    chain.invoke([HumanMessage("hi", id="m1")], at("s2"))
+
+    assert contents(kept(memory)) == ["hi", "hi"]
+    assert contents(kept(memory, "s2")) == ["hi"]
+
+
+def test_the_messages_of_the_caller_stay_as_they_are(do, memory) -> None:
+    knows_the_parrot(memory)
+    said = HumanMessage("my parrot?")
+    answer = AIMessage("Grillparzer")
+
+    def model(messages: list[BaseMessage]) -> AIMessage:
+        for one in messages:
+            one.id = "given by a graph"
+        return answer
+
+    do(with_memory(model, memory, user_id="ada"), "invoke", [said], at())
+
+    assert said == HumanMessage("my parrot?")
+    assert kept(memory) == [said, answer]
+
+
+def test_a_wrapped_model_keeps_messages_of_every_class(do, memory) -> None:
+    """LangChain's own wrapper loads what a model got from JSON: a `ChatMessage` there costs the whole turn."""
+    said = [ChatMessage("hello", role="critic"), HumanMessage("hi", additional_kwargs={"client": object()})]
+
+    do(with_memory(Echo(), memory, user_id="ada"), "invoke", said, at())
+
+    assert kept(memory)[0] == said[0]
+    assert contents(kept(memory)) == ["hello", "hi", "hi (2)"]
+
+
+def test_a_message_with_an_id_is_stored_once(do, memory) -> None:
+    chain = with_memory(Echo(), memory, user_id="ada")
+    for text in ("draft", "final"):
+        do(chain, "invoke", [HumanMessage(text, id="m1")], at())
+
+    assert contents(kept(memory)) == ["final", "draft (1)", "final (3)"]
+
+
+def test_a_node_of_a_graph_that_hands_over_its_whole_state_has_it_told_and_stored_once(memory) -> None:
+    """The full history as input doubles every transcript that does not look at ids."""
+    model = Echo()
+    chain = with_memory(model, memory, user_id="ada")
+    graph = StateGraph(MessagesState)
+    graph.add_node("answer", lambda state, config: {"messages": chain.invoke(state["messages"], config)})
+    graph.add_edge(START, "answer")
+    agent = graph.compile(checkpointer=InMemorySaver())
+    for said in ("a", "b", "c"):
+        agent.invoke({"messages": [HumanMessage(said)]}, at(thread_id="t1"))
+
+    assert contents(model.shown[-1]) == ["a", "a (1)", "b", "b (3)", "c"]
+    assert contents(kept(memory)) == ["a", "a (1)", "b", "b (3)", "c", "c (5)"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({}, {"question": "hi", "tone": "kindly"}),
+        ({}, 7),
+        ({}, None),
+        ({}, [7]),
+        ({}, {}),
+        ({"input_messages_key": "question"}, {"asked": "hi"}),
+        (KEYS, "hi"),
+        (KEYS, {"question": object()}),
+    ],
+    ids=unaddressed,
+)
+def test_an_input_that_nobody_can_read_is_refused_before_anybody_is_asked(do, memory, keys, said) -> None:
+    """LangChain's own wrapper answers to a dict without a key for it, and stores nothing, silently."""
+    model = Echo()
+    with pytest.raises(InvalidMessageError) as refused:
+        do(
+            with_memory(PROMPT | model if keys is KEYS else model, memory, user_id="ada", **keys),
+            "invoke",
+            said,
+            at(),
+        )
+
+    assert refused.value.hint
+    assert model.shown == []
+
+
+@pytest.mark.parametrize(
+    "output", [{"a": "x", "b": "y"}, 7, None, ["x"], [AIMessage("x"), 7], {"output": 7}], ids=repr
+)
+def test_an_answer_that_nobody_can_read_is_told(do, memory, output) -> None:
+    with pytest.raises(InvalidMessageError):
+        do(with_memory(lambda _: output, memory, user_id="ada"), "invoke", "hi", at())
+
+    assert kept(memory) == []
+
+
+@pytest.mark.parametrize(
+    "output", [{"output": "42", "steps": 3}, {"anything": AIMessage("42")}, "42", ("x", AIMessage("42"))[1:]]
+)
+def test_an_answer_is_found_where_langchain_looks_for_it(memory, output) -> None:
+    with_memory(lambda _: output, memory, user_id="ada").invoke("hi", at())
+
+    assert kept(memory) == [HumanMessage("hi"), AIMessage("42")]
+
+
+@pytest.mark.requirement("L05", "F06")
+def test_what_is_told_and_what_is_said_keep_the_limit_together(do, memory) -> None:
+    model, counter = Echo(), token_counter("auto")
+    chain = with_memory(model, memory, user_id="ada", token_limit=300)
+    rounds = with_memory(model, memory, user_id="ada", policy={"max_rounds": 2})
+    for turn in range(12):
+        do(chain, "invoke", f"question {turn} " * 15, at())
+    do(rounds, "invoke", "and now?", at())
+
+    costs = [sum(counter.message(to_core(one)) for one in shown) for shown in model.shown[:-1]]
+    assert max(costs) <= 300
+    assert len(model.shown[11]) < 24
+    assert len(model.shown[-1]) == 3
+    assert len(kept(memory)) == 26
+
+
+# What is stored, and when
+
+
+@pytest.mark.requirement("M03")
+def test_question_and_answer_are_stored_at_once_in_one_transaction(do, memory) -> None:
+    events: list[Stored] = []
+    memory.listen(lambda event: events.append(event) if isinstance(event, Stored) else None)
+    during: list[list[BaseMessage]] = []
+    chain = with_memory(lambda _: during.append(kept(memory)) or "42", memory, user_id="ada")
+
+    do(chain, "invoke", "hi", at())
+
+    assert during == [[]]
+    assert [event.stored for event in events] == [2]
+
+
+@pytest.mark.requirement("M03")
+def test_a_call_that_fails_stores_nothing_and_can_be_repeated(do, memory) -> None:
+    tries: list[int] = []
+
+    def model(messages: list[BaseMessage]) -> str:
+        tries.append(len(messages))
+        if len(tries) < 3:
+            raise TimeoutError
+        return "42"
+
+    chain = with_memory(model, memory, user_id="ada")
+    with pytest.raises(TimeoutError):
+        do(chain, "invoke", "hi", at())
+    do(chain.with_retry(wait_exponential_jitter=False), "invoke", "hi", at())
+
+    assert tries == [1, 1, 1]
+    assert contents(kept(memory)) == ["hi", "42"]
+
+
+def test_an_answer_that_cannot_be_stored_takes_its_question_along(do, memory) -> None:
+    chain = with_memory(lambda _: [AIMessage("42"), RemoveMessage(id="m1")], memory, user_id="ada")
+    with pytest.raises(InvalidMessageError, match="RemoveMessage"):
+        do(chain, "invoke", "hi", at())
+
+    assert kept(memory) == []
+
+
+@pytest.mark.parametrize("verb", ["invoke", "batch", "stream"])
+def test_an_error_of_the_store_is_raised(verb) -> None:
+    """LangChain's own wrapper stores in a callback, whose errors are logged and forgotten."""
+    with Memory.in_memory() as memory:
+        chain = with_memory(lambda _: memory.close() or "42", memory, user_id="ada")
+        with pytest.raises(StoreClosedError):
+            list(getattr(chain, verb)(["hi"], at()))
+
+
+@pytest.mark.parametrize("verb", ["ainvoke", "abatch", "astream"])
+async def test_an_error_of_the_store_is_raised_in_async_code(verb) -> None:
+    memory = await asyncio.to_thread(Memory.in_memory)
+
+    async def closes(_: Any) -> str:
+        await memory.aclose()
+        return "42"
+
+    async def call() -> None:
+        if verb == "astream":
+            _ = [piece async for piece in chain.astream("hi", at())]
+        else:
+            await getattr(chain, verb)(["hi"], at())
+
+    chain = with_memory(closes, memory, user_id="ada")
+    with pytest.raises(StoreClosedError):
+        await call()
+
+
+@pytest.mark.requirement("L12")
+def test_a_batch_on_one_session_loses_nothing(memory) -> None:
+    """LangChain's own wrapper loses the questions of calls that overlap: it counts what is new by lengths."""
+    together = threading.Barrier(8)
+
+    def model(messages: list[BaseMessage]) -> str:
+        together.wait(30)  # nothing is stored before everybody has read
+        return f"to {messages[-1].text}"
+
+    chain = with_memory(model, memory, user_id="ada")
+    chain.batch([f"{n}?" for n in range(8)], {**at(), "max_concurrency": 8})
+
+    said = contents(kept(memory))
+    assert sorted(said[::2]) == [f"{n}?" for n in range(8)]
+    assert said[1::2] == [f"to {asked}" for asked in said[::2]]
+
+
+async def test_calls_at_once_on_one_session_lose_nothing_in_async_code(memory) -> None:
+    waiting: list[str] = []
+    everybody = asyncio.Event()
+
+    async def model(messages: list[BaseMessage]) -> str:
+        waiting.append(messages[-1].text)
+        if len(waiting) == 8:
+            everybody.set()
+        await everybody.wait()
+        return f"to {messages[-1].text}"
+
+    chain = with_memory(model, memory, user_id="ada")
+    await chain.abatch([f"{n}?" for n in range(8)], at())
+
+    said = contents(await asyncio.to_thread(kept, memory))
+    assert sorted(said[::2]) == [f"{n}?" for n in range(8)]
+    assert said[1::2] == [f"to {asked}" for asked in said[::2]]
+
+
+def test_a_batch_over_sessions_and_users_keeps_each_in_its_own(do, memory) -> None:
+    chain = with_memory(Echo(), memory)
+    whose = [(user, session) for user in ("ada", "bob") for session in ("s1", "s2")]
+    for text in ("a", "b"):
+        do(
+            chain,
+            "batch",
+            [f"{text} {user} {session}" for user, session in whose],
+            [at(session, user_id=user) for user, session in whose],
+        )
+
+    for user, session in whose:
+        said = contents(kept(memory, session, user))
+        assert said[::2] == [f"{text} {user} {session}" for text in ("a", "b")]
+        assert len(said) == 4
+
+
+def test_two_users_of_one_chain_are_never_told_of_each_other(do, memory) -> None:
+    knows_the_parrot(memory)
+    model = Echo()
+    chain = with_memory(model, memory)
+    for user in ("ada", "bob"):
+        do(chain, "invoke", "my parrot?", at("s1", user_id=user))
+
+    ada, bob = model.shown
+    assert "Grillparzer" in ada[-1].text
+    assert contents(bob) == ["my parrot?"]
+
+
+# Streams
+
+
+def test_a_stream_is_passed_on_piece_by_piece_and_kept_whole(memory) -> None:
+    chain = with_memory(words("one two three"), memory, user_id="ada")
+    pieces = [piece.content for piece in chain.stream("count", at())]
+
+    assert pieces == ["one", " ", "two", " ", "three"]
+    assert contents(kept(memory)) == ["count", "one two three"]
+    assert [type(one) for one in kept(memory)] == [HumanMessage, AIMessage]
+    assert "interrupted" not in kept(memory)[1].response_metadata
+
+
+async def test_a_stream_is_passed_on_and_kept_in_async_code(memory) -> None:
+    chain = with_memory(PROMPT | words("one two three") | StrOutputParser(), memory, user_id="ada", **KEYS)
+    pieces = [piece async for piece in chain.astream({"question": "count"}, at())]
+
+    assert pieces == ["one", " ", "two", " ", "three"]
+    assert contents(await asyncio.to_thread(kept, memory)) == ["count", "one two three"]
+
+
+def interrupted(memory: Memory) -> list[Any]:
+    """Return what was kept, after a look at how the last message is marked."""
+    history = MemlayerChatMessageHistory("s1", memory=memory, user_id="ada")
+    assert history.messages[-1].response_metadata["interrupted"] is True
+    assert history.chat.history()[-1].metadata == {"interrupted": True}
+    assert [type(one) for one in history.messages] == [HumanMessage, AIMessage]
+    return contents(history.messages)
+
+
+@pytest.mark.parametrize("way", ["close", "break"])
+@pytest.mark.parametrize("output", ["messages", "text"])
+def test_a_stream_that_is_left_early_keeps_what_was_said_and_marks_it(memory, way, output) -> None:
+    bound = words("one two three") | StrOutputParser() if output == "text" else words("one two three")
+    chain = with_memory(bound, memory, user_id="ada")
+    if way == "close":
+        stream = chain.stream("count", at())
+        next(stream), next(stream), next(stream)
+        stream.close()
+    else:
+        for at_piece, _ in enumerate(chain.stream("count", at())):
+            if at_piece == 2:
+                break
+
+    assert interrupted(memory) == ["count", "one two"]
+
+
+async def test_a_stream_that_is_left_early_keeps_what_was_said_in_async_code(memory) -> None:
+    chain = with_memory(words("one two three"), memory, user_id="ada")
+    stream = chain.astream("count", at())
+    await anext(stream)
+    await stream.aclose()
+
+    assert await asyncio.to_thread(interrupted, memory) == ["count", "one"]
+
+
+@pytest.mark.parametrize("after", [None, StrOutputParser()], ids=["alone", "in a chain"])
+def test_a_stream_that_nobody_closes_keeps_what_was_said_when_its_loop_ends(memory, after) -> None:
+    async def leave() -> None:
+        chain = with_memory(words("one two three"), memory, user_id="ada")
+        async for _ in (chain | after if after else chain).astream("count", at()):
+            break
+
+    asyncio.run(leave())
+
+    assert interrupted(memory) == ["count", "one"]
+
+
+async def test_a_listener_who_goes_away_takes_no_word_along(memory) -> None:
+    """A server cancels the task of a client that hangs up, and again until it has ended."""
+
+    async def model(_: Any) -> AsyncIterator[AIMessageChunk]:
+        yield AIMessageChunk("one")
+        began.set()
+        await asyncio.sleep(3600)
+
+    async def listen() -> None:
+        async for _ in with_memory(RunnableLambda(model), memory, user_id="ada").astream("count", at()):
+            pass
+
+    began = asyncio.Event()
+    task = asyncio.create_task(listen())
+    await began.wait()
+    while not task.done():
+        task.cancel()
+        await asyncio.sleep(0)
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others)
+
+    assert task.cancelled()
+    assert await asyncio.to_thread(interrupted, memory) == ["count", "one"]
+
+
+def test_an_answer_that_a_cache_gives_again_is_an_answer_again(memory) -> None:
+    """The trap: what LangChain caches has its id, and the second answer took the first one's place."""
+    model = GenericFakeChatModel(messages=iter([AIMessage("yes")]), cache=InMemoryCache())
+    chain = with_memory(RunnableLambda(lambda told: told[-1:]) | model, memory, user_id="ada")
+    for _ in range(3):
+        chain.invoke("Shall I?", at())
+    assert contents(kept(memory)) == ["Shall I?", "yes"] * 3
+
+
+async def test_a_listener_who_goes_away_at_the_last_word_takes_nothing_along(memory, monkeypatch) -> None:
+    """All of the answer was heard; the task is cancelled while it is made ready to be stored, in a thread."""
+    began, loop, added = asyncio.Event(), asyncio.get_running_loop(), threading.Event()
+
+    def slowly(chunks: Any) -> Any:
+        loop.call_soon_threadsafe(began.set)
+        assert threading.current_thread() is not threading.main_thread()
+        assert added.wait(30)
+        return whole(chunks)
+
+    monkeypatch.setattr("langchain_memlayer.runnable.whole", slowly)
+
+    async def listen() -> None:
+        async for _ in with_memory(words("one two"), memory, user_id="ada").astream("count", at()):
+            pass
+
+    task = asyncio.create_task(listen())
+    await began.wait()
+    task.cancel()
+    added.set()
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
+
+    assert task.cancelled()
+    assert contents(await asyncio.to_thread(kept, memory)) == ["count", "one two"]
+
+
+@pytest.mark.parametrize("pieces", [["one ", "two"], []])
+def test_a_stream_that_fails_keeps_what_was_said_and_nothing_before(memory, pieces) -> None:
+    def model(_: Any) -> Iterator[AIMessageChunk]:
+        yield AIMessageChunk("")  # providers begin like this
+        for piece in pieces:
+            yield AIMessageChunk(piece)
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        list(with_memory(RunnableLambda(model), memory, user_id="ada").stream("count", at()))
+
+    if pieces:
+        assert interrupted(memory) == ["count", "one two"]
+    else:
+        assert kept(memory) == []
+
+
+def test_a_call_of_a_tool_that_was_cut_off_is_kept_and_told_to_nobody(memory) -> None:
+    def model(messages: list[BaseMessage]) -> Iterator[AIMessageChunk]:
+        shown.append(messages)
+        chunk = {"name": "height", "args": '{"of": "Gald', "id": "c1", "index": 0, "type": "tool_call_chunk"}
+        yield AIMessageChunk("", tool_call_chunks=[chunk])
+        yield AIMessageChunk("never heard")
+
+    shown: list[list[BaseMessage]] = []
+    chain = with_memory(RunnableLambda(model), memory, user_id="ada")
+    for said in ("how tall?", "again"):
+        stream = chain.stream(said, at())
+        next(stream)
+        stream.close()
+
+    assert [len(one.tool_calls) for one in kept(memory)[1::2]] == [1, 1]
+    assert contents(shown[1]) == ["how tall?", "again"]
+
+
+def test_a_chain_that_streams_its_sources_and_then_its_answer_keeps_the_answer(memory) -> None:
+    chain = with_memory(
+        RunnablePassthrough.assign(context=lambda _: ["a source"])
+        | RunnablePassthrough.assign(answer=PROMPT | words("one two") | StrOutputParser()),
+        memory,
+        user_id="ada",
+        output_messages_key="answer",
+        **KEYS,
+    )
+    pieces = [piece["answer"] for piece in chain.stream({"question": "why?"}, at()) if "answer" in piece]
+
+    assert pieces == ["one", " ", "two"]
+    assert kept(memory) == [HumanMessage("why?"), AIMessage("one two")]
+
+
+def test_a_stream_of_dicts_that_ends_before_its_answer_begins_stores_nothing(memory) -> None:
+    def model(_: Any) -> Iterator[dict[str, Any]]:
+        yield {"documents": ["d"]}
+        yield {"answer": "42"}
+
+    chain = with_memory(RunnableLambda(model), memory, user_id="ada", output_messages_key="answer")
+    stream = chain.stream("why?", at())
+    next(stream)
+    stream.close()
+    assert kept(memory) == []
+
+    assert list(chain.stream("why?", at()))[-1] == {"answer": "42"}
+    assert contents(kept(memory)) == ["why?", "42"]
+
+
+def test_a_stream_that_fails_and_cannot_be_read_tells_why_it_failed(memory, caplog) -> None:
+    def model(_: Any) -> Iterator[Any]:
+        yield {"node": {"messages": []}}
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        list(with_memory(RunnableLambda(model), memory, user_id="ada").stream("hi", at()))
+
+    assert "nothing of it is stored" in caplog.text
+    assert kept(memory) == []
+
+
+def test_a_stream_without_an_answer_is_no_silent_loss(memory) -> None:
+    def model(_: Any) -> Iterator[str]:
+        yield from ()
+
+    with pytest.raises(MessageTypeError):
+        list(with_memory(RunnableLambda(model), memory, user_id="ada").stream("hi", at()))
+
+
+def test_a_stream_that_cannot_be_stored_raises_when_it_is_closed() -> None:
+    with Memory.in_memory() as memory:
+        stream = with_memory(words("one two"), memory, user_id="ada").stream("count", at())
+        next(stream)
+        memory.close()
+        with pytest.raises(StoreClosedError):
+            stream.close()
+
+
+def test_chunks_that_come_in_are_taken_together(memory) -> None:
+    chain = words("how are you") | StrOutputParser() | with_memory(Echo(), memory, user_id="ada")
+    assert [piece.content for piece in chain.stream("x", at())] == ["how are you (1)"]
+    assert contents(kept(memory)) == ["how are you", "how are you (1)"]
+
+
+# Whose conversation it is
+
+
+@pytest.mark.parametrize(
+    ("named", "missing"),
+    [
+        ({}, "user_id"),
+        ({"session_id": "s1"}, "user_id"),
+        ({"user_id": "ada"}, "session_id"),
+        ({"user_id": None, "session_id": "s"}, "user_id"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["invoke", "batch", "stream"])
+def test_a_call_that_names_nobody_is_refused_before_anybody_is_asked(memory, verb, named, missing) -> None:
+    model = Echo()
+    with pytest.raises(InvalidScopeError, match=missing) as refused:
+        list(getattr(with_memory(model, memory), verb)(["hi"], {"configurable": named}))
+
+    assert "configurable" in refused.value.hint
+    assert model.shown == []
+
+
+def test_the_ids_that_calls_name_can_be_chosen(do, memory) -> None:
+    ids = ["tenant_id", "user_id", "agent_id", "session_id"]
+    chain = with_memory(Echo(), memory, configurable=ids)
+    named = dict(zip(ids, ("t1", "ada", "a1", "s1"), strict=True))
+    do(chain, "invoke", "hi", {"configurable": named})
+    alone = with_memory(Echo(), memory, configurable=["session_id"])
+    do(alone, "invoke", "alone", at())
+
+    assert {spec.id for spec in chain.config_specs} == set(ids)
+    assert contents(MemlayerChatMessageHistory(memory=memory, **named).messages) == ["hi", "hi (1)"]
+    assert contents(MemlayerChatMessageHistory("s1", memory=memory).messages) == ["alone", "alone (1)"]
+    assert kept(memory) == []
+
+
+async def test_histories_may_be_made_by_an_async_function(memory) -> None:
+    """LangChain's own wrapper takes no async function."""
+
+    async def histories(user_id: str, session_id: str) -> MemlayerChatMessageHistory:
+        await asyncio.sleep(0)
+        return MemlayerChatMessageHistory(session_id, memory=memory, user_id=user_id)
+
+    ids = [ConfigurableFieldSpec(id=name, annotation=str) for name in ("user_id", "session_id")]
+    chain = with_memory(Echo(), histories, history_factory_config=ids)
+    await chain.ainvoke("hi", at(user_id="ada"))
+    with pytest.raises(ConfigurationError, match="async"):
+        await asyncio.to_thread(chain.invoke, "hi", at(user_id="ada"))
+
+    assert contents(await asyncio.to_thread(kept, memory)) == ["hi", "hi (1)"]
+
+
+@pytest.mark.parametrize("kind", ["one", "none", "factory"])
+def test_histories_may_be_made_as_langchain_makes_them(do, memory, kind) -> None:
+    def one(anything: str) -> MemlayerChatMessageHistory:
+        return MemlayerChatMessageHistory(anything, memory=memory, user_id="ada", token_limit=40)
+
+    made = {
+        "one": one,
+        "none": lambda: one("s1"),
+        "factory": MemlayerChatMessageHistory.factory(memory, user_id="ada", token_limit=40),
+    }[kind]
+    model = Echo()
+    for _ in range(5):
+        do(with_memory(model, made), "invoke", "hello, hello, hello", at())
+
+    assert len(kept(memory)) == 10
+    assert len(model.shown[-1]) < 9  # the history's own limit holds
+
+
+@pytest.mark.parametrize(
+    ("given", "more"),
+    [
+        ("./memory", {}),
+        (None, {}),
+        (lambda session_id: None, {"user_id": "ada"}),
+        (lambda session_id: None, {"policy": {"max_rounds": 2}, "roles": ["staff"], "configurable": []}),
+        (
+            lambda a, b: None,
+            {"history_factory_config": [ConfigurableFieldSpec("a", str), ConfigurableFieldSpec("c", str)]},
+        ),
+        ("memory", {"history_factory_config": []}),
+        ("memory", {"configurable": ["user_id"]}),
+        ("memory", {"configurable": ["session_id", "thread"]}),
+        ("memory", {"configurable": "session_id"}),
+        ("memory", {"configurable": ["user_id", "session_id"], "user_id": "ada"}),
+    ],
+    ids=unaddressed,
+)
+def test_what_does_not_go_together_is_refused_at_once(memory, given, more) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        with_memory(Echo(), memory if given == "memory" else given, **more)
+    assert refused.value.hint
+
+
+def test_a_history_of_another_kind_and_a_limit_that_nothing_keeps_are_refused(do, memory) -> None:
+    with pytest.raises(ConfigurationError, match="MemlayerChatMessageHistory"):
+        do(with_memory(Echo(), lambda session_id: [session_id]), "invoke", "hi", at())
+    with pytest.raises(InvalidLimitError):
+        with_memory(Echo(), memory, token_limit=0)
+
+
+# Being a part of LangChain
+
+
+@pytest.mark.parametrize("mode", ["messages", "a dict of messages", "a dict with the history apart"])
+@pytest.mark.parametrize("verb", ["invoke", "stream"])
+def test_it_tells_and_keeps_what_langchains_own_wrapper_does(memory, mode, verb) -> None:
+    """As long as calls do not overlap, everything fits, and there is nothing to recall."""
+    shown: list[list[BaseMessage]] = []
+
+    def model(given: Any) -> AIMessage:
+        messages = given["question"] if isinstance(given, dict) else getattr(given, "messages", given)
+        shown.append([one.model_copy() for one in messages])
+        return AIMessage(f"answer {len(messages)}")
+
+    keys, chain = {
+        "messages": ({}, RunnableLambda(model)),
+        "a dict of messages": ({"input_messages_key": "question"}, RunnableLambda(model)),
+        "a dict with the history apart": (KEYS, PROMPT | RunnableLambda(model)),
+    }[mode]
+    theirs = InMemoryChatMessageHistory()
+    talks: list[list[list[BaseMessage]]] = []
+    for bot in (
+        with_memory(chain, memory, user_id="ada", **keys),
+        RunnableWithMessageHistory(chain, lambda session_id: theirs, **keys),
+    ):
+        for said in ("one", HumanMessage("two", name="ada"), [HumanMessage("three"), HumanMessage("four")]):
+            list(getattr(bot, verb)({"question": said} if keys else said, at()))
+        talks.append(shown[:])
+        shown.clear()
+
+    assert kept(memory) == theirs.messages
+    assert len(theirs.messages) == 7
+    assert talks[0] == talks[1]
+
+
+async def test_its_events_are_those_of_one_run(memory) -> None:
+    chain = with_memory(words("one two"), memory, user_id="ada", name="bot")
+    events = [event async for event in chain.astream_events("count", at(), version="v2")]
+
+    assert (events[0]["event"], events[0]["name"]) == ("on_chain_start", "bot")
+    assert (events[-1]["event"], events[-1]["data"]["output"].content) == ("on_chain_end", "one two")
+    assert {event["parent_ids"][0] for event in events if event["parent_ids"]} == {events[0]["run_id"]}
+    assert contents(await asyncio.to_thread(kept, memory)) == ["count", "one two"]
+
+
+class Tree(BaseCallbackHandler):
+    """Notes which run began inside which, with its tags and metadata."""
+
+    def __init__(self) -> None:
+        self.runs: dict[Any, tuple[Any, str, list[str], dict[str, Any]]] = {}
+        self.errors: list[BaseException] = []
+
+    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: Any, **kwargs: Any) -> None:
+        self._note(run_id, kwargs)
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: Any, **kwargs: Any) -> None:
+        self._note(run_id, {**kwargs, "name": serialized["name"]})
+
+    def on_chain_error(self, error: BaseException, **kwargs: Any) -> None:
+        self.errors.append(error)
+
+    def _note(self, run_id: Any, given: dict[str, Any]) -> None:
+        self.runs[run_id] = (
+            given["parent_run_id"],
+            given.get("name") or "",
+            given["tags"],
+            given["metadata"],
+        )
+
+
+@pytest.mark.parametrize("verb", ["invoke", "stream", "ainvoke", "astream"])
+def test_a_trace_is_one_tree_with_the_callers_tags(memory, verb) -> None:
+    tree = Tree()
+    chain = with_memory(PROMPT | Echo(), memory, user_id="ada", name="bot", **KEYS)
+    config = {**at(), "callbacks": [tree], "tags": ["mine"], "metadata": {"deal": 7}}
+
+    async def awaited() -> None:
+        if verb == "ainvoke":
+            await chain.ainvoke({"question": "hi"}, config)
+        else:
+            _ = [piece async for piece in chain.astream({"question": "hi"}, config)]
+
+    if verb.startswith("a"):
+        asyncio.run(awaited())
+    else:
+        list(getattr(chain, verb)({"question": "hi"}, config))
+
+    roots = [run for run, (parent, *_) in tree.runs.items() if parent is None]
+    assert [tree.runs[root][1] for root in roots] == ["bot"]
+    assert [name for parent, name, *_ in tree.runs.values() if parent == roots[0]] == ["RunnableSequence"]
+    assert [name for _, name, *_ in tree.runs.values()][-1] == "Echo"
+    assert all("mine" in tags and metadata["deal"] == 7 for _, _, tags, metadata in tree.runs.values())
+
+
+def test_a_call_that_names_nobody_fails_in_its_trace(memory) -> None:
+    tree = Tree()
+    with pytest.raises(InvalidScopeError):
+        with_memory(Echo(), memory).invoke("hi", {"callbacks": [tree]})
+    assert [type(error) for error in tree.errors] == [InvalidScopeError]
+
+
+def test_it_goes_where_any_runnable_goes(do, memory) -> None:
+    template = ChatPromptTemplate.from_messages([("human", "Say {word}")])
+    chain = (
+        template
+        | with_memory(Echo(), memory, user_id="ada")
+        .bind(stop=["!"])
+        .with_config(configurable={"session_id": "s1"})
+        | StrOutputParser()
+    )
+
+    assert do(chain, "invoke", {"word": "hi"}) == "Say hi (1)!"
+    assert do(chain, "batch", [{"word": "ho"}]) == ["Say ho (3)!"]
+    assert contents(kept(memory)) == ["Say hi", "Say hi (1)!", "Say ho", "Say ho (3)!"]
+
+
+def test_a_fallback_answers_and_is_what_is_stored(memory) -> None:
+    def fails(_: Any) -> str:
+        raise TimeoutError
+
+    chain = with_memory(fails, memory, user_id="ada").with_fallbacks(
+        [with_memory(Echo(), memory, user_id="ada")]
+    )
+    chain.invoke("hi", at())
+
+    assert contents(kept(memory)) == ["hi", "hi (1)"]
+
+
+def test_a_graph_that_is_streamed_by_its_states_is_kept(memory) -> None:
+    graph = StateGraph(MessagesState)
+    graph.add_node("answer", lambda state: {"messages": [AIMessage("42")]})
+    graph.add_edge(START, "answer")
+    chain = with_memory(graph.compile(), memory, user_id="ada", input_messages_key="messages")
+
+    list(chain.stream({"messages": [HumanMessage("why?")]}, at(), stream_mode="values"))
+    assert contents(kept(memory)) == ["why?", "42"]
+    with pytest.raises(MessageTypeError):
+        list(chain.stream({"messages": [HumanMessage("why?")]}, at(), stream_mode="updates"))
+
+
+def test_it_tells_its_schemas_its_fields_and_its_name(memory) -> None:
+    model = Echo().configurable_fields(name=ConfigurableField(id="model_name"))
+    chain = with_memory(PROMPT | model | StrOutputParser(), memory, **KEYS)
+
+    assert [spec.id for spec in chain.config_specs] == ["model_name", "session_id", "user_id"]
+    assert set(chain.get_input_jsonschema()["properties"]) == {"question"}
+    assert chain.get_output_jsonschema()["type"] == "string"
+    assert chain.OutputType is str
+    assert {"session_id", "user_id"} < set(
+        chain.get_config_jsonschema()["$defs"]["Configurable"]["properties"]
+    )
+    assert with_memory(model, memory).get_input_jsonschema()["anyOf"][0] == {"type": "string"}
+    assert isinstance(chain, RunnableWithMemory)
+    assert chain.get_name() == "RunnableWithMemory"
+    assert with_memory(model, memory, name="bot").get_name() == "bot"
+    assert repr(chain).startswith("RunnableWithMemory(")
+
+
+async def test_nothing_blocks_the_loop_on_disk(open_at) -> None:
+    memory = await asyncio.to_thread(open_at)
+    chain = with_memory(PROMPT | Echo(), memory, user_id="ada", **KEYS)
+    await chain.ainvoke({"question": "a"}, at())
+    await chain.abatch([{"question": "b"}], at())
+    _ = [piece async for piece in chain.astream({"question": "c"}, at())]
+
+    assert contents(await asyncio.to_thread(kept, memory))[::2] == ["a", "b", "c"]
+
+
+def test_a_call_that_names_another_user_than_the_code_is_refused_before_anybody_is_asked(memory) -> None:
+    memory.chat(user_id="louis", session_id="old").add("user", "My locker code is 4711.")
+    memory.flush()
+    asked: list[object] = []
+    bot = with_memory(RunnableLambda(lambda told: asked.append(told) or "yes"), memory, user_id="louis")
+    with pytest.raises(InvalidScopeError, match="bob"):
+        bot.invoke("What is my locker code?", {"configurable": {"session_id": "s", "user_id": "bob"}})
+    assert asked == []
+    bot.invoke("What is my locker code?", {"configurable": {"session_id": "s", "user_id": "louis"}})
+    assert len(asked) == 1

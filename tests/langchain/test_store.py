@@ -1,0 +1,778 @@
+"""A store for LangGraph keeps items as its own stores do, durably, and finds them by fields, meaning and words."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain.agents import create_agent
+from langchain.tools import ToolRuntime
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import FakeMessagesListChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.store.base import (
+    GetOp,
+    InvalidNamespaceError,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    PutOp,
+    SearchItem,
+    SearchOp,
+)
+
+from langchain_memlayer import MemlayerStore
+from memlayer_core import Memory
+from memlayer_core.errors import (
+    ConfigurationError,
+    InvalidItemError,
+    InvalidLimitError,
+    InvalidScopeError,
+    StoreClosedError,
+)
+from tests.conftest import PROMPT
+from tests.langchain.store_filters import FILTERS, VALUE
+
+DOCS = ("docs",)
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+class Letters(Embeddings):
+    """Texts of the same letters are near each other; it counts what it was asked, and may be away."""
+
+    def __init__(self) -> None:
+        self.embedded: list[str] = []
+        self.away = False
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        if self.away:
+            raise ConnectionError("nobody answers")
+        self.embedded += texts
+        return [self._one(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        if self.away:
+            raise ConnectionError("nobody answers")
+        return self._one(text)
+
+    @staticmethod
+    def _one(text: str) -> list[float]:
+        found = np.zeros(64)
+        for letter in text.casefold():
+            found[ord(letter) % 63] += 1
+        found[63] = 0.1
+        return list(found / np.linalg.norm(found))
+
+
+@pytest.fixture
+def letters() -> Letters:
+    return Letters()
+
+
+@pytest.fixture
+def memory(letters) -> Iterator[Memory]:
+    with Memory.in_memory(embedder=letters, settings=PROMPT.replace(index_delay=3600)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(memory) -> MemlayerStore:
+    return MemlayerStore(memory)
+
+
+@pytest.fixture
+def at(memory) -> Callable[[datetime], None]:
+    """Return a function that sets the memory's clock."""
+
+    def set_clock(moment: datetime) -> None:
+        memory._live.world = replace(memory._live.world, now=lambda: moment)
+
+    set_clock(NOON)
+    return set_clock
+
+
+def keys(found: Sequence[Item]) -> list[str]:
+    return [item.key for item in found]
+
+
+# --- keys and values
+
+
+def test_what_is_put_is_got_and_what_is_deleted_is_gone(do, store) -> None:
+    value = {"text": "hello", "n": 1.0, "nested": {"list": [1, None, True, "東京 \ud83d\ude00"]}}
+    do(store, "put", ("users", "ada"), "k", value)
+    item = do(store, "get", ("users", "ada"), "k")
+    assert type(item) is Item
+    assert (item.namespace, item.key, item.value) == (("users", "ada"), "k", value)
+    assert do(store, "get", ("users", "bob"), "k") is None
+    do(store, "delete", ("users", "ada"), "k")
+    do(store, "delete", ("users", "ada"), "k")
+    assert do(store, "get", ("users", "ada"), "k") is None
+
+
+def test_an_update_keeps_when_an_item_came_into_being(do, store, at) -> None:
+    """Trap: created_at lost on update."""
+    do(store, "put", DOCS, "k", {"v": 1})
+    at(NOON + timedelta(hours=1))
+    do(store, "put", DOCS, "k", {"v": 2})
+    item = do(store, "get", DOCS, "k")
+    assert (item.value, item.created_at, item.updated_at) == ({"v": 2}, NOON, NOON + timedelta(hours=1))
+    assert len(do(store, "search", DOCS)) == 1  # it was not appended
+
+
+def test_a_value_that_was_read_is_a_copy(store) -> None:
+    """Trap: live aliasing of values."""
+    given = {"list": [1]}
+    store.put(DOCS, "k", given)
+    given["list"].append(2)
+    store.get(DOCS, "k").value["list"].append(3)
+    assert store.get(DOCS, "k").value == {"list": [1]}
+
+
+def test_values_that_json_has_no_type_for_come_back_equal(store) -> None:
+    value = {
+        "when": NOON,
+        "bytes": b"\0\xff",
+        "pair": (1, "two"),
+        "money": Decimal("1.10"),
+        "nul": "\0",
+        "half": "\ud800",
+        "huge": 10**400,
+        "endless": float("inf"),
+        "$memlayer": "mine",
+    }
+    store.put(DOCS, "k", value)
+    assert store.get(DOCS, "k").value == value
+    assert keys(store.search(DOCS, filter={"when": NOON, "nul": "\0", "huge": 10**400})) == ["k"]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key"),
+    [
+        (("users", "%"), "_"),
+        (("users", "*"), "*"),
+        (("a" * 10_000,), "k" * 10_000),
+        (("users'--", '"; DROP TABLE memlayer_items; --'), "'"),
+        (("l\u043euis",), "e\u0301"),
+        (("[users", "?"), ""),
+        (tuple("deep" for _ in range(60)), "k"),
+    ],
+)
+def test_strange_labels_and_keys_name_one_place_and_no_other(do, store, namespace, key) -> None:
+    others = [("users", "x"), ("users",), ("louis",), ("b" * 10_000,)]
+    for other in others:
+        do(store, "put", other, key, {"mine": False})
+    do(store, "put", namespace, key, {"mine": True})
+    assert do(store, "get", namespace, key).value == {"mine": True}
+    assert [item.namespace for item in do(store, "search", namespace)] == [namespace]
+    assert do(store, "list_namespaces", suffix=namespace[-1:])[0][-1] == namespace[-1] or namespace[-1] == "*"
+    do(store, "delete", namespace, key)
+    assert len(do(store, "search", ())) == len(others)
+
+
+def test_tenants_never_see_each_other_whatever_their_namespaces(do, memory) -> None:
+    tenants = ["acme", "acme.docs", 'acme","docs', "ACME", "%"]
+    stores = [MemlayerStore(memory, tenant_id=tenant) for tenant in tenants]
+    for number, one in enumerate(stores):
+        do(one, "put", DOCS, "k", {"text": "pineapple", "of": number})
+    for number, one in enumerate(stores):
+        assert do(one, "get", DOCS, "k").value["of"] == number
+        for found in (
+            do(one, "search", ()),
+            do(one, "search", DOCS, query="pineapple"),
+            do(one, "search", (), filter={"text": "pineapple"}),
+        ):
+            assert [item.value["of"] for item in found] == [number]
+        assert do(one, "list_namespaces") == [DOCS]
+    assert do(stores[0], "forget") == 1
+    assert [do(one, "get", DOCS, "k") is None for one in stores] == [True, False, False, False, False]
+
+
+# --- batches
+
+
+def test_reads_in_a_batch_see_what_was_there_before_its_writes(do, store) -> None:
+    do(store, "put", DOCS, "old", {"v": 1})
+    answers = do(
+        store,
+        "batch",
+        [
+            PutOp(DOCS, "old", {"v": 2}),
+            PutOp(DOCS, "new", {"v": 3}),
+            GetOp(DOCS, "old"),
+            GetOp(DOCS, "new"),
+            SearchOp(DOCS),
+            SearchOp(DOCS, query="v"),
+            ListNamespacesOp(),
+            PutOp(("more",), "k", {}),
+        ],
+    )
+    assert answers[2].value == {"v": 1}
+    assert [answers[0], answers[1], answers[3], answers[7]] == [None] * 4
+    assert keys(answers[4]) == keys(answers[5]) == ["old"]
+    assert answers[6] == [DOCS]
+    assert sorted(keys(do(store, "search", DOCS))) == ["new", "old"]
+
+
+def test_the_last_of_several_writes_to_one_key_counts(do, store) -> None:
+    do(store, "put", DOCS, "there", {"v": 0})
+    do(
+        store,
+        "batch",
+        [
+            PutOp(DOCS, "k", {"v": 1}),
+            PutOp(DOCS, "k", {"v": 2}),
+            PutOp(DOCS, "gone", {"v": 1}),
+            PutOp(DOCS, "gone", None),
+            PutOp(DOCS, "there", None),
+            PutOp(DOCS, "there", {"v": 3}),
+        ],
+    )
+    assert {item.key: item.value["v"] for item in do(store, "search", DOCS)} == {"k": 2, "there": 3}
+
+
+def test_the_same_text_may_stand_in_many_items_of_a_batch(do, store) -> None:
+    """Trap: duplicate text in a batch crashes."""
+    do(store, "batch", [PutOp(DOCS, str(n), {"text": "the same"}) for n in range(3)])
+    found = do(store, "search", DOCS, query="the same")
+    assert sorted(keys(found)) == ["0", "1", "2"]
+    assert len({item.score for item in found}) == 1
+
+
+BAD_LABELS = [("foo.bar",), ("foo", ""), ("foo", 1), ("nul\0",)]
+
+
+@pytest.mark.parametrize("namespace", BAD_LABELS, ids=repr)
+def test_nothing_of_a_batch_is_done_when_one_label_is_bad(do, store, namespace) -> None:
+    """Trap: batches bypass the checks of put, get and search; int labels."""
+    do(store, "put", ("foo", "bar"), "k", {"changed": False})
+    for bad in (
+        GetOp(namespace, "k"),
+        PutOp(namespace, "k", {"changed": True}),
+        PutOp(namespace, "k", None),
+        SearchOp(namespace),
+        ListNamespacesOp((MatchCondition("prefix", namespace),)),
+        ListNamespacesOp((MatchCondition("suffix", namespace),)),
+    ):
+        with pytest.raises(InvalidNamespaceError):
+            do(store, "batch", [PutOp(DOCS, "k", {}), PutOp(("foo", "bar"), "k", None), bad])
+        assert do(store, "get", ("foo", "bar"), "k").value == {"changed": False}
+        assert do(store, "list_namespaces") == [("foo", "bar")]
+
+
+BAD_OPS: list[Any] = [
+    PutOp(DOCS, "k", {"v": object()}),
+    PutOp(DOCS, "k", ["no", "mapping"]),  # type: ignore[arg-type]
+    PutOp(DOCS, "nul\0", {}),
+    PutOp(DOCS, "half\ud800", {}),
+    PutOp(("half\ud800",), "k", {}),
+    PutOp("docs", "k", {}),  # type: ignore[arg-type]
+    PutOp(DOCS, "k", {}, ttl=0),
+    PutOp(DOCS, "k", {}, ttl=float("nan")),
+    PutOp(DOCS, "k", {}, ttl=float("inf")),
+    PutOp(DOCS, "k", {}, ttl=1e12),
+    PutOp(DOCS, "k", {}, ttl="1"),  # type: ignore[arg-type]
+    PutOp(DOCS, "k", {"text": "x"}, index="text"),  # type: ignore[arg-type]
+    PutOp(DOCS, "k", {"text": [NOON]}, index=["text"]),
+    SearchOp(DOCS, limit=-1),
+    SearchOp(DOCS, offset=-1),
+    SearchOp(DOCS, query=5),  # type: ignore[arg-type]
+    SearchOp(DOCS, filter=["v"]),  # type: ignore[arg-type]
+    SearchOp(DOCS, filter={1: "v"}),  # type: ignore[dict-item]
+    SearchOp(DOCS, filter={"v": {"$regex": "."}}),
+    SearchOp(DOCS, filter={"$or": []}),
+    SearchOp(DOCS, filter={"v": {"$gt": None}}),
+    SearchOp(DOCS, filter={"v') = 1 OR 1=1 --": 1}),
+    ListNamespacesOp((MatchCondition("middle", ("x",)),)),  # type: ignore[arg-type]
+    ListNamespacesOp(max_depth=0),
+    "no operation",
+]
+
+
+def test_nothing_of_a_batch_is_done_when_one_operation_cannot_be(do, store) -> None:
+    for bad in BAD_OPS:
+        with pytest.raises((InvalidItemError, InvalidLimitError)) as raised:
+            do(store, "batch", [PutOp(DOCS, "good", {}), bad])
+        assert isinstance(raised.value, ValueError), bad
+        assert raised.value.hint, bad
+        assert do(store, "list_namespaces") == [], bad
+
+
+def test_a_circle_is_refused_and_not_followed(store) -> None:
+    circle: dict[str, Any] = {}
+    circle["self"] = circle
+    with pytest.raises(InvalidItemError, match="cannot be written"):
+        store.put(DOCS, "k", circle)
+
+
+# --- search without a query
+
+
+def test_without_a_query_the_last_put_come_first_page_by_page(do, store, at) -> None:
+    for minute in range(5):
+        at(NOON + timedelta(minutes=minute))
+        do(store, "put", ("docs", str(minute % 2)), str(minute), {})
+    at(NOON + timedelta(hours=1))
+    do(store, "put", ("docs", "0"), "0", {"again": True})
+    assert keys(do(store, "search", DOCS)) == ["0", "4", "3", "2", "1"]
+    assert keys(do(store, "search", DOCS, limit=2)) == ["0", "4"]
+    assert keys(do(store, "search", DOCS, limit=2, offset=3)) == ["2", "1"]
+    assert do(store, "search", DOCS, limit=0) == []
+    assert type(do(store, "search", DOCS)[0]) is SearchItem
+    assert {item.score for item in do(store, "search", DOCS)} == {None}
+    assert keys(do(store, "search", DOCS, query="  ")) == ["0", "4", "3", "2", "1"]
+
+
+def test_a_prefix_ends_where_a_label_ends(do, store) -> None:
+    namespaces = [
+        ("users", "1"),
+        ("users", "10"),
+        ("users", "1", "notes"),
+        ("users",),
+        ("USERS", "1"),
+        ("user",),
+    ]
+    for namespace in namespaces:
+        do(store, "put", namespace, "k", {"text": "x"})
+
+    def found(*prefix: str, **more: Any) -> set[tuple[str, ...]]:
+        return {item.namespace for item in do(store, "search", prefix, **more)}
+
+    for more in ({}, {"query": "x"}, {"filter": {"text": "x"}}):
+        assert found("users", "1", **more) == {("users", "1"), ("users", "1", "notes")}
+        assert found("users", **more) == set(namespaces[:4])
+        assert found(**more) == set(namespaces)
+        assert found("users", "1", "notes", "deeper", **more) == set()
+    assert {item.namespace for item in store.search(["users", "10"])} == {("users", "10")}
+
+
+def test_a_filter_finds_what_its_fields_say(store) -> None:
+    store.put(DOCS, "it", VALUE)
+    store.put(DOCS, "other", {})
+    for wanted, found in FILTERS:
+        assert ("it" in keys(store.search(DOCS, filter=wanted))) is found, wanted
+
+
+def test_pages_are_cut_from_what_a_filter_leaves(do, store) -> None:
+    for number in range(20):
+        do(store, "put", DOCS, str(number), {"even": number % 2 == 0, "n": number})
+    even = {"even": True}
+    assert keys(do(store, "search", DOCS, filter=even, limit=3, offset=2)) == ["14", "12", "10"]
+    assert len(do(store, "search", DOCS, filter={"n": {"$gte": 15}}, limit=100)) == 5
+
+
+def test_what_was_updated_is_found_by_its_new_fields_alone(do, store) -> None:
+    do(store, "put", DOCS, "k", {"color": "red"})
+    do(store, "put", DOCS, "k", {"color": "blue"})
+    assert do(store, "search", DOCS, filter={"color": "red"}) == []
+    assert keys(do(store, "search", DOCS, filter={"color": "blue"})) == ["k"]
+
+
+# --- search by meaning and by words
+
+
+def test_an_item_is_found_by_its_meaning_as_soon_as_it_is_put_and_its_score_is_the_cosine(
+    do, memory, letters
+) -> None:
+    store = MemlayerStore(memory, index={"fields": ["text"]})
+    do(store, "put", DOCS, "zebra", {"text": "zany zebra"})
+    do(store, "put", DOCS, "dogs", {"text": "something about dogs"})
+    found = do(store, "search", DOCS, query="a zebra")
+    assert keys(found) == ["zebra", "dogs"]
+    for item in found:
+        cosine = np.dot(letters.embed_query("a zebra"), letters.embed_query(item.value["text"]))
+        assert item.score == pytest.approx(cosine, abs=1e-5)
+    assert keys(do(store, "search", DOCS, query="a zebra", limit=1, offset=1)) == ["dogs"]
+    assert do(store, "search", ("empty",), query="a zebra") == []
+
+
+def test_a_search_pays_for_a_text_once(store, letters, memory) -> None:
+    store.put(DOCS, "k", {"text": "hello"})
+    for _ in range(3):
+        store.search(DOCS, query="hello")
+    memory.flush()
+    store.put(DOCS, "k", {"text": "hello"})  # as it was
+    store.search(DOCS, query="hello")
+    assert letters.embedded == ["text: hello"]
+
+
+def test_each_field_is_compared_by_itself_and_the_best_one_counts(do, memory) -> None:
+    store = MemlayerStore(memory, index={"fields": ["title", "notes[*].text", "user.name"]})
+    do(store, "put", DOCS, "a", {"title": "xxx", "notes": [{"text": "yyy"}, {"text": "zzz"}], "other": "ooo"})
+    do(store, "put", DOCS, "b", {"title": "www", "user": {"name": "uuu"}})
+    for query, key in (("xxx", "a"), ("zzz", "a"), ("uuu", "b"), ("www", "b")):
+        best = do(store, "search", DOCS, query=query)[0]
+        assert (best.key, best.score > 0.99) == (key, True)
+    assert all(item.score < 0.9 for item in do(store, "search", DOCS, query="ooo"))
+
+
+def test_put_may_say_what_an_item_is_found_by(do, memory) -> None:
+    store = MemlayerStore(memory, index={"fields": ["title"]})
+    do(store, "put", DOCS, "a", {"title": "xxx", "text": "aaa"}, index=["text"])
+    do(store, "put", DOCS, "b", {"title": "bbb", "text": "aaa"})
+    do(store, "put", DOCS, "c", {"title": "aaa"}, index=False)
+    do(store, "put", DOCS, "d", {"title": "ddd", "text": "eee"}, index=["$"])
+    found = do(store, "search", DOCS, query="aaa")
+    assert found[0].key == "a"
+    assert {item.key: item.score is None for item in found} == {"a": False, "b": False, "c": True, "d": False}
+    assert found[-1].key == "c"  # nothing speaks for it
+    assert "c" not in keys(do(store, "search", DOCS, query="aaa", limit=3))
+    assert keys(do(store, "search", DOCS, query="aaa", limit=3, offset=3)) == ["c"]
+
+
+def test_an_item_that_says_something_else_is_found_by_that_alone(do, store) -> None:
+    """Trap: stale vectors after an update, above all one that is not to be indexed."""
+    do(store, "put", DOCS, "k", {"text": "zany zebra"})
+    before = do(store, "search", DOCS, query="zany zebra")[0].score
+    do(store, "put", DOCS, "k", {"text": "mmmm"})
+    assert do(store, "search", DOCS, query="zany zebra")[0].score < before
+    do(store, "put", DOCS, "k", {"text": "zany zebra"}, index=False)
+    assert do(store, "search", DOCS, query="zany zebra")[0].score is None
+
+
+def test_filters_and_queries_go_together(do, store) -> None:
+    docs = {"red apple": 4.5, "red car": 3.0, "green apple": 4.0, "blue car": 3.5}
+    for text, score in docs.items():
+        do(store, "put", DOCS, text, {"text": text, "color": text.split()[0], "score": score})
+    assert keys(do(store, "search", DOCS, query="apple", filter={"color": "red"})) == ["red apple", "red car"]
+    assert keys(do(store, "search", DOCS, query="car", filter={"color": "red"})) == ["red car", "red apple"]
+    found = do(store, "search", DOCS, query="bbbbluuu", filter={"score": {"$gt": 3.2}})
+    assert (found[0].key, len(found)) == ("blue car", 3)
+
+
+def test_while_the_embedder_is_away_words_find_what_they_can(do, store, letters, memory) -> None:
+    do(store, "put", ("docs", "a"), "early", {"text": "the red bicycle"})
+    do(store, "search", DOCS, query="anything")
+    letters.away = True
+    do(store, "put", ("docs", "b"), "peanuts", {"text": "Ada is allergic to peanuts"})
+    do(store, "put", DOCS, "sushi", {"text": "Bob likes sushi"})
+    found = do(store, "search", DOCS, query="who is allergic to peanuts?")
+    assert [(item.key, item.score) for item in found[:1]] == [("peanuts", 1.0)]
+    assert [item.score for item in found[1:]] == [None, None]
+    assert "embedder" in memory.status().complaints
+    letters.away = False
+    assert do(store, "search", DOCS, query="bicycle")[0].key == "early"
+
+
+def test_other_scripts_are_found(do, store) -> None:
+    for number, text in enumerate(
+        ["这是中文", "これは日本語です", "이건 한국어야", "Это русский", "यह रूसी है"]
+    ):
+        do(store, "put", DOCS, str(number), {"text": text})
+        assert do(store, "search", DOCS, query=text)[0].key == str(number)
+
+
+def test_a_query_may_be_anything(do, store) -> None:
+    do(store, "put", DOCS, "k", {"text": "test document"})
+    for query in ("", None, "test " * 1000, "test!@#$%^&*()", "\0", '"AND (NEAR', "\ud800"):
+        assert keys(do(store, "search", DOCS, query=query)) == ["k"]
+
+
+# --- namespaces
+
+
+def test_namespaces_are_listed_by_beginning_end_and_depth_in_their_order(do, store) -> None:
+    namespaces = [
+        ("a", "b", "c"),
+        ("a", "b", "d", "e"),
+        ("a", "b", "d", "i"),
+        ("a", "b", "f"),
+        ("a", "c", "f"),
+        ("b", "a", "f"),
+        ("users", "456", "settings"),
+    ]
+    for namespace in reversed(namespaces):
+        do(store, "put", namespace, "k", {})
+
+    def listed(**asked: Any) -> list[tuple[str, ...]]:
+        return do(store, "list_namespaces", **asked)
+
+    assert listed() == namespaces
+    assert listed(prefix=("a", "b")) == namespaces[:4]
+    assert listed(suffix=("f",)) == [("a", "b", "f"), ("a", "c", "f"), ("b", "a", "f")]
+    assert listed(prefix=("a",), suffix=("f",)) == [("a", "b", "f"), ("a", "c", "f")]
+    assert listed(prefix=("a", "*", "f")) == [("a", "b", "f"), ("a", "c", "f")]
+    assert listed(suffix=("b", "*", "e")) == [("a", "b", "d", "e")]
+    assert listed(prefix=("*", "*", "*", "*")) == [("a", "b", "d", "e"), ("a", "b", "d", "i")]
+    assert listed(prefix=("a", "b"), max_depth=3) == [("a", "b", "c"), ("a", "b", "d"), ("a", "b", "f")]
+    assert listed(max_depth=1) == [("a",), ("b",), ("users",)]
+    assert listed(prefix=["a", "b"], limit=2, offset=1) == namespaces[1:3]
+    assert listed(prefix=("nothing",)) == []
+
+
+def test_a_namespace_that_is_empty_is_listed_no_more(do, store) -> None:
+    """Trap: emptied namespaces are still listed."""
+    do(store, "put", ("a", "b"), "k", {})
+    do(store, "put", ("a", "c"), "k", {})
+    do(store, "delete", ("a", "b"), "k")
+    assert do(store, "list_namespaces") == [("a", "c")]
+
+
+def test_a_namespace_is_forgotten_with_all_below_it(do, store, memory) -> None:
+    for namespace in (("users", "1"), ("users", "1", "notes"), ("users", "10")):
+        do(store, "put", namespace, "k", {"text": "secret"})
+    do(store, "search", (), query="secret")
+    assert do(store, "forget", ("users", "1")) == 2
+    assert do(store, "list_namespaces") == [("users", "10")]
+    assert len(do(store, "search", (), query="secret")) == 1
+    assert do(store, "forget", ("users", "1")) == 0
+
+
+# --- time to live
+
+
+def test_an_item_that_has_expired_goes_when_it_is_swept(do, store, at) -> None:
+    do(store, "put", DOCS, "short", {"text": "x"}, ttl=1)
+    do(store, "put", DOCS, "long", {"text": "x"}, ttl=60)
+    do(store, "put", DOCS, "stays", {"text": "x"})
+    at(NOON + timedelta(seconds=59))
+    assert store.sweep_ttl() == 0
+    at(NOON + timedelta(seconds=61))
+    assert store.get(DOCS, "short", refresh_ttl=False) is not None  # until it is swept
+    assert store.sweep_ttl() == 1
+    assert keys(do(store, "search", DOCS, query="x")) != []
+    assert sorted(keys(do(store, "search", DOCS, refresh_ttl=False))) == ["long", "stays"]
+    at(NOON + timedelta(days=1))
+    assert asyncio.run(store.asweep_ttl()) == 1
+    assert do(store, "list_namespaces") == [DOCS]
+    assert keys(do(store, "search", DOCS)) == ["stays"]
+
+
+def test_reading_an_item_begins_its_time_anew_unless_it_is_not_to(do, store, at) -> None:
+    def put_and_read(read: Callable[[], object]) -> bool:
+        at(NOON)
+        do(store, "put", DOCS, "k", {"text": "x"}, ttl=10)
+        at(NOON + timedelta(minutes=6))
+        read()
+        at(NOON + timedelta(minutes=12))
+        store.sweep_ttl()
+        return do(store, "get", DOCS, "k") is not None
+
+    assert not put_and_read(lambda: None)
+    assert put_and_read(lambda: do(store, "get", DOCS, "k"))
+    assert put_and_read(lambda: do(store, "search", DOCS))
+    assert put_and_read(lambda: do(store, "search", DOCS, query="x"))
+    assert not put_and_read(lambda: do(store, "get", DOCS, "k", refresh_ttl=False))
+    assert not put_and_read(lambda: do(store, "search", DOCS, query="x", refresh_ttl=False))
+    assert not put_and_read(lambda: do(store, "search", DOCS, filter={"text": "other"}))
+    assert put_and_read(lambda: do(store, "put", DOCS, "k", {}, ttl=10))
+
+
+def test_a_store_may_give_all_items_a_time_to_live(do, memory, at) -> None:
+    store = MemlayerStore(memory, ttl={"default_ttl": 10, "refresh_on_read": False})
+    do(store, "put", DOCS, "default", {})
+    do(store, "put", DOCS, "own", {}, ttl=30)
+    do(store, "put", DOCS, "stays", {}, ttl=None)
+    at(NOON + timedelta(minutes=9))
+    assert len(do(store, "search", DOCS)) == 3
+    at(NOON + timedelta(minutes=11))
+    assert store.sweep_ttl() == 1
+    assert do(store, "get", DOCS, "default") is None
+
+
+def test_what_has_expired_may_be_hidden_before_it_is_swept(do, memory, at) -> None:
+    store = MemlayerStore(memory, ttl={"omit_expired": True})
+    for key in ("a", "gone", "b"):
+        do(store, "put", DOCS, key, {"text": key}, ttl=1 if key == "gone" else 60)
+    do(store, "put", ("gone",), "k", {"text": "k"}, ttl=1)
+    at(NOON + timedelta(minutes=2))
+    assert do(store, "get", DOCS, "gone", refresh_ttl=True) is None
+    assert keys(do(store, "search", DOCS, limit=2)) == ["b", "a"]
+    assert sorted(keys(do(store, "search", (), query="gone"))) == ["a", "b"]
+    assert do(store, "list_namespaces") == [DOCS]
+    assert store.sweep_ttl() == 2  # reading brought none of them back
+
+
+def test_a_sweep_leaves_other_tenants_alone(memory, at) -> None:
+    stores = [MemlayerStore(memory, tenant_id=tenant) for tenant in ("one", "two")]
+    for one in stores:
+        one.put(DOCS, "k", {}, ttl=1)
+    at(NOON + timedelta(minutes=2))
+    assert stores[0].sweep_ttl() == 1
+    assert stores[1].get(DOCS, "k") is not None
+
+
+def test_a_sweeper_sweeps_until_it_is_stopped_cancelled_or_the_memory_is_closed(memory, at) -> None:
+    store = MemlayerStore(memory, ttl={"sweep_interval_minutes": 0.0001})  # type: ignore[typeddict-item]
+    store.put(DOCS, "k", {}, ttl=1)
+    at(NOON + timedelta(minutes=2))
+    running = store.start_ttl_sweeper()
+    assert store.start_ttl_sweeper() is running
+    deadline = time.monotonic() + 5
+    while store.list_namespaces() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert store.list_namespaces() == []
+    assert store.stop_ttl_sweeper(timeout=5)
+    running.result(timeout=5)
+    again = store.start_ttl_sweeper()
+    assert again.cancel()
+    assert store.stop_ttl_sweeper(timeout=5)
+    last = store.start_ttl_sweeper()
+    memory.close()
+    assert last.result(timeout=5) is None
+    with pytest.raises(InvalidItemError, match="above zero"):
+        store.start_ttl_sweeper(-1)
+
+
+# --- the object
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"index": {"field": ["text"]}},
+        {"index": {"embed": lambda texts: [[1.0] for _ in texts]}},
+        {"index": "text"},
+        {"ttl": {"default": 5}},
+        {"ttl": {"default_ttl": 0}},
+        {"ttl": {"sweep_interval_minutes": "often"}},
+    ],
+    ids=["field", "embed", "index", "default", "default_ttl", "interval"],
+)
+def test_a_configuration_that_cannot_be_kept_is_refused(memory, given) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        MemlayerStore(memory, **given)
+    assert raised.value.hint
+
+
+def test_a_store_needs_a_memory_and_a_tenant(memory, letters) -> None:
+    with pytest.raises(ConfigurationError, match="`memory` must be"):
+        MemlayerStore(object())  # type: ignore[arg-type]
+    with pytest.raises(InvalidScopeError):
+        MemlayerStore(memory, tenant_id="")
+    with pytest.raises(InvalidItemError, match="named by a list"):
+        MemlayerStore(memory, index={"fields": "text"})  # type: ignore[typeddict-item]
+    assert MemlayerStore(memory, index={"embed": letters, "dims": 64}).supports_ttl
+    memory.close()
+    with pytest.raises(StoreClosedError):
+        MemlayerStore(memory).get(DOCS, "k")
+
+
+def test_one_store_serves_threads_and_event_loops_at_once(store) -> None:
+    async def in_a_loop(number: int) -> None:
+        await asyncio.gather(*(store.aput(DOCS, f"{number}-{one}", {"n": one}) for one in range(5)))
+        assert store.get(DOCS, f"{number}-0") is not None  # blocking calls are allowed there, too
+        assert await store.asearch(DOCS, query="n", limit=3)
+
+    threads = [threading.Thread(target=asyncio.run, args=(in_a_loop(number),)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(5):
+        store.put(DOCS, f"main-{number}", {})
+    for thread in threads:
+        thread.join()
+    assert len(store.search(DOCS, limit=100)) == 20
+
+
+async def test_writes_to_one_key_that_are_gathered_are_done_in_their_order(store) -> None:
+    slow = {"text": "many words " * 20_000}
+    await asyncio.gather(store.aput(DOCS, "gone", slow), store.adelete(DOCS, "gone"))
+    await asyncio.gather(store.aput(DOCS, "k", slow), store.aput(DOCS, "k", {"n": 2}))
+    assert [(item.key, item.value) for item in await store.asearch(DOCS)] == [("k", {"n": 2})]
+
+
+async def test_a_write_that_is_cancelled_or_fails_holds_nobody_up(store) -> None:
+    tasks = [asyncio.create_task(store.aput(DOCS, "k", {"n": number})) for number in range(3)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    failing = store.aput(DOCS, "k", {"n": object()})
+    found = await asyncio.gather(*tasks, failing, store.aput(DOCS, "k", {"n": 9}), return_exceptions=True)
+    assert [type(one) for one in found[1:4]] == [asyncio.CancelledError, type(None), InvalidItemError]
+    assert (await store.aget(DOCS, "k")).value == {"n": 9}
+    assert store._order._before == {}
+
+
+async def test_a_write_that_timed_out_does_not_come_behind_the_one_that_was_tried_instead(
+    store, monkeypatch
+) -> None:
+    """The trap: the task is cancelled, and the thread that writes for it goes on."""
+    journal = store._items.memory._world().journal
+    change, began, go_on = journal.change_items, threading.Event(), threading.Event()
+
+    def held_up(changes: Any, now: Any) -> None:
+        if not began.is_set():
+            began.set()
+            assert go_on.wait(30)
+        change(changes, now)
+
+    monkeypatch.setattr(journal, "change_items", held_up)
+    late = asyncio.create_task(store.aput(DOCS, "k", {"n": "old"}))
+    await asyncio.to_thread(began.wait, 30)
+    late.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await late
+    again = asyncio.create_task(store.aput(DOCS, "k", {"n": "new"}))
+    await asyncio.sleep(0.05)
+    assert not again.done()
+    go_on.set()
+    await again
+
+    assert (await store.aget(DOCS, "k")).value == {"n": "new"}
+    assert store._order._before == {}
+
+
+async def test_no_async_method_blocks_the_loop(store) -> None:
+    await store.aput(DOCS, "k", {"text": "hello"}, ttl=5)
+    assert (await store.aget(DOCS, "k")).value == {"text": "hello"}
+    assert keys(await store.asearch(DOCS, query="hello", filter={"text": "hello"})) == ["k"]
+    assert await store.alist_namespaces() == [DOCS]
+    await store.adelete(DOCS, "k")
+    assert await store.asweep_ttl() == 0
+    assert await store.aforget() == 0
+
+
+# --- in LangGraph
+
+
+def test_tools_of_an_agent_write_and_read_it_across_threads(do, store) -> None:
+    @tool
+    def note(text: str, runtime: ToolRuntime) -> str:
+        """Note something."""
+        runtime.store.put(("notes", "ada"), "n1", {"text": text})
+        return "noted"
+
+    @tool
+    async def look(query: str, runtime: ToolRuntime) -> str:
+        """Look something up."""
+        found = await runtime.store.asearch(("notes", "ada"), query=query)
+        return found[0].value["text"]
+
+    class Model(FakeMessagesListChatModel):
+        def bind_tools(self, tools: Any, **_: Any) -> Any:
+            return self
+
+    def agent(name: str, **args: str) -> Any:
+        call = {"name": name, "args": args, "id": "c1", "type": "tool_call"}
+        answers = [AIMessage("", tool_calls=[call]), AIMessage("done")]
+        return create_agent(Model(responses=answers), [note, look], store=store)
+
+    agent("note", text="Ada likes hiking").invoke({"messages": "Note that"})
+    state = asyncio.run(agent("look", query="hiking").ainvoke({"messages": "What does Ada like?"}))
+    assert state["messages"][-2].content == "Ada likes hiking"
+
+
+def test_nodes_of_a_graph_are_given_it(store) -> None:
+    def count(state: dict[str, int], runtime: Runtime) -> dict[str, int]:
+        assert runtime.store is store
+        before = runtime.store.get(("counts",), "runs")
+        runs = before.value["runs"] + 1 if before else 1
+        runtime.store.put(("counts",), "runs", {"runs": runs})
+        return {"runs": runs}
+
+    graph = StateGraph(dict)
+    graph.add_node("count", count)
+    graph.add_edge(START, "count")
+    graph.add_edge("count", END)
+    compiled = graph.compile(store=store)
+    assert [compiled.invoke({})["runs"] for _ in range(3)] == [1, 2, 3]

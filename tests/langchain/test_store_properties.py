@@ -1,0 +1,113 @@
+"""Whatever is done to it, the store answers as LangGraph's own one in memory does."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
+from langgraph.store.memory import InMemoryStore
+
+from langchain_memlayer import MemlayerStore
+from memlayer_core import Memory
+from tests.conftest import PROMPT
+from tests.langchain.store_filters import FILTERS, VALUE
+
+LATER = PROMPT.replace(index_delay=3600)
+labels = st.sampled_from(["users", "1", "10", "%", "*", "'"])
+namespaces = st.lists(labels, min_size=1, max_size=3).map(tuple)
+keys = st.sampled_from(["a", "b"])
+names = st.sampled_from(["x", "y", "text"])
+numbers = st.integers(-3, 3) | st.sampled_from([0.5, 1.0, -2.0])
+scalars = st.none() | st.booleans() | numbers | st.sampled_from(["", "1", "a", "你好"])
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=2),
+    max_leaves=4,
+)
+items = st.dictionaries(names, values, max_size=3)
+ordered = st.dictionaries(st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), numbers, min_size=1, max_size=2)
+equal = st.dictionaries(st.sampled_from(["$eq", "$ne"]), values, min_size=1, max_size=2)
+flat = scalars | st.lists(scalars, max_size=2)
+wanted = st.dictionaries(names, flat | equal | st.dictionaries(names, flat | equal, max_size=2), max_size=2)
+patterns = st.tuples(st.sampled_from(["prefix", "suffix"]), namespaces).map(
+    lambda given: MatchCondition(*given)
+)
+operations: st.SearchStrategy[Op] = st.one_of(
+    st.tuples(namespaces, keys, st.none() | items).map(lambda given: PutOp(*given)),
+    st.tuples(namespaces, keys, items).map(lambda given: PutOp(*given)),
+    st.tuples(namespaces, keys).map(lambda given: GetOp(*given)),
+    st.tuples(st.just(()) | namespaces, st.none() | wanted, st.just(1000)).map(
+        lambda given: SearchOp(*given)
+    ),
+    st.tuples(st.lists(patterns, max_size=2).map(tuple), st.none() | st.integers(1, 3)).map(
+        lambda given: ListNamespacesOp(*given)
+    ),
+)
+
+
+class Reference(InMemoryStore):
+    """Lists no namespace that is empty: the one in memory goes on listing those."""
+
+    def _handle_list_namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
+        for namespace in [one for one, held in self._data.items() if not held]:
+            del self._data[namespace]
+        return super()._handle_list_namespaces(op)
+
+
+def plain(answer: Any) -> Any:
+    """Return an answer without its times and its order, which LangGraph's stores do not agree on."""
+    if isinstance(answer, list) and answer and not isinstance(answer[0], tuple):
+        return sorted((repr((item.namespace, item.key)), repr(item.value)) for item in answer)
+    return (answer.namespace, answer.key, answer.value) if hasattr(answer, "value") else answer
+
+
+batches_of_operations = st.lists(st.lists(operations, max_size=6), max_size=5)
+
+
+def answered_alike(store: MemlayerStore, batches: list[list[Op]]) -> None:
+    reference = Reference()
+    for batch in batches:
+        expected, answers = reference.batch(batch), store.batch(batch)
+        assert list(map(plain, answers)) == list(map(plain, expected))
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(batches_of_operations)
+def test_the_same_batches_are_answered_alike(batches) -> None:
+    with Memory.in_memory(settings=LATER) as memory:
+        answered_alike(MemlayerStore(memory), batches)
+
+
+@pytest.mark.postgres
+def test_postgresql_answers_the_same_batches_alike(postgres_url) -> None:
+    with Memory.open(database_url=postgres_url, embedder="hashing", settings=LATER) as memory:
+
+        @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+        @given(batches_of_operations)
+        def every(batches: list[list[Op]]) -> None:
+            answered_alike(MemlayerStore(memory, tenant_id=str(uuid.uuid4())), batches)
+
+        every()
+        store = MemlayerStore(memory)
+        store.put(("d",), "it", VALUE)
+        for wanted, found in FILTERS:
+            assert bool(store.search(("d",), filter=wanted)) is found, wanted
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.dictionaries(names, numbers, min_size=3, max_size=3), max_size=4),
+    st.dictionaries(names, ordered, max_size=2),
+)
+def test_numbers_are_put_in_order_alike(held, asked) -> None:
+    reference = InMemoryStore()
+    with Memory.in_memory(settings=LATER) as memory:
+        store = MemlayerStore(memory)
+        for one in (reference, store):
+            one.batch([PutOp(("n",), str(number), value) for number, value in enumerate(held)])
+        expected = reference.search(("n",), filter=asked, limit=100)
+        assert plain(store.search(("n",), filter=asked, limit=100)) == plain(expected)
