@@ -17,8 +17,26 @@ except ModuleNotFoundError as problem:
         hint="pip install 'memlayer-core[llamaindex]'",
     ) from problem
 
+from llamaindex_memlayer.async_chat_store import MemlayerAsyncChatStore
+from llamaindex_memlayer.chat_store import MemlayerChatStore
+from llamaindex_memlayer.events import MemoryEvent, MemoryReadEvent
 from llamaindex_memlayer.memory import MemlayerMemory
+from llamaindex_memlayer.memory_block import MemlayerMemoryBlock
 from llamaindex_memlayer.messages import from_core, to_core
+from llamaindex_memlayer.retriever import MemlayerRetriever
+from llamaindex_memlayer.tool_spec import MemlayerToolSpec
 from llamaindex_memlayer.tools import reload_tool
 
-__all__ = ["MemlayerMemory", "from_core", "reload_tool", "to_core"]
+__all__ = [
+    "MemlayerAsyncChatStore",
+    "MemlayerChatStore",
+    "MemlayerMemory",
+    "MemlayerMemoryBlock",
+    "MemlayerRetriever",
+    "MemlayerToolSpec",
+    "MemoryEvent",
+    "MemoryReadEvent",
+    "from_core",
+    "reload_tool",
+    "to_core",
+]

@@ -152,6 +152,9 @@ def _built(given: Mapping[str, Any]) -> Any:
         fields["content"] = [part for part in map(_built, fields["content"]) if part is not None]
     if isinstance(fields.get("cited_content"), Mapping):
         fields["cited_content"] = _built(fields["cited_content"])
+    data = _BYTES.get(str(fields.get("block_type")), "")
+    if isinstance(fields.get(data), str):  # base64; some versions would take text for text
+        fields[data] = fields[data].encode()
     path = fields.pop("path", None)  # the file may be gone, and validation would look for it
     try:
         block = kind.model_validate(fields)

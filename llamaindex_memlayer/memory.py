@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.bridge.pydantic import (
-    ConfigDict,
-    PrivateAttr,
-    SerializationInfo,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
 from llama_index.core.llms.llm import LLM
 from llama_index.core.memory.memory import InsertMethod
-from llama_index.core.memory.types import BaseMemory
+from llama_index.core.storage.chat_store.base_db import MessageStatus
 
 from llamaindex_memlayer import live
+from llamaindex_memlayer.connection import ConnectedMemory
+from llamaindex_memlayer.events import in_span, tell_read
 from llamaindex_memlayer.messages import (
     Verbatim,
     all_to_core,
@@ -32,14 +25,12 @@ from llamaindex_memlayer.messages import (
     put_before,
     to_core,
 )
-from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, InvalidLimitError
 from memlayer_core.memory import Memory
 from memlayer_core.records.context import Context
 from memlayer_core.records.policy import Limits
-from memlayer_core.records.scope import Scope
-from memlayer_core.rules.check import at_least_one
-from memlayer_core.rules.policy import Policies, limits, named
+from memlayer_core.rules.check import whole
+from memlayer_core.rules.policy import Policies, limits
 from memlayer_core.session_files import SavesItsChat
 
 __all__ = ["MemlayerMemory"]
@@ -47,7 +38,7 @@ __all__ = ["MemlayerMemory"]
 _OF_THE_WINDOW = 0.75  # of a model's context window, as in ChatMemoryBuffer: the answer needs room as well
 
 
-class MemlayerMemory(SavesItsChat, BaseMemory):
+class MemlayerMemory(SavesItsChat, ConnectedMemory):
     """One conversation of a user, kept in a memlayer memory: pass it as `memory=` to an agent or an engine.
 
     What the model is told is the newest whole turns, and what the same user said in older turns and other
@@ -67,55 +58,23 @@ class MemlayerMemory(SavesItsChat, BaseMemory):
         token_limit: Tokens of what `get` returns; None: `Settings.max_tokens` of the memory.
         policy: What else `get` keeps to, such as `{"max_rounds": 4}`: see `Chat.context`.
         insert_method: Where recalled text goes: `"user"`, in front of the newest user message;
-            `"system"`, behind the leading system message; None: `Settings.recall_placement`.
-        path: The directory of the memory, where it was opened by its path.
+            `"system"`, behind the session's own system message, and without one in front of the question too,
+            so that an agent's system prompt stays the only one; None: `Settings.recall_placement`.
+        path: The directory of the memory, where it is in one.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
-
-    session_id: str
-    user_id: str | None = None
-    tenant_id: str = "default"
-    agent_id: str | None = None
-    token_limit: int | None = None
-    policy: dict[str, int] | None = None
-    insert_method: Literal["user", "system"] | None = None
-    path: str | None = None
-    _chat: Chat = PrivateAttr()
-
     def __init__(self, *, memory: Memory | None = None, **fields: Any) -> None:
-        """Connect to a memory.
+        """Connect to a memory; `from_defaults` opens one, too.
 
         Args:
             memory: The memory that keeps it; without one, the `path`, or the open memory that a dump names.
             **fields: The attributes of this class, or what `to_dict` returned.
 
         Raises:
-            ConfigurationError: The memory that a dump names is not open in this process.
+            ConfigurationError: The memory that a dump names is not to be found, or `memory` is none.
             InvalidLimitError: A limit below one, or an unknown policy.
         """
-        fields.pop("class_name", None)
-        store_id = fields.pop("store_id", None)
-        fields.setdefault("session_id", str(uuid.uuid4()))
-        if fields.get("token_limit") is not None:
-            at_least_one("token_limit", fields["token_limit"])
-        if fields.get("policy") is not None:
-            fields["policy"] = named(fields["policy"])
-        if isinstance(fields.get("insert_method"), InsertMethod):
-            fields["insert_method"] = fields["insert_method"].value
-        super().__init__(**fields)
-        if memory is not None:
-            found = memory
-        elif store_id is None and self.path is None:
-            found = Memory.in_memory()
-        else:
-            found = live.connected(store_id, self.path)
-        live.note(found)
-        if self.user_id is None:
-            scope = Scope.alone(self.session_id, tenant_id=self.tenant_id, agent_id=self.agent_id)
-        else:
-            scope = Scope(self.user_id, self.session_id, self.agent_id, self.tenant_id)
-        self._chat = found.chat_of(scope)
+        super().__init__(memory=memory, **fields)
 
     @classmethod
     def class_name(cls) -> str:
@@ -179,23 +138,17 @@ class MemlayerMemory(SavesItsChat, BaseMemory):
             token_limit = max(1, int(llm.metadata.context_window * _OF_THE_WINDOW))
         made = cls(
             memory=memory,
-            session_id=session_id or str(uuid.uuid4()),
+            session_id=str(uuid.uuid4()) if session_id is None else session_id,
             user_id=user_id,
             tenant_id=tenant_id,
             agent_id=agent_id,
             token_limit=token_limit,
             policy=policy,
             insert_method=insert_method,
-            path=None if path is None else str(Path(path).expanduser().resolve()),
         )
         if chat_history:
             made.set(list(chat_history))
         return made
-
-    @property
-    def chat(self) -> Chat:
-        """The conversation in the core: search, metadata, and the `Memory` that it is kept in."""
-        return self._chat
 
     @property
     def tokenizer_fn(self) -> Callable[[str], Sized]:
@@ -217,7 +170,8 @@ class MemlayerMemory(SavesItsChat, BaseMemory):
         policy: Policies | None = None,
     ) -> Context:
         """Return what `get` makes its messages of, with costs and reasons, to look at."""
-        return self._chat.context(_query(input), **self._asked(initial_token_count, token_limit, policy))
+        asked = self._asked(initial_token_count, token_limit, policy)
+        return self._chat.context(_query(input), **asked)
 
     async def acontext(
         self,
@@ -231,6 +185,7 @@ class MemlayerMemory(SavesItsChat, BaseMemory):
         asked = self._asked(initial_token_count, token_limit, policy)
         return await self._chat.acontext(_query(input), **asked)
 
+    @in_span
     def get(
         self,
         input: str | ChatMessage | None = None,  # noqa: A002
@@ -250,12 +205,13 @@ class MemlayerMemory(SavesItsChat, BaseMemory):
             **kwargs: Not used.
 
         Raises:
-            InvalidLimitError: The prompt alone is over the limit, or a limit is below one.
+            InvalidLimitError: The prompt alone is over the limit, its tokens are below zero, or a limit is below one.
         """
         return self._composed(
             self.context(input, initial_token_count, token_limit=token_limit, policy=policy)
         )
 
+    @in_span
     async def aget(
         self,
         input: str | ChatMessage | None = None,  # noqa: A002
@@ -270,26 +226,36 @@ class MemlayerMemory(SavesItsChat, BaseMemory):
             await self.acontext(input, initial_token_count, token_limit=token_limit, policy=policy)
         )
 
-    def get_all(self) -> list[ChatMessage]:
-        """Return everything that was said in this session."""
-        return [from_core(message) for message in self._chat.history()]
+    @in_span
+    def get_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
+        """Return everything that was said in this session.
 
-    async def aget_all(self) -> list[ChatMessage]:
-        """Return everything that was said in this session."""
-        return [from_core(message) for message in await self._chat.ahistory()]
+        Args:
+            status: As of `Memory`, where messages that leave the queue are archived. Here all stay active.
+        """
+        return [] if _archived(status) else [from_core(message) for message in self._chat.history()]
 
+    @in_span
+    async def aget_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
+        """Return everything that was said in this session, as `get_all` does."""
+        return [] if _archived(status) else [from_core(message) for message in await self._chat.ahistory()]
+
+    @in_span
     def put(self, message: ChatMessage) -> None:
         """Store a message. It is durable when this returns; no model is asked."""
         self._chat.add_messages([to_core(message)], verbatim=True)
 
+    @in_span
     async def aput(self, message: ChatMessage) -> None:
         """Store a message. It is durable when this returns; no model is asked."""
         await self._chat.aadd_messages([to_core(message)], verbatim=True)
 
+    @in_span
     def put_messages(self, messages: Sequence[ChatMessage]) -> None:
         """Store messages in one transaction: all of them, or none."""
         self._chat.add_messages(all_to_core(messages), verbatim=True)
 
+    @in_span
     async def aput_messages(self, messages: Sequence[ChatMessage]) -> None:
         """Store messages in one transaction: all of them, or none."""
         await self._chat.aadd_messages(all_to_core(messages), verbatim=True)
@@ -302,94 +268,33 @@ class MemlayerMemory(SavesItsChat, BaseMemory):
         """Show messages at the end of what `get` returns until a model's answer is put; they are not kept."""
         await self._chat.aadd_temporary_messages(all_to_core(messages))
 
+    @in_span
     def set(self, messages: Sequence[ChatMessage]) -> None:
         """Follow a history that the caller keeps: engines and agents pass their `chat_history` each time.
 
-        What is new in it is stored; what it leaves out, because it was trimmed, stays. Where it says
-        something else, the session's messages are kept apart (`Session.superseded`) and no longer recalled;
-        so are all of them where the list has nothing in common with the session, or is empty.
+        What is new in it is stored, and the session ends where it ends. What it leaves out at its front or in
+        between, because it was trimmed or filtered, stays. Where it says something else, or ends before the
+        session does, the session's messages from there on are kept apart (`Session.superseded`) and no longer
+        recalled; so are all of them where the list has nothing in common with the session, or is empty.
         """
         self._chat.resync(all_to_core(messages), replace=True)
 
+    @in_span
     async def aset(self, messages: Sequence[ChatMessage]) -> None:
         """Follow a history that the caller keeps, as `set` does."""
         await self._chat.aresync(all_to_core(messages), replace=True)
 
-    def set_memory(self, memory: Memory) -> None:
-        """Go on in another memory, in the session of the same id. What was said so far stays where it is.
-
-        Raises:
-            ConfigurationError: It is no `Memory`.
-            StoreClosedError: It is closed.
-        """
-        self._chat.set_memory(memory)
-        self.__dict__["path"] = None  # the old memory's; the model is frozen for everybody else
-        live.note(memory)
-
-    def reset(self) -> None:
+    @in_span
+    def reset(self, status: MessageStatus | None = None) -> None:
         """Delete this session's messages. The user's other sessions stay, and are recalled from."""
-        self._chat.clear()
+        if not _archived(status):
+            self._chat.clear()
 
-    async def areset(self) -> None:
+    @in_span
+    async def areset(self, status: MessageStatus | None = None) -> None:
         """Delete this session's messages. The user's other sessions stay, and are recalled from."""
-        await self._chat.aclear()
-
-    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return JSON that names the store and the session. It holds no message and no secret."""
-        return dict(self.model_dump(**kwargs))
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any], *, memory: Memory | None = None, **kwargs: Any) -> Self:
-        """Connect again to what `to_dict` named.
-
-        Args:
-            data: What `to_dict` returned.
-            memory: The memory that keeps it. Without one: an open memory of this process with the same
-                store, or the directory of the dump.
-            **kwargs: Attributes that replace those of the dump.
-
-        Raises:
-            ConfigurationError: The store is nowhere to be found.
-        """
-        return cls(memory=memory, **{**data, **kwargs})
-
-    def to_string(self) -> str:
-        """Return `to_dict` as JSON text."""
-        return json.dumps(self.to_dict())
-
-    @classmethod
-    def from_string(cls, json_str: str, *, memory: Memory | None = None) -> Self:
-        """Connect again to what `to_string` named."""
-        return cls.from_dict(json.loads(json_str), memory=memory)
-
-    @model_serializer(mode="wrap")
-    def custom_model_dump(
-        self,
-        handler: SerializerFunctionWrapHandler,
-        info: SerializationInfo,  # noqa: ARG002
-    ) -> dict[str, Any]:
-        """Add the names of the class and the store to every dump (the framework's hook, by its name)."""
-        return {
-            **handler(self),
-            "class_name": self.class_name(),
-            "store_id": self._chat.memory.store_id,
-        }
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002
-        """Return this memory, or with an update another one of the same store."""
-        if not update:
-            return self
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        return type(self)(memory=self._chat.memory, **{**fields, **update})
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return self
-
-    def __reduce__(self) -> tuple[Callable[[dict[str, Any]], Self], tuple[dict[str, Any]]]:
-        return type(self).from_dict, (self.to_dict(),)
+        if not _archived(status):
+            await self._chat.aclear()
 
     def _allowed(self, token_limit: int | None, policy: Policies | None) -> int:
         default = Limits(self._chat.memory.settings.max_tokens)
@@ -400,26 +305,35 @@ class MemlayerMemory(SavesItsChat, BaseMemory):
         self, initial_token_count: int, token_limit: int | None, policy: Policies | None
     ) -> dict[str, Any]:
         limit = self._allowed(token_limit, policy)
+        whole("initial_token_count", initial_token_count)
         if initial_token_count > limit:
             raise InvalidLimitError(
                 f"the prompt has {initial_token_count} tokens, the memory's limit for all is {limit}",
                 hint="Pass a larger `token_limit` to the memory, or shorten the system prompt.",
             )
         room = max(1, limit - initial_token_count)
-        return {"token_limit": room, "policy": self.policy if policy is None else policy}
+        policy = self.policy if policy is None else policy
+        return {"token_limit": room, "policy": policy, "placement": self.insert_method}
 
     def _composed(self, context: Context) -> list[ChatMessage]:
-        placed = replace(context, placement=self.insert_method) if self.insert_method else context
-        messages = placed.compose(
+        tell_read(self._chat.memory.store_id, self._chat.scope, context)
+        if not context.system:
+            # Agents and engines put a system message of their own in front, and some providers take one alone.
+            context = replace(context, placement="user")
+        messages = context.compose(
             convert=from_core, put_before=put_before, put_after=put_after, create=create
         )
         return [Verbatim.of(message) for message in messages]
 
 
-def _query(given: str | ChatMessage | None) -> str | None:
+def _query(given: object) -> str | None:
     """Return the text to recall for; None, the newest user message, where there is no text in it."""
     text = given.content if isinstance(given, ChatMessage) else given
-    return None if text == "" else text
+    return None if text is None else str(text) or None  # a `QueryBundle` is its question
+
+
+def _archived(status: MessageStatus | None) -> bool:
+    return status is not None and MessageStatus(status) is MessageStatus.ARCHIVED
 
 
 def _refuse_unknown(given: Mapping[str, Any]) -> None:

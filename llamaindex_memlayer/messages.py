@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar
 
 import llama_index.core
 from llama_index.core.base.llms.types import (
+    BaseContentBlock,
+    BaseRecursiveContentBlock,
     ChatMessage,
     ContentBlock,
     MessageRole,
@@ -20,10 +22,20 @@ from llama_index.core.bridge.pydantic import BaseModel
 from llamaindex_memlayer.blocks import arguments_of, build, dump, from_core_block, identifier, to_core_blocks
 from llamaindex_memlayer.wire import write
 from memlayer_core.errors import MessageTypeError
+from memlayer_core.models.tokens import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, VIDEO_TOKENS
 from memlayer_core.records.message import Block, Message, Raw, Role, ToolCall
 from memlayer_core.rules.tagged_json import read
 
-__all__ = ["Verbatim", "all_to_core", "create", "from_core", "put_after", "put_before", "to_core"]
+__all__ = [
+    "Verbatim",
+    "all_from_core",
+    "all_to_core",
+    "create",
+    "from_core",
+    "put_after",
+    "put_before",
+    "to_core",
+]
 
 logger = logging.getLogger("memlayer")
 
@@ -42,15 +54,21 @@ _ROLES: dict[MessageRole, Role] = {
     MessageRole.TOOL: "tool",
     MessageRole.FUNCTION: "tool",
 }
+_FLAT = {
+    "image": IMAGE_TOKENS,
+    "audio": AUDIO_TOKENS,
+    "video": VIDEO_TOKENS,
+    "document": DOCUMENT_TOKENS,
+}
 _CALLS = frozenset({"tool_call", "tool_use", "function_call"})
 
 
 class Verbatim(ChatMessage):
-    """A message that no prompt template fills in.
+    """A message that no prompt template fills in, and that nobody fetches an image for to measure it.
 
     The context chat engines make one template of the whole history: a `{query_str}` that somebody said
-    long ago would be replaced by today's question. This message says what it says. It equals the
-    `ChatMessage` of the same content.
+    long ago would be replaced by today's question. Then they measure it, and download what it has URLs of.
+    This message says what it says. It equals the `ChatMessage` of the same content.
     """
 
     @classmethod
@@ -65,6 +83,10 @@ class Verbatim(ChatMessage):
     def format_vars(self, **kwargs: Any) -> Self:  # noqa: ARG002  (the signature is the framework's)
         """Return a copy, as it is."""
         return self.model_copy(deep=True)
+
+    async def aestimate_tokens(self, *args: Any, **kwargs: Any) -> int:
+        """Return about how many tokens it has. Media count flat: nothing is opened, and nothing fetched."""
+        return sum([await _estimated(block, *args, **kwargs) for block in self.blocks])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ChatMessage):
@@ -125,7 +147,7 @@ def all_to_core(messages: Sequence[ChatMessage]) -> list[Message]:
     Raises:
         MessageTypeError: It is no list of messages.
     """
-    if isinstance(messages, ChatMessage | str | bytes | Mapping):
+    if isinstance(messages, ChatMessage | str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise MessageTypeError(
             f"expected a list of messages, got {type(messages).__name__}",
             hint="Wrap a single message in a list, or use `put`.",
@@ -143,6 +165,11 @@ def from_core(message: Message) -> ChatMessage:
     # The framework makes blocks of these images when a message is made: they are among `blocks` already.
     extras.pop("images", None)
     return _filled(ChatMessage(role=MessageRole(raw["role"])), blocks, extras)
+
+
+def all_from_core(messages: Sequence[Message]) -> list[ChatMessage]:
+    """Return stored messages as LlamaIndex's."""
+    return [from_core(message) for message in messages]
 
 
 def put_before(message: ChatMessage, text: str) -> ChatMessage:
@@ -176,6 +203,15 @@ def _filled(made: M, blocks: Sequence[ContentBlock], extras: Mapping[str, Any]) 
     made.blocks = list(blocks)
     made.additional_kwargs = dict(extras)
     return made
+
+
+async def _estimated(block: BaseContentBlock, *args: Any, **kwargs: Any) -> int:
+    flat = _FLAT.get(getattr(block, "block_type", ""))
+    if flat is not None:
+        return flat
+    if isinstance(block, BaseRecursiveContentBlock):
+        return sum([await _estimated(inner, *args, **kwargs) for inner in block.nested_blocks])
+    return await block.aestimate_tokens(*args, **kwargs)
 
 
 def _converted(message: Message) -> ChatMessage:

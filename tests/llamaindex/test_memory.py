@@ -13,9 +13,18 @@ from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock,
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.llms import MockLLM
 from llama_index.core.memory import BaseMemory, InsertMethod
+from llama_index.core.schema import QueryBundle
+from llama_index.core.settings import Settings
+from llama_index.core.storage.chat_store.base_db import MessageStatus
 
 from llamaindex_memlayer import MemlayerMemory
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, MessageTypeError, StoreClosedError
+from memlayer_core.errors import (
+    ConfigurationError,
+    InvalidLimitError,
+    InvalidScopeError,
+    MessageTypeError,
+    StoreClosedError,
+)
 from memlayer_core.events import Stored
 
 
@@ -105,6 +114,58 @@ def test_what_is_no_list_of_messages_is_refused(session, wrong, do):
     for verb in ("put_messages", "set"):
         with pytest.raises(MessageTypeError, match="list"):
             do(session, verb, wrong)
+
+
+def test_one_odd_object_does_not_lose_the_batch(session, do, caplog):
+    """Providers put their own objects into `additional_kwargs`."""
+    odd = ChatMessage("odd", role="assistant", additional_kwargs={"call": object(), "kept": 1})
+    do(session, "put_messages", [ChatMessage("before"), odd, ChatMessage("after")])
+
+    assert said(do(session, "get_all")) == [("user", "before"), ("assistant", "odd"), ("user", "after")]
+    assert do(session, "get_all")[1].additional_kwargs == {"kept": 1}
+    assert "additional_kwargs.call" in caplog.text
+
+
+def test_what_is_given_is_left_as_it_was(session, do):
+    """Memories of old wrote their ids into the caller's messages, and changed the caller's list."""
+    given = [
+        ChatMessage("hello"),
+        ChatMessage(role="assistant", blocks=[TextBlock(text="a"), TextBlock(text="b")]),
+    ]
+    before = [message.model_copy(deep=True) for message in given]
+    do(session, "put_messages", given)
+    do(session, "set", given)
+
+    assert given == before
+    assert all(message.additional_kwargs == {} for message in do(session, "get"))
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_instructions_stand_in_front_however_long_the_talk_is(memory, do, role):
+    """The framework's own memory lets them go with the oldest messages."""
+    session = MemlayerMemory.from_defaults(memory=memory, user_id="ada", token_limit=200)
+    do(session, "put", ChatMessage("be short", role=role))
+    do(session, "put_messages", [message for number in range(60) for message in turn(number)])
+
+    told = do(session, "get")
+
+    assert told[0] == ChatMessage("be short", role=role)
+    assert (told[1].role, told[-1].content) == ("user", "answer 59")
+    assert len(told) < 60
+
+
+def test_all_messages_are_active_and_none_is_archived(session, do):
+    """`Memory` has two statuses, and its users ask for one of them."""
+    do(session, "put_messages", turn(1))
+
+    assert do(session, "get_all", status=MessageStatus.ACTIVE) == turn(1)
+    assert do(session, "get_all", status=MessageStatus.ARCHIVED) == []
+    do(session, "reset", status=MessageStatus.ARCHIVED)
+    assert do(session, "get_all", status=None) == turn(1)
+    do(session, "reset", status=MessageStatus.ACTIVE)
+    assert do(session, "get_all") == []
+    with pytest.raises(ValueError, match="gone"):
+        do(session, "get_all", status="gone")
 
 
 def test_people_may_repeat_themselves(session, do):
@@ -233,6 +294,13 @@ def test_get_takes_what_engines_and_agents_pass(session, do):
     )
 
 
+def test_the_first_argument_is_the_question_whatever_it_is(session, do):
+    """Callers of old passed the tokens of their prompt in its place."""
+    do(session, "put", ChatMessage("hello"))
+
+    assert do(session, "get", 5) == [ChatMessage("hello")]
+
+
 def test_the_tokenizer_answers_with_something_that_has_a_length(session):
     assert len(session.tokenizer_fn("")) == 0
     assert 3 <= len(session.tokenizer_fn("one two three four")) <= 6
@@ -259,7 +327,9 @@ def test_the_same_users_other_sessions_are_recalled_and_nobody_elses(memory, do)
     assert do(now, "get_all") == [ChatMessage("which pet do I have?")]
 
 
-@pytest.mark.parametrize("given", [None, "", "which pet?", ChatMessage("which pet?")])
+@pytest.mark.parametrize(
+    "given", [None, "", "which pet?", ChatMessage("which pet?"), ChatMessage(), QueryBundle("which pet?")]
+)
 def test_a_question_may_be_given_in_any_form_or_be_the_newest_stored_one(memory, do, given):
     before = MemlayerMemory.from_defaults(memory=memory, user_id="ada")
     do(before, "put", ChatMessage("my pet is a parrot"))
@@ -308,6 +378,21 @@ def test_recalled_text_goes_where_the_insert_method_says(memory, do, method):
     assert system.content.startswith("be short")
 
 
+@pytest.mark.parametrize("method", ["system", "user"])
+def test_what_was_recalled_stands_with_its_question_later_only_where_it_stood_there(
+    memory, remembers, do, method
+):
+    session = MemlayerMemory.from_defaults(memory=memory, user_id="ada", insert_method=method)
+    do(session, "put_messages", [ChatMessage("be short", role="system"), ChatMessage("which pet do I have?")])
+    system, asked = do(session, "get")
+    assert "parrot" in (system if method == "system" else asked).content
+    do(session, "put_messages", [ChatMessage("a parrot", role="assistant"), ChatMessage("thanks")])
+
+    earlier = do(session, "get")[1]
+
+    assert ("recalled_memory" in earlier.content) == (method == "user")
+
+
 def test_an_engine_or_agent_may_make_one_from_its_own_arguments():
     class Small(MockLLM):
         @property
@@ -317,6 +402,23 @@ def test_an_engine_or_agent_may_make_one_from_its_own_arguments():
     assert MemlayerMemory.from_defaults(llm=Small()).token_limit == 750
     assert MemlayerMemory.from_defaults(llm=Small(), token_limit=5).token_limit == 5
     assert said(MemlayerMemory.from_defaults(chat_history=turn(1), token_limit=99).get_all()) == said(turn(1))
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"llm": MockLLM()}, {"chat_history": [ChatMessage("hi")], "token_limit": 99}]
+)
+def test_making_one_asks_for_no_global_model(given, monkeypatch):
+    """`Settings.llm` and `Settings.embed_model` become OpenAI's where nobody set them."""
+
+    def touched(self):
+        raise AssertionError("touched")
+
+    for name in ("llm", "embed_model", "tokenizer"):
+        monkeypatch.setattr(type(Settings), name, property(touched))
+    session = MemlayerMemory.from_defaults(**given)
+    session.put(ChatMessage("hello"))
+
+    assert session.get()[-1] == ChatMessage("hello")
 
 
 def test_an_empty_history_erases_nothing(session, memory):
@@ -331,6 +433,24 @@ def test_a_misspelled_argument_is_refused_by_its_name():
         MemlayerMemory.from_defaults(sesion_id="x")
     with pytest.raises(ValueError, match="sesion_id"):
         MemlayerMemory(sesion_id="x")
+
+
+def test_an_empty_session_or_path_is_refused_and_no_new_one_is_begun(memory):
+    """An application whose session id is missing would begin a new talk at every turn."""
+    with pytest.raises(InvalidScopeError, match="session_id"):
+        MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id="")
+    with pytest.raises(ConfigurationError, match="directory"):
+        MemlayerMemory.from_defaults(path="", user_id="ada")
+
+
+def test_what_is_no_list_and_no_number_of_tokens_is_refused(session, do):
+    for verb in ("set", "put_messages"):
+        with pytest.raises(MessageTypeError, match="NoneType"):
+            do(session, verb, None)
+    for count in (-5, "5"):
+        with pytest.raises(InvalidLimitError, match="initial_token_count"):
+            do(session, "get", initial_token_count=count)
+    assert session.get_all() == []
 
 
 def test_arguments_that_exclude_each_other_are_refused(memory, tmp_path):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 
 import pytest
+from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.bridge.pydantic import BaseModel
-from llama_index.core.workflow import JsonPickleSerializer, JsonSerializer
+from llama_index.core.embeddings import MockEmbedding
+from llama_index.core.workflow import Context, JsonPickleSerializer, JsonSerializer
+from scripted import answers
 
-from llamaindex_memlayer import MemlayerMemory
+from llamaindex_memlayer import MemlayerChatStore, MemlayerMemory
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError
 
@@ -130,6 +135,77 @@ def test_a_store_that_is_opened_again_is_known_by_its_id(open_at):
     assert MemlayerMemory.from_dict(dumped).get_all() == [ChatMessage("hello")]
 
 
+def test_a_memory_that_was_opened_by_hand_is_found_again_where_it_is(open_at):
+    opened = open_at()
+    session = MemlayerMemory.from_defaults(memory=opened, user_id="ada", session_id="monday")
+    session.put(ChatMessage("hello"))
+    dumped = session.to_dict()
+    opened.close()
+
+    back = MemlayerMemory.from_dict(dumped)
+    try:
+        assert back.get_all() == [ChatMessage("hello")]
+        assert back.to_dict() == dumped
+    finally:
+        back.chat.memory.close()
+
+
+def test_where_nothing_is_a_dump_makes_no_empty_memory(open_at, tmp_path):
+    opened = open_at()
+    dumped = MemlayerMemory.from_defaults(memory=opened, user_id="ada").to_dict()
+    opened.close()
+    nowhere = tmp_path / "nowhere"
+
+    with pytest.raises(ConfigurationError, match="there is none at"):
+        MemlayerMemory.from_dict({**dumped, "path": str(nowhere)})
+
+    assert not nowhere.exists()
+
+
+def test_a_dump_is_not_given_another_store_that_took_its_place(open_at, tmp_path):
+    opened = open_at()
+    dumped = MemlayerMemory.from_defaults(memory=opened, user_id="ada").to_dict()
+    opened.close()
+    (tmp_path / "memory").rename(tmp_path / "old")
+    other = MemlayerMemory.from_defaults(path=tmp_path / "memory", embed_model="hashing")
+
+    with pytest.raises(ConfigurationError, match="another one"):
+        MemlayerMemory.from_dict(dumped)
+    other.chat.memory.close()
+
+
+def test_a_dump_of_a_server_whose_chroma_is_in_a_directory_opens_no_journal_there(postgres_url, tmp_path):
+    with Memory.open(tmp_path / "m", database_url=postgres_url, embedder="hashing") as opened:
+        dumped = MemlayerMemory.from_defaults(memory=opened, user_id="ada").to_dict()
+    assert postgres_url not in str(dumped)
+    assert "postgres" not in str(dumped)
+
+    with pytest.raises(ConfigurationError, match="not open in this process"):
+        MemlayerMemory.from_dict(dumped)
+
+    assert not Memory.is_at(tmp_path / "m")
+
+
+def test_a_restored_memory_with_an_embedder_of_its_own_asks_for_it(tmp_path):
+    first = MemlayerMemory.from_defaults(path=tmp_path / "m", embed_model=MockEmbedding(embed_dim=4))
+    dumped = first.to_dict()
+    first.chat.memory.close()
+    with pytest.raises(ConfigurationError, match="embedder"):
+        MemlayerMemory.from_dict(dumped)
+
+    again = MemlayerMemory.from_defaults(path=tmp_path / "m", embed_model=MockEmbedding(embed_dim=4))
+    try:
+        assert MemlayerMemory.from_dict(dumped).chat.memory is again.chat.memory
+    finally:
+        again.chat.memory.close()
+
+
+@pytest.mark.parametrize("wrong", ["./memory", {}, object()])
+def test_what_is_no_memory_is_refused(wrong):
+    with pytest.raises(ConfigurationError, match=r"memlayer_core.Memory"):
+        MemlayerMemory.from_defaults(memory=wrong)
+
+
 def test_one_path_is_one_memory(at_path):
     one, other = at_path(session_id="a"), at_path(session_id="b")
 
@@ -151,20 +227,61 @@ def test_a_path_that_is_open_with_another_embedder_is_refused(at_path, tmp_path)
         MemlayerMemory.from_defaults(path=tmp_path / "m", embed_model=lambda texts: [[1.0] for _ in texts])
 
 
-def test_another_process_restores_a_session_from_its_path(at_path):
+def test_another_process_goes_on_with_an_agents_saved_context(at_path):
     session = at_path(user_id="ada", session_id="monday")
-    session.put(ChatMessage("hello {query_str}"))
-    saved = JsonSerializer().serialize({"memory": session})
+
+    async def first():
+        agent = FunctionAgent(llm=answers("yes"))
+        ctx = Context(agent)
+        await agent.run(user_msg="hello {query_str}", memory=session, ctx=ctx)
+        return ctx.to_dict(serializer=JsonSerializer())
+
+    saved = json.dumps(asyncio.run(first()))
     session.chat.memory.close()
+    assert "hello" not in json.dumps(json.loads(saved)["state"]["state_data"]["_data"]["memory"])
     code = """
-import sys
-from llama_index.core.workflow import JsonSerializer
-memory = JsonSerializer().deserialize(sys.stdin.read())["memory"]
-print(memory.get()[0].content)
-memory.chat.memory.close()
+import asyncio, json, sys
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.llms.mock import MockFunctionCallingLLM
+from llama_index.core.workflow import Context, JsonSerializer
+
+async def main():
+    agent = FunctionAgent(llm=MockFunctionCallingLLM())  # says what it is told last
+    ctx = Context.from_dict(agent, json.load(sys.stdin), serializer=JsonSerializer())
+    await agent.run(user_msg="and now?", ctx=ctx)
+    memory = await ctx.store.get("memory")
+    print(json.dumps([message.content for message in await memory.aget_all()]))
+    await memory.chat.memory.aclose()
+
+asyncio.run(main())
 """
     ran = subprocess.run(
         [sys.executable, "-c", code], input=saved, capture_output=True, text=True, check=False
     )
 
-    assert ran.stdout.strip() == "hello {query_str}", ran.stderr
+    assert ran.stdout.strip() == json.dumps(["hello {query_str}", "yes", "and now?", "and now?"]), ran.stderr
+
+
+@pytest.mark.parametrize("component", [MemlayerMemory, MemlayerChatStore])
+def test_a_copy_of_a_directory_is_never_taken_for_the_original(component, tmp_path):
+    """The trap: a copy has the store's id, and the open memories were asked for that alone."""
+    original = component.from_defaults(user_id="ada", path=tmp_path / "a", embed_model="hashing")
+    memory_in(original).close()
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    places = ["a", "copy"]
+    both = [component.from_defaults(user_id="ada", path=tmp_path / place) for place in places]
+    by_hand = [component(user_id="ada", memory=memory_in(one)) for one in both]
+
+    for one in (*both, *by_hand):
+        assert memory_in(component.from_dict(one.to_dict())) is memory_in(one)
+
+    dumped = by_hand[0].to_dict()
+    memory_in(both[0]).close()
+    again = component.from_dict(dumped)
+    assert memory_in(again).path == tmp_path / "a"
+    for one in (again, both[1]):
+        memory_in(one).close()
+
+
+def memory_in(component):
+    return component.memory if isinstance(component, MemlayerChatStore) else component.chat.memory

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.chat_engine import SimpleChatEngine
-from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLastCall
+from scripted import speaking
 
 from llamaindex_memlayer import MemlayerMemory
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, StoreClosedError
-
-
-@pytest.fixture(autouse=True)
-def no_loop_is_left_open(request):
-    """LlamaIndex's sync code opens an event loop where it finds none set, and never closes it."""
-    if not inspect.iscoroutinefunction(request.function):
-        asyncio.set_event_loop(None)
 
 
 @pytest.fixture
@@ -30,12 +22,7 @@ def session(memory):
 
 def model():
     """Return a model that says how many messages it was told."""
-    return MockFunctionCallingLLMWithChatMemoryOfLastCall(
-        is_chat_model=True,
-        response_generator=lambda messages, **_: ChatMessage(
-            f"answer to {messages[-1].content}", role="assistant"
-        ),
-    )
+    return speaking(lambda messages: ChatMessage(f"answer to {messages[-1].content}", role="assistant"))
 
 
 def said(messages):
@@ -98,6 +85,40 @@ async def test_an_agent_that_is_given_its_trimmed_history_each_time_loses_and_re
 
     assert said(await session.aget_all()) == said(turns(1, 6))
     assert await asyncio.to_thread(superseded, memory) == []
+
+
+def test_a_history_that_is_set_is_where_the_session_ends(session, memory, do):
+    do(session, "set", turns(1, 3))
+    do(session, "set", turns(1, 2))
+    assert said(do(session, "get_all")) == said(turns(1, 2))
+    assert superseded(memory) == [said(turns(3, 3))]
+
+    do(session, "put_messages", [ChatMessage("again"), ChatMessage("again")])
+    do(session, "set", [ChatMessage("again")])
+    assert said(do(session, "get_all"))[-2:] == ["again", "again"]
+
+
+async def test_a_question_that_is_asked_again_after_a_failure_is_kept_once(session):
+    """The caller's history has no trace of the run that failed."""
+
+    def fails(messages):
+        raise ConnectionError("away")
+
+    history = turns(1, 1)
+    with pytest.raises(ConnectionError):
+        await FunctionAgent(llm=speaking(fails)).run("question 2", chat_history=history, memory=session)
+    await FunctionAgent(llm=model()).run("question 2", chat_history=history, memory=session)
+
+    assert said(await session.aget_all()) == said(turns(1, 2))
+
+
+@pytest.mark.parametrize("given", [[ChatMessage("else")], [], turns(1, 1)])
+def test_a_session_without_a_user_takes_another_history_too(given, do):
+    with Memory.in_memory() as memory:
+        session = MemlayerMemory.from_defaults(turns(1, 2), memory=memory)
+        do(session, "set", given)
+
+        assert said(do(session, "get_all")) == said(given)
 
 
 @pytest.mark.requirement("F19")

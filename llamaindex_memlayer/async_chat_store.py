@@ -1,0 +1,117 @@
+"""`MemlayerAsyncChatStore`: a durable store for LlamaIndex's `Memory`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
+
+from llamaindex_memlayer.connected import ConnectedStore
+from llamaindex_memlayer.messages import all_from_core, all_to_core, from_core, to_core
+from memlayer_core.records.session import Part
+
+__all__ = ["MemlayerAsyncChatStore"]
+
+_PARTS: dict[MessageStatus, Part] = {MessageStatus.ACTIVE: "active", MessageStatus.ARCHIVED: "archived"}
+
+
+class MemlayerAsyncChatStore(ConnectedStore, AsyncDBChatStore):
+    """The conversations of one user, kept in a memlayer memory: `Memory.from_defaults(session_id=…, chat_store=store)`.
+
+    A key is a session id, and there is such a key as long as it has messages. Archived messages lie before the place
+    where the session's working memory begins: they stay in the history and are recalled. A session that ends,
+    because somebody says so or because it was idle for `Settings.session_idle_days` (7), is archived as a whole. What
+    is archived comes before what is active, whenever it was added.
+
+    Every method is one transaction, and may be called from any thread and any event loop.
+    """
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name that dumps carry."""
+        return "MemlayerAsyncChatStore"
+
+    async def get_messages(
+        self,
+        key: str,
+        status: MessageStatus | None = MessageStatus.ACTIVE,
+        limit: int | None = None,
+        offset: int | None = None,
+    ) -> list[ChatMessage]:
+        """Return a conversation, the oldest message first; the list and its messages are yours.
+
+        Args:
+            key: Which conversation.
+            status: Only messages of this status; None: all of them.
+            limit: How many at the most.
+            offset: How many to pass over.
+        """
+        part = _part(status)
+        found = await self._lists.amessages(key, part=part, limit=limit, offset=offset or 0)
+        return await asyncio.to_thread(all_from_core, found)
+
+    async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
+        """Count the messages of a status; None: of any."""
+        return await self._lists.acount(key, part=_part(status))
+
+    async def add_message(
+        self, key: str, message: ChatMessage, status: MessageStatus = MessageStatus.ACTIVE
+    ) -> None:
+        """Store a message. It is durable when this returns; no model is asked."""
+        await self._lists.aadd(
+            key, [await asyncio.to_thread(to_core, message)], part=_PARTS[MessageStatus(status)]
+        )
+
+    async def add_messages(
+        self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
+    ) -> None:
+        """Store messages in one transaction: all of them, or none. An empty list changes nothing."""
+        await self._lists.aadd(
+            key, await asyncio.to_thread(all_to_core, messages), part=_PARTS[MessageStatus(status)]
+        )
+
+    async def set_messages(
+        self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
+    ) -> None:
+        """Make a conversation exactly these messages, all of one status.
+
+        What they take the place of is kept in a session of its own (`Session.superseded`), and no longer recalled.
+        """
+        await self._lists.aset(
+            key, await asyncio.to_thread(all_to_core, messages), part=_PARTS[MessageStatus(status)]
+        )
+
+    async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
+        """Delete one of the active messages, and what it can be found by.
+
+        Args:
+            key: Which conversation.
+            idx: Its place in what `get_messages(key)` returns: from 0, or from -1 backwards.
+
+        Returns:
+            The message; None where there is none.
+        """
+        found = await self._lists.atake(key, idx, 1, part="active")
+        return from_core(found[0]) if found else None
+
+    async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
+        """Delete the messages of a status, or all of them, and what they can be found by."""
+        await self._lists.atake(key, part=_part(status))
+
+    async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
+        """Delete the oldest `n` active messages. Returns them."""
+        return await asyncio.to_thread(all_from_core, await self._lists.atake(key, 0, n, part="active"))
+
+    async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
+        """Archive the oldest `n` active messages: they stay in the history and are recalled. Returns them."""
+        return await asyncio.to_thread(all_from_core, await self._lists.aarchive(key, n))
+
+    async def get_keys(self) -> list[str]:
+        """Return the keys of all conversations, in the order in which they were begun."""
+        return await self._lists.akeys()
+
+
+def _part(status: MessageStatus | None) -> Part | None:
+    return None if status is None else _PARTS[MessageStatus(status)]

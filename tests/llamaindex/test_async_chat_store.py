@@ -1,0 +1,353 @@
+"""`Memory` keeps its queue and its archive in ours as in the framework's own store, and for good."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import json
+import pickle
+
+import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.chat_engine import SimpleChatEngine
+from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLastCall
+from llama_index.core.memory import Memory as FrameworkMemory
+from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
+from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
+
+from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemory
+from memlayer_core import Memory, Settings
+from memlayer_core.errors import InvalidLimitError, InvalidScopeError, MessageTypeError
+
+ACTIVE, ARCHIVED = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
+takes_any_store = pytest.mark.skipif(
+    "chat_store" not in inspect.signature(FrameworkMemory.from_defaults).parameters,
+    reason="this version of the framework's `Memory` takes its own store alone",
+)
+
+
+@pytest.fixture(autouse=True)
+def no_loop_is_left_open(request):
+    """LlamaIndex's sync code opens an event loop where it finds none set, and never closes it."""
+    if not inspect.iscoroutinefunction(request.function):
+        asyncio.set_event_loop(None)
+
+
+@pytest.fixture
+def store(memory):
+    return MemlayerAsyncChatStore(memory=memory, user_id="ada")
+
+
+def talk(*words):
+    return [ChatMessage(word, role=("user", "assistant")[at % 2]) for at, word in enumerate(words)]
+
+
+def said(messages):
+    return [message.content for message in messages]
+
+
+def answers(text):
+    return MockFunctionCallingLLMWithChatMemoryOfLastCall(
+        is_chat_model=True, response_generator=lambda messages, **_: ChatMessage(text, role="assistant")
+    )
+
+
+# The same as the framework's own
+
+
+class SideBySide(RuleBasedStateMachine):
+    """The same operations on `SQLAlchemyChatStore` and on ours.
+
+    One thing differs: what is added as archived while others are active stands before them here, and behind them
+    there. Places of single messages are keys of its table there.
+    """
+
+    keys = st.sampled_from(["one", "two"])
+    words = st.lists(st.integers(0, 3).map(str), max_size=3)
+    statuses = st.sampled_from([ACTIVE, ARCHIVED])
+
+    @initialize()
+    def open(self):
+        self.loop = asyncio.new_event_loop()
+        self.memory = Memory.in_memory(settings=Settings(index_delay=3600))
+        self.ours = MemlayerAsyncChatStore(memory=self.memory, user_id="ada")
+        self.theirs = SQLAlchemyChatStore(table_name="messages")
+
+    def teardown(self):
+        if hasattr(self, "memory"):
+            if self.theirs._async_engine is not None:
+                self.loop.run_until_complete(self.theirs._async_engine.dispose())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()
+            self.memory.close()
+
+    def both(self, verb, *args, **kwargs):
+        done = [
+            self.loop.run_until_complete(getattr(store, verb)(*args, **kwargs))
+            for store in (self.ours, self.theirs)
+        ]
+        assert done[0] == done[1]
+        return done[0]
+
+    @rule(key=keys, words=words.filter(len), status=statuses)
+    def add(self, key, words, status):
+        self.both("add_messages", key, talk(*words), status=status)
+        self.both("add_message", key, ChatMessage("one more"), status=status)
+
+    @rule(key=keys, words=words, status=statuses)
+    def set(self, key, words, status):
+        self.both("set_messages", key, talk(*words), status=status)
+
+    @rule(key=keys, n=st.integers(0, 4))
+    def archive(self, key, n):
+        self.both("archive_oldest_messages", key, n)
+
+    @rule(key=keys, n=st.integers(0, 4))
+    def delete_oldest(self, key, n):
+        self.both("delete_oldest_messages", key, n)
+
+    @rule(key=keys, status=st.none() | statuses)
+    def delete(self, key, status):
+        self.both("delete_messages", key, status=status)
+
+    @rule(key=keys, status=statuses, limit=st.none() | st.integers(0, 4), offset=st.integers(0, 3))
+    def page(self, key, status, limit, offset):
+        limit = 1000 if limit is None and offset else limit  # its SQL needs one
+        self.both("get_messages", key, status=status, limit=limit, offset=offset)
+
+    @invariant()
+    def both_say_the_same(self):
+        if not hasattr(self, "memory"):
+            return
+        for key in ("one", "two"):
+            for status in (ACTIVE, ARCHIVED):
+                self.both("get_messages", key, status=status)
+                self.both("count_messages", key, status=status)
+            self.both("count_messages", key, status=None)
+        keys = [sorted(self.loop.run_until_complete(store.get_keys())) for store in (self.ours, self.theirs)]
+        assert keys[0] == keys[1]
+
+
+TestSideBySide = SideBySide.TestCase
+TestSideBySide.settings = hypothesis_settings(
+    max_examples=5, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+async def test_a_conversation_is_added_to_counted_paged_and_deleted_from(store):
+    await store.add_message("k", ChatMessage("one"))
+    await store.add_messages("k", talk("two", "three", "four", "five"))
+    await store.add_messages("k", [])
+
+    assert await store.count_messages("k") == 5
+    assert said(await store.get_messages("k", limit=2)) == ["one", "two"]
+    assert said(await store.get_messages("k", offset=3)) == ["four", "five"]
+    assert said(await store.get_messages("k", limit=2, offset=1)) == ["two", "three"]
+    assert await store.delete_message("k", 1) == ChatMessage("two")
+    assert said(await store.delete_oldest_messages("k", 2)) == ["one", "three"]
+    assert said(await store.get_messages("k", status=None)) == ["four", "five"]
+    await store.delete_messages("k")
+    assert await store.get_messages("k") == await store.get_keys() == []
+
+
+async def test_a_place_counts_from_0_among_the_active_messages_and_elsewhere_there_is_none(store):
+    """Trap 29: it is a place, and no key of a table."""
+    await store.add_messages("k", talk("old", "a", "b", "c"))
+    await store.archive_oldest_messages("k", 1)
+
+    assert await store.delete_message("k", 0) == ChatMessage("a", role="assistant")
+    assert (await store.delete_message("k", -1)).content == "c"
+    for idx in (1, 9, -2):
+        assert await store.delete_message("k", idx) is None
+        assert await store.delete_message("nobody", idx) is None
+    with pytest.raises(InvalidLimitError):
+        await store.delete_message("k", "0")
+    assert said(await store.get_messages("k", status=None)) == ["old", "b"]
+
+
+async def test_empty_batches_change_nothing_and_leave_no_key(store):
+    """Trap 11: the framework's store refuses them."""
+    await store.add_messages("k", [])
+    await store.add_messages("k", [], status=ARCHIVED)
+    await store.set_messages("k", [])
+    assert await store.get_keys() == []
+
+
+async def test_a_set_or_a_batch_is_whole_or_not_at_all(store):
+    """Trap 21: nothing is deleted before everything can be written."""
+    await store.add_messages("k", talk("a", "b"))
+    for wrong in ("text", ChatMessage("x"), [ChatMessage("fine"), "no message"]):
+        for verb in (store.set_messages, store.add_messages):
+            with pytest.raises(MessageTypeError):
+                await verb("k", wrong)
+
+    assert said(await store.get_messages("k")) == ["a", "b"]
+
+
+async def test_what_a_set_takes_the_place_of_is_kept_apart_archived_or_not(store, memory):
+    await store.add_messages("k", talk("a", "b", "c"))
+    await store.archive_oldest_messages("k", 1)
+    await store.set_messages("k", talk("else"))
+
+    sessions = await memory.asessions(user_id="ada", superseded=True)
+    (aside,) = [one for one in sessions if one.superseded]
+    assert [message.text for message in await memory.chat_of(aside.scope).ahistory()] == ["a", "b", "c"]
+
+
+async def test_conversations_of_others_are_out_of_reach(memory):
+    whose = [{"user_id": "ada"}, {"user_id": "bob"}, {"user_id": "ada", "tenant_id": "other"}, {}]
+    stores = [MemlayerAsyncChatStore(memory=memory, **one) for one in whose]
+    for number, store in enumerate(stores):
+        await store.add_messages("k", talk(f"secret {number}", "noted"))
+        await store.archive_oldest_messages("k", 1)
+
+    await stores[0].delete_messages("k")
+    for number, store in enumerate(stores[1:], 1):
+        assert said(await store.get_messages("k", status=None)) == [f"secret {number}", "noted"]
+        assert await store.get_keys() == ["k"]
+    with pytest.raises(InvalidScopeError):
+        await stores[0].get_messages("")
+
+
+async def test_messages_are_copies_on_their_way_in_and_out(store):
+    given = ChatMessage("hello", additional_kwargs={"k": [1]})
+    await store.add_message("k", given)
+    given.additional_kwargs["k"].append(2)
+    read = await store.get_messages("k")
+    read[0].blocks[0].text = "changed"
+
+    assert await store.get_messages("k") == [ChatMessage("hello", additional_kwargs={"k": [1]})]
+
+
+def test_a_store_is_true_its_copies_are_itself_and_a_dump_connects_again(store):
+    asyncio.run(store.add_message("k", ChatMessage("secret")))
+    dumped = json.dumps(store.to_dict())
+
+    assert not hasattr(store, "__len__")
+    assert copy.deepcopy(store) is store
+    assert isinstance(store, AsyncDBChatStore)
+    assert "secret" not in dumped
+    for again in (
+        MemlayerAsyncChatStore.from_dict(json.loads(dumped)),
+        pickle.loads(pickle.dumps(store)),
+    ):
+        assert said(asyncio.run(again.get_messages("k"))) == ["secret"]
+
+
+# Under `Memory`
+
+
+def words(number):
+    return f"say{number} " + "word " * 30
+
+
+@takes_any_store
+async def test_what_leaves_the_queue_of_a_memory_is_archived_in_whole_turns_and_stays(store):
+    memory = FrameworkMemory.from_defaults(
+        session_id="monday", chat_store=store, token_limit=200, token_flush_size=60
+    )
+    talked = talk(*map(words, range(12)))
+    for message in talked:
+        await memory.aput(message)
+
+    told = await memory.aget()
+    assert told == talked[-len(told) :]
+    assert 0 < len(told) < 8
+    assert told[0].role == "user"
+    assert await memory.aget_all() == talked
+    archived = await memory.aget_all(status=ARCHIVED)
+    assert archived == talked[: -len(told)]
+
+
+@takes_any_store
+async def test_a_memory_goes_on_after_a_restart_where_its_queue_began(open_at):
+    def memory_of(opened):
+        store = MemlayerAsyncChatStore(memory=opened, user_id="ada")
+        return FrameworkMemory.from_defaults(
+            session_id="monday", chat_store=store, token_limit=200, token_flush_size=60
+        )
+
+    opened = await asyncio.to_thread(open_at)
+    first = memory_of(opened)
+    await first.aput_messages(talk(*map(words, range(9))))
+    told = await first.aget()
+    await opened.aclose()
+
+    again = memory_of(await asyncio.to_thread(open_at))
+    assert await again.aget() == told
+    assert len(await again.aget_all()) == 9
+    await again.areset(status=ARCHIVED)
+    assert await again.aget_all() == told
+    await again.areset()
+    assert await again.aget_all() == []
+
+
+@takes_any_store
+async def test_what_was_archived_is_recalled_by_another_session_of_the_user(store, memory):
+    await store.add_messages("monday", [ChatMessage("my pet is a parrot"), *talk("nice", "and so on")])
+    await store.archive_oldest_messages("monday", 2)
+
+    other = MemlayerMemory(memory=memory, user_id="ada", session_id="tuesday")
+    assert "my pet is a parrot" in (await other.aget("which pet do I have?"))[0].content
+    same = MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+    assert said(await same.aget())[-1].endswith("and so on")
+
+
+@takes_any_store
+def test_engines_on_a_memory_keep_their_turns(store):
+    llm = answers("yes")
+    memory = FrameworkMemory.from_defaults("monday", chat_store=store)
+    chat = SimpleChatEngine.from_defaults(llm=llm, memory=memory)
+    chat.chat("hello")
+    chat.chat("and now?")
+
+    assert said(memory.get_all()) == ["hello", "yes", "and now?", "yes"]
+    assert said(llm.last_chat_messages) == ["hello", "yes", "and now?"]
+    chat.chat("else", chat_history=talk("hello", "yes"))
+    assert said(chat.chat_history) == ["hello", "yes", "else", "yes"]
+    chat.reset()
+    assert memory.get_all() == []
+
+
+@takes_any_store
+async def test_agents_at_once_on_one_store_never_hear_of_each_other(store):
+    async def one(number):
+        llm = answers("noted")
+        memory = FrameworkMemory.from_defaults(session_id=f"session {number}", chat_store=store)
+        agent = FunctionAgent(llm=llm)
+        await agent.run(user_msg=f"my number is secret{number}", memory=memory)
+        await agent.run(user_msg="what is my number?", memory=memory)
+        return str(said(llm.last_chat_messages))
+
+    told = await asyncio.gather(*map(one, range(6)))
+
+    for number, text in enumerate(told):
+        assert f"secret{number}" in text
+        assert text.count("secret") == 1
+    assert sorted(await store.get_keys()) == [f"session {number}" for number in range(6)]
+
+
+@takes_any_store
+async def test_parallel_puts_on_a_fresh_store_lose_nothing(open_at):
+    """Trap 30: the first call makes the tables."""
+    store = MemlayerAsyncChatStore(memory=await asyncio.to_thread(open_at), user_id="ada")
+    memory = FrameworkMemory.from_defaults(session_id="monday", chat_store=store)
+    await asyncio.gather(*(memory.aput(ChatMessage(f"{n}")) for n in range(20)))
+
+    assert sorted(said(await memory.aget_all()), key=int) == [f"{n}" for n in range(20)]
+
+
+async def test_a_session_that_ended_has_nothing_active_and_all_of_it_in_the_archive(store, memory):
+    await store.add_messages("k", talk("a", "b"))
+    await memory.chat(user_id="ada", session_id="k").aend()
+
+    assert await store.get_messages("k") == []
+    assert said(await store.get_messages("k", status=ARCHIVED)) == ["a", "b"]
+    await store.add_message("k", ChatMessage("c"))
+    assert said(await store.get_messages("k")) == ["c"]

@@ -1,0 +1,172 @@
+"""LlamaIndex's dispatcher hears what a memory does, and its spans stand around the memory's verbs."""
+
+from __future__ import annotations
+
+import pytest
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.span import SimpleSpan
+from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
+from pydantic import PrivateAttr
+from scripted import answers
+
+from llamaindex_memlayer import MemlayerMemory
+from llamaindex_memlayer.events import MemoryEvent, MemoryReadEvent
+from memlayer_core import Memory
+from memlayer_core.errors import InvalidLimitError
+from memlayer_core.events import Indexed, Stored
+
+
+class Heard(BaseEventHandler):
+    _events: list = PrivateAttr(default_factory=list)
+
+    @classmethod
+    def class_name(cls):
+        return "Heard"
+
+    def handle(self, event, **kwargs):
+        if isinstance(event, MemoryEvent | MemoryReadEvent):
+            self._events.append(event)
+
+    def of(self, kind):
+        return [event for event in self._events if isinstance(event, kind)]
+
+    def happened(self, kind):
+        return [event for event in self.of(MemoryEvent) if isinstance(event.happening, kind)]
+
+
+class Spans(BaseSpanHandler[SimpleSpan]):
+    """Notes each span with its parent, and how it ended."""
+
+    _seen: dict = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def class_name(cls):
+        return "Spans"
+
+    def new_span(self, id_, bound_args, instance=None, parent_span_id=None, tags=None, **kwargs):
+        self._seen[id_] = (parent_span_id, "open")
+        return SimpleSpan(id_=id_, parent_id=parent_span_id)
+
+    def prepare_to_exit_span(self, id_, bound_args, instance=None, result=None, **kwargs):
+        self._seen[id_] = (self._seen[id_][0], "done")
+        return self.open_spans[id_]
+
+    def prepare_to_drop_span(self, id_, bound_args, instance=None, err=None, **kwargs):
+        self._seen[id_] = (self._seen[id_][0], type(err).__name__)
+        return self.open_spans[id_]
+
+    def ends(self):
+        """How the memory's spans ended, by verb."""
+        mine = [(id_, end) for id_, (_, end) in self._seen.items() if id_.startswith("MemlayerMemory.")]
+        return [(id_.partition(".")[2].partition("-")[0], end) for id_, end in mine]
+
+
+@pytest.fixture
+def root():
+    dispatcher = get_dispatcher()
+    before = list(dispatcher.event_handlers), list(dispatcher.span_handlers)
+    yield dispatcher
+    dispatcher.event_handlers, dispatcher.span_handlers = before
+
+
+@pytest.fixture
+def heard(root):
+    handler = Heard()
+    root.add_event_handler(handler)
+    return handler
+
+
+@pytest.fixture
+def spans(root):
+    handler = Spans()
+    root.add_span_handler(handler)
+    return handler
+
+
+def test_the_dispatcher_hears_what_is_stored_and_what_is_read(session, heard, do):
+    do(session, "put_messages", [ChatMessage("a secret"), ChatMessage("a secret too", role="assistant")])
+    do(session, "get", "what?")
+
+    (stored,) = heard.happened(Stored)
+    assert stored.kind == "Stored"
+    assert stored.store_id == session.chat.memory.store_id
+    assert (stored.happening.session_id, stored.happening.stored) == ("monday", 2)
+    (read,) = heard.of(MemoryReadEvent)
+    assert (read.session_id, read.namespace) == ("monday", stored.happening.namespace)
+    assert read.pieces == {"window": 2}
+    assert 0 < read.tokens <= read.token_limit == 3000
+    assert "secret" not in str([event.model_dump() for event in heard._events])
+    assert {event.model_dump()["class_name"] for event in heard._events} == {"MemoryEvent", "MemoryReadEvent"}
+
+
+def test_a_read_tells_how_much_was_recalled(session, remembers, heard, do):
+    do(session, "get", "which pet do I have?")
+
+    assert heard.of(MemoryReadEvent)[-1].pieces == {"recall": 2}
+
+
+def test_what_happens_in_the_background_is_heard_too(session, memory, heard):
+    session.put(ChatMessage("my pet is a parrot"))
+    memory.flush()
+
+    (indexed,) = heard.happened(Indexed)
+    assert indexed.span_id is None
+
+
+def test_each_event_is_heard_once_however_many_sessions_share_the_memory(memory, heard):
+    for number in range(5):
+        MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id=str(number)).put(
+            ChatMessage("x")
+        )
+
+    assert [event.happening.session_id for event in heard.happened(Stored)] == list("01234")
+
+
+def test_a_memory_that_a_session_goes_on_in_is_heard(session, heard):
+    with Memory.in_memory() as other:
+        session.set_memory(other)
+        session.put(ChatMessage("x"))
+
+        assert [event.store_id for event in heard.happened(Stored)] == [other.store_id]
+
+
+def test_every_verb_has_its_span_and_its_events_stand_in_it(session, heard, spans, do):
+    for verb, given in (("put", ChatMessage("x")), ("put_messages", []), ("set", [ChatMessage("y")])):
+        do(session, verb, given)
+    for verb in ("get", "get_all", "reset"):
+        do(session, verb)
+
+    a = "a" if do.awaits else ""
+    verbs = ["put", "put_messages", "set", "get", "get_all", "reset"]
+    assert spans.ends() == [(a + verb, "done") for verb in verbs]
+    assert heard.of(MemoryReadEvent)[0].span_id.startswith(f"MemlayerMemory.{a}get-")
+    assert heard.happened(Stored)[0].span_id.startswith(f"MemlayerMemory.{a}put-")
+
+
+def test_a_verb_that_fails_drops_its_span(session, spans, do):
+    with pytest.raises(InvalidLimitError):
+        do(session, "get", initial_token_count=5000)
+
+    assert [end for _, end in spans.ends()] == ["InvalidLimitError"]
+
+
+async def test_an_agents_run_has_the_memory_in_its_trace(session, spans, heard):
+    await FunctionAgent(llm=answers("yes")).run(user_msg="hello", memory=session)
+
+    assert [verb for verb, _ in spans.ends()] == ["aput", "aget", "aput_messages", "aget"]
+    inside = [parent for id_, (parent, _) in spans._seen.items() if id_.startswith("MemlayerMemory.")]
+    assert all(parent is not None for parent in inside)
+
+
+def test_a_handler_that_raises_disturbs_nothing(session, root, do):
+    class Raising(Heard):
+        def handle(self, event, **kwargs):
+            raise RuntimeError("no")
+
+    root.add_event_handler(Raising())
+    do(session, "put", ChatMessage("x"))
+
+    assert do(session, "get_all") == [ChatMessage("x")]

@@ -1,0 +1,162 @@
+"""An agent's memory tools record, look up and reload, for the user that they were made for and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+import pytest
+from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
+from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
+from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLastCall
+from llama_index.core.tools import FunctionTool
+from llama_index.core.tools.calling import acall_tool, call_tool
+from llama_index.core.tools.tool_spec.base import BaseToolSpec
+from llama_index.core.workflow import Context
+
+from llamaindex_memlayer import MemlayerMemory, MemlayerToolSpec, reload_tool
+from memlayer_core.errors import ConfigurationError
+
+RECORD, RETRIEVE, RELOAD = "record_to_memory", "retrieve_from_memory", "context_reload"
+WANTED = {"thinking": "it matters later", "content": ["Ada is allergic to peanuts.", "Ada lives in Riga."]}
+
+
+@pytest.fixture
+def session(memory):
+    return MemlayerMemory(memory=memory, user_id="ada", session_id="monday", token_limit=4000)
+
+
+@pytest.fixture
+def tools(session):
+    return {tool.metadata.name: tool for tool in MemlayerToolSpec(session).to_tool_list()}
+
+
+def used(do, tool, **given):
+    """Call a tool as agents do, or as they await it."""
+    return asyncio.run(acall_tool(tool, given)) if do.awaits else call_tool(tool, given)
+
+
+def test_it_is_a_tool_spec_of_three_tools_with_async_twins(tools, session):
+    assert isinstance(MemlayerToolSpec(session), BaseToolSpec)
+    assert [*tools] == [RECORD, RETRIEVE, RELOAD]
+    for tool in tools.values():
+        assert isinstance(tool, FunctionTool)
+        assert inspect.iscoroutinefunction(tool.async_fn)
+        assert tool.async_fn.__name__ == f"a{tool.real_fn.__name__}"
+
+
+def test_a_model_sees_what_to_give_and_nothing_of_whose_memory_it_is(tools):
+    fields = {name: tool.metadata.get_parameters_dict() for name, tool in tools.items()}
+
+    assert {name: [*schema["properties"]] for name, schema in fields.items()} == {
+        RECORD: ["thinking", "content"],
+        RETRIEVE: ["keywords"],
+        RELOAD: ["id", "offset"],
+    }
+    assert fields[RECORD]["properties"]["content"]["type"] == "array"
+    shown = str([tool.metadata.to_openai_tool() for tool in tools.values()])
+    assert "ada" not in shown
+    assert "session" not in shown
+
+
+def test_what_is_recorded_is_found_later_in_another_session(tools, memory, do):
+    said = used(do, tools[RECORD], **WANTED)
+    other = MemlayerMemory(memory=memory, user_id="ada", session_id="tuesday")
+    later = {tool.metadata.name: tool for tool in MemlayerToolSpec(other).to_tool_list()}
+
+    assert said.content == "Recorded: ada_mem_001, ada_mem_002"
+    assert "Ada is allergic to peanuts." in used(do, later[RETRIEVE], keywords=["peanuts"]).content
+    assert {record.source for record in memory.records(user_id="ada")} == {"implicit_inference"}
+
+
+def test_what_was_said_is_found_and_what_was_not_is_told_so(tools, session, do):
+    session.put(ChatMessage("my parrot is called Coco"))
+
+    assert "parrot is called Coco" in used(do, tools[RETRIEVE], keywords=["parrot", "name"]).content
+    assert used(do, tools[RETRIEVE], keywords=[]).content.startswith("Nothing was looked up")
+
+
+def test_what_a_context_shows_a_preview_of_is_read(tools, session, do):
+    session.put(ChatMessage("pears " * 3000))
+
+    part = used(do, tools[RELOAD], id="msg-0")
+    assert part.content.startswith("pears pears")
+    assert session.chat.memory.tokens.text(part.content) <= 1000
+    on = used(do, tools[RELOAD], id="msg-0", offset=100)
+    assert not on.is_error
+
+
+WRONG = [
+    (RECORD, {"thinking": "x", "content": "Ada is allergic."}, "valid list"),
+    (RECORD, {"content": ["Ada is allergic."]}, "thinking"),
+    (RECORD, {"thinking": "x", "content": [""]}, "not empty"),
+    (RETRIEVE, {"keywords": "parrot"}, "valid list"),
+    (RETRIEVE, {}, "keywords"),
+    (RELOAD, {"id": "msg-99"}, "no message 'msg-99'"),
+    (RELOAD, {}, "id"),
+]
+
+
+def test_a_wrong_call_is_an_error_that_the_model_is_told_and_records_nothing(tools, memory, do):
+    """A text where a list belongs would be recorded letter by letter."""
+    for name, given, says in WRONG:
+        answer = used(do, tools[name], **given)
+        assert answer.is_error
+        assert says in answer.content
+
+    assert memory.records(user_id="ada") == []
+
+
+def test_no_model_reaches_another_user_by_naming_one(tools, memory, do):
+    other = MemlayerMemory(memory=memory, user_id="bob", session_id="monday")
+    other.put(ChatMessage("my parrot is called Fred"))
+    other.chat.remember("Bob's parrot is blue.")
+
+    for named in ({}, {"user_id": "bob"}, {"session_id": "monday", "user_id": "bob", "tenant_id": "default"}):
+        found = used(do, tools[RETRIEVE], keywords=["parrot"], **named).content
+        assert "Fred" not in found
+        assert "blue" not in found
+        used(do, tools[RECORD], **WANTED, **named)
+    assert {record.user_id for record in memory.records(user_id="bob")} == {"bob"}
+    assert len(memory.records(user_id="bob")) == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"token_limit": 500}])
+@pytest.mark.parametrize("tools_of", [MemlayerToolSpec, reload_tool])
+def test_a_whole_memory_is_no_conversation_and_is_refused_before_a_model_calls(memory, tools_of, given):
+    for source in (memory, "./memory", None):
+        with pytest.raises(ConfigurationError, match="one conversation") as refused:
+            tools_of(source, **given)
+        assert "memory.chat(" in refused.value.hint
+
+
+def test_some_of_the_tools_may_be_chosen_by_their_names(session):
+    spec = MemlayerToolSpec(session.chat, token_limit=1000)
+
+    assert [tool.metadata.name for tool in spec.to_tool_list([RETRIEVE])] == [RETRIEVE]
+    assert [tool.metadata.name for tool in spec.to_tool_list([f"a{RECORD}"])] == [RECORD]
+    (tool,) = spec.to_tool_list([RETRIEVE])
+    assert asyncio.run(tool.acall(keywords=["parrot"])).content == "Nothing was found."
+
+
+async def test_an_agent_records_what_it_is_told_and_looks_it_up_in_the_next_session(memory):
+    def reply(messages, **_):
+        if messages[-1].role == "tool":
+            return ChatMessage(f"I see: {messages[-1].content}", role="assistant")
+        asks = messages[-1].content.endswith("?")
+        name, given = (RETRIEVE, {"keywords": ["allergic"]}) if asks else (RECORD, WANTED)
+        return ChatMessage(
+            role="assistant", blocks=[ToolCallBlock(tool_call_id="c1", tool_name=name, tool_kwargs=given)]
+        )
+
+    results = []
+    for day, said in (("monday", "I am allergic to peanuts"), ("tuesday", "what am I allergic to?")):
+        session = MemlayerMemory(memory=memory, user_id="ada", session_id=day)
+        llm = MockFunctionCallingLLMWithChatMemoryOfLastCall(is_chat_model=True, response_generator=reply)
+        agent = FunctionAgent(tools=MemlayerToolSpec(session).to_tool_list(), llm=llm, streaming=False)
+        handler = agent.run(said, memory=session, ctx=Context(agent))
+        results += [event async for event in handler.stream_events() if isinstance(event, ToolCallResult)]
+        await handler
+
+    assert results[0].tool_output.content == "Recorded: ada_mem_001, ada_mem_002"
+    assert "Ada is allergic to peanuts." in results[1].tool_output.content
