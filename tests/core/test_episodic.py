@@ -528,7 +528,7 @@ def test_an_episode_of_words_that_were_taken_back_is_gone_at_once_and_another_is
     chat = ended(memory, LONGER)
     assert "Bela555" in episodes(memory)[0].text
     change(chat)
-    assert episodes(memory, every=True) == []
+    assert not [one for one in episodes(memory, every=True) if "Bela555" in one.text]
     assert not [hit for hit in memory.search("Bela555", user_id="louis") if "Bela555" in hit.text]
     memory.flush(30)
     (record,) = episodes(memory, every=True)
@@ -606,7 +606,9 @@ def test_an_episode_that_was_revised_by_hand_goes_with_its_source_too(opened) ->
     chat = ended(memory, LONGER)
     chat.revise(episodes(memory)[0].memory_id, "Louis moved; the code is Bela555.")
     chat.delete_message("m4")
-    assert episodes(memory, every=True) == []
+    memory.flush(30)
+    (again,) = episodes(memory, every=True)
+    assert "Louis moved" not in again.raw + again.text
 
 
 def test_two_parts_of_one_session_in_the_same_words_are_one_record_as_long_as_one_part_says_them(

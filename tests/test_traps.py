@@ -1,0 +1,87 @@
+"""The traps that the frameworks set for a memory: each has a test that is marked with its number."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+LANGCHAIN = {
+    1: "what is read again at a turn's end has another length, and the user's message is lost",
+    2: "two turns overlap in one session, and the second question is lost",
+    3: "an error while writing is logged and swallowed",
+    4: "an input of two keys and no name for the message saves nothing",
+    5: "a bare chat model's input is loaded again: unusual messages are refused or lose fields",
+    6: "a stream is stored as chunks, and one that is closed early not at all",
+    7: "the whole history is sent again, and stored again",
+    8: "stored messages gain ids, times or metadata",
+    9: "callers change the list that they read",
+    10: "an agent's output of text alone drops its tool messages",
+    11: "an async method blocks its loop",
+    12: "what every serialiser keeps: tool calls, usage, names, ids, blocks, chunks, status",
+    13: "JSON lacks bytes, times, sets, objects, and keys that are no text",
+    14: "tool calls that were cleared come back from a message's other fields",
+    15: "lone surrogates, NUL, NaN and infinity",
+    16: "content that is a list, and the text in it",
+    17: "a window begins with a tool's result, or ends in a call without one",
+    18: "a token counter is called with reversed lists; a system message larger than the limit",
+    19: "results come directly after their call; two user messages after a turn that failed",
+    20: "a message that removes messages is stored as one",
+    21: "a summary destroys the transcript, drops what it should sum up, and is streamed to the user",
+    22: "one middleware serves every conversation",
+    23: "a pruned list is a copy, and nothing is pruned",
+    24: "more than one input key, messages as input, further output keys",
+}
+
+LLAMAINDEX = {
+    1: "an empty memory is taken for none",
+    2: "a workflow copies its state, and the memory in it",
+    3: "agents write into the messages that they read",
+    4: "a context that is used again ignores the memory that is handed in",
+    5: "a context is written down and read in another process, without secrets",
+    6: "messages in the dump roll the journal back",
+    7: "a mistyped argument is dropped; a dump carries its class's name",
+    8: "an engine's arguments: chat_history, token_limit, llm",
+    9: "get is asked with arguments of other memories, and with a place for the input",
+    10: "a tokenizer gives a list; an initial count above the limit",
+    11: "async in name only; nothing to add",
+    12: "a window begins with an answer, or parts a call from its results, in both spellings",
+    13: "a system message is evicted",
+    14: "a window of nothing although there is a history",
+    15: "limits hold at the first read, and not only after the next write",
+    16: "the last message is the user's",
+    17: "what is recalled makes a second system message",
+    18: "templates substitute names in what is remembered",
+    19: "blocks that count nothing; a picture's address is fetched to count it",
+    20: "content that is None, and messages of several blocks and every role",
+    21: "JSON lacks what a message holds, and one message loses the batch",
+    22: "the signature of a thought is changed",
+    23: "what is ours goes to a provider with additional_kwargs",
+    24: "tool calls are handed raw to the model that sums up",
+    25: "a streamed answer replaces its blocks by text",
+    26: "set replaces, and files everything twice",
+    27: "reset forgets too much, or not what it says",
+    28: "get_all tells everything, get the window",
+    29: "an index is a place, negative and out of range too",
+    30: "parallel writes on a fresh memory",
+    31: "another thread writes, another loop reads",
+    32: "the same words twice are two messages",
+}
+
+
+def marked() -> Iterator[tuple[str, int]]:
+    """Framework and number of each mark, as it stands in the tests' source."""
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.trap":
+                framework, *numbers = (ast.literal_eval(argument) for argument in node.args)
+                for number in numbers:
+                    yield framework, number
+
+
+def test_each_trap_has_a_test() -> None:
+    known = {("langchain", number) for number in LANGCHAIN}
+    known |= {("llamaindex", number) for number in LLAMAINDEX}
+    assert set(marked()) == known
