@@ -62,17 +62,21 @@ class Connected(Reconnecting):
             memory = live.connected(store_id, self.path)
         else:
             memory = Memory.in_memory()
-        live.note(memory)
-        self._memory = memory
-        self.__dict__["path"] = None if memory.path is None else str(memory.path)  # frozen for everybody else
+        self._connect(memory)
 
     @property
     def memory(self) -> Memory:
         """The memory that keeps it."""
-        return self._memory
+        return self._kept_in()
 
     def _kept_in(self) -> Memory:
         return self._memory
+
+    def _connect(self, memory: Memory) -> None:
+        """Note which memory it is and where: the attribute is frozen for everybody else."""
+        live.note(memory)
+        self._memory = memory
+        self.__dict__["path"] = None if memory.path is None else str(memory.path)
 
     @classmethod
     def _opened(
