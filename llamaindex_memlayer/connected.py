@@ -111,22 +111,9 @@ class ConnectedStore(Connected):
 
     model_config = ConfigDict(frozen=True)
 
-    _lists: Transcripts = PrivateAttr()
-
-    def __init__(self, *, memory: Memory | None = None, **fields: Any) -> None:
-        """Connect to a memory.
-
-        Args:
-            memory: The memory that keeps it; without one, the one at the `path`, the open one that a dump names,
-                or a new one that is gone with the process.
-            **fields: `user_id`, `tenant_id`, `agent_id` and `path`, or what `to_dict` returned.
-
-        Raises:
-            ConfigurationError: `memory` is no `Memory`, or the one that a dump names is not open here.
-            InvalidScopeError: An id is empty or cannot be stored.
-        """
-        super().__init__(memory=memory, **fields)
-        self._lists = Transcripts(
+    @property
+    def _lists(self) -> Transcripts:
+        return Transcripts(
             self._memory, user_id=self.user_id, tenant_id=self.tenant_id, agent_id=self.agent_id
         )
 
@@ -145,7 +132,7 @@ class ConnectedStore(Connected):
         """Open a user's conversations.
 
         Args:
-            user_id: Whose; without it, each key stands alone.
+            user_id: Whose; without it, each key stands alone, and `get_keys` tells all such keys of the tenant.
             tenant_id: Users of different tenants are different users.
             agent_id: Only conversations with this agent.
             memory: A memory that you opened, `Memory.open(…)`.
