@@ -114,12 +114,8 @@ def told(
         grows = wanted.versions != shown.versions
         beside = _cost(profile)
         if (shown.part or profile) is not None and seen.tokens + shown.tokens + beside > limits.tokens:
-            left, view, wanted, profile = (
-                _Known(),
-                (),
-                _Shown(),
-                None,
-            )  # the newest turn goes before everything
+            # The newest turn goes before everything.
+            left, view, wanted, profile = _Known(), (), _Shown(), None
         elif not grows or seen.tokens + reserved + wanted.tokens + beside <= limits.tokens:
             break
         shown = wanted

@@ -144,6 +144,28 @@ def test_without_tokens_for_it_records_of_that_type_are_recalled_as_others_are(o
     assert NUTS in told.recall
 
 
+def test_older_turns_make_room_for_it(chat, do) -> None:
+    for place in range(1, 40):
+        chat.add(("user", "assistant")[place % 2], f"word{place} " * 8)
+        told = do(chat, "context", token_limit=300)
+        assert facts(told) == [TOKYO, NUTS]
+        assert told.tokens <= 300
+
+
+def test_it_makes_room_for_the_newest_turn(chat, do) -> None:
+    chat.add("user", "word " * 200)
+    profile = do(chat, "context").profile
+    limit = chat.memory.tokens.message(profile) + do(chat, "context", "", token_limit=8000).tokens
+    assert facts(do(chat, "context", token_limit=limit)) == [TOKYO, NUTS]
+    chat.add("user", "word " * 200)
+    (newest,) = chat.context("", policy={"max_rounds": 1}).window
+    limit = chat.memory.tokens.message(newest) + 20
+    told = do(chat, "context", token_limit=limit)
+    assert told.profile is None
+    assert told.window == (newest,)
+    assert told.tokens <= limit
+
+
 @given(
     said=st.lists(st.integers(1, 60), max_size=12),
     known=st.lists(st.integers(1, 40), min_size=1, max_size=6),
