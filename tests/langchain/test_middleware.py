@@ -186,6 +186,7 @@ def test_what_is_recalled_stands_where_the_settings_say(run, placed) -> None:
     assert ("allergic" in question.content) == (placed == "user")
 
 
+@pytest.mark.trap("langchain", 21)
 @pytest.mark.requirement("A11", "A13")
 def test_a_long_thread_is_shown_in_part_while_state_and_history_keep_all_of_it(run, memory) -> None:
     model = Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
@@ -215,6 +216,7 @@ def test_a_prompt_begins_like_the_one_before(run, memory) -> None:
     assert texts(second)[: len(first)] == texts(first)
 
 
+@pytest.mark.trap("langchain", 21)
 @pytest.mark.parametrize("limit", [700, 1500])
 def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, memory, limit) -> None:
     model = Scripted(script=lambda messages: AIMessage("so it is " * 20))
@@ -242,6 +244,7 @@ def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, mem
     )
 
 
+@pytest.mark.trap("langchain", 18)
 def test_tools_that_leave_no_room_are_told_with_numbers(run, memory) -> None:
     agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=50)])
     with pytest.raises(InvalidLimitError, match=r"need \d+ of 50 tokens"):
@@ -302,6 +305,7 @@ def test_messages_are_stored_as_they_come_in_their_order_and_once(run, memory) -
     assert len(out) == 6
 
 
+@pytest.mark.trap("langchain", 19)
 def test_a_question_is_kept_when_the_model_fails_and_is_not_repeated_after_that(run, memory) -> None:
     def script(messages: list[BaseMessage]) -> AIMessage:
         if len(model.seen) == 1:
@@ -321,6 +325,7 @@ def test_a_question_is_kept_when_the_model_fails_and_is_not_repeated_after_that(
     assert history(memory) == ["user: hello?", "user: are you there?", "assistant: here"]
 
 
+@pytest.mark.trap("langchain", 7)
 def test_a_retried_call_stores_nothing_twice(run, memory) -> None:
     def script(messages: list[BaseMessage]) -> AIMessage:
         if len(model.seen) < 3:
@@ -421,6 +426,7 @@ def test_a_thread_goes_on_though_its_checkpoints_are_lost_even_with_the_same_wor
     ]
 
 
+@pytest.mark.trap("langchain", 7)
 def test_a_client_that_sends_the_whole_list_again_without_ids_repeats_nothing(run, memory) -> None:
     model = Scripted(script=lambda messages: AIMessage(f"the answer to {messages[-1].text}"))
     agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
@@ -551,6 +557,7 @@ def test_a_thread_is_kept_in_postgresql_as_well(run, postgres_url) -> None:
 # Tools
 
 
+@pytest.mark.trap("langchain", 17)
 def test_parallel_calls_and_their_results_are_never_parted(run, memory) -> None:
     def script(messages: list[BaseMessage]) -> AIMessage:
         if isinstance(messages[-1], HumanMessage):
@@ -692,6 +699,7 @@ def test_a_wrong_call_is_answered_and_the_agent_goes_on(run, memory, name, args,
     assert out[-1].text == "sorry"
 
 
+@pytest.mark.trap("langchain", 17, 19)
 def test_a_call_that_nobody_can_read_is_stored_and_never_shown_without_an_answer(run, memory) -> None:
     """Newer versions of LangChain answer it; before them nobody does, and no provider takes it as it is."""
     broken = AIMessage(
@@ -773,6 +781,7 @@ class Visitor:
     user_id: str | None
 
 
+@pytest.mark.trap("langchain", 22)
 def test_two_users_on_one_object_at_once_never_meet(memory) -> None:
     for user in ("ada", "bob"):
         said_before(memory, user)
@@ -918,6 +927,7 @@ def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(run, memory) 
 # Streams
 
 
+@pytest.mark.trap("langchain", 6)
 def test_a_streamed_answer_arrives_in_parts_and_is_stored_whole(memory) -> None:
     model = Scripted(script=then("it is raining in Oslo"))
     agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
@@ -931,6 +941,7 @@ def test_a_streamed_answer_arrives_in_parts_and_is_stored_whole(memory) -> None:
     assert kept.raw.dump["type"] == "ai"
 
 
+@pytest.mark.trap("langchain", 21)
 def test_calls_that_sum_up_are_in_no_users_stream() -> None:
     summarizer = Scripted(script=lambda messages: AIMessage("a summary"))
     settings = Settings(index_delay=0.0, durability="normal")
@@ -992,6 +1003,7 @@ def test_what_another_middleware_tells_or_hides_once_is_shown_so_and_not_stored(
 # Removing
 
 
+@pytest.mark.trap("langchain", 20)
 @pytest.mark.parametrize("destructive", [True, False])
 def test_only_where_it_is_asked_for_does_the_state_lose_what_is_no_longer_shown(
     run, memory, destructive
@@ -1010,6 +1022,7 @@ def test_only_where_it_is_asked_for_does_the_state_lose_what_is_no_longer_shown(
 # The object
 
 
+@pytest.mark.trap("langchain", 22)
 def test_it_holds_nothing_of_a_conversation(memory) -> None:
     middleware = MemlayerMiddleware(memory, user_id="ada")
     before = {name: repr(value) for name, value in vars(middleware).items()}
@@ -1019,6 +1032,7 @@ def test_it_holds_nothing_of_a_conversation(memory) -> None:
     assert {name: repr(value) for name, value in vars(middleware).items()} == before
 
 
+@pytest.mark.trap("langchain", 11)
 def test_an_async_agent_is_served_on_its_own_loop_alone(memory) -> None:
     where: list[str] = []
 

@@ -200,6 +200,7 @@ def test_the_config_of_a_run_may_tell_the_user(ask, full) -> None:
     assert ask(of_anybody, config={"configurable": {"user_id": "bob"}})[0].id.startswith("plums")
 
 
+@pytest.mark.trap("langchain", 22)
 def test_it_serves_many_users_at_once(full) -> None:
     async def both() -> list[list[Document]]:
         makers = [MemlayerRetriever(memory=full, user_id=user, k=3) for user in ("ada", "bob")] * 5

@@ -189,6 +189,7 @@ def test_what_is_recalled_stands_with_its_question_and_the_prompt_goes_on_from_t
     assert kept(memory)[0] == HumanMessage("my parrot?")
 
 
+@pytest.mark.trap("langchain", 7)
 def test_instructions_in_the_input_are_told_and_stored_once(do, memory) -> None:
     """A `SystemMessage` in every input is stored with every turn by LangChain's own wrapper."""
     model = Echo()
@@ -230,6 +231,7 @@ def test_the_result_of_a_tool_answers_the_call_that_was_stored(do, memory) -> No
     assert kept(memory)[2].artifact == {1: 2}
 
 
+@pytest.mark.trap("langchain", 7, 10)
 @pytest.mark.requirement("A11")
 def test_an_agent_keeps_the_steps_that_are_new_and_nothing_twice(do, memory) -> None:
     """A graph returns its input along with its answer, which makes other transcripts grow with every turn."""
@@ -270,6 +272,7 @@ def test_a_single_answer_that_echoes_the_question_is_an_answer(memory) -> None:
     assert contents(kept(memory, "s2")) == ["hi"]
 
 
+@pytest.mark.trap("langchain", 8, 20)
 def test_the_messages_of_the_caller_stay_as_they_are(do, memory) -> None:
     knows_the_parrot(memory)
     said = HumanMessage("my parrot?")
@@ -286,6 +289,7 @@ def test_the_messages_of_the_caller_stay_as_they_are(do, memory) -> None:
     assert kept(memory) == [said, answer]
 
 
+@pytest.mark.trap("langchain", 5)
 def test_a_wrapped_model_keeps_messages_of_every_class(do, memory) -> None:
     """LangChain's own wrapper loads what a model got from JSON: a `ChatMessage` there costs the whole turn."""
     said = [ChatMessage("hello", role="critic"), HumanMessage("hi", additional_kwargs={"client": object()})]
@@ -296,6 +300,7 @@ def test_a_wrapped_model_keeps_messages_of_every_class(do, memory) -> None:
     assert contents(kept(memory)) == ["hello", "hi", "hi (2)"]
 
 
+@pytest.mark.trap("langchain", 7)
 def test_a_message_with_an_id_is_stored_once(do, memory) -> None:
     chain = with_memory(Echo(), memory, user_id="ada")
     for text in ("draft", "final"):
@@ -304,6 +309,7 @@ def test_a_message_with_an_id_is_stored_once(do, memory) -> None:
     assert contents(kept(memory)) == ["final", "draft (1)", "final (3)"]
 
 
+@pytest.mark.trap("langchain", 7)
 def test_a_node_of_a_graph_that_hands_over_its_whole_state_has_it_told_and_stored_once(memory) -> None:
     """The full history as input doubles every transcript that does not look at ids."""
     model = Echo()
@@ -319,6 +325,7 @@ def test_a_node_of_a_graph_that_hands_over_its_whole_state_has_it_told_and_store
     assert contents(kept(memory)) == ["a", "a (1)", "b", "b (3)", "c", "c (5)"]
 
 
+@pytest.mark.trap("langchain", 4)
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -348,6 +355,7 @@ def test_an_input_that_nobody_can_read_is_refused_before_anybody_is_asked(do, me
     assert model.shown == []
 
 
+@pytest.mark.trap("langchain", 4)
 @pytest.mark.parametrize(
     "output", [{"a": "x", "b": "y"}, 7, None, ["x"], [AIMessage("x"), 7], {"output": 7}], ids=repr
 )
@@ -399,6 +407,7 @@ def test_question_and_answer_are_stored_at_once_in_one_transaction(do, memory) -
     assert [event.stored for event in events] == [2]
 
 
+@pytest.mark.trap("langchain", 19)
 @pytest.mark.requirement("M03")
 def test_a_call_that_fails_stores_nothing_and_can_be_repeated(do, memory) -> None:
     tries: list[int] = []
@@ -418,6 +427,7 @@ def test_a_call_that_fails_stores_nothing_and_can_be_repeated(do, memory) -> Non
     assert contents(kept(memory)) == ["hi", "42"]
 
 
+@pytest.mark.trap("langchain", 20)
 def test_an_answer_that_cannot_be_stored_takes_its_question_along(do, memory) -> None:
     chain = with_memory(lambda _: [AIMessage("42"), RemoveMessage(id="m1")], memory, user_id="ada")
     with pytest.raises(InvalidMessageError, match="RemoveMessage"):
@@ -426,6 +436,7 @@ def test_an_answer_that_cannot_be_stored_takes_its_question_along(do, memory) ->
     assert kept(memory) == []
 
 
+@pytest.mark.trap("langchain", 3)
 @pytest.mark.parametrize("verb", ["invoke", "batch", "stream"])
 def test_an_error_of_the_store_is_raised(verb) -> None:
     """LangChain's own wrapper stores in a callback, whose errors are logged and forgotten."""
@@ -435,6 +446,7 @@ def test_an_error_of_the_store_is_raised(verb) -> None:
             list(getattr(chain, verb)(["hi"], at()))
 
 
+@pytest.mark.trap("langchain", 3)
 @pytest.mark.parametrize("verb", ["ainvoke", "abatch", "astream"])
 async def test_an_error_of_the_store_is_raised_in_async_code(verb) -> None:
     memory = await asyncio.to_thread(Memory.in_memory)
@@ -454,6 +466,7 @@ async def test_an_error_of_the_store_is_raised_in_async_code(verb) -> None:
         await call()
 
 
+@pytest.mark.trap("langchain", 2)
 @pytest.mark.requirement("L12")
 def test_a_batch_on_one_session_loses_nothing(memory) -> None:
     """LangChain's own wrapper loses the questions of calls that overlap: it counts what is new by lengths."""
@@ -471,6 +484,7 @@ def test_a_batch_on_one_session_loses_nothing(memory) -> None:
     assert said[1::2] == [f"to {asked}" for asked in said[::2]]
 
 
+@pytest.mark.trap("langchain", 2)
 async def test_calls_at_once_on_one_session_lose_nothing_in_async_code(memory) -> None:
     waiting: list[str] = []
     everybody = asyncio.Event()
@@ -507,6 +521,7 @@ def test_a_batch_over_sessions_and_users_keeps_each_in_its_own(do, memory) -> No
         assert len(said) == 4
 
 
+@pytest.mark.trap("langchain", 22)
 def test_two_users_of_one_chain_are_never_told_of_each_other(do, memory) -> None:
     knows_the_parrot(memory)
     model = Echo()
@@ -522,6 +537,7 @@ def test_two_users_of_one_chain_are_never_told_of_each_other(do, memory) -> None
 # Streams
 
 
+@pytest.mark.trap("langchain", 6)
 def test_a_stream_is_passed_on_piece_by_piece_and_kept_whole(memory) -> None:
     chain = with_memory(words("one two three"), memory, user_id="ada")
     pieces = [piece.content for piece in chain.stream("count", at())]
@@ -532,6 +548,7 @@ def test_a_stream_is_passed_on_piece_by_piece_and_kept_whole(memory) -> None:
     assert "interrupted" not in kept(memory)[1].response_metadata
 
 
+@pytest.mark.trap("langchain", 6)
 async def test_a_stream_is_passed_on_and_kept_in_async_code(memory) -> None:
     chain = with_memory(PROMPT | words("one two three") | StrOutputParser(), memory, user_id="ada", **KEYS)
     pieces = [piece async for piece in chain.astream({"question": "count"}, at())]
@@ -549,6 +566,7 @@ def interrupted(memory: Memory) -> list[Any]:
     return contents(history.messages)
 
 
+@pytest.mark.trap("langchain", 6)
 @pytest.mark.parametrize("way", ["close", "break"])
 @pytest.mark.parametrize("output", ["messages", "text"])
 def test_a_stream_that_is_left_early_keeps_what_was_said_and_marks_it(memory, way, output) -> None:
@@ -566,6 +584,7 @@ def test_a_stream_that_is_left_early_keeps_what_was_said_and_marks_it(memory, wa
     assert interrupted(memory) == ["count", "one two"]
 
 
+@pytest.mark.trap("langchain", 6)
 async def test_a_stream_that_is_left_early_keeps_what_was_said_in_async_code(memory) -> None:
     chain = with_memory(words("one two three"), memory, user_id="ada")
     stream = chain.astream("count", at())
@@ -575,6 +594,7 @@ async def test_a_stream_that_is_left_early_keeps_what_was_said_in_async_code(mem
     assert await asyncio.to_thread(interrupted, memory) == ["count", "one"]
 
 
+@pytest.mark.trap("langchain", 6)
 @pytest.mark.parametrize("after", [None, StrOutputParser()], ids=["alone", "in a chain"])
 def test_a_stream_that_nobody_closes_keeps_what_was_said_when_its_loop_ends(memory, after) -> None:
     async def leave() -> None:
@@ -587,6 +607,7 @@ def test_a_stream_that_nobody_closes_keeps_what_was_said_when_its_loop_ends(memo
     assert interrupted(memory) == ["count", "one"]
 
 
+@pytest.mark.trap("langchain", 6)
 async def test_a_listener_who_goes_away_takes_no_word_along(memory) -> None:
     """A server cancels the task of a client that hangs up, and again until it has ended."""
 
@@ -647,6 +668,7 @@ async def test_a_listener_who_goes_away_at_the_last_word_takes_nothing_along(mem
     assert contents(await asyncio.to_thread(kept, memory)) == ["count", "one two"]
 
 
+@pytest.mark.trap("langchain", 6)
 @pytest.mark.parametrize("pieces", [["one ", "two"], []])
 def test_a_stream_that_fails_keeps_what_was_said_and_nothing_before(memory, pieces) -> None:
     def model(_: Any) -> Iterator[AIMessageChunk]:
@@ -664,6 +686,7 @@ def test_a_stream_that_fails_keeps_what_was_said_and_nothing_before(memory, piec
         assert kept(memory) == []
 
 
+@pytest.mark.trap("langchain", 17)
 def test_a_call_of_a_tool_that_was_cut_off_is_kept_and_told_to_nobody(memory) -> None:
     def model(messages: list[BaseMessage]) -> Iterator[AIMessageChunk]:
         shown.append(messages)
@@ -732,6 +755,7 @@ def test_a_stream_without_an_answer_is_no_silent_loss(memory) -> None:
         list(with_memory(RunnableLambda(model), memory, user_id="ada").stream("hi", at()))
 
 
+@pytest.mark.trap("langchain", 3)
 def test_a_stream_that_cannot_be_stored_raises_when_it_is_closed() -> None:
     with Memory.in_memory() as memory:
         stream = with_memory(words("one two"), memory, user_id="ada").stream("count", at())
@@ -1007,6 +1031,7 @@ def test_it_tells_its_schemas_its_fields_and_its_name(memory) -> None:
     assert repr(chain).startswith("RunnableWithMemory(")
 
 
+@pytest.mark.trap("langchain", 11)
 async def test_nothing_blocks_the_loop_on_disk(open_at) -> None:
     memory = await asyncio.to_thread(open_at)
     chain = with_memory(PROMPT | Echo(), memory, user_id="ada", **KEYS)

@@ -140,6 +140,7 @@ def test_a_value_that_was_read_is_a_copy(store) -> None:
     assert store.get(DOCS, "k").value == {"list": [1]}
 
 
+@pytest.mark.trap("langchain", 13, 15)
 def test_values_that_json_has_no_type_for_come_back_equal(store) -> None:
     value = {
         "when": NOON,
@@ -722,6 +723,7 @@ async def test_a_write_that_timed_out_does_not_come_behind_the_one_that_was_trie
     assert store._order._before == {}
 
 
+@pytest.mark.trap("langchain", 11)
 async def test_no_async_method_blocks_the_loop(store) -> None:
     await store.aput(DOCS, "k", {"text": "hello"}, ttl=5)
     assert (await store.aget(DOCS, "k")).value == {"text": "hello"}
