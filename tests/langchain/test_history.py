@@ -539,7 +539,9 @@ def test_in_a_long_run_of_tools_the_window_begins_with_the_question_and_ends_wit
     do: Any, history: MemlayerChatMessageHistory, limit: int
 ) -> None:
     """Cut by messages, what is left begins with a tool's result; begun with a question, nothing is left."""
-    history.add_messages([HumanMessage("an older one"), AIMessage("done"), HumanMessage("How tall are they?")])
+    history.add_messages(
+        [HumanMessage("an older one"), AIMessage("done"), HumanMessage("How tall are they?")]
+    )
     for number in range(25):
         ids = [f"{number}-{place}" for place in range(2)]
         history.add_messages([AIMessage("", tool_calls=[{**CALL, "id": one} for one in ids])])
@@ -559,7 +561,9 @@ def test_in_a_long_run_of_tools_the_window_begins_with_the_question_and_ends_wit
 @pytest.mark.trap("langchain", 17)
 def test_a_call_of_several_that_is_answered_in_part_is_not_shown(history: MemlayerChatMessageHistory) -> None:
     asked = AIMessage("", tool_calls=[{**CALL, "id": one} for one in ("a", "b")])
-    history.add_messages([HumanMessage("one?"), asked, ToolMessage("1", tool_call_id="a"), HumanMessage("two?")])
+    history.add_messages(
+        [HumanMessage("one?"), asked, ToolMessage("1", tool_call_id="a"), HumanMessage("two?")]
+    )
 
     assert contents(history.context()) == ["one?", "two?"]
 
