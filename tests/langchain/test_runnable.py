@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain_classic.agents import AgentExecutor, create_tool_calling_agent
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForLLMRun
 from langchain_core.chat_history import InMemoryChatMessageHistory
+from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
     BaseMessage,
     ChatMessage,
+    FunctionMessage,
     HumanMessage,
     RemoveMessage,
     SystemMessage,
@@ -57,6 +60,18 @@ PROMPT = ChatPromptTemplate.from_messages(
     [("system", "be kind"), MessagesPlaceholder("history"), ("human", "Say: {question}")]
 )
 KEYS = {"input_messages_key": "question", "history_messages_key": "history"}
+
+MODES: dict[str, dict[str, str]] = {
+    "messages": {},
+    "a dict of messages": {"input_messages_key": "question"},
+    "a dict with the history apart": KEYS,
+}
+
+
+def told_in(given: Any) -> list[BaseMessage]:
+    """Return the messages in what a runnable is given, whatever the mode; a text is the user's."""
+    said = given["question"] if isinstance(given, dict) else getattr(given, "messages", given)
+    return [HumanMessage(said)] if isinstance(said, str) else said
 
 
 def unaddressed(value: object) -> str:
@@ -292,12 +307,75 @@ def test_the_messages_of_the_caller_stay_as_they_are(do, memory) -> None:
 @pytest.mark.trap("langchain", 5)
 def test_a_wrapped_model_keeps_messages_of_every_class(do, memory) -> None:
     """LangChain's own wrapper loads what a model got from JSON: a `ChatMessage` there costs the whole turn."""
-    said = [ChatMessage("hello", role="critic"), HumanMessage("hi", additional_kwargs={"client": object()})]
+
+    class Loud(HumanMessage):
+        volume: int = 11
+
+    call = {"name": "height", "args": {}, "id": "c1", "type": "tool_call"}
+    said = [
+        ChatMessage("hello", role="critic"),
+        FunctionMessage("42", name="answer"),
+        HumanMessage("hi", mood="bad"),
+        Loud("hey", volume=12),
+        AIMessage("", tool_calls=[call]),
+        ToolMessage("42", tool_call_id="c1", artifact=Document("page", metadata={"n": 1})),
+        HumanMessage("hi", additional_kwargs={"client": object()}),
+    ]
 
     do(with_memory(Echo(), memory, user_id="ada"), "invoke", said, at())
 
-    assert kept(memory)[0] == said[0]
-    assert contents(kept(memory)) == ["hello", "hi", "hi (2)"]
+    assert kept(memory)[:3] == said[:3]
+    assert kept(memory)[3] == HumanMessage("hey", volume=12)
+    assert kept(memory)[4:6] == said[4:6]
+    assert contents(kept(memory))[6:] == ["hi", "hi (6)"], (
+        "the result that names no call is kept, and not told"
+    )
+
+
+@pytest.mark.trap("langchain", 10)
+@pytest.mark.parametrize("steps", [True, False], ids=["with steps", "answers alone"])
+def test_an_agent_executor_keeps_its_tool_calls_if_it_returns_them(do, memory, steps) -> None:
+    """What an agent says in text alone leaves its next turn without what the tools told it."""
+
+    @tool
+    def height(of: str) -> str:
+        """Return a height."""
+        return f"{of} has 2469 metres"
+
+    class Caller(Echo):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            return self
+
+        def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+            result = super()._generate(messages, *args, **kwargs)
+            if messages[-1].type == "human":
+                calls = [
+                    {"name": "height", "args": {"of": one}, "id": f"{len(messages)}{one}"} for one in "ab"
+                ]
+                result.generations[0].message = AIMessage("", tool_calls=calls)
+            return result
+
+    prompt = ChatPromptTemplate.from_messages(
+        [MessagesPlaceholder("history"), ("human", "{question}"), MessagesPlaceholder("agent_scratchpad")]
+    )
+    model = Caller()
+    agent = create_tool_calling_agent(model, [height], prompt)
+    executor = AgentExecutor(agent=agent, tools=[height], return_intermediate_steps=steps)
+    chain = with_memory(executor, memory, user_id="ada", **KEYS)
+    for said in ("How tall?", "Again?"):
+        do(chain, "invoke", {"question": said}, at())
+
+    turn = ["human", *(["ai", "tool", "tool"] if steps else []), "ai"]
+    assert [one.type for one in kept(memory)] == turn * 2
+    assert [one.type for one in model.shown[-1]] == [*turn, "human", "ai", "tool", "tool"]
+
+
+@pytest.mark.parametrize("steps", [None, 7, "a step", [("a step", "done"), 7], [()]], ids=repr)
+def test_steps_that_are_no_calls_of_tools_are_not_stored(memory, steps) -> None:
+    chain = with_memory(lambda _: {"output": "42", "intermediate_steps": steps}, memory, user_id="ada")
+    chain.invoke("hi", at())
+
+    assert contents(kept(memory)) == ["hi", "42"]
 
 
 @pytest.mark.trap("langchain", 7)
@@ -353,6 +431,7 @@ def test_an_input_that_nobody_can_read_is_refused_before_anybody_is_asked(do, me
 
     assert refused.value.hint
     assert model.shown == []
+    assert memory.sessions(user_id="ada") == []
 
 
 @pytest.mark.trap("langchain", 4)
@@ -468,19 +547,23 @@ async def test_an_error_of_the_store_is_raised_in_async_code(verb) -> None:
 
 @pytest.mark.trap("langchain", 2)
 @pytest.mark.requirement("L12")
-def test_a_batch_on_one_session_loses_nothing(memory) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_on_one_session_loses_nothing(memory, mode) -> None:
     """LangChain's own wrapper loses the questions of calls that overlap: it counts what is new by lengths."""
     together = threading.Barrier(8)
 
-    def model(messages: list[BaseMessage]) -> str:
+    def model(given: Any) -> str:
         together.wait(30)  # nothing is stored before everybody has read
-        return f"to {messages[-1].text}"
+        return f"to {told_in(given)[-1].text}"
 
-    chain = with_memory(model, memory, user_id="ada")
-    chain.batch([f"{n}?" for n in range(8)], {**at(), "max_concurrency": 8})
+    keys = MODES[mode]
+    chain = with_memory(model, memory, user_id="ada", **keys)
+    asked = [f"{n}?" for n in range(8)]
+    given = [{"question": text} if keys else text for text in asked]
+    chain.batch(given, {**at(), "max_concurrency": 8})
 
     said = contents(kept(memory))
-    assert sorted(said[::2]) == [f"{n}?" for n in range(8)]
+    assert sorted(said[::2]) == asked
     assert said[1::2] == [f"to {asked}" for asked in said[::2]]
 
 
@@ -876,22 +959,19 @@ def test_a_history_of_another_kind_and_a_limit_that_nothing_keeps_are_refused(do
 # Being a part of LangChain
 
 
-@pytest.mark.parametrize("mode", ["messages", "a dict of messages", "a dict with the history apart"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("verb", ["invoke", "stream"])
 def test_it_tells_and_keeps_what_langchains_own_wrapper_does(memory, mode, verb) -> None:
     """As long as calls do not overlap, everything fits, and there is nothing to recall."""
     shown: list[list[BaseMessage]] = []
 
     def model(given: Any) -> AIMessage:
-        messages = given["question"] if isinstance(given, dict) else getattr(given, "messages", given)
+        messages = told_in(given)
         shown.append([one.model_copy() for one in messages])
         return AIMessage(f"answer {len(messages)}")
 
-    keys, chain = {
-        "messages": ({}, RunnableLambda(model)),
-        "a dict of messages": ({"input_messages_key": "question"}, RunnableLambda(model)),
-        "a dict with the history apart": (KEYS, PROMPT | RunnableLambda(model)),
-    }[mode]
+    keys = MODES[mode]
+    chain = PROMPT | RunnableLambda(model) if keys is KEYS else RunnableLambda(model)
     theirs = InMemoryChatMessageHistory()
     talks: list[list[list[BaseMessage]]] = []
     for bot in (
