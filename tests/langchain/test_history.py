@@ -571,6 +571,40 @@ def test_a_call_of_several_that_is_answered_in_part_is_not_shown(history: Memlay
     assert history.context() == history.messages, "the other result may still come"
 
 
+@pytest.mark.trap("langchain", 19)
+def test_results_that_came_late_are_shown_directly_behind_their_calls(
+    do: Any, history: MemlayerChatMessageHistory
+) -> None:
+    """Providers refuse a call that something else follows, and with it every later turn of the session."""
+    asked = AIMessage("", tool_calls=[{**CALL, "id": one} for one in ("a", "b")])
+    first, second = (ToolMessage(f"2469 {one}", tool_call_id=one) for one in ("b", "a"))
+    said = [HumanMessage("one?"), asked, first, HumanMessage("are you there?"), second, AIMessage("2469")]
+    do(history, "add_messages", [*said, HumanMessage("thanks")])
+
+    shown = do(history, "context")
+
+    assert contents(shown) == ["one?", "", "2469 b", "2469 a", "are you there?", "2469", "thanks"]
+    assert history.messages == [*said, HumanMessage("thanks")], "the transcript keeps its order"
+
+
+@pytest.mark.trap("langchain", 19)
+def test_after_a_turn_that_failed_nobody_is_shown_two_questions_in_a_row(do: Any, memory: Memory) -> None:
+    asked: list[Any] = []
+
+    def model(given: Any) -> AIMessage:
+        asked.append(given)
+        if len(asked) == 1:
+            raise TimeoutError
+        return AIMessage("42")
+
+    chain = in_list_mode(memory, RunnableLambda(model))
+    with pytest.raises(TimeoutError):
+        do(chain, "invoke", [HumanMessage("one?")], at("s1"))
+    do(chain, "invoke", [HumanMessage("two?")], at("s1"))
+
+    assert contents(asked[-1]) == ["two?"]
+
+
 @pytest.mark.trap("langchain", 18)
 def test_instructions_larger_than_the_limit_are_told_with_numbers_and_never_sent_alone(
     do: Any, history: MemlayerChatMessageHistory
