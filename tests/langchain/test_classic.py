@@ -89,6 +89,7 @@ def height(of: str) -> str:
 # Drop-in
 
 
+@pytest.mark.trap("langchain", 11)
 @both_ways
 def test_a_conversation_chain_remembers_and_the_history_keeps_what_was_said(history, awaits) -> None:
     model = Scripted()

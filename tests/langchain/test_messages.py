@@ -568,6 +568,31 @@ def test_text_that_databases_refuse_comes_back_as_it_was(journal: Memory, text: 
 
 
 @pytest.mark.trap("langchain", 15)
+def test_postgresql_keeps_it_too_and_the_turns_around_it(postgres_url: str) -> None:
+    numbers = {"nan": math.nan, "all": [math.inf, -math.inf], "k\0\udc80": "v\0\udc80"}
+    said = [
+        HumanMessage("my parrot\0 is Grillparzer \udc80", id="a\0", name="\udc80"),
+        AIMessage("", tool_calls=[{**CALL, "args": {"a\0": "\ud83d"}, "id": "c\0"}]),
+        ToolMessage([{"type": "text", "text": "x\0"}], tool_call_id="c\0", artifact=numbers),
+        AIMessage("fine", response_metadata={"logprobs": [-math.inf]}),
+    ]
+    with Memory.open(
+        database_url=postgres_url, embedder="hashing", settings=Settings(index_delay=0)
+    ) as memory:
+        history = MemlayerChatMessageHistory("s", memory=memory, user_id="ada")
+        history.add_messages(said)
+        memory.flush(20)
+        out = history.messages
+        [best, *_] = memory.search("which parrot\0 \udc80?", user_id="ada")
+        assert len(history.context()) == 4
+
+    assert "Grillparzer" in best.text
+    assert math.isnan(out[2].artifact.pop("nan"))
+    del numbers["nan"]
+    assert out == said
+
+
+@pytest.mark.trap("langchain", 15)
 def test_an_id_or_a_name_that_cannot_be_stored_comes_back_and_loses_no_turn(journal: Memory) -> None:
     messages = [HumanMessage("a", id="", name=""), HumanMessage("b", id="\0", name="\udc80")]
 

@@ -165,6 +165,7 @@ def said_before(memory: Memory, user: str = "ada") -> None:
 # What the model is shown, and what the state keeps
 
 
+@pytest.mark.trap("langchain", 11)
 @pytest.mark.requirement("A13")
 def test_the_model_is_shown_what_was_said_in_another_session_and_the_state_is_not_touched(
     run, memory

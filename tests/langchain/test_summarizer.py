@@ -90,6 +90,7 @@ def both_ways(test: Any) -> Any:
     return takes_one(pytest.mark.parametrize("awaits", [False, True], ids=["invoke", "ainvoke"])(test))
 
 
+@pytest.mark.trap("langchain", 11, 21)
 @both_ways
 @pytest.mark.requirement("A22")
 def test_an_agents_older_messages_become_a_summary_that_the_memory_wrote(opened, awaits) -> None:
