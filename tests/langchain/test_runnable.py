@@ -716,8 +716,9 @@ async def test_a_listener_who_goes_away_takes_no_word_along(memory) -> None:
     assert await asyncio.to_thread(interrupted, memory) == ["count", "one"]
 
 
+@pytest.mark.trap("langchain", 7)
 def test_an_answer_that_a_cache_gives_again_is_an_answer_again(memory) -> None:
-    """The trap: what LangChain caches has its id, and the second answer took the first one's place."""
+    """What LangChain caches has its id: the second answer would take the first one's place."""
     model = GenericFakeChatModel(messages=iter([AIMessage("yes")]), cache=InMemoryCache())
     chain = with_memory(RunnableLambda(lambda told: told[-1:]) | model, memory, user_id="ada")
     for _ in range(3):
@@ -769,7 +770,6 @@ def test_a_stream_that_fails_keeps_what_was_said_and_nothing_before(memory, piec
         assert kept(memory) == []
 
 
-@pytest.mark.trap("langchain", 17)
 def test_a_call_of_a_tool_that_was_cut_off_is_kept_and_told_to_nobody(memory) -> None:
     def model(messages: list[BaseMessage]) -> Iterator[AIMessageChunk]:
         shown.append(messages)
