@@ -568,6 +568,26 @@ def test_a_batch_on_one_session_loses_nothing(memory, mode) -> None:
 
 
 @pytest.mark.trap("langchain", 2)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_turn_that_begins_and_ends_within_another_loses_nothing(do, memory, mode) -> None:
+    keys = MODES[mode]
+
+    def say(text: str) -> Any:
+        return {"question": text} if keys else text
+
+    def model(given: Any) -> str:
+        asked = told_in(given)[-1].text
+        if asked == "first?":
+            chain.invoke(say("second?"), at())
+        return f"to {asked}"
+
+    chain = with_memory(RunnableLambda(model), memory, user_id="ada", **keys)
+    do(chain, "invoke", say("first?"), at())
+
+    assert contents(kept(memory)) == ["second?", "to second?", "first?", "to first?"]
+
+
+@pytest.mark.trap("langchain", 2)
 async def test_calls_at_once_on_one_session_lose_nothing_in_async_code(memory) -> None:
     waiting: list[str] = []
     everybody = asyncio.Event()
