@@ -18,7 +18,7 @@ from langchain_core.messages import (
 )
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from langchain_memlayer.messages import VISIBLE, create, from_core, put_after, put_before, to_core
+from langchain_memlayer.messages import VISIBLE, create, from_core, put_after, put_before, sums_up, to_core
 from memlayer_core.chat import Chat
 from memlayer_core.drive import Drive, both
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
@@ -71,6 +71,21 @@ class _Sent:
     edited: Mapping[str | None, AnyMessage]
     before: tuple[AnyMessage, ...]
     behind: tuple[AnyMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """The newest message of a thread that a model may be told of.
+
+    Attributes:
+        message: As the thread has it.
+        known: The id under which the history knows it.
+        stored: Whether something was stored with it just now: it is no message that the thread went back to.
+    """
+
+    message: Message
+    known: str
+    stored: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +198,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     async def _preparing(self, drive: Drive, request: ModelRequest[Any]) -> _Call:
         chat, sent = self._chat(request.runtime), _sent(request)
-        newest, known = await _follow(drive, chat, sent.said)
+        newest = await _follow(drive, chat, sent.said)
         spent = await drive.call(_cost, self._memory.tokens, request, (*sent.before, *sent.behind))
         if spent >= self._limit:
             raise InvalidLimitError(
@@ -197,25 +212,25 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             return await drive.ask(chat.context, chat.acontext, query, token_limit=limit, policy=self._policy)
 
         context = await told()
-        place = _place(context, known)
+        place = _place(context, newest)
         again = False
         if newest is not None and place != len(context.window) - 1:
-            if known != newest.id:  # known by its words alone: it is said a second time
-                await drive.ask(chat.add_messages, chat.aadd_messages, [newest], verbatim=True)
+            if newest.known != newest.message.id:  # known by its words alone: it is said a second time
+                await drive.ask(chat.add_messages, chat.aadd_messages, [newest.message], verbatim=True)
                 context = await told()
             else:
-                again = True
+                again = not newest.stored  # else somebody speaks in the same thread meanwhile
                 context = _back(context, place, sent.said)
         shown = await drive.call(_composed, context, sent, request)
         leaving = _left(context, sent.said) if self._destructive else ()
-        return _Call(chat, shown, newest, again, leaving)
+        return _Call(chat, shown, newest.message if newest is not None else None, again, leaving)
 
     async def _concluding(
         self, drive: Drive, call: _Call, response: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         for message in response.result:
             _name(message)
-        said = await drive.call(_translated, response.result)
+        said = await drive.call(_translated, (m for m in response.result if not isinstance(m, RemoveMessage)))
         if call.again and call.newest is not None:
             await drive.ask(call.chat.resync, call.chat.aresync, [call.newest, *said])
         else:
@@ -258,31 +273,30 @@ def _name(message: BaseMessage) -> None:
         message.id = str(uuid.uuid4())
 
 
-async def _follow(
-    drive: Drive, chat: Chat, messages: Sequence[BaseMessage]
-) -> tuple[Message, str] | tuple[None, None]:
-    """Store what the history does not have.
+async def _follow(drive: Drive, chat: Chat, messages: Sequence[BaseMessage]) -> _Newest | None:
+    """Store what the history does not have. Returns the newest message that a model may be told of.
 
     Everything up to a model's last answer is known, unless the thread is older than its memory: so only what
-    follows that answer is sent, and a call costs the same at any length of the thread.
-
-    Returns:
-        The newest message that a model may be told of, and the id under which the history knows it.
+    follows that answer is sent, and a call costs the same at any length of the thread. What LangChain's
+    `SummarizationMiddleware` wrote in the place of messages that are known is said by nobody.
     """
 
     async def sync(part: Sequence[BaseMessage]) -> tuple[list[Message], Synced]:
         said = await drive.call(_translated, part)
         return said, await drive.ask(chat.resync, chat.aresync, said)
 
+    begun = bool(await drive.ask(chat.history, chat.ahistory, limit=1))
+    if begun:
+        messages = [message for message in messages if not sums_up(message)]
     answered = next((at for at in reversed(range(len(messages))) if _answers(messages[at])), 0)
-    begun = bool(answered) and bool(await drive.ask(chat.history, chat.ahistory, limit=1))
+    begun = begun and bool(answered)
     said, synced = await sync(messages[answered:] if begun else messages)
     if begun and not synced.unchanged:
         said, synced = await sync(messages)
     for message, known in zip(reversed(said), reversed(synced.ids), strict=False):
         if message.role != "system" and message.model_visible:
-            return message, known
-    return None, None
+            return _Newest(message, known, bool(synced.stored))
+    return None
 
 
 def _answers(message: BaseMessage) -> bool:
@@ -304,9 +318,10 @@ def _cost(tokens: TokenCounter, request: ModelRequest[Any], beside: Sequence[Bas
     return sum(map(tokens.text, written)) + sum(tokens.message(to_core(one)) for one in (*system, *beside))
 
 
-def _place(context: Context, known: str | None) -> int | None:
+def _place(context: Context, newest: _Newest | None) -> int | None:
     """Return where in the window a message stands; None: it is not shown."""
     pieces = [piece for piece in context.pieces if piece.kind == "window"]
+    known = newest.known if newest is not None else None
     return next((at for at, piece in enumerate(pieces) if known in piece.message_ids), None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeVar
@@ -191,6 +191,8 @@ class Context:
     ) -> list[T]:
         """Compose the messages to send, in a framework's own type.
 
+        Results stand directly behind their calls, as providers want them, also where they came later.
+
         Args:
             convert: Makes the framework's message of a stored one.
             put_before: Returns a copy of a message with text in front of its own.
@@ -213,12 +215,12 @@ class Context:
         first += [beside] if beside and asked is None else []
         if first:
             composed.append(create("user", "\n\n".join(first)))
-        for at, message in enumerate(turns):
-            made = convert(message)
+        told = (*turns, *self.temporary)
+        for at in _answered_at_once(told):
+            made = convert(told[at])
             for text in (self.kept.get(at, ""), beside if at == asked else "", "" if first or at else over):
                 made = put_before(made, text) if text else made
             composed.append(made)
-        composed.extend(convert(message) for message in self.temporary)
         return composed
 
     def _repr_html_(self) -> str:
@@ -236,6 +238,25 @@ class Context:
             for piece in self.pieces
         ]
         return head + show.table(["part", "when", "who", "what", "tokens", "why"], rows, caption=notes)
+
+
+def _answered_at_once(messages: Sequence[Message]) -> list[int]:
+    """Return the places of messages, those of results directly behind those of their calls; all else as it was said."""
+    groups: list[list[int]] = []
+    waiting: dict[str, list[int]] = {}
+    calling: list[int] | None = None
+    for at, message in enumerate(messages):
+        if message.role == "tool":
+            named = message.tool_call_id
+            group = calling if named is None else waiting.pop(named, None)
+            if group is not None:
+                group.append(at)
+                continue
+        groups.append([at])
+        if message.tool_calls:
+            calling = groups[-1]
+            waiting.update((call.id, calling) for call in message.tool_calls)
+    return [at for group in groups for at in group]
 
 
 def _put_before(message: Message, text: str) -> Message:
