@@ -68,6 +68,7 @@ def assert_told(llm):
 TURNS = [("user", "hello"), ("assistant", "yes"), ("user", "and now?"), ("assistant", "yes")]
 
 
+@pytest.mark.trap("llamaindex", 1, 28)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_engine_keeps_the_turns_and_tells_the_model_the_earlier_ones(kind, session):
     llm = answers("yes")
@@ -92,6 +93,7 @@ async def test_an_engine_that_awaits_does_the_same(kind, session):
     assert_told(llm)
 
 
+@pytest.mark.trap("llamaindex", 31)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_streamed_answer_is_kept_though_another_thread_writes_it(kind, session):
     chat = engine(kind, answers("yes"), session)
@@ -130,6 +132,7 @@ def test_an_engine_tells_the_model_what_the_user_said_in_another_session(kind, s
     assert said(session.get_all()) == [("user", "which pet do I have?"), ("assistant", "a parrot")]
 
 
+@pytest.mark.trap("llamaindex", 26)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_engine_given_a_history_replaces_the_sessions(kind, session):
     chat = engine(kind, answers("yes"), session)
@@ -140,6 +143,7 @@ def test_an_engine_given_a_history_replaces_the_sessions(kind, session):
     assert said(session.get_all()) == TURNS
 
 
+@pytest.mark.trap("llamaindex", 27)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_engine_that_is_reset_empties_the_session(kind, session):
     chat = engine(kind, answers("yes"), session)
@@ -188,6 +192,7 @@ def test_a_question_is_condensed_with_what_was_said_in_another_session(mode, ind
     assert "ferret" not in condensing
 
 
+@pytest.mark.trap("llamaindex", 8)
 @pytest.mark.parametrize("mode", ["simple", "condense_question"])
 def test_an_engine_can_make_the_memory_by_its_class(mode, index):
     chat = index.as_chat_engine(chat_mode=mode, llm=answers("yes"), memory_cls=MemlayerMemory)
@@ -197,6 +202,7 @@ def test_an_engine_can_make_the_memory_by_its_class(mode, index):
     assert said(chat.chat_history) == TURNS[:2]
 
 
+@pytest.mark.trap("llamaindex", 18)
 @pytest.mark.parametrize("kind", ENGINES[1:])
 def test_what_looks_like_a_prompts_variable_is_told_as_it_was_said(kind, session, memory):
     """Context engines make a template of the whole history."""
@@ -216,6 +222,7 @@ def test_what_looks_like_a_prompts_variable_is_told_as_it_was_said(kind, session
     assert "what does a template hold?" in asked
 
 
+@pytest.mark.trap("llamaindex", 19)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_engine_fetches_no_image_of_the_history_to_measure_it(kind, session, monkeypatch):
     """Context engines resolve what a block has the URL of, to estimate its tokens."""
@@ -237,6 +244,7 @@ def test_an_engine_fetches_no_image_of_the_history_to_measure_it(kind, session, 
         assert llm.last_chat_messages[1].blocks[1:] == [block]
 
 
+@pytest.mark.trap("llamaindex", 9, 10)
 def test_the_prompt_of_a_simple_engine_is_taken_from_the_window(memory):
     session = MemlayerMemory.from_defaults(memory=memory, user_id="ada", token_limit=400)
     session.put_messages(
