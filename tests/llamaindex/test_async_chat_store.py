@@ -20,16 +20,13 @@ from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLas
 from llama_index.core.memory import Memory as FrameworkMemory
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
+from scripted import takes_any_store
 
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemory
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import InvalidLimitError, InvalidScopeError, MessageTypeError
 
 ACTIVE, ARCHIVED = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
-takes_any_store = pytest.mark.skipif(
-    "chat_store" not in inspect.signature(FrameworkMemory.from_defaults).parameters,
-    reason="this version of the framework's `Memory` takes its own store alone",
-)
 
 
 @pytest.fixture(autouse=True)

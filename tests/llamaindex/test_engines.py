@@ -6,7 +6,6 @@ import asyncio
 import time
 
 import pytest
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import (
     ChatMessage,
     CitableBlock,
@@ -24,17 +23,10 @@ from llama_index.core.chat_engine.multi_modal_condense_plus_context import (
 from llama_index.core.chat_engine.multi_modal_context import MultiModalContextChatEngine
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.indices import VectorStoreIndex
-from llama_index.core.schema import NodeWithScore, TextNode
-from scripted import answers, said
+from llama_index.core.schema import TextNode
+from scripted import Library, answers, said
 
 from llamaindex_memlayer import MemlayerMemory
-
-
-class Library(BaseRetriever):
-    """Finds the same page whatever is asked."""
-
-    def _retrieve(self, query_bundle):
-        return [NodeWithScore(node=TextNode(text="Riga lies on the Daugava."), score=1.0)]
 
 
 def engine(kind, llm, memory):

@@ -9,24 +9,18 @@ import json
 
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextChatEngine, SimpleChatEngine
 from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLastCall
 from llama_index.core.memory import BaseMemoryBlock, InsertMethod
 from llama_index.core.memory import Memory as FrameworkMemory
-from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.utils import get_tokenizer
+from scripted import Library, takes_any_store
 
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemoryBlock
 from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
 from memlayer_core.events import Stored
 from memlayer_core.records.scope import Scope
-
-takes_any_store = pytest.mark.skipif(
-    "chat_store" not in inspect.signature(FrameworkMemory.from_defaults).parameters,
-    reason="this version of the framework's `Memory` takes its own store alone",
-)
 
 
 @pytest.fixture(autouse=True)
@@ -65,13 +59,6 @@ class Another(BaseMemoryBlock[str]):
 
     async def _aput(self, messages):
         assert all(message.additional_kwargs["session_id"] == "monday" for message in messages)
-
-
-class Library(BaseRetriever):
-    """Finds the same page whatever is asked."""
-
-    def _retrieve(self, query_bundle):
-        return [NodeWithScore(node=TextNode(text="Riga lies on the Daugava."), score=1.0)]
 
 
 def answers(text):
