@@ -357,3 +357,18 @@ async def test_a_session_that_ended_has_nothing_active_and_all_of_it_in_the_arch
     assert said(await store.get_messages("k", status=ARCHIVED)) == ["a", "b"]
     await store.add_message("k", ChatMessage("c"))
     assert said(await store.get_messages("k")) == ["c"]
+
+
+@pytest.mark.trap("llamaindex", 30)
+async def test_parallel_calls_archive_and_delete_each_message_once(store):
+    await store.add_messages("k", talk(*map(str, range(20))))
+    archived, gone = [], []
+    for batch in await asyncio.gather(*(store.archive_oldest_messages("k", 2) for _ in range(6))):
+        archived += said(batch)
+    for batch in await asyncio.gather(*(store.delete_oldest_messages("k", 2) for _ in range(2))):
+        gone += said(batch)
+
+    assert sorted(archived, key=int) == [*map(str, range(12))]
+    assert sorted(gone, key=int) == [*map(str, range(12, 16))]
+    assert said(await store.get_messages("k", status=ARCHIVED)) == [*map(str, range(12))]
+    assert said(await store.get_messages("k")) == [*map(str, range(16, 20))]

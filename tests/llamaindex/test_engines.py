@@ -7,10 +7,14 @@ import time
 
 import pytest
 from llama_index.core.base.llms.types import (
+    AudioBlock,
     ChatMessage,
     CitableBlock,
+    DocumentBlock,
     ImageBlock,
     TextBlock,
+    ThinkingBlock,
+    VideoBlock,
 )
 from llama_index.core.chat_engine import (
     CondensePlusContextChatEngine,
@@ -23,10 +27,12 @@ from llama_index.core.chat_engine.multi_modal_condense_plus_context import (
 from llama_index.core.chat_engine.multi_modal_context import MultiModalContextChatEngine
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.indices import VectorStoreIndex
+from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.memory import Memory as FrameworkMemory
 from llama_index.core.schema import TextNode
-from scripted import Library, answers, said
+from scripted import Library, answers, said, speaking, takes_any_store
 
-from llamaindex_memlayer import MemlayerMemory
+from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerChatStore, MemlayerMemory
 
 
 def engine(kind, llm, memory):
@@ -212,6 +218,93 @@ def test_what_looks_like_a_prompts_variable_is_told_as_it_was_said(kind, session
     assert recalled.endswith("write {query_str} down")
     assert answer == "done {context_str}"
     assert "what does a template hold?" in asked
+
+
+def with_our_memory(memory):
+    return MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+
+
+def with_a_buffer(memory):
+    store = MemlayerChatStore(memory=memory, user_id="ada")
+    return ChatMemoryBuffer.from_defaults(chat_store=store, chat_store_key="monday", token_limit=8000)
+
+
+def with_a_queue(memory):
+    store = MemlayerAsyncChatStore(memory=memory, user_id="ada")
+    return FrameworkMemory.from_defaults(session_id="monday", chat_store=store)
+
+
+HELD = [with_our_memory, with_a_buffer, pytest.param(with_a_queue, marks=takes_any_store)]
+
+
+@pytest.mark.trap("llamaindex", 18)
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("held", HELD)
+def test_braces_of_every_kind_are_told_as_they_were_said(kind, held, memory):
+    said_before = ['{query_str} {context_str} {unknown} {"a": {}} {{ x }} {0}', "{chat_history} {"]
+    session = held(memory)
+    session.put_messages([ChatMessage(said_before[0]), ChatMessage(said_before[1], role="assistant")])
+    llm = answers("yes")
+    engine(kind, llm, session).chat("and now?")
+
+    assert [message.content for message in llm.last_chat_messages[1:3]] == said_before
+    assert [message.content for message in session.get_all()[:2]] == said_before
+
+
+@pytest.mark.trap("llamaindex", 19)
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("held", HELD)
+def test_whatever_holds_the_history_no_engine_fetches_its_media(kind, held, memory, monkeypatch):
+    def resolve(self, *args, **kwargs):
+        raise AssertionError("resolved")
+
+    media = {ImageBlock: "image", AudioBlock: "audio", VideoBlock: "video", DocumentBlock: "document"}
+    for block, name in media.items():
+        monkeypatch.setattr(block, f"resolve_{name}", resolve)
+    for block, name in media.items():
+        medium = block(url=f"https://example.org/{name}")
+        session = held(memory)
+        session.set(
+            [ChatMessage(blocks=[TextBlock(text="look"), medium]), ChatMessage("seen", role="assistant")]
+        )
+        llm = answers("yes")
+        engine(kind, llm, session).chat("what was it?")
+
+        assert llm.last_chat_messages[1].blocks[1:] == [medium]
+
+
+@pytest.mark.trap("llamaindex", 17)
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("method", ["system", "user", None])
+def test_what_is_recalled_makes_no_second_system_message_in_an_engine(kind, method, memory, remembers):
+    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", insert_method=method)
+    llm = answers("a parrot")
+    engine(kind, llm, session).chat("which pet do I have?")
+
+    roles = [message.role.value for message in llm.last_chat_messages]
+    assert roles.count("system") == 1
+    assert (roles[0], roles[-1]) == ("system", "user")
+    assert "my pet is a parrot" in str(llm.last_chat_messages)
+
+
+@pytest.mark.trap("llamaindex", 25)
+@pytest.mark.parametrize("kind", ENGINES)
+def test_an_answer_is_kept_as_the_engine_hands_it_over(kind, session):
+    """Of an answer that is streamed or made of documents, engines hand over its text alone."""
+    thought = ThinkingBlock(content="hm", additional_information={"signature": "EqQB=="})
+    answer = ChatMessage(role="assistant", blocks=[thought, TextBlock(text="yes")])
+    chat = engine(kind, speaking(lambda _: answer.model_copy(deep=True)), session)
+
+    chat.chat("hello")
+    assert "".join(chat.stream_chat("and now?").response_gen) == "yes"
+    wait_for(4, session)
+    chat.chat("so?")
+
+    assert said(session.get_all()) == [*TURNS, ("user", "so?"), ("assistant", "yes")]
+    kept = [message.blocks for message in session.get_all()[1::2]]
+    assert kept[0][-1] == kept[1][-1] == kept[2][-1] == TextBlock(text="yes")
+    if kind is SimpleChatEngine:
+        assert kept[0] == kept[2] == answer.blocks
 
 
 @pytest.mark.trap("llamaindex", 19)

@@ -176,6 +176,7 @@ def test_all_messages_are_active_and_none_is_archived(session, do):
         do(session, "get_all", status="gone")
 
 
+@pytest.mark.trap("llamaindex", 32)
 def test_people_may_repeat_themselves(session, do):
     do(session, "put_messages", [ChatMessage("again"), ChatMessage("again")])
     do(session, "put", ChatMessage("again"))
@@ -218,6 +219,18 @@ def test_a_reset_empties_this_session_and_no_other(session, memory, do):
     assert said(do(other, "get_all")) == said(turn(2, "parrots"))
     assert "parrots 2" in do(session, "get", "parrots")[0].content
     assert "parrots 1" not in do(session, "get", "parrots")[0].content
+
+
+@pytest.mark.trap("llamaindex", 27)
+def test_what_is_remembered_of_a_user_stays_after_a_reset_until_it_is_forgotten(session, memory, do):
+    do(session.chat, "remember", "Ada is allergic to peanuts.")
+    do(session, "put_messages", turn(1))
+    do(session, "reset")
+    asked = "which peanuts may I eat?"
+
+    assert "allergic to peanuts" in do(session, "get", asked)[0].content
+    do(memory, "forget", "ada")
+    assert do(session, "get", asked) == []
 
 
 @pytest.mark.trap("llamaindex", 13, 15, 28)

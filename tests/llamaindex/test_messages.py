@@ -494,6 +494,9 @@ def test_media_cost_a_flat_number_of_tokens_whatever_their_size(block, flat):
         ToolCallBlock(tool_call_id="c", tool_name="f", tool_kwargs={"text": "word " * 500}),
         ToolCallBlock(tool_name="f", tool_kwargs={"text": "word " * 500}),
         CitableBlock(title="t", source="s", content="word " * 500),
+        CitationBlock(
+            title="t", source="s", cited_content=TextBlock(text="word " * 500), additional_location_info={}
+        ),
     ],
     ids=lambda value: value.block_type,
 )
