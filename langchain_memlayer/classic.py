@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -120,7 +120,8 @@ class MemlayerConversationMemory(BaseChatMemory):
 
         Raises:
             InputError: Nobody knows which input or output it is. Nothing is stored.
-            MessageTypeError: One of them is neither text, nor content blocks, nor messages.
+            MessageTypeError: One of them is no mapping, or what it holds neither text, nor content blocks, nor
+                messages.
         """
         self.chat_memory.add_messages(self._said(inputs, outputs))
 
@@ -147,6 +148,12 @@ class MemlayerConversationMemory(BaseChatMemory):
         return {self.memory_key: text}
 
     def _said(self, inputs: dict[str, Any], outputs: dict[str, Any]) -> list[BaseMessage]:
+        for name, given in (("inputs", inputs), ("outputs", outputs)):
+            if not isinstance(given, Mapping):
+                raise MessageTypeError(
+                    f"`{name}` must be a mapping from keys to what was said, got {given!r:.80}",
+                    hint='`memory.save_context({"input": "…"}, {"output": "…"})`.',
+                )
         answers = {key: value for key, value in outputs.items() if key != _STEPS}
         with _named_keys():
             question, answer = self._get_input_output(inputs, answers)

@@ -12,11 +12,10 @@ from langchain_core.prompt_values import PromptValue
 
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
 
-__all__ = ["INTERRUPTED", "Keys", "marked"]
+__all__ = ["INTERRUPTED", "Keys", "marked", "whole"]
 
 INTERRUPTED = "interrupted"
 """Marks an answer that ended early: in its `response_metadata`, and in the metadata of the stored message."""
-
 
 logger = logging.getLogger("memlayer")
 
@@ -85,9 +84,7 @@ class Keys:
         if isinstance(output, Mapping):
             output = output[_key(output, list(output), "output", self.output)]
         if isinstance(output, AIMessage) and any(one.id == output.id for one in shown):
-            return [
-                output.model_copy(update={"id": None})
-            ]  # said again: a cache gives each answer the same id
+            return [output.model_copy(update={"id": None})]  # a cache gives an answer's id again with it
         if isinstance(output, str | BaseMessage):
             return [AIMessage(output) if isinstance(output, str) else output]
         if not isinstance(output, list | tuple) or not all(isinstance(one, BaseMessage) for one in output):

@@ -96,8 +96,8 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     """Gives an agent a memory: what bears on the question is recalled, and nothing that was said is lost.
 
     Before each call of the model, what is new in the thread is stored, also if the model then fails; the model is
-    shown the agent's system prompt, a summary of older turns, what was recalled, and the newest turns, within
-    `token_limit`. The agent's state, and so a checkpointer, keeps every message. A thread that goes back to an
+    shown the agent's system prompt, the user's profile (records of that type), a summary of older turns, what was
+    recalled, and the newest turns, within `token_limit`. The agent's state, and so a checkpointer, keeps every message. A thread that goes back to an
     earlier checkpoint takes its history along: what was said there is kept in a session of its own, not recalled.
 
     One object serves any number of users and threads at once. List it first: middleware behind it sees what the
@@ -114,7 +114,8 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         session_id: Tells the session of a run, where it is not the thread.
         roles: The roles in which the user speaks, or a function that tells them.
         mode: `"STATIC"`: older turns and records are recalled for the agent. `"AGENT"`: the agent has the tools
-            `record_to_memory`, `retrieve_from_memory` and `context_reload`, and nothing is recalled unasked.
+            `record_to_memory`, `retrieve_from_memory` and `context_reload`, and nothing is told from outside the
+            thread unasked.
             `"BOTH"` of these. With `"STATIC"` no tool reads what is shown as a preview: see `Settings.offload`.
         token_limit: Tokens of a call, system prompt and tools included; `Settings.max_tokens` if left out.
         policy: What else a context keeps to: see `Chat.context`.

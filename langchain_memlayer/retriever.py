@@ -39,8 +39,8 @@ class MemlayerRetriever(BaseRetriever):
         k: How many documents at the most; a call may say another number, `invoke(query, k=3)`.
         token_limit: Tokens that the documents may cost together, each shown in one line.
         filter: What a document's metadata must be, `{"kind": "record"}`, or a function that tells whether to keep a
-            document. Where few pass, more hits are looked at, up to 64 times as many. A token limit is kept by the
-            search, before the filter.
+            document. Where few pass, more hits are looked at, up to 64 times as many; of those that pass, what is
+            too long for the token limit is passed over.
 
     Raises:
         ValidationError: `memory` is no `Memory`, or an argument is missing, unknown or of another type.
@@ -79,32 +79,27 @@ class MemlayerRetriever(BaseRetriever):
         return await self._found(AWAITING, query, self.k if k is None else k)
 
     async def _found(self, drive: Drive, query: str, k: int) -> list[Document]:
-        def search(most: int) -> Awaitable[Sequence[Hit]]:
-            return drive.ask(self.memory.search, self.memory.asearch, query, **self._reach(most))
+        def search(most: int, token_limit: int | None) -> Awaitable[Sequence[Hit]]:
+            return drive.ask(
+                self.memory.search,
+                self.memory.asearch,
+                query,
+                user_id=self.user_id,
+                tenant_id=self.tenant_id,
+                agent_id=self.agent_id,
+                session_id=self.session_id,
+                roles=self.roles,
+                k=most,
+                token_limit=token_limit,
+            )
 
-        def passing(hits: Sequence[Hit]) -> list[Document]:
-            return [document for document in map(_document, hits) if self._passes(document)]
+        return await widened(search, _document, _passing(self.filter), k, self.token_limit)
 
-        return (await widened(search, passing, k))[:k]
 
-    def _passes(self, document: Document) -> bool:
-        if self.filter is None:
-            return True
-        if callable(self.filter):
-            return bool(self.filter(document))
-        metadata = document.metadata
-        return all(name in metadata and metadata[name] == value for name, value in self.filter.items())
-
-    def _reach(self, k: int) -> dict[str, Any]:
-        return {
-            "user_id": self.user_id,
-            "tenant_id": self.tenant_id,
-            "agent_id": self.agent_id,
-            "session_id": self.session_id,
-            "roles": self.roles,
-            "k": k,
-            "token_limit": self.token_limit,
-        }
+def _passing(asked: dict[str, Any] | Callable[[Document], bool] | None) -> Callable[[Document], bool] | None:
+    if asked is None or callable(asked):
+        return asked
+    return lambda document: asked.items() <= document.metadata.items()
 
 
 def _document(hit: Hit) -> Document:

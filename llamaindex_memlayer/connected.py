@@ -62,17 +62,21 @@ class Connected(Reconnecting):
             memory = live.connected(store_id, self.path)
         else:
             memory = Memory.in_memory()
-        live.note(memory)
-        self._memory = memory
-        self.__dict__["path"] = None if memory.path is None else str(memory.path)  # frozen for everybody else
+        self._connect(memory)
 
     @property
     def memory(self) -> Memory:
         """The memory that keeps it."""
-        return self._memory
+        return self._kept_in()
 
     def _kept_in(self) -> Memory:
         return self._memory
+
+    def _connect(self, memory: Memory) -> None:
+        """Note which memory it is and where: the attribute is frozen for everybody else."""
+        live.note(memory)
+        self._memory = memory
+        self.__dict__["path"] = None if memory.path is None else str(memory.path)
 
     @classmethod
     def _opened(
@@ -107,22 +111,9 @@ class ConnectedStore(Connected):
 
     model_config = ConfigDict(frozen=True)
 
-    _lists: Transcripts = PrivateAttr()
-
-    def __init__(self, *, memory: Memory | None = None, **fields: Any) -> None:
-        """Connect to a memory.
-
-        Args:
-            memory: The memory that keeps it; without one, the one at the `path`, the open one that a dump names,
-                or a new one that is gone with the process.
-            **fields: `user_id`, `tenant_id`, `agent_id` and `path`, or what `to_dict` returned.
-
-        Raises:
-            ConfigurationError: `memory` is no `Memory`, or the one that a dump names is not open here.
-            InvalidScopeError: An id is empty or cannot be stored.
-        """
-        super().__init__(memory=memory, **fields)
-        self._lists = Transcripts(
+    @property
+    def _lists(self) -> Transcripts:
+        return Transcripts(
             self._memory, user_id=self.user_id, tenant_id=self.tenant_id, agent_id=self.agent_id
         )
 
@@ -141,7 +132,7 @@ class ConnectedStore(Connected):
         """Open a user's conversations.
 
         Args:
-            user_id: Whose; without it, each key stands alone.
+            user_id: Whose; without it, each key stands alone, and `get_keys` tells all such keys of the tenant.
             tenant_id: Users of different tenants are different users.
             agent_id: Only conversations with this agent.
             memory: A memory that you opened, `Memory.open(…)`.

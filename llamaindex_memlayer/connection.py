@@ -10,10 +10,9 @@ from llama_index.core.bridge.pydantic import ConfigDict, PrivateAttr
 from llama_index.core.memory.memory import InsertMethod
 from llama_index.core.memory.types import BaseMemory
 
-from llamaindex_memlayer import live
-from llamaindex_memlayer.reconnecting import Reconnecting
+from llamaindex_memlayer.connected import Connected
 from memlayer_core.chat import Chat
-from memlayer_core.memory import Memory, memory_of
+from memlayer_core.memory import Memory
 from memlayer_core.records.scope import Scope
 from memlayer_core.rules.check import at_least_one
 from memlayer_core.rules.policy import named
@@ -21,45 +20,30 @@ from memlayer_core.rules.policy import named
 __all__ = ["ConnectedMemory"]
 
 
-class ConnectedMemory(Reconnecting, BaseMemory):
+class ConnectedMemory(Connected, BaseMemory):
     """A memory of the framework that is one conversation in a memory of ours."""
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     session_id: str
-    user_id: str | None = None
-    tenant_id: str = "default"
-    agent_id: str | None = None
     token_limit: int | None = None
     policy: dict[str, int] | None = None
     insert_method: Literal["user", "system"] | None = None
-    path: str | None = None
     _chat: Chat = PrivateAttr()
 
     def __init__(self, *, memory: Memory | None = None, **fields: Any) -> None:
         """Connect to a memory: the one given, the one that a dump names, or the one at the path."""
-        fields.pop("class_name", None)
-        store_id = fields.pop("store_id", None)
-        fields.setdefault("session_id", str(uuid.uuid4()))
+        if fields.get("session_id") is None:
+            fields["session_id"] = str(uuid.uuid4())
         if fields.get("token_limit") is not None:
             at_least_one("token_limit", fields["token_limit"])
         if fields.get("policy") is not None:
             fields["policy"] = named(fields["policy"])
         if isinstance(fields.get("insert_method"), InsertMethod):
             fields["insert_method"] = fields["insert_method"].value
-        super().__init__(**fields)
-        if memory is not None:
-            found = memory_of(memory)
-        elif store_id is None and self.path is None:
-            found = Memory.in_memory()
-        else:
-            found = live.connected(store_id, self.path)
-        self._connect(found)
-        if self.user_id is None:
-            scope = Scope.alone(self.session_id, tenant_id=self.tenant_id, agent_id=self.agent_id)
-        else:
-            scope = Scope(self.user_id, self.session_id, self.agent_id, self.tenant_id)
-        self._chat = found.chat_of(scope)
+        super().__init__(memory=memory, **fields)
+        whose = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
+        self._chat = self._memory.chat_of(Scope.of_session(self.session_id, **whose))  # type: ignore[arg-type]
 
     @property
     def chat(self) -> Chat:
@@ -87,8 +71,3 @@ class ConnectedMemory(Reconnecting, BaseMemory):
 
     def _kept_in(self) -> Memory:
         return self._chat.memory
-
-    def _connect(self, memory: Memory) -> None:
-        """Note where the memory is: the attribute is frozen for everybody else."""
-        live.note(memory)
-        self.__dict__["path"] = None if memory.path is None else str(memory.path)

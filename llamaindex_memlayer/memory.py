@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -13,7 +12,6 @@ from llama_index.core.llms.llm import LLM
 from llama_index.core.memory.memory import InsertMethod
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 
-from llamaindex_memlayer import live
 from llamaindex_memlayer.connection import ConnectedMemory
 from llamaindex_memlayer.events import in_span, tell_read
 from llamaindex_memlayer.messages import (
@@ -121,24 +119,17 @@ class MemlayerMemory(SavesItsChat, ConnectedMemory):
             **kwargs: Nothing; unknown names are refused.
 
         Raises:
-            ConfigurationError: An unknown argument, or two that exclude each other.
+            ConfigurationError: An unknown argument, two that exclude each other, or an `llm` that is none.
         """
         _refuse_unknown(kwargs)
-        if memory is not None and not (path is embed_model is tokenizer_fn is None):
-            raise ConfigurationError(
-                "`memory` is given, and with it `path`, `embed_model` or `tokenizer_fn`",
-                hint="A memory that is open has all three: pass them to `Memory.open(…)`.",
-            )
-        if memory is None and path is not None:
-            memory = live.opened_at(path, embedder=embed_model, tokenizer=tokenizer_fn)
-        elif memory is None:
-            chosen = {"embedder": embed_model, "tokenizer": tokenizer_fn}
-            memory = Memory.in_memory(**{name: value for name, value in chosen.items() if value is not None})
         if token_limit is None and llm is not None:
-            token_limit = max(1, int(llm.metadata.context_window * _OF_THE_WINDOW))
-        made = cls(
-            memory=memory,
-            session_id=str(uuid.uuid4()) if session_id is None else session_id,
+            token_limit = max(1, int(_window_of(llm) * _OF_THE_WINDOW))
+        made = cls._opened(
+            memory,
+            path,
+            embed_model,
+            tokenizer_fn,
+            session_id=session_id,
             user_id=user_id,
             tenant_id=tenant_id,
             agent_id=agent_id,
@@ -330,6 +321,15 @@ def _query(given: object) -> str | None:
     """Return the text to recall for; None, the newest user message, where there is no text in it."""
     text = given.content if isinstance(given, ChatMessage) else given
     return None if text is None else str(text) or None  # a `QueryBundle` is its question
+
+
+def _window_of(llm: LLM) -> int:
+    if not isinstance(llm, LLM):
+        raise ConfigurationError(
+            f"`llm` must be one of LlamaIndex's language models, got {llm!r:.80}",
+            hint="Only its context window is read, for the limit: pass `token_limit=…` instead.",
+        )
+    return llm.metadata.context_window
 
 
 def _archived(status: MessageStatus | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -17,7 +17,6 @@ from memlayer_core.flows.widen import widened
 from memlayer_core.memory import Memory, memory_of
 from memlayer_core.records.context import Hit
 from memlayer_core.records.scope import Scope
-from memlayer_core.rules.budget import pack
 from memlayer_core.rules.check import at_least_one
 from memlayer_core.rules.records import roles_of
 
@@ -44,7 +43,7 @@ class MemlayerRetriever(BaseRetriever):
         similarity_top_k: Nodes at the most.
         token_limit: Tokens that they may cost together, each shown in one line.
         filters: What their metadata must be. Where few pass, more hits are looked at, up to sixty-four times
-            as many as are wanted.
+            as many as are wanted; of those that pass, what is too long for the token limit is passed over.
         **kwargs: What every retriever takes: `callback_manager`, `verbose` and so on.
 
     Raises:
@@ -100,37 +99,31 @@ class MemlayerRetriever(BaseRetriever):
         return await self._found(AWAITING, query_bundle.query_str)
 
     async def _found(self, drive: Drive, query: str) -> list[NodeWithScore]:
-        costs: dict[str, int] = {}
+        def search(most: int, token_limit: int | None) -> Awaitable[Sequence[Hit]]:
+            return drive.ask(
+                self._memory.search,
+                self._memory.asearch,
+                query,
+                user_id=self._reach.user_id,
+                tenant_id=self._reach.tenant_id,
+                agent_id=self._reach.agent_id,
+                session_id=self._reach.session_id,
+                roles=self._roles,
+                k=most,
+                token_limit=token_limit,
+            )
 
-        def passing(hits: Sequence[Hit]) -> list[NodeWithScore]:
-            costs.update((_id(hit), hit.tokens) for hit in hits)
-            return self._passing([_node(hit) for hit in hits])
+        return await widened(search, _node, _passing(self._filters), self._most, self._token_limit)
 
-        passed = await widened(lambda most: self._hits(drive, query, most), passing, self._most)
-        chosen = passed[: self._most]
-        if self._filters is not None and self._token_limit is not None:
-            chosen = [chosen[at] for at in pack((costs[one.node_id] for one in chosen), self._token_limit)]
-        return chosen
 
-    async def _hits(self, drive: Drive, query: str, most: int) -> Sequence[Hit]:
-        reach = self._reach
-        return await drive.ask(
-            self._memory.search,
-            self._memory.asearch,
-            query,
-            user_id=reach.user_id,
-            tenant_id=reach.tenant_id,
-            agent_id=reach.agent_id,
-            session_id=reach.session_id,
-            k=most,
-            token_limit=self._token_limit if self._filters is None else None,
-            roles=self._roles,
-        )
+def _passing(filters: MetadataFilters | None) -> Callable[[NodeWithScore], bool] | None:
+    if filters is None:
+        return None
 
-    def _passing(self, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
-        metadata = {one.node_id: one.metadata for one in nodes}
-        passes = build_metadata_filter_fn(metadata.__getitem__, self._filters)
-        return [one for one in nodes if passes(one.node_id)]
+    def passes(node: NodeWithScore) -> bool:
+        return build_metadata_filter_fn(lambda _: node.metadata, filters)(node.node_id)
+
+    return passes
 
 
 def _id(hit: Hit) -> str:

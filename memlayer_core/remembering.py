@@ -142,15 +142,15 @@ class Remembrance:
         Chroma's part is done in the background; until then it is in nobody's reach. `flush` waits for it.
 
         Args:
-            user_id: Whose memory. A record's id names its user already.
+            user_id: Whose memory. A record's id names its user already, and a session may stand alone.
             session_id: Only this session of the user, with what other words took the place of in it, and the
-                records that come from it.
+                records that come from it. Without `user_id`, the session of that id that stands alone.
             record_id: Only this record, with its old versions and whatever was merged into it.
             tenant_id: The user's tenant; a user of the same id in another tenant is somebody else.
             agent_id: Only what was said to, and remembered with, this agent.
 
         Raises:
-            InvalidScopeError: No user is named.
+            InvalidScopeError: Neither a user nor a session or record is named.
             UnknownRecordError: There is no such record, or it is another user's.
         """
         world = self._world()
@@ -158,11 +158,14 @@ class Remembrance:
             owner = user_id if user_id is not None else ordinal_of(record_id)[0]
             reach = Scope.of_user(owner, tenant_id=tenant_id, agent_id=agent_id)
             return await flows.forget_record(world, drive, reach, record_id)
-        if user_id is None:
+        if user_id is not None:
+            return await forget(world, drive, Scope(user_id, session_id, agent_id, tenant_id))
+        if session_id is None:
             raise InvalidScopeError(
                 "nobody is named whose memory is to be deleted",
-                hint="Pass `user_id=…`, with `session_id=…` for one session of that user, or `record_id=…`.",
+                hint="Pass `user_id=…`, with `session_id=…` for one session of that user, or `record_id=…`; "
+                "`session_id=…` alone for a session without a user.",
             )
-        return await forget(world, drive, Scope(user_id, session_id, agent_id, tenant_id))
+        return await forget(world, drive, Scope.alone(session_id, tenant_id=tenant_id, agent_id=agent_id))
 
     forget, aforget = both(_forget)

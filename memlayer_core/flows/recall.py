@@ -150,7 +150,7 @@ async def ask(
         wished=postings.get(WISH, {}).keys(),
     )
     keys = [key for key in shortlist(found, most) if key not in seen]
-    cosines = {neighbour.key: neighbour.similarity for neighbour in near}
+    cosines = dict(near)
     beginning = _BEGINNING if asked.answer is not None else 0
     candidates = await drive.call(world.journal.candidates, reach, keys, cosines, vector, beginning)
     records: dict[int, Record] = {}

@@ -379,6 +379,18 @@ def test_an_answer_that_is_no_text_is_refused_and_nothing_is_stored(do, history,
     assert history.messages == []
 
 
+@pytest.mark.parametrize(
+    ("given", "name"), [(("hi", {"output": "ho"}), "inputs"), (({"input": "hi"}, "ho"), "outputs")]
+)
+def test_what_has_no_keys_is_refused_and_nothing_is_stored(do, history, given, name) -> None:
+    classic = MemlayerConversationMemory(chat_memory=history)
+
+    with pytest.raises(MessageTypeError, match=f"`{name}` must be a mapping"):
+        do(classic, "save_context", *given)
+
+    assert history.messages == []
+
+
 # Agents
 
 

@@ -171,6 +171,28 @@ def test_the_model_is_shown_what_was_said_in_another_session_and_the_state_is_no
     assert history(memory) == ["user: What should I not eat in Tokyo?", "assistant: No nuts."]
 
 
+@pytest.mark.parametrize("mode", ["STATIC", "BOTH", "AGENT"])
+def test_the_model_is_told_the_users_profile_whatever_is_asked_unless_it_looks_by_itself(
+    run, memory, mode
+) -> None:
+    for user, fact in (("ada", "Lives in Tokyo."), ("bob", "Lives in Paris.")):
+        memory.chat(user_id=user).remember(fact, type="profile")
+    model = Scripted(script=then("Fine.", "Still fine."))
+    agent = create_agent(
+        model, system_prompt="Be brief.", middleware=[MemlayerMiddleware(memory, user_id="ada", mode=mode)]
+    )
+
+    run(agent, "How are you?")
+    run(agent, "And now?")
+
+    for seen in model.seen:
+        assert seen[0] == SystemMessage("Be brief.")
+        assert "Paris" not in str(seen)
+        assert str(seen).count("Lives in Tokyo.") == (mode != "AGENT")
+        assert ("Lives in Tokyo." in seen[1].text) is (mode != "AGENT")
+    assert history(memory)[0] == "user: How are you?"
+
+
 @pytest.mark.parametrize("placed", ["user", "system"])
 def test_what_is_recalled_stands_where_the_settings_say(run, placed) -> None:
     settings = Settings(index_delay=0.0, durability="normal", recall_placement=placed)

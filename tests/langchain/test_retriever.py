@@ -191,6 +191,18 @@ def test_documents_fit_a_limit_of_tokens(ask, full) -> None:
     assert sum(document.metadata["tokens"] for document in found) <= 40
 
 
+def test_what_does_not_pass_a_filter_costs_nothing_of_the_limit_of_tokens(ask, full) -> None:
+    whole = ask(MemlayerRetriever(memory=full, user_id="ada"))
+    last = whole[-1]
+    limit = last.metadata["tokens"]
+    within = MemlayerRetriever(memory=full, user_id="ada", token_limit=limit)
+    only_the_last = within.model_copy(update={"filter": lambda one: one.page_content == last.page_content})
+
+    assert len(whole) > 1
+    assert texts(ask(only_the_last)) == [last.page_content]
+    assert ask(only_the_last.model_copy(update={"token_limit": limit - 1})) == []
+
+
 def test_the_config_of_a_run_may_tell_the_user(ask, full) -> None:
     of_anybody = MemlayerRetriever(memory=full, user_id="nobody").configurable_fields(
         user_id=ConfigurableField(id="user_id")
@@ -259,7 +271,14 @@ def test_a_trace_shows_the_search_below_its_chain_with_tags_and_metadata(ask, fu
 
 
 @pytest.mark.parametrize(
-    ("wrong", "kind"), [({"k": 0}, InvalidLimitError), ({"user_id": ""}, InvalidScopeError)]
+    ("wrong", "kind"),
+    [
+        ({"k": 0}, InvalidLimitError),
+        ({"k": 0, "filter": {"kind": "record"}}, InvalidLimitError),
+        ({"token_limit": 0}, InvalidLimitError),
+        ({"token_limit": 0, "filter": {"kind": "record"}}, InvalidLimitError),
+        ({"user_id": ""}, InvalidScopeError),
+    ],
 )
 def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(ask, full, wrong, kind) -> None:
     heard = Heard()

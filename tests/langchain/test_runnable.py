@@ -109,6 +109,24 @@ def words(text: str) -> GenericFakeChatModel:
 # What goes in, and what comes out
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_the_users_profile_is_told_with_every_question_and_not_kept(do, memory, apart) -> None:
+    memory.chat(user_id="ada").remember("Lives in Tokyo.", type="profile")
+    memory.chat(user_id="bob").remember("Lives in Paris.", type="profile")
+    model = Echo()
+    chain = with_memory(PROMPT | model if apart else model, memory, user_id="ada", **(KEYS if apart else {}))
+
+    for question in ("hi", "how are you?"):
+        do(chain, "invoke", {"question": question}, at())
+
+    for shown, question in zip(model.shown, ("hi", "how are you?"), strict=True):
+        told = [message.text for message in shown if message.type == "human"]  # the model says the rest again
+        assert str(told).count("Lives in Tokyo.") == 1
+        assert "Paris" not in str(shown)
+        assert shown[-1].text.endswith(question)
+    assert contents(kept(memory))[::2] == ["hi", "how are you?"]
+
+
 @pytest.mark.requirement("M03", "J30")
 @pytest.mark.parametrize(
     "said",

@@ -75,6 +75,23 @@ async def test_an_agent_tells_the_model_what_the_user_said_in_another_session(se
     assert "ferret" not in str(llm.last_chat_messages)
 
 
+async def test_an_agent_tells_the_model_the_users_profile_once_whatever_is_asked(session, memory):
+    await memory.chat(user_id="ada").aremember("Lives in Tokyo.", type="profile")
+    await memory.chat(user_id="bob").aremember("Lives in Paris.", type="profile")
+    for question in ("hello", "and now?"):
+        llm = answers("yes")
+        await FunctionAgent(llm=llm, system_prompt="be short").run(user_msg=question, memory=session)
+
+        system, first, *_ = llm.last_chat_messages
+        assert [message.role for message in llm.last_chat_messages].count("system") == 1
+        assert system.content == "be short"
+        assert "Lives in Tokyo." in first.content
+        assert str(llm.last_chat_messages).count("Lives in Tokyo.") == 1
+        assert "Paris" not in str(llm.last_chat_messages)
+        assert llm.last_chat_messages[-1].content.endswith(question)
+    assert said(await session.aget_all()) == TURNS
+
+
 @pytest.mark.trap("llamaindex", 3)
 async def test_an_agents_state_prompt_never_reaches_the_memory(session):
     llm = answers("yes")

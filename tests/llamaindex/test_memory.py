@@ -464,6 +464,11 @@ def test_an_empty_history_erases_nothing(session, memory):
     assert said(again.get_all()) == said(turn(1))
 
 
+def test_a_model_that_is_named_and_not_handed_in_is_refused(memory):
+    with pytest.raises(ConfigurationError, match="`llm` must be"):
+        MemlayerMemory.from_defaults(memory=memory, user_id="ada", llm="gpt")
+
+
 @pytest.mark.trap("llamaindex", 7)
 def test_a_misspelled_argument_is_refused_by_its_name():
     with pytest.raises(ConfigurationError, match="`sesion_id`"):
