@@ -123,11 +123,9 @@ def said(message: Message, *, named: bool) -> Said:
 
 def _words(block: Block) -> Block:
     """Return a block without what a provider has signed its thought with: the thought is the same without."""
-    return (
-        {name: block[name] for name in block if name != "extras"}
-        if block.get("type") == "thinking"
-        else block
-    )
+    if block.get("type") != "thinking":
+        return block
+    return {name: value for name, value in block.items() if name != "extras"}
 
 
 def align(

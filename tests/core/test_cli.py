@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 from memlayer_core import Memory, Scope, Settings
 from memlayer_core.cli import app
 from memlayer_core.models.hashing import HashingEmbedder
+from memlayer_core.stores.migration import STEPS
 from memlayer_core.testing import FlakyEmbedder
 
 COMMANDS = ["demo", "inspect", "search", "export", "import", "reindex", "verify", "work"]
@@ -118,7 +119,7 @@ def test_inspect_shows_the_store_and_its_users(kept: Path):
     shown = run("inspect", kept)
     assert shown.exit_code == 0
     assert re.search(r"Embedder +hashing-1024-v1, 1024 dimensions", shown.stdout)
-    assert re.search(r"Schema +version 6", shown.stdout)
+    assert re.search(rf"Schema +version {1 + len(STEPS)}", shown.stdout)
     assert re.search(r"Kept +4 message\(s\) in 3 session\(s\) of 2 user\(s\)", shown.stdout)
     assert re.search(r"Vectors +4", shown.stdout)
     assert re.search(r"Backlog +0 job\(s\) owed, 0 given up", shown.stdout)
