@@ -177,6 +177,7 @@ def test_it_is_not_made_without_a_memory() -> None:
         create_summarizer(saying(TOLD))
 
 
+@takes_one
 @pytest.mark.parametrize("given", ["a text", [{"role": "user", "content": "x"}]])
 def test_what_is_no_message_is_not_summed_up(opened, given) -> None:
     with pytest.raises(MessageTypeError):

@@ -18,11 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ToolCallBlock
 from llama_index.core.chat_engine import SimpleChatEngine
-from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLastCall
 from llama_index.core.memory import ChatMemoryBuffer, ChatSummaryMemoryBuffer
 from llama_index.core.storage.chat_store import BaseChatStore, SimpleChatStore
 from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import Context
+from scripted import answers, speaking
 
 from llamaindex_memlayer import MemlayerChatStore, MemlayerMemory
 from memlayer_core import Memory, Settings
@@ -62,12 +62,6 @@ def talk(*words):
 
 def said(messages):
     return [message.content for message in messages]
-
-
-def answers(text):
-    return MockFunctionCallingLLMWithChatMemoryOfLastCall(
-        is_chat_model=True, response_generator=lambda messages, **_: ChatMessage(text, role="assistant")
-    )
 
 
 # The same as `SimpleChatStore`
@@ -410,13 +404,13 @@ async def test_an_agent_with_a_buffer_on_it_keeps_its_turn_even_if_a_tool_edits_
 
     note.__annotations__["ctx"] = Context  # the framework does not resolve a name
 
-    def reply(messages, **_):
+    def reply(messages):
         if messages[-1].role == "tool":
             return ChatMessage("It is 3 degrees.", role="assistant")
         asked = ToolCallBlock(tool_call_id="c1", tool_name="weather", tool_kwargs={"city": "Riga"})
         return ChatMessage(role="assistant", blocks=[asked])
 
-    llm = MockFunctionCallingLLMWithChatMemoryOfLastCall(is_chat_model=True, response_generator=reply)
+    llm = speaking(reply)
     agent = FunctionAgent(tools=[FunctionTool.from_defaults(note, name="weather")], llm=llm)
     buffer = ChatMemoryBuffer.from_defaults(chat_store=store, chat_store_key="monday")
     await agent.run(user_msg="how is the weather?", memory=buffer, ctx=Context(agent))

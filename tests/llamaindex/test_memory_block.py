@@ -11,11 +11,10 @@ import pytest
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextChatEngine, SimpleChatEngine
-from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLastCall
 from llama_index.core.memory import BaseMemoryBlock, InsertMethod
 from llama_index.core.memory import Memory as FrameworkMemory
 from llama_index.core.utils import get_tokenizer
-from scripted import Library, takes_any_store
+from scripted import Library, answers, speaking, takes_any_store
 
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemoryBlock
 from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
@@ -59,12 +58,6 @@ class Another(BaseMemoryBlock[str]):
 
     async def _aput(self, messages):
         assert all(message.additional_kwargs["session_id"] == "monday" for message in messages)
-
-
-def answers(text):
-    return MockFunctionCallingLLMWithChatMemoryOfLastCall(
-        is_chat_model=True, response_generator=lambda messages, **_: ChatMessage(text, role="assistant")
-    )
 
 
 def turn(question, answer="noted"):
@@ -451,14 +444,14 @@ async def test_an_agent_with_tools_is_told_and_its_turn_is_kept_whole(block, mem
         """Tell the weather."""
         return f"3 degrees in {city}"
 
-    def reply(messages, **_):
+    def reply(messages):
         if messages[-1].role == "tool":
             return ChatMessage("It is 3 degrees in Riga.", role="assistant")
         call = ToolCallBlock(tool_call_id="c1", tool_name="weather", tool_kwargs={"city": "Riga"})
         return ChatMessage(role="assistant", blocks=[call])
 
     await memory.chat(user_id="ada", session_id="old").aadd("user", "my weather is that of Riga")
-    llm = MockFunctionCallingLLMWithChatMemoryOfLastCall(is_chat_model=True, response_generator=reply)
+    llm = speaking(reply)
     talk = framework(block)
     await FunctionAgent(tools=[weather], llm=llm).run(user_msg="how is my weather?", memory=talk)
     await talk.aget()

@@ -14,12 +14,12 @@ from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent
-from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLastCall
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import MetadataMode, QueryBundle
 from llama_index.core.tools import RetrieverTool
 from llama_index.core.vector_stores import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
+from scripted import answers, speaking
 
 from llamaindex_memlayer import MemlayerMemory, MemlayerRetriever
 from memlayer_core import Message
@@ -72,12 +72,6 @@ def texts(nodes):
 
 def where(key, value, operator=FilterOperator.EQ):
     return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
-
-
-def answers(text):
-    return MockFunctionCallingLLMWithChatMemoryOfLastCall(
-        is_chat_model=True, response_generator=lambda messages, **_: ChatMessage(text, role="assistant")
-    )
 
 
 def test_nodes_come_best_first_with_scores_and_what_is_known_of_them(pets, do):
@@ -287,13 +281,13 @@ def test_retrievers_are_fused_with_it(pets):
 
 
 async def test_an_agent_uses_it_as_a_tool(pets):
-    def reply(messages, **_):
+    def reply(messages):
         if messages[-1].role == "tool":
             return ChatMessage("Coco", role="assistant")
         asked = ToolCallBlock(tool_call_id="c1", tool_name="pets", tool_kwargs={"input": "my parrot"})
         return ChatMessage(role="assistant", blocks=[asked])
 
-    llm = MockFunctionCallingLLMWithChatMemoryOfLastCall(is_chat_model=True, response_generator=reply)
+    llm = speaking(reply)
     tool = RetrieverTool.from_defaults(
         MemlayerRetriever(pets, user_id="ada"), name="pets", description="What the user says of pets."
     )

@@ -8,11 +8,11 @@ import inspect
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
-from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLastCall
 from llama_index.core.tools import FunctionTool
 from llama_index.core.tools.calling import acall_tool, call_tool
 from llama_index.core.tools.tool_spec.base import BaseToolSpec
 from llama_index.core.workflow import Context
+from scripted import speaking
 
 from llamaindex_memlayer import MemlayerMemory, MemlayerToolSpec, reload_tool
 from memlayer_core.errors import ConfigurationError
@@ -141,7 +141,7 @@ def test_some_of_the_tools_may_be_chosen_by_their_names(session):
 
 
 async def test_an_agent_records_what_it_is_told_and_looks_it_up_in_the_next_session(memory):
-    def reply(messages, **_):
+    def reply(messages):
         if messages[-1].role == "tool":
             return ChatMessage(f"I see: {messages[-1].content}", role="assistant")
         asks = messages[-1].content.endswith("?")
@@ -153,7 +153,7 @@ async def test_an_agent_records_what_it_is_told_and_looks_it_up_in_the_next_sess
     results = []
     for day, said in (("monday", "I am allergic to peanuts"), ("tuesday", "what am I allergic to?")):
         session = MemlayerMemory(memory=memory, user_id="ada", session_id=day)
-        llm = MockFunctionCallingLLMWithChatMemoryOfLastCall(is_chat_model=True, response_generator=reply)
+        llm = speaking(reply)
         agent = FunctionAgent(tools=MemlayerToolSpec(session).to_tool_list(), llm=llm, streaming=False)
         handler = agent.run(said, memory=session, ctx=Context(agent))
         results += [event async for event in handler.stream_events() if isinstance(event, ToolCallResult)]
