@@ -6,6 +6,8 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from operator import is_
 from typing import Any, Literal, get_args
 
 from langchain_core.messages import (
@@ -39,7 +41,7 @@ try:
         ModelResponse,
     )
     from langchain.agents.structured_output import ToolStrategy
-    from langgraph.runtime import Runtime
+    from langgraph.runtime import Runtime, get_runtime
     from langgraph.types import Command
 
     from langchain_memlayer.agent_tools import agent_tools
@@ -79,14 +81,18 @@ class _Call:
 
     Attributes:
         chat: The conversation that it belongs to.
+        given: The request as it came.
         request: What the model is shown.
+        told: The messages in it.
         newest: What the model is to answer; None in an empty thread.
         again: Whether the history went on behind that: what comes now takes the place of it.
         leaving: Ids of what the model is no longer shown.
     """
 
     chat: Chat
+    given: ModelRequest[Any]
     request: ModelRequest[Any]
+    told: tuple[AnyMessage, ...]
     newest: Message | None
     again: bool
     leaving: tuple[str, ...]
@@ -181,7 +187,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return self._whose.chat(self._memory, runtime)
 
     async def _preparing(self, drive: Drive, request: ModelRequest[Any]) -> _Call:
-        chat, sent = self._chat(request.runtime), _sent(request)
+        chat, sent = self._chat(request.runtime or get_runtime()), _sent(request)
         newest, known = await _follow(drive, chat, sent.said)
         spent = await drive.call(_cost, self._memory.tokens, request, (*sent.before, *sent.behind))
         if spent >= self._limit:
@@ -207,14 +213,16 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
                 context = _back(context, place, sent.said)
         shown = await drive.call(_composed, context, sent, request)
         leaving = _left(context, sent.said) if self._destructive else ()
-        return _Call(chat, shown, newest, again, leaving)
+        return _Call(chat, request, shown, tuple(shown.messages), newest, again, leaving)
 
     async def _concluding(
         self, drive: Drive, call: _Call, response: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        for message in response.result:
+        put = _put_behind(call)
+        for message in (*put, *response.result):
             _name(message)
-        said = await drive.call(_translated, response.result)
+        call.given.messages.extend(put)
+        said = await drive.call(_translated, (*put, *response.result))
         if call.again and call.newest is not None:
             await drive.ask(call.chat.resync, call.chat.aresync, [call.newest, *said])
         else:
@@ -234,7 +242,8 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
 def _sent(request: ModelRequest[Any]) -> _Sent:
     """Tell the thread's own messages from what other middleware adds for this call."""
-    state = {message.id: message for message in request.state["messages"]}
+    thread = request.state.get("messages") or request.messages  # a request made anew may have no state
+    state = {message.id: message for message in thread}
     said: list[AnyMessage] = []
     beside: tuple[list[AnyMessage], list[AnyMessage]] = ([], [])
     edited: dict[str | None, AnyMessage] = {}
@@ -262,8 +271,9 @@ async def _follow(
 ) -> tuple[Message, str] | tuple[None, None]:
     """Store what the history does not have.
 
-    Everything up to a model's last answer is known, unless the thread is older than its memory: so only what
-    follows that answer is sent, and a call costs the same at any length of the thread.
+    Everything up to a model's last answer is known, unless the thread is older than its memory, or middleware put
+    something in front of that answer: so what follows the answer before it is sent, and a call costs the same at any
+    length of the thread.
 
     Returns:
         The newest message that a model may be told of, and the id under which the history knows it.
@@ -273,7 +283,8 @@ async def _follow(
         said = await drive.call(_translated, part)
         return said, await drive.ask(chat.resync, chat.aresync, said)
 
-    answered = next((at for at in reversed(range(len(messages))) if _answers(messages[at])), 0)
+    answers = (at for at in reversed(range(len(messages))) if _answers(messages[at]))
+    answered = next(islice(answers, 1, None), 0)
     begun = bool(answered) and bool(await drive.ask(chat.history, chat.ahistory, limit=1))
     said, synced = await sync(messages[answered:] if begun else messages)
     if begun and not synced.unchanged:
@@ -333,6 +344,13 @@ def _composed(context: Context, sent: _Sent, request: ModelRequest[Any]) -> Mode
     told: list[Any] = whole.compose(convert=shown, put_before=put_before, put_after=put_after, create=create)
     instructions = told.pop(0) if told and isinstance(told[0], SystemMessage) else None
     return request.override(system_message=instructions, messages=[*sent.before, *told, *sent.behind])
+
+
+def _put_behind(call: _Call) -> list[AnyMessage]:
+    """Return what other middleware put behind the messages, in their list itself: LangChain keeps that in the state."""
+    kept, put = call.request.messages[: len(call.told)], call.request.messages[len(call.told) :]
+    same = len(kept) == len(call.told) and all(map(is_, kept, call.told))
+    return put if same else []
 
 
 def _left(context: Context, said: Sequence[AnyMessage]) -> tuple[str, ...]:
