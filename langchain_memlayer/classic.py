@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, get_buffer_string
 from pydantic import ConfigDict
 
+from langchain_memlayer.exchange import STEPS, called
 from langchain_memlayer.history import MemlayerChatMessageHistory
 from memlayer_core.errors import ConfigurationError, InputError, MessageTypeError, MissingExtraError
 from memlayer_core.records.policy import Limits, MaxRounds
@@ -24,9 +25,6 @@ except ImportError as problem:
     ) from problem
 
 __all__ = ["MemlayerConversationMemory"]
-
-_STEPS = "intermediate_steps"
-"""What an `AgentExecutor` calls the tool calls behind its answer, where it is asked to return them."""
 
 
 class MemlayerConversationMemory(BaseChatMemory):
@@ -154,12 +152,12 @@ class MemlayerConversationMemory(BaseChatMemory):
                     f"`{name}` must be a mapping from keys to what was said, got {given!r:.80}",
                     hint='`memory.save_context({"input": "…"}, {"output": "…"})`.',
                 )
-        answers = {key: value for key, value in outputs.items() if key != _STEPS}
+        answers = {key: value for key, value in outputs.items() if key != STEPS}
         with _named_keys():
             question, answer = self._get_input_output(inputs, answers)
         return [
             *_messages("the input", question, HumanMessage),
-            *_steps(outputs.get(_STEPS) or ()),
+            *called(outputs.get(STEPS)),
             *_messages("the output", answer, AIMessage),
         ]
 
@@ -189,13 +187,3 @@ def _messages(name: str, said: Any, create: Callable[..., BaseMessage]) -> list[
         f"{name} must be text, content blocks or messages, got {type(said).__name__}: {said!r:.80}",
         hint="Name the right one with `input_key=…` or `output_key=…`, or let the chain return text.",
     )
-
-
-def _steps(steps: Any) -> list[BaseMessage]:
-    """Return tool calls and their results; what agents of another kind write down for themselves is not said."""
-    if not steps:
-        return []
-    from langchain_classic.agents.format_scratchpad.tools import format_to_tool_messages  # noqa: PLC0415  (a second)
-    from langchain_classic.agents.output_parsers.tools import ToolAgentAction  # noqa: PLC0415
-
-    return format_to_tool_messages([step for step in steps if isinstance(step[0], ToolAgentAction)])

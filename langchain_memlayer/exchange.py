@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,15 @@ from langchain_core.prompt_values import PromptValue
 
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
 
-__all__ = ["INTERRUPTED", "Keys", "marked"]
+__all__ = ["INTERRUPTED", "STEPS", "Keys", "called", "marked", "whole"]
 
 INTERRUPTED = "interrupted"
 """Marks an answer that ended early: in its `response_metadata`, and in the metadata of the stored message."""
 
+STEPS = "intermediate_steps"
+"""What an `AgentExecutor` calls the tool calls behind its answer, where it is asked to return them."""
+
+_ACTIONS = "langchain_classic.agents.output_parsers.tools"
 
 logger = logging.getLogger("memlayer")
 
@@ -73,7 +78,7 @@ class Keys:
         return list(shown)
 
     def answered(self, output: Any, shown: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """Return what is answered in an output; of a list, what is not from the input.
+        """Return what is answered in an output; of a list, what is not from the input; of an agent, also what it did.
 
         Args:
             output: What the runnable returned.
@@ -82,14 +87,14 @@ class Keys:
         Raises:
             InvalidMessageError: Nobody can tell what it is.
         """
+        steps: Any = None
         if isinstance(output, Mapping):
-            output = output[_key(output, list(output), "output", self.output)]
+            key = _key(output, list(output), "output", self.output)
+            steps, output = output.get(STEPS) if key != STEPS else None, output[key]
         if isinstance(output, AIMessage) and any(one.id == output.id for one in shown):
-            return [
-                output.model_copy(update={"id": None})
-            ]  # said again: a cache gives each answer the same id
+            output = output.model_copy(update={"id": None})  # a cache gives an answer's id again with it
         if isinstance(output, str | BaseMessage):
-            return [AIMessage(output) if isinstance(output, str) else output]
+            return [*called(steps), AIMessage(output) if isinstance(output, str) else output]
         if not isinstance(output, list | tuple) or not all(isinstance(one, BaseMessage) for one in output):
             raise _unreadable("answered", output)
         given = list(shown)
@@ -118,6 +123,20 @@ class Keys:
 def marked(message: BaseMessage) -> BaseMessage:
     """Return a copy of a message that says that it ended early."""
     return message.model_copy(update={"response_metadata": {**message.response_metadata, INTERRUPTED: True}})
+
+
+def called(steps: Any) -> list[BaseMessage]:
+    """Return the tool calls and results in an `AgentExecutor`'s steps.
+
+    What agents of another kind write down for themselves is not said.
+    """
+    if _ACTIONS not in sys.modules or not isinstance(steps, list | tuple):
+        return []  # whoever made such a step has imported that
+    from langchain_classic.agents.format_scratchpad.tools import format_to_tool_messages  # noqa: PLC0415  (a second)
+    from langchain_classic.agents.output_parsers.tools import ToolAgentAction  # noqa: PLC0415
+
+    made = (step for step in steps if isinstance(step, tuple) and step)
+    return format_to_tool_messages([step for step in made if isinstance(step[0], ToolAgentAction)])
 
 
 def whole(chunks: Iterable[Any]) -> Any:

@@ -36,7 +36,7 @@ from memlayer_core.errors import InvalidMessageError, MessageTypeError
 from memlayer_core.records.message import ROLES, Block, Message, Raw, Role, ToolCall
 from memlayer_core.rules.tagged_json import TAG, Written
 
-__all__ = ["FRAMEWORK", "create", "from_core", "put_after", "put_before", "to_core"]
+__all__ = ["FRAMEWORK", "create", "from_core", "put_after", "put_before", "sums_up", "to_core"]
 
 FRAMEWORK = "langchain"
 """Marks dumps that this module wrote."""
@@ -153,6 +153,11 @@ def put_after(message: BaseMessage, text: str) -> BaseMessage:
 def create(role: Literal["system", "user"], text: str) -> BaseMessage:
     """Make a message of a role and a text."""
     return SystemMessage(text) if role == "system" else HumanMessage(text)
+
+
+def sums_up(message: object) -> bool:
+    """Tell whether a message is a summary by LangChain's `SummarizationMiddleware`, which stands as the user's."""
+    return isinstance(message, BaseMessage) and message.additional_kwargs.get("lc_source") == "summarization"
 
 
 def _fields(message: BaseMessage) -> tuple[str, dict[str, Any]]:

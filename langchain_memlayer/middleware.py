@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import is_
@@ -16,11 +15,10 @@ from langchain_core.messages import (
     BaseMessage,
     RemoveMessage,
     SystemMessage,
-    ToolMessage,
 )
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from langchain_memlayer.messages import VISIBLE, create, from_core, put_after, put_before, to_core
+from langchain_memlayer.messages import VISIBLE, create, from_core, put_after, put_before, sums_up, to_core
 from memlayer_core.chat import Chat
 from memlayer_core.drive import Drive, both
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
@@ -45,6 +43,7 @@ try:
     from langgraph.types import Command
 
     from langchain_memlayer.agent_tools import agent_tools
+    from langchain_memlayer.sent import Sent, name, sent_with
     from langchain_memlayer.threads import Whose
 except ImportError as problem:
     raise MissingExtraError(
@@ -59,20 +58,18 @@ Mode = Literal["STATIC", "AGENT", "BOTH"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
-    """What a request brings.
+class _Newest:
+    """The newest message of a thread that a model may be told of.
 
     Attributes:
-        said: The thread's messages, as the agent's state has them.
-        edited: Messages of the thread that another middleware shows differently, by their ids.
-        before: What another middleware tells this once, in front of the thread.
-        behind: The same, behind what the thread begins with.
+        message: As the thread has it.
+        known: The id under which the history knows it.
+        stored: Whether something was stored with it just now: it is no message that the thread went back to.
     """
 
-    said: tuple[AnyMessage, ...]
-    edited: Mapping[str | None, AnyMessage]
-    before: tuple[AnyMessage, ...]
-    behind: tuple[AnyMessage, ...]
+    message: Message
+    known: str
+    stored: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +99,8 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     """Gives an agent a memory: what bears on the question is recalled, and nothing that was said is lost.
 
     Before each call of the model, what is new in the thread is stored, also if the model then fails; the model is
-    shown the agent's system prompt, a summary of older turns, what was recalled, and the newest turns, within
-    `token_limit`. The agent's state, and so a checkpointer, keeps every message. A thread that goes back to an
+    shown the agent's system prompt, the user's profile (records of that type), a summary of older turns, what was
+    recalled, and the newest turns, within `token_limit`. The agent's state, and so a checkpointer, keeps every message. A thread that goes back to an
     earlier checkpoint takes its history along: what was said there is kept in a session of its own, not recalled.
 
     One object serves any number of users and threads at once. List it first: middleware behind it sees what the
@@ -120,7 +117,8 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         session_id: Tells the session of a run, where it is not the thread.
         roles: The roles in which the user speaks, or a function that tells them.
         mode: `"STATIC"`: older turns and records are recalled for the agent. `"AGENT"`: the agent has the tools
-            `record_to_memory`, `retrieve_from_memory` and `context_reload`, and nothing is recalled unasked.
+            `record_to_memory`, `retrieve_from_memory` and `context_reload`, and nothing is told from outside the
+            thread unasked.
             `"BOTH"` of these. With `"STATIC"` no tool reads what is shown as a preview: see `Settings.offload`.
         token_limit: Tokens of a call, system prompt and tools included; `Settings.max_tokens` if left out.
         policy: What else a context keeps to: see `Chat.context`.
@@ -187,8 +185,8 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return self._whose.chat(self._memory, runtime)
 
     async def _preparing(self, drive: Drive, request: ModelRequest[Any]) -> _Call:
-        chat, sent = self._chat(request.runtime or get_runtime()), _sent(request)
-        newest, known = await _follow(drive, chat, sent.said)
+        chat, sent = self._chat(request.runtime or get_runtime()), sent_with(request)
+        newest = await _follow(drive, chat, sent.said)
         spent = await drive.call(_cost, self._memory.tokens, request, (*sent.before, *sent.behind))
         if spent >= self._limit:
             raise InvalidLimitError(
@@ -202,27 +200,29 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             return await drive.ask(chat.context, chat.acontext, query, token_limit=limit, policy=self._policy)
 
         context = await told()
-        place = _place(context, known)
+        place = _place(context, newest)
         again = False
         if newest is not None and place != len(context.window) - 1:
-            if known != newest.id:  # known by its words alone: it is said a second time
-                await drive.ask(chat.add_messages, chat.aadd_messages, [newest], verbatim=True)
+            if newest.known != newest.message.id:  # known by its words alone: it is said a second time
+                await drive.ask(chat.add_messages, chat.aadd_messages, [newest.message], verbatim=True)
                 context = await told()
             else:
-                again = True
+                again = not newest.stored  # else somebody speaks in the same thread meanwhile
                 context = _back(context, place, sent.said)
         shown = await drive.call(_composed, context, sent, request)
         leaving = _left(context, sent.said) if self._destructive else ()
-        return _Call(chat, request, shown, tuple(shown.messages), newest, again, leaving)
+        asks = newest.message if newest is not None else None
+        return _Call(chat, request, shown, tuple(shown.messages), asks, again, leaving)
 
     async def _concluding(
         self, drive: Drive, call: _Call, response: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         put = _put_behind(call)
         for message in (*put, *response.result):
-            _name(message)
+            name(message)
         call.given.messages.extend(put)
-        said = await drive.call(_translated, (*put, *response.result))
+        spoken = (m for m in (*put, *response.result) if not isinstance(m, RemoveMessage))
+        said = await drive.call(_translated, spoken)
         if call.again and call.newest is not None:
             await drive.ask(call.chat.resync, call.chat.aresync, [call.newest, *said])
         else:
@@ -240,59 +240,32 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     _finish, _afinish = both(_finishing)
 
 
-def _sent(request: ModelRequest[Any]) -> _Sent:
-    """Tell the thread's own messages from what other middleware adds for this call."""
-    thread = request.state.get("messages") or request.messages  # a request made anew may have no state
-    state = {message.id: message for message in thread}
-    said: list[AnyMessage] = []
-    beside: tuple[list[AnyMessage], list[AnyMessage]] = ([], [])
-    edited: dict[str | None, AnyMessage] = {}
-    for message in request.messages:
-        if isinstance(message, ToolMessage) and message.id is None:
-            _name(message)  # the agent answers a call that nobody could read, and puts that into its state
-            said.append(message)
-        elif message.id in state:
-            said.append(state[message.id])
-            if message is not state[message.id]:
-                edited[message.id] = message
-        else:
-            beside[bool(said)].append(message)
-    return _Sent(tuple(said), edited, tuple(beside[0]), tuple(beside[1]))
-
-
-def _name(message: BaseMessage) -> None:
-    """Give a message the id that the agent's state would give it next."""
-    if message.id is None:
-        message.id = str(uuid.uuid4())
-
-
-async def _follow(
-    drive: Drive, chat: Chat, messages: Sequence[BaseMessage]
-) -> tuple[Message, str] | tuple[None, None]:
-    """Store what the history does not have.
+async def _follow(drive: Drive, chat: Chat, messages: Sequence[BaseMessage]) -> _Newest | None:
+    """Store what the history does not have. Returns the newest message that a model may be told of.
 
     Everything up to a model's last answer is known, unless the thread is older than its memory, or middleware put
     something in front of that answer: so what follows the answer before it is sent, and a call costs the same at any
-    length of the thread.
-
-    Returns:
-        The newest message that a model may be told of, and the id under which the history knows it.
+    length of the thread. What LangChain's `SummarizationMiddleware` wrote in the place of messages that are known is
+    said by nobody.
     """
 
     async def sync(part: Sequence[BaseMessage]) -> tuple[list[Message], Synced]:
         said = await drive.call(_translated, part)
         return said, await drive.ask(chat.resync, chat.aresync, said)
 
+    begun = bool(await drive.ask(chat.history, chat.ahistory, limit=1))
+    if begun:
+        messages = [message for message in messages if not sums_up(message)]
     answers = (at for at in reversed(range(len(messages))) if _answers(messages[at]))
     answered = next(islice(answers, 1, None), 0)
-    begun = bool(answered) and bool(await drive.ask(chat.history, chat.ahistory, limit=1))
+    begun = begun and bool(answered)
     said, synced = await sync(messages[answered:] if begun else messages)
     if begun and not synced.unchanged:
         said, synced = await sync(messages)
     for message, known in zip(reversed(said), reversed(synced.ids), strict=False):
         if message.role != "system" and message.model_visible:
-            return message, known
-    return None, None
+            return _Newest(message, known, bool(synced.stored))
+    return None
 
 
 def _answers(message: BaseMessage) -> bool:
@@ -314,9 +287,10 @@ def _cost(tokens: TokenCounter, request: ModelRequest[Any], beside: Sequence[Bas
     return sum(map(tokens.text, written)) + sum(tokens.message(to_core(one)) for one in (*system, *beside))
 
 
-def _place(context: Context, known: str | None) -> int | None:
+def _place(context: Context, newest: _Newest | None) -> int | None:
     """Return where in the window a message stands; None: it is not shown."""
     pieces = [piece for piece in context.pieces if piece.kind == "window"]
+    known = newest.known if newest is not None else None
     return next((at for at, piece in enumerate(pieces) if known in piece.message_ids), None)
 
 
@@ -333,7 +307,7 @@ def _back(context: Context, place: int | None, said: Sequence[BaseMessage]) -> C
     return replace(context, window=tuple(told), kept={}, summary=None, recall="")
 
 
-def _composed(context: Context, sent: _Sent, request: ModelRequest[Any]) -> ModelRequest[Any]:
+def _composed(context: Context, sent: Sent, request: ModelRequest[Any]) -> ModelRequest[Any]:
     """Return the request with the context in the place of its messages."""
 
     def shown(message: Message) -> BaseMessage:

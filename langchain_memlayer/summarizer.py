@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
-from langchain_core.messages import AnyMessage, BaseMessage
+from langchain_core.messages import AnyMessage
 
-from langchain_memlayer.messages import to_core
+from langchain_memlayer.messages import sums_up, to_core
 from memlayer_core.errors import ConfigurationError, MissingExtraError
 from memlayer_core.memory import Memory, memory_of
 from memlayer_core.records.message import Message
@@ -71,9 +71,5 @@ def create_summarizer(memory: Memory, *, token_limit: int | None = None) -> Call
 
 def _parted(messages: Sequence[AnyMessage]) -> tuple[str, list[Message]]:
     """Tell the summaries so far, which stand where the user speaks, from what was said."""
-    earlier = [message.text.removeprefix(_PREFACE).strip() for message in messages if _sums_up(message)]
-    return "\n".join(earlier), [to_core(message) for message in messages if not _sums_up(message)]
-
-
-def _sums_up(message: AnyMessage) -> bool:
-    return isinstance(message, BaseMessage) and message.additional_kwargs.get("lc_source") == "summarization"
+    earlier = [message.text.removeprefix(_PREFACE).strip() for message in messages if sums_up(message)]
+    return "\n".join(earlier), [to_core(message) for message in messages if not sums_up(message)]

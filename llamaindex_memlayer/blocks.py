@@ -35,6 +35,8 @@ _BYTES = {"image": "image", "audio": "audio", "video": "video", "document": "dat
 """In which field a block of media holds its bytes."""
 _MEDIA = {"image": "image", "audio": "audio", "video": "video", "document": "file"}
 """What the core calls them."""
+_OF_A_THOUGHT = ("num_tokens", "additional_information")
+"""What a thought has beside its text."""
 
 
 def dump(block: BaseContentBlock) -> Written:
@@ -62,7 +64,10 @@ def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
         case "image" | "audio" | "video" | "document" as kind:
             yield _medium(kind, fields)
         case "thinking":
-            yield {"type": "thinking", "thinking": str(fields.get("content") or "")}
+            # A provider checks the signature that is among the rest: a shortened message must have it, too.
+            rest = {name: fields[name] for name in _OF_A_THOUGHT if fields.get(name)}
+            thought = {"type": "thinking", "thinking": str(fields.get("content") or "")}
+            yield thought | ({"extras": write(rest).value} if rest else {})
         case "tool_call" if identifier(fields.get("tool_call_id")) is None:
             name, arguments = str(fields.get("tool_name", "")), arguments_of(fields.get("tool_kwargs"))
             yield {"type": "tool_call", "name": name, "args": arguments}
@@ -100,7 +105,9 @@ def _counterpart(block: Block) -> ContentBlock | None:  # noqa: PLR0911  (one ca
         case "file" | "document" if not isinstance(block.get("text"), str):
             return DocumentBlock(**_source(block, "data"), document_mimetype=mime, title=block.get("name"))
         case "thinking" | "reasoning":
-            return ThinkingBlock(content=str(block.get("thinking") or block.get("reasoning") or ""))
+            rest = read(block["extras"]) if isinstance(block.get("extras"), Mapping) else {}
+            known = {name: rest[name] for name in _OF_A_THOUGHT if name in rest}
+            return ThinkingBlock(content=str(block.get("thinking") or block.get("reasoning") or ""), **known)
         case "tool_call" | "tool_use" | "function_call" if isinstance(block.get("name"), str):
             given = block.get("args") or block.get("input") or block.get("arguments") or {}
             return ToolCallBlock(tool_name=block["name"], tool_kwargs=given)

@@ -168,8 +168,8 @@ def from_core(message: Message) -> ChatMessage:
 
 
 def all_from_core(messages: Sequence[Message]) -> list[ChatMessage]:
-    """Return stored messages as LlamaIndex's."""
-    return [from_core(message) for message in messages]
+    """Return stored messages for memories of the framework, which tell a model what a store returns."""
+    return [Verbatim.of(from_core(message)) for message in messages]
 
 
 def put_before(message: ChatMessage, text: str) -> ChatMessage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -31,6 +31,7 @@ class MemlayerRetriever(BaseRetriever):
     Each node has a score, which compares within one answer, and this metadata: `kind` (`"message"` or
     `"record"`), `speaker` (a record's type), `created_at` (ISO 8601, UTC), `session_id`, and `message_id`; of a
     record `memory_id`, `type`, `importance`, `confidence` and `tags`. A language model is shown when and who.
+    A copy of a retriever is itself: workflows copy what is in their state.
 
     Args:
         memory: Where it is kept; open one for the whole application.
@@ -84,6 +85,12 @@ class MemlayerRetriever(BaseRetriever):
         self._most = similarity_top_k
         self._token_limit = token_limit
         self._filters = filters
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return self
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return step(self._found(BLOCKING, query_bundle.query_str))

@@ -213,8 +213,11 @@ class Chat(Revisions, Remembering):
     ) -> Context:
         """Return what a model should be told: the newest turns, and older ones that bear on the query.
 
+        Records of type `"profile"` are told whatever is asked, within `Settings.profile_tokens` (300).
+
         Args:
-            query: What to recall for; the newest user message if left out. It is not stored.
+            query: What to recall for; the newest user message if left out. It is not stored. Empty: nothing is told
+                from outside the session.
             saying: What comes next, told as if it were stored already, and not stored: for a caller who stores
                 a question together with its answer, `add_messages([question, answer], told=context)`. It may
                 begin with messages that the session has already, by their ids.

@@ -91,6 +91,13 @@ class RecordJournal(Protocol):
         """Return the records of those keys that the reader may be told of: the last word on that."""
         ...
 
+    def profile(self, reader: Reader, most: int) -> dict[int, Record]:
+        """Return a user's own records of type `"profile"` that are worth telling, by their keys.
+
+        The most important come first, so many at the most.
+        """
+        ...
+
     def recorded(self, reader: Reader, wanted: RecordFilter) -> list[Record]:
         """Return a user's records, the last written first, each with its vector."""
         ...

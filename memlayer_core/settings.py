@@ -45,6 +45,8 @@ class Settings(BaseSettings):
         recall_placement: `"user"` puts what is recalled in front of the newest user message, inside it:
             it never speaks with the system's authority, and the prompt's prefix stays cacheable.
             `"system"` appends it to the leading system message.
+        profile_tokens: Tokens of a context that records of type `"profile"` may take, whatever is asked; never more
+            than a quarter of the limit. 0: they are recalled as other records are.
         summary_tokens: Tokens of a context that summaries of older turns may take; never more than a quarter
             of the limit.
         summary_rounds: Rounds that make an episode: what leaves the window at once is summed up at once, and one
@@ -100,6 +102,7 @@ class Settings(BaseSettings):
     recall_importance: float = Field(default=0.3, ge=0, le=1)
     recall_confidence: float = Field(default=0.6, ge=0, le=1)
     recall_placement: Literal["user", "system"] = "user"
+    profile_tokens: int = Field(default=300, ge=0)
     summary_tokens: int = Field(default=600, ge=100)
     summary_rounds: int = Field(default=10, ge=1)
     summary_batch: int = Field(default=10, ge=1)

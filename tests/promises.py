@@ -147,7 +147,9 @@ def assert_kept(said: Sequence[Line], shown: Sequence[Line]) -> None:
 
     order = [place for line in others for place in line.places]
     assert all(line.places for line in others)
-    assert order == sorted(set(order)), "in the order of the conversation, nothing twice"
+    assert len(order) == len(set(order)), "nothing twice"
+    spoken = [place for place in order if said[place].role != "tool"]
+    assert spoken == sorted(spoken), "in the order of the conversation; results stand with their calls"
     assert {said[place].role for place in order} <= {"user", "assistant", "tool"}
     assert not [place for place in order if said[place].hidden], "what only people see is not told"
     for line in others:
@@ -167,20 +169,16 @@ def assert_kept(said: Sequence[Line], shown: Sequence[Line]) -> None:
 
 
 def assert_answered(shown: Sequence[Line]) -> None:
-    """Check that no result lacks its call before it, and no call but the last ones its result."""
+    """Check that all results stand directly behind their call, and that no call but the last ones lacks its result."""
     open_calls: set[str] = set()
     nameless = sum(line.role == "tool" and line.answers is None for line in shown)  # each answers some call
-    for place, line in enumerate(shown):
-        if line.role == "tool" and line.answers is not None:
-            assert line.answers in open_calls, f"{line.answers!r} is a result without a call"
-            open_calls.remove(line.answers)
-        elif line.calls:
-            assert len(set(line.calls) & open_calls) <= nameless
-            open_calls |= set(line.calls)
-        if line.role != "tool" and not line.calls:
-            # Results may still come after the user has spoken again, but they do come.
-            rest = {later.answers for later in shown[place + 1 :]}
-            assert len(open_calls - rest) <= nameless, f"{open_calls - rest} are never answered"
+    for line in shown:
+        if line.role == "tool":
+            assert line.answers is None or line.answers in open_calls, f"{line.answers!r} is without its call"
+            open_calls.discard(line.answers)
+        else:
+            assert len(open_calls) <= nameless, f"{open_calls} are not answered at once"
+            open_calls = set(line.calls)
 
 
 def assert_within(shown: Sequence[Line], tokens: int, limits: Limits, codes: set[str]) -> None:

@@ -1,17 +1,27 @@
-"""LlamaIndex's own scripted model with a record of what it was told, and an embedding that counts its questions."""
+"""LlamaIndex's own scripted model with a record of what it was told, and what else its tests share."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from typing import Any
 
+import pytest
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, LLMMetadata
 from llama_index.core.llms.mock import MockFunctionCallingLLM
+from llama_index.core.memory import Memory as FrameworkMemory
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from pydantic import PrivateAttr
 
-__all__ = ["Counting", "Scripted", "answers", "said", "speaking"]
+__all__ = ["Counting", "Library", "Scripted", "answers", "said", "speaking", "takes_any_store"]
+
+takes_any_store = pytest.mark.skipif(
+    "chat_store" not in inspect.signature(FrameworkMemory.from_defaults).parameters,
+    reason="this version of the framework's `Memory` takes its own store alone",
+)
 
 
 class Scripted(MockFunctionCallingLLM):
@@ -75,6 +85,13 @@ class Counting(BaseEmbedding):
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return self._get_query_embedding(query)
+
+
+class Library(BaseRetriever):
+    """Finds the same page whatever is asked."""
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [NodeWithScore(node=TextNode(text="Riga lies on the Daugava."), score=1.0)]
 
 
 def speaking(reply: Callable[[Sequence[ChatMessage]], ChatMessage]) -> Scripted:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from memlayer_core.drive import Drive
 from memlayer_core.flows.ground import Ground, packed, survey
-from memlayer_core.flows.present import Present
+from memlayer_core.flows.present import Part, Present
+from memlayer_core.flows.profile import profile
 from memlayer_core.flows.recall import Answers, ask, best
 from memlayer_core.flows.remember import drafts_of, unplaced
 from memlayer_core.flows.told import evict, told
@@ -40,6 +41,7 @@ class _Known:
     stands: bool
     asked: str
     new: Sequence[Stored] = ()
+    profile: Part | None = None
 
     @property
     def first(self) -> int:
@@ -90,13 +92,15 @@ async def context(
     share = recall_share(allowed.tokens, settings.recall_tokens)
     drafts = await drive.call(drafts_of, world, saying) if saying else []
     known = await drive.call(
-        world.journal.at_once, lambda journal: _begin(world, journal, scope, query, size, roles, drafts)
+        world.journal.at_once, lambda journal: _begin(world, journal, scope, query, allowed, roles, drafts)
     )
     waiting = world.temporaries.show(scope)
     asks = bool(share and known.asked and not known.stands and _more_is_known(known, allowed))
 
     def look(journal: Journal, reserved: int = 0) -> Present:
-        return told(world, journal, known.session, waiting, allowed, reserved, known.mark, known.new)
+        return told(
+            world, journal, known.session, waiting, allowed, reserved, known.mark, known.new, known.profile
+        )
 
     recalled = _Recalled()
     if asks:
@@ -130,6 +134,7 @@ async def context(
     evict(world, known.session, seen, known.first)
     return Context(
         system=tuple(part.message for part in seen.system),
+        profile=next((part.message for part in seen.profile), None),
         summary=next((part.message for part in seen.summary), None),
         window=tuple(part.message for part in seen.window if part.keys),
         saying=tuple(part.message for part in seen.window if not part.keys),
@@ -139,6 +144,7 @@ async def context(
         placement=placed,
         pieces=(
             *(piece for part in seen.system for piece in part.pieces("system")),
+            *(piece for part in seen.profile for piece in part.pieces("profile")),
             *(piece for part in seen.summary for piece in part.pieces("summary")),
             *recalled.pieces,
             *(piece for part in seen.window for piece in part.pieces("window")),
@@ -157,7 +163,7 @@ def _begin(
     journal: Journal,
     scope: Scope,
     query: str | None,
-    size: int,
+    allowed: Limits,
     roles: Sequence[str],
     drafts: Sequence[Draft],
 ) -> _Known:
@@ -176,11 +182,12 @@ def _begin(
     return _Known(
         session,
         ground,
-        journal.mark(session, size) if session is not None else Mark(),
+        journal.mark(session, size_of(allowed.tokens)) if session is not None else Mark(),
         question if query in {None, said} else None,
         stands=recalled and query in {None, said},
         asked=said if query is None else query,
         new=new,
+        profile=profile(world, journal, ground, allowed.tokens) if query != "" else None,
     )
 
 

@@ -166,8 +166,8 @@ def _in_short(world: World, stored: Stored, ranked: Ranked, room: int) -> tuple[
     text, most = stored.message.text, world.settings.indexed_characters
     found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # by nothing behind that
     part = excerpt(found_by, ranked.words, room, world.tokens.text)
-    if part == text:
-        return stored, ranked
+    if part == text:  # what costs more, such as an image, is not told
+        return replace(stored, tokens=world.tokens.text(text)), ranked
     said = replace(stored.message, content=part, tool_calls=(), raw=None)
     return replace(stored, message=said, tokens=world.tokens.message(said)), ranked._replace(shortened=True)
 

@@ -6,7 +6,7 @@ made yet, up to a batch of them, and the work finds them made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -18,7 +18,7 @@ from memlayer_core.item_ports import ItemText, Sought
 from memlayer_core.ports import Journal, World
 from memlayer_core.records.candidate import Postings
 from memlayer_core.records.item import FindItems, Folder, Item
-from memlayer_core.records.vector import FloatVector, Neighbour
+from memlayer_core.records.vector import FloatVector
 from memlayer_core.rules.item_rank import by_words, order, scores
 from memlayer_core.rules.terms import asked as asked_words
 
@@ -81,14 +81,14 @@ def _by_index(world: World, sought: Sought, asked: FindItems, vector: FloatVecto
             found = nearest(world, folder, vector, overview, most)
         else:
             found = world.journal.scan(folder, vector, most)
-        near |= _cosines(found)
+        near |= dict(found)
 
     def read(journal: Journal) -> list[Item] | None:
         words = asked_words(asked.query or "")
         postings = _posted(journal, folders, words)
         texts = journal.texts_of_items(sought, list({*near, *chain(*postings.values())}))
         missing = [key for _, key in texts if key not in near]
-        cosines = near | _cosines(journal.scan_items(sought, vector, missing))
+        cosines = near | dict(journal.scan_items(sought, vector, missing))
         shares = by_words(words, postings, sum(overview.vectors for _, overview in shelves))
         scored = scores(texts, cosines, shares)
         return _page(journal, sought, asked, order(scored, scored), scored) if len(scored) >= wanted else None
@@ -101,7 +101,7 @@ def _compared(journal: Journal, sought: Sought, asked: FindItems, vector: FloatV
     texts = journal.item_texts(sought, None)
     near: Mapping[int, float] = {}
     if vector is not None:
-        near = _cosines(journal.scan_items(sought, vector))
+        near = dict(journal.scan_items(sought, vector))
     pairs = [(text.number, text.key) for text in texts if text.key is not None]
     shares: Mapping[int, float] = {}
     if any(key not in near for _, key in pairs):
@@ -110,10 +110,6 @@ def _compared(journal: Journal, sought: Sought, asked: FindItems, vector: FloatV
         shares = by_words(words, _posted(journal, folders, words), len(pairs))
     scored = scores(pairs, near, shares)
     return _page(journal, sought, asked, order((text.number for text in texts), scored), scored)
-
-
-def _cosines(found: Iterable[Neighbour]) -> dict[int, float]:
-    return {neighbour.key: neighbour.similarity for neighbour in found}
 
 
 def _posted(journal: Journal, folders: Sequence[Folder], words: Sequence[str]) -> Postings:

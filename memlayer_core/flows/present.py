@@ -75,6 +75,7 @@ class Present:
         summarized_to: The place behind what is summed up.
         ahead: Place where the window is going to begin when it has to move; None while that is far off.
         begins: How the window begins from now on, where that is not as it is marked.
+        profile: What is told of the user whatever is asked.
     """
 
     system: tuple[Part, ...] = ()
@@ -86,16 +87,18 @@ class Present:
     summarized_to: int = 0
     ahead: int | None = None
     begins: Mark | None = None
+    profile: tuple[Part, ...] = ()
 
     @property
     def tokens(self) -> int:
         """What all of it costs."""
-        return sum(part.cost for part in (*self.system, *self.summary, *self.window, *self.temporary))
+        parts = (*self.system, *self.profile, *self.summary, *self.window, *self.temporary)
+        return sum(part.cost for part in parts)
 
     @property
     def keys(self) -> set[int]:
-        """Which stored messages are shown, as they are or in recalled text."""
-        parts = (*self.system, *self.window)
+        """Which stored messages and records are shown, as they are or in recalled text."""
+        parts = (*self.system, *self.profile, *self.window)
         quoted = {key for part in parts if part.beside is not None for key in part.beside.sources}
         return quoted.union(*(part.keys for part in parts))
 

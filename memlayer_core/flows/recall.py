@@ -150,7 +150,7 @@ async def ask(
         wished=postings.get(WISH, {}).keys(),
     )
     keys = [key for key in shortlist(found, most) if key not in seen]
-    cosines = {neighbour.key: neighbour.similarity for neighbour in near}
+    cosines = dict(near)
     beginning = _BEGINNING if asked.answer is not None else 0
     candidates = await drive.call(world.journal.candidates, reach, keys, cosines, vector, beginning)
     records: dict[int, Record] = {}
@@ -181,7 +181,7 @@ def best(
     limit: int,
     said: Iterable[Message] = (),
 ) -> list[tuple[Stored, Ranked]]:
-    """Read the best within reach, each of them once.
+    """Read the best within reach that say something, each of them once.
 
     Args:
         world: Everything.
@@ -200,8 +200,10 @@ def best(
         by_key |= {key: as_told(world, key, record) for key, record in told if record is not None}
         for ranked in some:
             stored = by_key.get(ranked.key)
-            if stored is not None and (stored.message.role, stored.message.text) not in heard:
-                heard.add((stored.message.role, stored.message.text))
+            if stored is None or not (words := stored.message.text).strip():
+                continue  # a call or a picture alone says nothing that could be quoted
+            if (stored.message.role, words) not in heard:
+                heard.add((stored.message.role, words))
                 found.append((stored, ranked))
     return found
 

@@ -34,7 +34,7 @@ class _Shown:
 
     @property
     def tokens(self) -> int:
-        return self.part.tokens if self.part is not None else 0
+        return _cost(self.part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ def told(
     reserved: int,
     mark: Mark,
     saying: Sequence[Stored] = (),
+    profile: Part | None = None,
 ) -> Present:
     """Read the newest turns, and the summaries of what lies before them; what is shown is not told twice.
 
@@ -88,6 +89,7 @@ def told(
         reserved: Tokens that older turns may not take.
         mark: Where the window begins, before which nothing is read, and what stands before it.
         saying: What is being said, and not stored yet.
+        profile: What is told of the user, unless the newest turn needs the room.
     """
     first = max(mark.first, session.begins) if session is not None else 0
     known = _known(world, journal, session, limits, mark)
@@ -102,7 +104,7 @@ def told(
             limits,
             reserved,
             first,
-            spent=shown.tokens,
+            spent=shown.tokens + _cost(profile),
             stops=left.stops,
             saying=saying,
         )
@@ -110,9 +112,11 @@ def told(
             view = left.now
         wanted = _before(world, view, _begins(seen, first), limits)
         grows = wanted.versions != shown.versions
-        if shown.part is not None and seen.tokens + shown.tokens > limits.tokens:
-            left, view, wanted = _Known(), (), _Shown()  # the newest turn goes before everything
-        elif not grows or seen.tokens + reserved + wanted.tokens <= limits.tokens:
+        beside = _cost(profile)
+        if (shown.part or profile) is not None and seen.tokens + shown.tokens + beside > limits.tokens:
+            # The newest turn goes before everything.
+            left, view, wanted, profile = _Known(), (), _Shown(), None
+        elif not grows or seen.tokens + reserved + wanted.tokens + beside <= limits.tokens:
             break
         shown = wanted
     begins = None
@@ -122,10 +126,15 @@ def told(
         begins = Mark(first, known.version)
     return replace(
         seen,
+        profile=(profile,) if profile is not None else (),
         summary=(wanted.part,) if wanted.part is not None else (),
         summarized_to=known.behind,
         begins=begins,
     )
+
+
+def _cost(part: Part | None) -> int:
+    return part.tokens if part is not None else 0
 
 
 def evict(world: World, session: Session | None, seen: Present, first: int) -> None:

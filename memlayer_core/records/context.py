@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeVar
@@ -15,7 +15,7 @@ from memlayer_core.records.scope import Scope
 __all__ = ["Context", "Hit", "Hits", "Piece", "PieceKind", "Placement", "Reason", "Recalled"]
 
 T = TypeVar("T")
-PieceKind = Literal["system", "summary", "recall", "window", "temporary"]
+PieceKind = Literal["system", "profile", "summary", "recall", "window", "temporary"]
 Placement = Literal["user", "system"]
 
 
@@ -92,10 +92,10 @@ class Piece:
     """One part of a context.
 
     Attributes:
-        kind: `"system"`, `"summary"`, `"recall"`, `"window"` or `"temporary"`.
+        kind: `"system"`, `"profile"`, `"summary"`, `"recall"`, `"window"` or `"temporary"`.
         text: What is shown.
         tokens: What it costs.
-        message_ids: The messages it comes from, or the record.
+        message_ids: The messages it comes from, or the records.
         created_at: When it was said.
         speaker: Who said it; for a record, its type.
         reasons: Why it is there.
@@ -149,6 +149,8 @@ class Context:
         saying: What is being said, and not stored yet; it follows the window.
         beside: The recall, to stand with its question from the answer on; None: it does not.
         scope: Whose conversation it is of.
+        profile: What is remembered of the user whatever is asked; None where that is nothing. It stands in front of
+            the summary.
     """
 
     system: tuple[Message, ...]
@@ -165,6 +167,7 @@ class Context:
     saying: tuple[Message, ...] = ()
     beside: Beside | None = None
     scope: Scope | None = None
+    profile: Message | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -188,6 +191,8 @@ class Context:
     ) -> list[T]:
         """Compose the messages to send, in a framework's own type.
 
+        Results stand directly behind their calls, as providers want them, also where they came later.
+
         Args:
             convert: Makes the framework's message of a stored one.
             put_before: Returns a copy of a message with text in front of its own.
@@ -195,7 +200,8 @@ class Context:
             create: Makes a message of a role and a text.
         """
         composed = [convert(message) for message in self.system]
-        older = self.summary.text if self.summary is not None else ""
+        lasting = (self.profile, self.summary)
+        older = "\n\n".join(message.text for message in lasting if message is not None)
         for text in (older, self.recall) if self.placement == "system" else ():
             if text and composed:
                 composed[-1] = put_after(composed[-1], text)
@@ -203,19 +209,18 @@ class Context:
                 composed.append(create("system", text))
         over = older if self.placement == "user" else ""
         turns = (*self.window, *self.saying)
-        if over and not (turns and turns[0].role == "user"):
-            composed.append(create("user", over))
-            over = ""
         asked = max((at for at, message in enumerate(turns) if message.role == "user"), default=None)
         beside = self.recall if self.placement == "user" else ""
-        if beside and asked is None:
-            composed.append(create("user", beside))
-        for at, message in enumerate(turns):
-            made = convert(message)
-            for text in (self.kept.get(at, ""), beside if at == asked else "", over if at == 0 else ""):
+        first = [over] if over and not (turns and turns[0].role == "user") else []
+        first += [beside] if beside and asked is None else []
+        if first:
+            composed.append(create("user", "\n\n".join(first)))
+        told = (*turns, *self.temporary)
+        for at in _answered_at_once(told):
+            made = convert(told[at])
+            for text in (self.kept.get(at, ""), beside if at == asked else "", "" if first or at else over):
                 made = put_before(made, text) if text else made
             composed.append(made)
-        composed.extend(convert(message) for message in self.temporary)
         return composed
 
     def _repr_html_(self) -> str:
@@ -233,6 +238,25 @@ class Context:
             for piece in self.pieces
         ]
         return head + show.table(["part", "when", "who", "what", "tokens", "why"], rows, caption=notes)
+
+
+def _answered_at_once(messages: Sequence[Message]) -> list[int]:
+    """Return the places of messages, those of results directly behind those of their calls; all else as it was said."""
+    groups: list[list[int]] = []
+    waiting: dict[str, list[int]] = {}
+    calling: list[int] | None = None
+    for at, message in enumerate(messages):
+        if message.role == "tool":
+            named = message.tool_call_id
+            group = calling if named is None else waiting.pop(named, None)
+            if group is not None:
+                group.append(at)
+                continue
+        groups.append([at])
+        if message.tool_calls:
+            calling = groups[-1]
+            waiting.update((call.id, calling) for call in message.tool_calls)
+    return [at for group in groups for at in group]
 
 
 def _put_before(message: Message, text: str) -> Message:

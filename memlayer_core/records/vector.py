@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,9 +35,8 @@ class Filing:
     text_hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A message near a query.
+class Neighbour(NamedTuple):
+    """A message near a query. There are a thousand of them where vectors are compared exactly, so it is a tuple.
 
     Attributes:
         key: Key of the message.

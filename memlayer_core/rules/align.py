@@ -36,7 +36,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from memlayer_core.records.message import Message, Role
+from memlayer_core.records.message import Block, Message, Role
 from memlayer_core.rules.runs import in_common
 
 __all__ = ["TELLING", "Alignment", "Said", "align", "said"]
@@ -104,7 +104,7 @@ def said(message: Message, *, named: bool) -> Said:
         message.role,
         message.name,
         message.text,
-        [block for block in blocks if block.get("type") != "text"],
+        [_words(block) for block in blocks if block.get("type") != "text"],
         [[call.id, call.name, _plain(call.arguments)] for call in message.tool_calls],
         message.tool_call_id,
         message.model_visible,
@@ -118,6 +118,15 @@ def said(message: Message, *, named: bool) -> Said:
         spoken=message.role != "system" and message.model_visible,
         instructs=message.role == "system" and message.model_visible,
         tools=message.role == "tool" or bool(message.tool_calls),
+    )
+
+
+def _words(block: Block) -> Block:
+    """Return a block without what a provider has signed its thought with: the thought is the same without."""
+    return (
+        {name: block[name] for name in block if name != "extras"}
+        if block.get("type") == "thinking"
+        else block
     )
 
 

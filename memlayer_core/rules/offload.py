@@ -31,6 +31,7 @@ RELOAD = (
 )
 """What a model is told of that tool."""
 
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")  # providers want them in front of what is said
 _NOTE = "[{length} characters in all: call {tool} with id {id!r} to read them]"
 _NOTED = re.compile(
     re.escape(_NOTE)
@@ -144,6 +145,7 @@ def _preview(message: Message, seq: int, characters: int) -> Message:
     if len(message.text) > characters or calls != message.tool_calls:
         left = _NOTE.format(length=f"{len(whole(message)):,}", tool=RELOAD_TOOL, id=offload_id(seq))
         said = "\n".join(filter(None, (truncate_text(message.text, characters), left)))
-        media = (block for block in message.blocks if block.get("type") != "text")
-        content = said if isinstance(content, str) else ({"type": "text", "text": said}, *media)
+        thoughts = [block for block in message.blocks if block.get("type") in _THOUGHTS]
+        media = [block for block in message.blocks if block.get("type") not in {"text", *_THOUGHTS}]
+        content = said if isinstance(content, str) else (*thoughts, {"type": "text", "text": said}, *media)
     return replace(message, id=None, content=content, tool_calls=calls, raw=None)

@@ -243,7 +243,8 @@ def scan(
     # One product a row: on a busy machine the threads that a matrix product starts wait for each other.
     near = np.matmul(matrix[:, None, :], np.asarray(vector, dtype=np.float32))[:, 0]
     best = np.argsort(-near, kind="stable")[:limit]
-    return [Neighbour(rows[place].key, float(near[place])) for place in best]
+    keys = np.array([row.key for row in rows])
+    return list(map(Neighbour._make, zip(keys[best].tolist(), near[best].tolist(), strict=True)))
 
 
 def overview(connection: Connection, reach: Scope | Commons | Folder) -> Overview:

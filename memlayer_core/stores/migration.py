@@ -100,8 +100,14 @@ def _items(connection: Connection) -> None:
         table.create(connection)
 
 
+def _profiles(connection: Connection) -> None:
+    """Let a user's profile be found without looking through all that is remembered of them."""
+    profile = next(index for index in records.indexes if index.name == "memlayer_records_profile")
+    profile.create(connection, checkfirst=True)
+
+
 Step = Callable[[Connection], None]
-STEPS: tuple[Step, ...] = (_working_memory, _records, _episodes, _wishes, _items)
+STEPS: tuple[Step, ...] = (_working_memory, _records, _episodes, _wishes, _items, _profiles)
 """The first takes a store from version 1 to 2, and so on. Steps are only ever added; a new store is made as
 it is now, without them."""
 

@@ -46,6 +46,10 @@ class SqlRecordJournal:
         """Return the records of those keys that the reader may be told of: the last word on that."""
         return self._db.read(lambda c: remembered.remembered(c, reader, keys))
 
+    def profile(self, reader: Reader, most: int) -> dict[int, Record]:
+        """Return a user's own records of type `"profile"` by their keys, the most important first."""
+        return self._db.read(lambda c: remembered.profile(c, reader, most))
+
     def recorded(self, reader: Reader, wanted: RecordFilter) -> list[Record]:
         """Return a user's records, the last written first, each with its vector."""
         return self._db.read(lambda c: remembered.recorded(c, reader, wanted))

@@ -20,19 +20,20 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    text,
 )
 
 from memlayer_core.record_ports import RecordFilter
 from memlayer_core.records.record import Embedding, Reader, Record
 from memlayer_core.records.scope import Scope
 from memlayer_core.rules.records import TOLERANCE, ordinal_of
-from memlayer_core.stores.prepared import PreparedList
+from memlayer_core.stores.prepared import Prepared, PreparedList
 from memlayer_core.stores.record_rows import grantees, record_of, tag_label
 from memlayer_core.stores.rows import to_micros
 from memlayer_core.stores.schema import labels, meta, records, vectors
 from memlayer_core.stores.transcript import reached
 
-__all__ = ["OWN", "SHELVED", "pages", "recorded", "remembered", "visible"]
+__all__ = ["OWN", "SHELVED", "pages", "profile", "recorded", "remembered", "visible"]
 
 _AGENT = or_(bindparam("agent", type_=Text).is_(None), records.c.agent_id == bindparam("agent"))
 _LANE = or_(bindparam("lane", type_=Text).is_(None), records.c.lane == bindparam("lane"))
@@ -74,6 +75,21 @@ def _told(count: int, *columns: str) -> PreparedList:
     )
 
 
+_PROFILE = Prepared(
+    select(records)
+    # Written out, as an index tells: a database does not see that a parameter fits it.
+    .where(OWN, text("type = 'profile' AND replaced_by IS NULL"), _LASTING, _WORTH)
+    .order_by(records.c.importance.desc(), records.c.number.desc())
+    .limit(bindparam("most"))
+)
+
+
+def profile(connection: Connection, reader: Reader, most: int) -> dict[int, Record]:
+    """Return a user's own records of type `"profile"` by their keys, the most important first."""
+    values = {**reached(reader.reach), "now": to_micros(reader.now), **_worth(reader), "most": most}
+    return {-row.number: record_of(row) for row in _PROFILE.all(connection, values)}
+
+
 def visible(connection: Connection, reader: Reader, keys: Collection[int]) -> set[int]:
     """Return those keys of records that the reader may be told of, and that are worth telling."""
     return {-row.number for row in _allowed(connection, reader, keys, "number")}
@@ -87,11 +103,7 @@ def remembered(connection: Connection, reader: Reader, keys: Collection[int]) ->
 def _allowed(connection: Connection, reader: Reader, keys: Collection[int], *columns: str) -> list[Any]:
     """Return rows of records that the reader may be told of: nothing else decides that."""
     named = grantees(reader.reach, reader.roles)
-    values = {
-        **_values(reader, named),
-        "above": -1.0 if reader.above_importance is None else reader.above_importance + TOLERANCE,
-        "least": -1.0 if reader.least_confidence is None else reader.least_confidence - TOLERANCE,
-    }
+    values = {**_values(reader, named), **_worth(reader)}
     return _told(len(named), *columns).all(connection, [-key for key in keys if key < 0], values)
 
 
@@ -154,6 +166,13 @@ def _values(reader: Reader, named: Sequence[str]) -> dict[str, Any]:
         "commons": reader.reach.commons.namespace,
         "now": to_micros(reader.now),
         **{f"label_{place}": label for place, label in enumerate(named)},
+    }
+
+
+def _worth(reader: Reader) -> dict[str, float]:
+    return {
+        "above": -1.0 if reader.above_importance is None else reader.above_importance + TOLERANCE,
+        "least": -1.0 if reader.least_confidence is None else reader.least_confidence - TOLERANCE,
     }
 
 

@@ -243,6 +243,12 @@ records = Table(
     Index("memlayer_records_versions", "namespace", "ordinal", "version", unique=True),
     Index("memlayer_records_shelf", "shelf"),
     Index(
+        "memlayer_records_profile",
+        "namespace",
+        sqlite_where=text("type = 'profile' AND replaced_by IS NULL"),
+        postgresql_where=text("type = 'profile' AND replaced_by IS NULL"),
+    ),
+    Index(
         "memlayer_records_words",
         "digest",
         unique=True,

@@ -336,3 +336,15 @@ def test_sending_the_same_list_again_changes_nothing(data, whole):
     sent += data.draw(st.lists(st.sampled_from(["u7", "a7", "uok", "aok"]), max_size=3))
     once, _ = follow(" ".join(past), " ".join(sent), whole=whole)
     assert follow(once, " ".join(sent), whole=whole) == (once, "")
+
+
+def test_a_thought_is_the_same_with_and_without_what_its_provider_signed_it_with() -> None:
+    plain = {"type": "thinking", "thinking": "hm"}
+    signed = plain | {"extras": {"additional_information": {"signature": "EqQB=="}}}
+    other = {"type": "thinking", "thinking": "aha"}
+    first, second, third = (
+        said(Message("assistant", (block, {"type": "text", "text": "yes"})), named=False)
+        for block in (plain, signed, other)
+    )
+
+    assert first == second != third

@@ -24,6 +24,7 @@ from promises import (
 
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidLimitError
+from memlayer_core.records.context import Context
 from memlayer_core.records.policy import Limits
 from memlayer_core.rules.policy import limits
 
@@ -58,6 +59,11 @@ def context_of(chat, limit, policy):
         assume(False)
 
 
+def verbatim(context: Context) -> tuple[Message, ...]:
+    """Return what is told of the conversation itself, in the order in which it is told."""
+    return replace(context, summary=None, recall="", kept={}, temporary=()).messages
+
+
 @pytest.mark.requirement("F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J07", "J08", "J10")
 @given(talk=talks(), limit=token_limits, policy=policies)
 @settings(max_examples=100)
@@ -67,7 +73,7 @@ def test_a_context_keeps_its_promises(memory, talk, limit, policy) -> None:
 
     context = context_of(chat, limit, policy)
 
-    shown = [from_core(message) for message in (*context.system, *context.window)]
+    shown = [from_core(message) for message in verbatim(context)]
     assert_kept(talk, shown)
     codes = {reason.code for reason in context.reasons}
     tokens = sum(memory.tokens.message(message) for message in context.messages)
@@ -121,7 +127,7 @@ def test_temporary_messages_stand_at_the_end_until_a_model_has_answered(memory, 
         context = context_of(chat, limit, None)
         assert [message.text for message in context.temporary] == [hint.text, "I look", "found"]
         assert context.messages[-3:] == context.temporary
-        shown = [from_core(message) for message in (*context.system, *context.window)]
+        shown = [from_core(message) for message in verbatim(context)]
         assert_answered([from_core(message) for message in context.messages])
         assert_kept(talk, shown)
         codes = {reason.code for reason in context.reasons}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.events import IndexDegraded, IndexRecovered
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.records.candidate import Candidate
@@ -547,3 +547,24 @@ def test_a_session_without_a_user_recalls_itself_and_nobody_else(memory) -> None
     )  # ids may hold any digits
     assert "4711" in told
     assert "4712" not in told
+
+
+def test_a_message_without_words_is_no_hit_and_takes_no_ones_place(memory, do) -> None:
+    """A call is found with its turn; there is nothing of it to quote."""
+    call = ToolCall("c1", "look", '{"where": "my parrot"}')
+    memory.chat(user_id="ada", session_id="old").add_messages(
+        [
+            Message("user", "my parrot is called Coco"),
+            Message("assistant", tool_calls=(call,)),
+            Message("tool", "my parrot is green", tool_call_id="c1"),
+            Message("user", ({"type": "image", "url": "https://example.org/parrot.png"},)),
+            Message("assistant", " \n"),
+        ]
+    )
+    memory.flush()
+
+    hits = do(memory, "search", "what of my parrot?", user_id="ada", k=2)
+    assert {hit.text for hit in hits} == {"my parrot is called Coco", "my parrot is green"}
+    assert len(do(memory, "search", "what of my parrot?", user_id="ada", k=50)) == 2
+    context = do(memory.chat(user_id="ada", session_id="new"), "context", "what of my parrot?")
+    assert len(re.findall("^- \\[", context.recall, re.MULTILINE)) == 2

@@ -671,7 +671,7 @@ def test_forgetting_nobody_is_refused(memory) -> None:
     with pytest.raises(InvalidScopeError, match="nobody is named"):
         memory.forget()
     with pytest.raises(InvalidScopeError, match="nobody is named"):
-        memory.forget(session_id="s")
+        memory.forget(tenant_id="t", agent_id="a")
 
 
 # --- background work

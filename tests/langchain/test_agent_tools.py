@@ -158,6 +158,7 @@ def test_a_model_sees_what_it_gives_and_nothing_else(memory) -> None:
     assert all(one["description"] for one in shown)
 
 
+@pytest.mark.trap("langchain", 11, 22)
 def test_an_agent_looks_into_the_memory_of_the_user_that_its_run_names(run, memory) -> None:
     model = Scripted(call=LOOK)
     agent = create_agent(model, create_memory_tools(memory), context_schema=Given)
@@ -287,6 +288,23 @@ def test_a_wrong_call_is_answered_with_what_is_wrong(run, memory) -> None:
 
     assert "cannot be called like this: `keywords`" in run(tools["retrieve_from_memory"], {"words": "pears"})
     assert "cannot be called like this: `content`" in run(tools["record_to_memory"], {"thinking": "why"})
+
+
+@pytest.mark.trap("langchain", 15)
+@pytest.mark.parametrize("broken", ["\0", "\udc80"], ids=ascii)
+def test_text_that_no_database_takes_is_answered_and_ends_no_run(run, memory, broken) -> None:
+    tools = named(create_memory_tools(memory, user_id="ada", session_id="s"))
+    told = {
+        "record_to_memory": {"thinking": broken, "content": [f"a pear{broken}"]},
+        "retrieve_from_memory": {"keywords": [f"{broken} grow {broken}"]},
+        "context_reload": {"id": f"msg-{broken}"},
+    }
+    answers = {name: run(tools[name], args) for name, args in told.items()}
+
+    assert answers["record_to_memory"].startswith("`text` ")
+    assert "pears" in answers["retrieve_from_memory"]
+    assert "is no id" in answers["context_reload"]
+    assert memory.records(user_id="ada") == []
 
 
 # Made wrongly, or called by nobody

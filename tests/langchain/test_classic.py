@@ -89,6 +89,7 @@ def height(of: str) -> str:
 # Drop-in
 
 
+@pytest.mark.trap("langchain", 11)
 @both_ways
 def test_a_conversation_chain_remembers_and_the_history_keeps_what_was_said(history, awaits) -> None:
     model = Scripted()
@@ -102,6 +103,7 @@ def test_a_conversation_chain_remembers_and_the_history_keeps_what_was_said(hist
     assert [m.text for m in history.messages] == ["I am Ada.", "answer 1", "Who am I?", "answer 1"]
 
 
+@pytest.mark.trap("langchain", 8)
 @pytest.mark.parametrize(
     "options",
     [
@@ -158,6 +160,7 @@ def test_k_turns_are_told_as_by_the_window_memory_and_all_of_them_kept(do, histo
     assert len(history.messages) == 10
 
 
+@pytest.mark.trap("langchain", 17)
 def test_a_window_never_parts_a_tool_call_from_its_result(history) -> None:
     """The window memory of langchain-classic cuts by messages: two turns begin with an orphaned result."""
     call = AIMessage("", tool_calls=[{"name": "height", "args": {"of": "x"}, "id": "c1"}])
@@ -182,6 +185,7 @@ def test_the_limits_of_the_history_hold_where_the_memory_names_none(memory) -> N
 # Long conversations: the summary-buffer memory
 
 
+@pytest.mark.trap("langchain", 23)
 @pytest.mark.requirement("A21", "J34")
 def test_it_prunes_itself_and_no_model_is_asked_while_a_chain_waits(do) -> None:
     """langchain-classic's prune pops from a list that a persistent history made for it alone: nothing goes."""
@@ -217,6 +221,7 @@ def core(messages: list[BaseMessage]) -> list[Any]:
     return [to_core(message) for message in messages]
 
 
+@pytest.mark.trap("langchain", 23)
 def test_the_summary_and_the_transcript_are_there_after_a_restart(open_at) -> None:
     settings = Settings(index_delay=0, durability="normal", max_tokens=400)
 
@@ -284,6 +289,7 @@ def test_a_recalled_turn_is_told_in_a_session_in_which_nothing_was_said_yet(do, 
 # Keys
 
 
+@pytest.mark.trap("langchain", 24)
 @both_ways
 def test_a_chain_of_several_inputs_says_which_one_the_user_says(history, in_may, awaits) -> None:
     prompt = PromptTemplate.from_template("In {style}:\n{chat}\n{question}")
@@ -297,6 +303,7 @@ def test_a_chain_of_several_inputs_says_which_one_the_user_says(history, in_may,
     assert [m.text for m in history.messages] == ["What should I not eat in Tokyo?", "answer 1"]
 
 
+@pytest.mark.trap("langchain", 24)
 @both_ways
 def test_where_nobody_knows_what_the_user_says_the_chain_fails_before_its_model_is_asked(
     history, awaits
@@ -315,6 +322,7 @@ def test_where_nobody_knows_what_the_user_says_the_chain_fails_before_its_model_
     assert model.seen == history.messages == []
 
 
+@pytest.mark.trap("langchain", 24)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "says"),
     [
@@ -334,6 +342,7 @@ def test_keys_that_nobody_can_tell_apart_are_refused_and_nothing_is_stored(
     assert history.messages == []
 
 
+@pytest.mark.trap("langchain", 24)
 @pytest.mark.parametrize("wrong", ["input_key", "output_key"])
 def test_a_key_that_is_not_there_is_named(do, history, wrong) -> None:
     classic = MemlayerConversationMemory(chat_memory=history, **{wrong: "nobody"})
@@ -344,6 +353,7 @@ def test_a_key_that_is_not_there_is_named(do, history, wrong) -> None:
     assert history.messages == []
 
 
+@pytest.mark.trap("langchain", 24)
 def test_of_several_outputs_the_one_called_output_is_the_answer_as_in_langchain(do, history) -> None:
     classic = MemlayerConversationMemory(chat_memory=history)
 
@@ -356,6 +366,7 @@ def test_of_several_outputs_the_one_called_output_is_the_answer_as_in_langchain(
 # Messages
 
 
+@pytest.mark.trap("langchain", 24)
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
@@ -412,6 +423,7 @@ def asks_once(messages: list[BaseMessage]) -> AIMessage:
     return AIMessage("", tool_calls=calls)
 
 
+@pytest.mark.trap("langchain", 10)
 @both_ways
 @pytest.mark.parametrize("steps", [True, False], ids=["with steps", "answers alone"])
 def test_an_agent_executor_remembers_with_its_tool_calls_if_it_returns_them(history, awaits, steps) -> None:
@@ -459,6 +471,7 @@ def test_it_stands_beside_other_memories_and_behind_a_read_only_one(history) -> 
     assert shared.load_memory_variables({"input": "?"}) == {"history": "Human: hi\nAI: yes"}
 
 
+@pytest.mark.trap("langchain", 19)
 @both_ways
 @pytest.mark.requirement("M03")
 def test_a_model_that_fails_leaves_no_half_turn(history, awaits) -> None:
@@ -475,6 +488,7 @@ def test_a_model_that_fails_leaves_no_half_turn(history, awaits) -> None:
     assert history.messages == []
 
 
+@pytest.mark.trap("langchain", 2)
 @both_ways
 def test_chains_that_run_at_once_on_one_session_lose_no_turn(history, awaits) -> None:
     model = Scripted(script=lambda messages: AIMessage(f"to {messages[-1].text.rsplit('Human: ')[-1][:9]}"))
@@ -491,6 +505,7 @@ def test_chains_that_run_at_once_on_one_session_lose_no_turn(history, awaits) ->
     assert all(answer.startswith("to question") for answer in said[1::2])
 
 
+@pytest.mark.trap("langchain", 3)
 @both_ways
 def test_a_turn_that_cannot_be_stored_fails_in_the_callers_hands(memory, history, awaits) -> None:
     def closing(_: list[BaseMessage]) -> AIMessage:

@@ -23,6 +23,7 @@ from langchain_core.messages import (
     ToolMessage,
     get_buffer_string,
     message_to_dict,
+    trim_messages,
 )
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
@@ -34,9 +35,11 @@ from langchain_memlayer import history as home
 from memlayer_core import Memory, Settings, ToolCall
 from memlayer_core.errors import (
     ConfigurationError,
+    InvalidLimitError,
     InvalidScopeError,
     MemlayerError,
     MessageTypeError,
+    StoreClosedError,
 )
 from memlayer_core.models.tokens import token_counter
 
@@ -120,15 +123,21 @@ def test_one_message_can_be_added_as_such_or_as_text(history: MemlayerChatMessag
     assert history.messages == [*TURN, HumanMessage("Thanks", name="ada")]
 
 
-def test_a_message_gains_no_id_no_name_and_no_metadata(history: MemlayerChatMessageHistory) -> None:
+@pytest.mark.trap("langchain", 8)
+def test_a_message_gains_no_id_no_name_and_no_metadata(do: Any, history: MemlayerChatMessageHistory) -> None:
     given = HumanMessage("hi")
-    history.add_messages([given])
+    do(history, "add_messages", [given])
 
     [out] = history.messages
 
     assert message_to_dict(out) == message_to_dict(HumanMessage("hi")) == message_to_dict(given)
+    assert history.context() == [given]
+    [beside] = history.chat.history()
+    assert beside.id
+    assert beside.created_at
 
 
+@pytest.mark.trap("langchain", 7)
 def test_two_equal_messages_without_ids_are_two_messages(
     do: Any, history: MemlayerChatMessageHistory
 ) -> None:
@@ -138,6 +147,7 @@ def test_two_equal_messages_without_ids_are_two_messages(
     assert contents(history.messages) == ["hi", "hi", "hi"]
 
 
+@pytest.mark.trap("langchain", 7)
 def test_an_id_that_is_there_already_is_replaced_in_place(
     do: Any, history: MemlayerChatMessageHistory
 ) -> None:
@@ -147,6 +157,7 @@ def test_an_id_that_is_there_already_is_replaced_in_place(
     assert history.messages == [HumanMessage("final", id="m1"), AIMessage("ok", id="m2")]
 
 
+@pytest.mark.trap("langchain", 7)
 def test_an_id_that_comes_twice_at_once_is_one_message(do: Any, history: MemlayerChatMessageHistory) -> None:
     do(
         history,
@@ -157,6 +168,7 @@ def test_an_id_that_comes_twice_at_once_is_one_message(do: Any, history: Memlaye
     assert history.messages == [HumanMessage("final", id="m1"), AIMessage("ok", id="m2")]
 
 
+@pytest.mark.trap("langchain", 9)
 @pytest.mark.requirement("F12", "L12")
 def test_every_reading_is_a_plain_list_of_its_own(history: MemlayerChatMessageHistory) -> None:
     history.add_messages([HumanMessage(["hi"])])
@@ -165,9 +177,12 @@ def test_every_reading_is_a_plain_list_of_its_own(history: MemlayerChatMessageHi
     copied += [AIMessage("more")]
     taken[0].content.append("changed")
     taken.pop()
+    for more in (asyncio.run(history.aget_messages()), history.context()):
+        more[0].content.append("changed")
+        more.pop()
 
-    assert type(history.messages) is list
-    assert history.messages == [HumanMessage(["hi"])]
+    assert type(history.messages) is type(asyncio.run(history.aget_messages())) is list
+    assert history.messages == history.context() == [HumanMessage(["hi"])]
 
 
 @pytest.mark.requirement("L09")
@@ -494,6 +509,7 @@ def test_an_image_beside_the_question_stays_when_text_is_put_in_front(do: Any, m
     assert asked.id == "m1"
 
 
+@pytest.mark.trap("langchain", 17)
 @pytest.mark.requirement("L05", "A19")
 def test_the_context_never_parts_a_call_from_its_result(history: MemlayerChatMessageHistory) -> None:
     for number in range(30):
@@ -517,6 +533,110 @@ def test_the_context_never_parts_a_call_from_its_result(history: MemlayerChatMes
         assert shown[0].type == "human"
 
 
+@pytest.mark.trap("langchain", 17)
+@pytest.mark.parametrize("limit", [20, 60, 150, 400])
+def test_in_a_long_run_of_tools_the_window_begins_with_the_question_and_ends_with_the_newest_result(
+    do: Any, history: MemlayerChatMessageHistory, limit: int
+) -> None:
+    """Cut by messages, what is left begins with a tool's result; begun with a question, nothing is left."""
+    history.add_messages(
+        [HumanMessage("an older one"), AIMessage("done"), HumanMessage("How tall are they?")]
+    )
+    for number in range(25):
+        ids = [f"{number}-{place}" for place in range(2)]
+        history.add_messages([AIMessage("", tool_calls=[{**CALL, "id": one} for one in ids])])
+        history.add_messages([ToolMessage(f"2469 of {one}", tool_call_id=one) for one in reversed(ids)])
+    said = history.messages
+    cut = {"max_tokens": 60, "token_counter": "approximate"}
+    assert trim_messages(said, **cut)[0].type == "tool"
+    assert trim_messages(said, **cut, start_on="human") == []
+
+    shown = do(history, "context", token_limit=limit)
+
+    assert (shown[0].type, shown[0].text) == ("human", "How tall are they?")
+    assert shown[-1].text.startswith("2469 of 24-0")
+    assert [one.type for one in shown[1:]] == ["ai", "tool", "tool"] * ((len(shown) - 1) // 3)
+
+
+@pytest.mark.trap("langchain", 17)
+def test_a_call_of_several_that_is_answered_in_part_is_not_shown(history: MemlayerChatMessageHistory) -> None:
+    asked = AIMessage("", tool_calls=[{**CALL, "id": one} for one in ("a", "b")])
+    history.add_messages(
+        [HumanMessage("one?"), asked, ToolMessage("1", tool_call_id="a"), HumanMessage("two?")]
+    )
+
+    assert contents(history.context()) == ["one?", "two?"]
+
+    history.messages = [HumanMessage("one?"), asked, ToolMessage("1", tool_call_id="a")]
+    assert history.context() == history.messages, "the other result may still come"
+
+
+@pytest.mark.trap("langchain", 19)
+def test_results_that_came_late_are_shown_directly_behind_their_calls(
+    do: Any, history: MemlayerChatMessageHistory
+) -> None:
+    """Providers refuse a call that something else follows, and with it every later turn of the session."""
+    asked = AIMessage("", tool_calls=[{**CALL, "id": one} for one in ("a", "b")])
+    first, second = (ToolMessage(f"2469 {one}", tool_call_id=one) for one in ("b", "a"))
+    said = [HumanMessage("one?"), asked, first, HumanMessage("are you there?"), second, AIMessage("2469")]
+    do(history, "add_messages", [*said, HumanMessage("thanks")])
+
+    shown = do(history, "context")
+
+    assert contents(shown) == ["one?", "", "2469 b", "2469 a", "are you there?", "2469", "thanks"]
+    assert history.messages == [*said, HumanMessage("thanks")], "the transcript keeps its order"
+
+
+@pytest.mark.trap("langchain", 19)
+def test_after_a_turn_that_failed_nobody_is_shown_two_questions_in_a_row(do: Any, memory: Memory) -> None:
+    asked: list[Any] = []
+
+    def model(given: Any) -> AIMessage:
+        asked.append(given)
+        if len(asked) == 1:
+            raise TimeoutError
+        return AIMessage("42")
+
+    chain = in_list_mode(memory, RunnableLambda(model))
+    with pytest.raises(TimeoutError):
+        do(chain, "invoke", [HumanMessage("one?")], at("s1"))
+    do(chain, "invoke", [HumanMessage("two?")], at("s1"))
+
+    assert contents(asked[-1]) == ["two?"]
+
+
+@pytest.mark.trap("langchain", 18)
+def test_instructions_larger_than_the_limit_are_told_with_numbers_and_never_sent_alone(
+    do: Any, history: MemlayerChatMessageHistory
+) -> None:
+    history.add_messages([SystemMessage("be kind " * 200), HumanMessage("hi"), AIMessage("yes?")])
+    assert trim_messages(history.messages, max_tokens=60, token_counter="approximate", include_system=True)
+
+    with pytest.raises(InvalidLimitError, match=r"needs \d+ tokens, of 60"):
+        do(history, "context", token_limit=60)
+
+
+@pytest.mark.trap("langchain", 18)
+def test_a_counter_of_ones_own_is_given_texts_one_by_one_and_never_a_conversation(do: Any) -> None:
+    """A counter of lists is called with them backwards by LangChain's `trim_messages`."""
+    counted: list[Any] = []
+
+    def counter(text: str) -> int:
+        counted.append(text)
+        return len(text.split())
+
+    settings = Settings(index_delay=3600, recall_tokens=0)
+    with Memory.in_memory(tokenizer=counter, settings=settings) as memory:
+        history = MemlayerChatMessageHistory("s1", memory=memory, user_id="ada", token_limit=200)
+        for number in range(30):
+            do(history, "add_messages", [HumanMessage(f"question-{number} is asked"), AIMessage("yes")])
+        shown = do(history, "context")
+
+    assert 2 < len(shown) < 60
+    assert all(isinstance(text, str) for text in counted)
+    assert max(text.count("question-") for text in counted) == 1
+
+
 def test_a_broken_call_is_shown_with_its_answer_and_not_without(history: MemlayerChatMessageHistory) -> None:
     broken = {"name": "height", "args": "{", "id": "call_1", "error": None, "type": "invalid_tool_call"}
     history.add_messages(
@@ -533,6 +653,7 @@ def test_a_broken_call_is_shown_with_its_answer_and_not_without(history: Memlaye
     assert history.context() == history.messages
 
 
+@pytest.mark.trap("langchain", 1)
 @pytest.mark.requirement("L02")
 def test_the_transcript_is_the_same_whatever_is_recalled(memory: Memory) -> None:
     earlier = MemlayerChatMessageHistory("earlier", memory=memory, user_id="ada")
@@ -562,6 +683,7 @@ def test_list_mode_shows_and_keeps_everything(do: Any, memory: Memory, wrapped: 
     assert [message.type for message in kept] == ["human", "ai"] * 3
 
 
+@pytest.mark.trap("langchain", 1)
 def test_list_mode_loses_no_question_while_there_is_something_to_recall(do: Any, memory: Memory) -> None:
     chain = RunnableWithMessageHistory(
         RunnableLambda(Echo().invoke),
@@ -577,6 +699,60 @@ def test_list_mode_loses_no_question_while_there_is_something_to_recall(do: Any,
         assert contents(kept) == ["my parrot", "my parrot (1)", "my parrot again", "my parrot again (3)"]
 
 
+@pytest.mark.trap("langchain", 1)
+def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(
+    do: Any, open_at: Callable[..., Memory]
+) -> None:
+    """What LangChain reads again when it has answered is as long as before: it counts from there what is new."""
+    settings = Settings(index_delay=0.0, durability="normal", max_tokens=400)
+    memory = open_at(settings=settings, tokenizer="estimate")
+    histories = MemlayerChatMessageHistory.factory(memory, user_id="ada")
+    summaries: list[int] = []
+
+    def model(messages: list[BaseMessage]) -> AIMessage:
+        chat = histories("s1").chat
+        chat.context("How many pears did I count?")
+        memory.flush(20)  # what left the window is summed up, and can be recalled
+        summaries.append(len(chat.summary()))
+        if len(messages) == 17:
+            chat.end()
+        return AIMessage(f"That makes {len(messages)}.")
+
+    chain = RunnableWithMessageHistory(RunnableLambda(model), histories)
+    asked = [f"I counted {turn} pears in Lisbon. " * 6 for turn in range(10)]
+    for text in asked:
+        do(chain, "invoke", [HumanMessage(text)], at("s1"))
+
+    kept = histories("s1")
+    assert contents(kept.messages)[::2] == asked
+    assert contents(kept.messages)[1::2] == [f"That makes {2 * turn + 1}." for turn in range(10)]
+    assert summaries[0] == 0 < max(summaries)
+    assert len(kept.context()) < len(kept.messages)
+
+
+@pytest.mark.trap("langchain", 2)
+@pytest.mark.parametrize("awaits", [False, True], ids=["batch", "abatch"])
+def test_key_mode_loses_nothing_when_turns_overlap(memory: Memory, awaits: bool) -> None:
+    """In list mode LangChain cuts the second question off before our history is handed anything: `with_memory`
+    takes care of those."""
+    together = threading.Barrier(4)
+
+    def model(prompt: Any) -> AIMessage:
+        together.wait(30)  # everybody has read before anybody writes
+        return AIMessage(f"to {prompt.messages[-1].text}")
+
+    asked = [{"question": f"{number}?"} for number in range(4)]
+    chain, config = in_key_mode(memory, RunnableLambda(model)), at("s1", user_id="ada")
+    if awaits:
+        asyncio.run(chain.abatch(asked, config))
+    else:
+        chain.batch(asked, {**config, "max_concurrency": 4})
+
+    kept = contents(MemlayerChatMessageHistory("s1", memory=memory, user_id="ada").messages)
+    assert sorted(kept[::2]) == [one["question"] for one in asked]
+    assert kept[1::2] == [f"to {question}" for question in kept[::2]]
+
+
 def test_key_mode_shows_and_keeps_everything_of_its_own_user(do: Any, memory: Memory) -> None:
     chain = in_key_mode(memory, Echo())
     for user in ("ada", "bob"):
@@ -588,6 +764,7 @@ def test_key_mode_shows_and_keeps_everything_of_its_own_user(do: Any, memory: Me
         assert contents(kept) == [f"{user}-a", f"{user}-a (2)", f"{user}-b", f"{user}-b (4)"]
 
 
+@pytest.mark.trap("langchain", 6)
 def test_a_streamed_answer_is_kept_whole(memory: Memory) -> None:
     model = GenericFakeChatModel(messages=iter([AIMessage("one two three"), AIMessage("four five")]))
     chain = in_list_mode(memory, model)
@@ -601,6 +778,7 @@ def test_a_streamed_answer_is_kept_whole(memory: Memory) -> None:
     assert [type(message) for message in kept] == [HumanMessage, AIMessage] * 2
 
 
+@pytest.mark.trap("langchain", 6)
 async def test_a_streamed_answer_is_kept_whole_in_async_code(memory: Memory) -> None:
     model = GenericFakeChatModel(messages=iter([AIMessage("one two three")]))
     chain = in_key_mode(memory, model)
@@ -613,6 +791,7 @@ async def test_a_streamed_answer_is_kept_whole_in_async_code(memory: Memory) -> 
     assert [type(message) for message in kept] == [HumanMessage, AIMessage]
 
 
+@pytest.mark.trap("langchain", 6)
 async def test_a_streamed_tool_call_is_kept_as_a_call(memory: Memory) -> None:
     async def stream(given: Any) -> AsyncIterator[AIMessageChunk]:
         for args in ('{"of": ', '"it"}'):
@@ -659,6 +838,7 @@ def test_a_batch_over_many_sessions_keeps_each_in_its_own(do: Any, memory: Memor
         ]
 
 
+@pytest.mark.trap("langchain", 7)
 def test_a_graph_that_returns_its_input_does_not_double_the_transcript(do: Any, memory: Memory) -> None:
     from langgraph.graph import START, MessagesState, StateGraph
 
@@ -679,6 +859,7 @@ def test_a_graph_that_returns_its_input_does_not_double_the_transcript(do: Any, 
     assert contents(kept) == ["a", "answer 1", "b", "answer 3", "c", "answer 5"]
 
 
+@pytest.mark.trap("langchain", 10)
 def test_an_agent_keeps_its_calls_and_their_results(do: Any, memory: Memory) -> None:
     steps = [HumanMessage("?"), AIMessage("", tool_calls=[CALL]), ToolMessage("42", tool_call_id="call_1")]
     agent = RunnableLambda(lambda _: {"output": "42", "messages": [*steps[1:], AIMessage("42")]})
@@ -695,6 +876,7 @@ def test_an_agent_keeps_its_calls_and_their_results(do: Any, memory: Memory) -> 
     assert MemlayerChatMessageHistory("s1", memory=memory).messages == [*steps, AIMessage("42")]
 
 
+@pytest.mark.trap("langchain", 3)
 def test_a_write_that_fails_is_logged_by_langchain_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
     """LangChain stores in a callback, whose errors it swallows: `with_memory` raises them."""
     with Memory.in_memory() as memory:
@@ -703,6 +885,21 @@ def test_a_write_that_fails_is_logged_by_langchain_and_not_raised(caplog: pytest
     assert "this memory is closed" in caplog.text
 
 
+@pytest.mark.trap("langchain", 3)
+@pytest.mark.parametrize("mode", [in_list_mode, in_key_mode], ids=["list", "key"])
+def test_a_history_that_cannot_be_read_fails_the_call_before_the_model_is_asked(do: Any, mode: Any) -> None:
+    asked: list[Any] = []
+    with Memory.in_memory() as memory:
+        chain = mode(memory, RunnableLambda(lambda given: asked.append(given) or AIMessage("42")))
+    said = [HumanMessage("?")] if mode is in_list_mode else {"question": "?"}
+
+    with pytest.raises(StoreClosedError):
+        do(chain, "invoke", said, at("s1", user_id="ada"))
+
+    assert asked == []
+
+
+@pytest.mark.trap("langchain", 5, 13)
 def test_a_message_that_hangs_on_a_foreign_object_costs_no_turn(
     memory: Memory, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -719,6 +916,7 @@ def test_a_message_that_hangs_on_a_foreign_object_costs_no_turn(
 # Async
 
 
+@pytest.mark.trap("langchain", 11)
 async def test_no_async_method_blocks_the_loop(open_at: Callable[..., Memory]) -> None:
     history = MemlayerChatMessageHistory("s1", memory=await asyncio.to_thread(open_at), user_id="ada")
 
@@ -731,6 +929,7 @@ async def test_no_async_method_blocks_the_loop(open_at: Callable[..., Memory]) -
     assert await history.aget_messages() == []
 
 
+@pytest.mark.trap("langchain", 11)
 async def test_messages_are_translated_beside_the_loop(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,9 @@ from langchain.agents.middleware import (
     AgentMiddleware,
     HumanInTheLoopMiddleware,
     ModelRequest,
+    ModelResponse,
     ModelRetryMiddleware,
+    SummarizationMiddleware,
 )
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
@@ -28,6 +30,7 @@ from langchain_core.messages import (
     AnyMessage,
     BaseMessage,
     HumanMessage,
+    RemoveMessage,
     SystemMessage,
     ToolMessage,
 )
@@ -38,9 +41,15 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
 from pydantic import BaseModel, Field
 
-from langchain_memlayer import MemlayerMiddleware
-from memlayer_core import Memory, Settings
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidRecordError, InvalidScopeError
+from langchain_memlayer import MemlayerChatMessageHistory, MemlayerMiddleware
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.errors import (
+    ConfigurationError,
+    InvalidLimitError,
+    InvalidRecordError,
+    InvalidScopeError,
+    StoreClosedError,
+)
 from memlayer_core.records.policy import MaxRounds
 
 OURS_ALONE = ["record_to_memory", "retrieve_from_memory", "context_reload"]
@@ -157,6 +166,7 @@ def said_before(memory: Memory, user: str = "ada") -> None:
 # What the model is shown, and what the state keeps
 
 
+@pytest.mark.trap("langchain", 11)
 @pytest.mark.requirement("A13")
 def test_the_model_is_shown_what_was_said_in_another_session_and_the_state_is_not_touched(
     run, memory
@@ -176,6 +186,28 @@ def test_the_model_is_shown_what_was_said_in_another_session_and_the_state_is_no
     assert history(memory) == ["user: What should I not eat in Tokyo?", "assistant: No nuts."]
 
 
+@pytest.mark.parametrize("mode", ["STATIC", "BOTH", "AGENT"])
+def test_the_model_is_told_the_users_profile_whatever_is_asked_unless_it_looks_by_itself(
+    run, memory, mode
+) -> None:
+    for user, fact in (("ada", "Lives in Tokyo."), ("bob", "Lives in Paris.")):
+        memory.chat(user_id=user).remember(fact, type="profile")
+    model = Scripted(script=then("Fine.", "Still fine."))
+    agent = create_agent(
+        model, system_prompt="Be brief.", middleware=[MemlayerMiddleware(memory, user_id="ada", mode=mode)]
+    )
+
+    run(agent, "How are you?")
+    run(agent, "And now?")
+
+    for seen in model.seen:
+        assert seen[0] == SystemMessage("Be brief.")
+        assert "Paris" not in str(seen)
+        assert str(seen).count("Lives in Tokyo.") == (mode != "AGENT")
+        assert ("Lives in Tokyo." in seen[1].text) is (mode != "AGENT")
+    assert history(memory)[0] == "user: How are you?"
+
+
 @pytest.mark.parametrize("placed", ["user", "system"])
 def test_what_is_recalled_stands_where_the_settings_say(run, placed) -> None:
     settings = Settings(index_delay=0.0, durability="normal", recall_placement=placed)
@@ -191,6 +223,7 @@ def test_what_is_recalled_stands_where_the_settings_say(run, placed) -> None:
     assert ("allergic" in question.content) == (placed == "user")
 
 
+@pytest.mark.trap("langchain", 21)
 @pytest.mark.requirement("A11", "A13")
 def test_a_long_thread_is_shown_in_part_while_state_and_history_keep_all_of_it(run, memory) -> None:
     model = Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
@@ -220,6 +253,7 @@ def test_a_prompt_begins_like_the_one_before(run, memory) -> None:
     assert texts(second)[: len(first)] == texts(first)
 
 
+@pytest.mark.trap("langchain", 21)
 @pytest.mark.parametrize("limit", [700, 1500])
 def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, memory, limit) -> None:
     model = Scripted(script=lambda messages: AIMessage("so it is " * 20))
@@ -247,6 +281,7 @@ def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, mem
     )
 
 
+@pytest.mark.trap("langchain", 18)
 def test_tools_that_leave_no_room_are_told_with_numbers(run, memory) -> None:
     agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=50)])
     with pytest.raises(InvalidLimitError, match=r"need \d+ of 50 tokens"):
@@ -307,6 +342,7 @@ def test_messages_are_stored_as_they_come_in_their_order_and_once(run, memory) -
     assert len(out) == 6
 
 
+@pytest.mark.trap("langchain", 19)
 def test_a_question_is_kept_when_the_model_fails_and_is_not_repeated_after_that(run, memory) -> None:
     def script(messages: list[BaseMessage]) -> AIMessage:
         if len(model.seen) == 1:
@@ -326,6 +362,7 @@ def test_a_question_is_kept_when_the_model_fails_and_is_not_repeated_after_that(
     assert history(memory) == ["user: hello?", "user: are you there?", "assistant: here"]
 
 
+@pytest.mark.trap("langchain", 7)
 def test_a_retried_call_stores_nothing_twice(run, memory) -> None:
     def script(messages: list[BaseMessage]) -> AIMessage:
         if len(model.seen) < 3:
@@ -339,6 +376,68 @@ def test_a_retried_call_stores_nothing_twice(run, memory) -> None:
         both = [MemlayerMiddleware(memory, user_id="ada"), retry]
         run(create_agent(model, middleware=both[:: 1 - 2 * order]), "hello?", thread=f"t{order}")
         assert history(memory, f"t{order}") == ["user: hello?", "assistant: here"]
+
+
+@pytest.mark.trap("langchain", 3)
+def test_a_store_that_fails_fails_the_run(run) -> None:
+    with Memory.in_memory() as memory:
+
+        def script(_: list[BaseMessage]) -> AIMessage:
+            memory.close()
+            return AIMessage("ok")
+
+        agent = create_agent(Scripted(script=script), middleware=[MemlayerMiddleware(memory, user_id="ada")])
+        with pytest.raises(StoreClosedError):
+            run(agent, "hello?")
+
+
+@pytest.mark.trap("langchain", 2)
+def test_a_question_that_comes_while_another_is_prepared_is_answered_beside_it(
+    run, memory, monkeypatch
+) -> None:
+    """Runs of one thread without checkpoints overlap: the history alone knows of both."""
+    from langchain_memlayer import middleware as home
+
+    others = [Message("user", "And the plums?")]
+    follow = home._follow
+
+    async def meanwhile(drive: Any, chat: Any, messages: Any) -> Any:
+        newest = await follow(drive, chat, messages)
+        await drive.ask(chat.add_messages, chat.aadd_messages, [others.pop()] if others else [])
+        return newest
+
+    monkeypatch.setattr(home, "_follow", meanwhile)
+    model = Scripted(script=then("They are ripe."))
+    run(create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")]), "How are the pears?")
+
+    assert texts(model.seen[0]) == ["How are the pears?"]
+    assert history(memory) == [
+        "user: How are the pears?",
+        "user: And the plums?",
+        "assistant: They are ripe.",
+    ]
+
+
+@pytest.mark.trap("langchain", 2)
+@pytest.mark.parametrize("awaits", [False, True], ids=["batch", "abatch"])
+def test_a_batch_on_one_thread_without_checkpoints_loses_nothing(memory, awaits) -> None:
+    together = threading.Barrier(4)
+
+    def script(messages: list[BaseMessage]) -> AIMessage:
+        together.wait(30)
+        return AIMessage(f"to {messages[-1].text}")
+
+    agent = create_agent(Scripted(script=script), middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    given = [{"messages": [HumanMessage(f"question {number}")]} for number in range(4)]
+    config = {"configurable": {"thread_id": "t"}}
+    if awaits:
+        asyncio.run(agent.abatch(given, config))
+    else:
+        agent.batch(given, {**config, "max_concurrency": 4})
+
+    assert sorted(history(memory)) == sorted(
+        line for n in range(4) for line in (f"user: question {n}", f"assistant: to question {n}")
+    )
 
 
 class AsksTwice(AgentMiddleware):
@@ -426,6 +525,7 @@ def test_a_thread_goes_on_though_its_checkpoints_are_lost_even_with_the_same_wor
     ]
 
 
+@pytest.mark.trap("langchain", 7)
 def test_a_client_that_sends_the_whole_list_again_without_ids_repeats_nothing(run, memory) -> None:
     model = Scripted(script=lambda messages: AIMessage(f"the answer to {messages[-1].text}"))
     agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
@@ -556,6 +656,7 @@ def test_a_thread_is_kept_in_postgresql_as_well(run, postgres_url) -> None:
 # Tools
 
 
+@pytest.mark.trap("langchain", 17)
 def test_parallel_calls_and_their_results_are_never_parted(run, memory) -> None:
     def script(messages: list[BaseMessage]) -> AIMessage:
         if isinstance(messages[-1], HumanMessage):
@@ -585,6 +686,56 @@ def test_parallel_calls_and_their_results_are_never_parted(run, memory) -> None:
             assert not open_calls, seen
             open_calls += [c["id"] for c in getattr(message, "tool_calls", [])]
         assert not open_calls
+
+
+@pytest.mark.trap("langchain", 17)
+@pytest.mark.parametrize("limit", [600, 1200])
+def test_in_a_long_run_of_tools_the_model_is_always_shown_the_question_and_the_newest_result(
+    run, memory, limit
+) -> None:
+    def script(messages: list[BaseMessage]) -> AIMessage:
+        steps = len(model.seen)
+        if steps > 15:
+            return AIMessage("dry")
+        return calling(
+            ("weather", {"city": f"city {steps} " * 5}), ("weather", {"city": "b"}), first=2 * steps
+        )
+
+    model = Scripted(script=script)
+    agent = create_agent(
+        model, [weather], middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=limit)]
+    )
+    out = run(agent, "Which city is dry?")["messages"]
+
+    assert out[-1].text == "dry"
+    assert len(memory.chat(user_id="ada", session_id="t").history()) == len(out) == 2 + 15 * 3
+    for number, seen in enumerate(model.seen):
+        assert texts(seen[:1]) == ["Which city is dry?"]
+        assert [m.type for m in seen[1:]] == ["ai", "tool", "tool"] * ((len(seen) - 1) // 3)
+        for at in range(1, len(seen), 3):
+            asked = [call["id"] for call in seen[at].tool_calls]
+            assert [m.tool_call_id for m in seen[at + 1 : at + 3]] == asked
+        if number:
+            assert seen[-1].tool_call_id == f"c{2 * number + 1}"
+
+
+@pytest.mark.trap("langchain", 13, 15)
+def test_what_a_tool_brings_costs_no_run_whatever_it_is(run, memory) -> None:
+    thing = object()
+
+    @tool(response_format="content_and_artifact")
+    def fetch() -> tuple[str, Any]:
+        """Fetch something."""
+        return "a\0b \udc80", {"thing": thing, "pair": (1, b"\xff"), "far": float("inf")}
+
+    model = Scripted(script=then(calling(("fetch", {})), "got it"))
+    out = run(create_agent(model, [fetch], middleware=[MemlayerMiddleware(memory, user_id="ada")]), "go")
+
+    kept = MemlayerChatMessageHistory("t", memory=memory, user_id="ada").messages
+    assert kept[2].artifact == {"pair": (1, b"\xff"), "far": float("inf")}
+    assert out["messages"][2].artifact["thing"] is thing, "the state keeps the object itself"
+    assert texts(kept) == texts(out["messages"]) == ["go", "", "a\0b \udc80", "got it"]
+    assert model.seen[1][-1].text == "a\0b \udc80"
 
 
 @pytest.mark.requirement("A08", "A10", "A15")
@@ -697,6 +848,7 @@ def test_a_wrong_call_is_answered_and_the_agent_goes_on(run, memory, name, args,
     assert out[-1].text == "sorry"
 
 
+@pytest.mark.trap("langchain", 17, 19)
 def test_a_call_that_nobody_can_read_is_stored_and_never_shown_without_an_answer(run, memory) -> None:
     """Newer versions of LangChain answer it; before them nobody does, and no provider takes it as it is."""
     broken = AIMessage(
@@ -778,6 +930,7 @@ class Visitor:
     user_id: str | None
 
 
+@pytest.mark.trap("langchain", 22)
 def test_two_users_on_one_object_at_once_never_meet(memory) -> None:
     for user in ("ada", "bob"):
         said_before(memory, user)
@@ -923,6 +1076,7 @@ def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(run, memory) 
 # Streams
 
 
+@pytest.mark.trap("langchain", 6)
 def test_a_streamed_answer_arrives_in_parts_and_is_stored_whole(memory) -> None:
     model = Scripted(script=then("it is raining in Oslo"))
     agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
@@ -936,6 +1090,25 @@ def test_a_streamed_answer_arrives_in_parts_and_is_stored_whole(memory) -> None:
     assert kept.raw.dump["type"] == "ai"
 
 
+@pytest.mark.trap("langchain", 6)
+def test_a_stream_that_is_left_early_keeps_its_question_and_the_thread_goes_on(memory) -> None:
+    model = Scripted(script=then("it is raining in Oslo", "still raining"))
+    agent = create_agent(
+        model, middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
+    )
+    given, at = {"messages": [HumanMessage("weather?")]}, {"configurable": {"thread_id": "t"}}
+    stream = agent.stream(given, at, stream_mode="messages")
+    next(stream)
+    stream.close()
+    assert history(memory)[0] == "user: weather?"
+
+    Calls(awaits=False)(agent, "and now?")
+
+    assert history(memory)[0] == "user: weather?"
+    assert history(memory)[-2:] == ["user: and now?", "assistant: still raining"]
+
+
+@pytest.mark.trap("langchain", 21)
 def test_calls_that_sum_up_are_in_no_users_stream() -> None:
     summarizer = Scripted(script=lambda messages: AIMessage("a summary"))
     settings = Settings(index_delay=0.0, durability="normal")
@@ -1051,9 +1224,79 @@ def test_a_request_that_another_middleware_makes_anew_belongs_to_its_thread(run,
     assert texts(model.seen[1]) == ["Be brief.", "hi", "hello", "how are you?"]
 
 
+@pytest.mark.trap("langchain", 20, 21)
+@pytest.mark.parametrize("keep", [1, 2, 5])
+@pytest.mark.parametrize("first", [True, False], ids=["memory first", "memory last"])
+def test_the_transcript_outlives_a_middleware_that_sums_it_up_in_the_state(run, memory, first, keep) -> None:
+    """LangChain's own summaries take the place of what they sum up: the words are gone from every checkpoint."""
+    model = Scripted(script=lambda messages: AIMessage(f"answer {len(model.seen)}"))
+    summarizer = Scripted(script=lambda _: AIMessage("They talked."))
+    stock = SummarizationMiddleware(summarizer, trigger=("messages", 6), keep=("messages", keep))
+    both = [MemlayerMiddleware(memory, user_id="ada"), stock]
+    agent = create_agent(model, middleware=both if first else both[::-1], checkpointer=InMemorySaver())
+    for number in range(8):
+        out = run(agent, f"What about pear number {number}?")["messages"]
+
+    assert summarizer.seen
+    assert len(out) < 8
+    said = [
+        line
+        for number in range(8)
+        for line in (f"user: What about pear number {number}?", f"assistant: answer {number + 1}")
+    ]
+    assert history(memory) == said
+    assert "They talked." not in str(model.seen), "the memory knows the words themselves"
+    assert model.seen[-1][-1].text.endswith("What about pear number 7?")
+
+
 # Removing
 
 
+class Forgets(AgentMiddleware):
+    """Removes everything but the newest message from the state."""
+
+    def before_model(self, state, runtime):
+        return {"messages": [RemoveMessage(id=one.id) for one in state["messages"][:-1]]}
+
+    async def abefore_model(self, state, runtime):
+        return self.before_model(state, runtime)
+
+
+class ForgetsWithTheAnswer(AgentMiddleware):
+    """Removes the older messages along with the model's answer."""
+
+    def _with(self, response, request):
+        gone = [RemoveMessage(id=one.id) for one in request.state["messages"][:-1]]
+        return ModelResponse([*gone, *response.result])
+
+    def wrap_model_call(self, request, handler):
+        return self._with(handler(request), request)
+
+    async def awrap_model_call(self, request, handler):
+        return self._with(await handler(request), request)
+
+
+@pytest.mark.trap("langchain", 20)
+@pytest.mark.parametrize("other", [Forgets, ForgetsWithTheAnswer])
+@pytest.mark.parametrize("first", [True, False], ids=["memory first", "memory last"])
+def test_what_another_middleware_removes_from_the_state_stays_in_the_history(
+    run, memory, first, other
+) -> None:
+    model = Scripted(script=lambda messages: AIMessage(f"answer {len(model.seen)}"))
+    both = [MemlayerMiddleware(memory, user_id="ada"), other()]
+    agent = create_agent(model, middleware=both if first else both[::-1], checkpointer=InMemorySaver())
+    for number in range(4):
+        out = run(agent, f"question {number}")["messages"]
+
+    assert len(out) == 2
+    assert history(memory) == [
+        line
+        for number in range(4)
+        for line in (f"user: question {number}", f"assistant: answer {number + 1}")
+    ]
+
+
+@pytest.mark.trap("langchain", 20)
 @pytest.mark.parametrize("destructive", [True, False])
 def test_only_where_it_is_asked_for_does_the_state_lose_what_is_no_longer_shown(
     run, memory, destructive
@@ -1072,6 +1315,7 @@ def test_only_where_it_is_asked_for_does_the_state_lose_what_is_no_longer_shown(
 # The object
 
 
+@pytest.mark.trap("langchain", 22)
 def test_it_holds_nothing_of_a_conversation(memory) -> None:
     middleware = MemlayerMiddleware(memory, user_id="ada")
     before = {name: repr(value) for name, value in vars(middleware).items()}
@@ -1081,6 +1325,7 @@ def test_it_holds_nothing_of_a_conversation(memory) -> None:
     assert {name: repr(value) for name, value in vars(middleware).items()} == before
 
 
+@pytest.mark.trap("langchain", 11)
 def test_an_async_agent_is_served_on_its_own_loop_alone(memory) -> None:
     where: list[str] = []
 

@@ -14,13 +14,14 @@ from blockbuster import blockbuster_ctx
 from conftest import OURS
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
+from langchain_core.messages import HumanMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.tools import create_retriever_tool
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from pydantic import ValidationError
 
-from langchain_memlayer import MemlayerRetriever
+from langchain_memlayer import MemlayerChatMessageHistory, MemlayerRetriever
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, InvalidScopeError, StoreClosedError
 
@@ -102,6 +103,7 @@ def texts(found: list[Document]) -> list[str]:
     return [document.page_content for document in found]
 
 
+@pytest.mark.trap("langchain", 11)
 @pytest.mark.requirement("A12", "M20")
 def test_documents_have_what_was_said_and_scores_and_sources_as_json(ask, full) -> None:
     found = ask(MemlayerRetriever(memory=full, user_id="ada"))
@@ -212,6 +214,34 @@ def test_the_config_of_a_run_may_tell_the_user(ask, full) -> None:
     assert ask(of_anybody, config={"configurable": {"user_id": "bob"}})[0].id.startswith("plums")
 
 
+@pytest.mark.trap("langchain", 16)
+def test_of_content_that_is_a_list_the_text_is_found_and_told(ask, full) -> None:
+    """Blocks that are no text have no words: `str(content)` would file an image's letters."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUINCEquince"}}
+    history = MemlayerChatMessageHistory("photos", memory=full, user_id="ada")
+    history.add_messages([HumanMessage(["Our medlar tree", {"type": "text", "text": "in Sintra."}, image])])
+    full.flush()
+
+    [found] = ask(MemlayerRetriever(memory=full, user_id="ada", k=1), "Where is the medlar tree?")
+    others = ask(MemlayerRetriever(memory=full, user_id="ada", session_id="photos"), "QUINCEquince base64")
+
+    assert found.page_content == "Our medlar tree\nin Sintra."
+    assert "base64" not in str([one.page_content for one in others])
+    now = MemlayerChatMessageHistory("now", memory=full, user_id="ada")
+    now.add_messages([HumanMessage([{"type": "text", "text": "Where is the medlar tree?"}])])
+    assert "medlar tree in Sintra." in now.context()[0].text, "an image costs nothing where it is not told"
+
+
+@pytest.mark.trap("langchain", 15)
+@pytest.mark.parametrize("broken", ["\0", "\udc80"], ids=ascii)
+def test_a_question_that_no_database_takes_as_it_is_finds_what_its_words_say(ask, full, broken) -> None:
+    found = ask(MemlayerRetriever(memory=full, user_id="ada"), f"{broken} Lisbon {broken} garden{broken}")
+
+    assert found
+    assert "Lisbon" in found[0].page_content
+
+
+@pytest.mark.trap("langchain", 22)
 def test_it_serves_many_users_at_once(full) -> None:
     async def both() -> list[list[Document]]:
         makers = [MemlayerRetriever(memory=full, user_id=user, k=3) for user in ("ada", "bob")] * 5

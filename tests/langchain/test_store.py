@@ -122,7 +122,7 @@ def test_what_is_put_is_got_and_what_is_deleted_is_gone(do, store) -> None:
 
 
 def test_an_update_keeps_when_an_item_came_into_being(do, store, at) -> None:
-    """Trap: created_at lost on update."""
+    """Other stores forget when an item came into being once it is put again."""
     do(store, "put", DOCS, "k", {"v": 1})
     at(NOON + timedelta(hours=1))
     do(store, "put", DOCS, "k", {"v": 2})
@@ -132,7 +132,7 @@ def test_an_update_keeps_when_an_item_came_into_being(do, store, at) -> None:
 
 
 def test_a_value_that_was_read_is_a_copy(store) -> None:
-    """Trap: live aliasing of values."""
+    """Other stores hand out the very dict that they keep, and whoever changes it changes them."""
     given = {"list": [1]}
     store.put(DOCS, "k", given)
     given["list"].append(2)
@@ -140,6 +140,7 @@ def test_a_value_that_was_read_is_a_copy(store) -> None:
     assert store.get(DOCS, "k").value == {"list": [1]}
 
 
+@pytest.mark.trap("langchain", 13, 15)
 def test_values_that_json_has_no_type_for_come_back_equal(store) -> None:
     value = {
         "when": NOON,
@@ -243,7 +244,7 @@ def test_the_last_of_several_writes_to_one_key_counts(do, store) -> None:
 
 
 def test_the_same_text_may_stand_in_many_items_of_a_batch(do, store) -> None:
-    """Trap: duplicate text in a batch crashes."""
+    """Other stores embed a batch's texts by their words, and fail where two items say the same."""
     do(store, "batch", [PutOp(DOCS, str(n), {"text": "the same"}) for n in range(3)])
     found = do(store, "search", DOCS, query="the same")
     assert sorted(keys(found)) == ["0", "1", "2"]
@@ -255,7 +256,7 @@ BAD_LABELS = [("foo.bar",), ("foo", ""), ("foo", 1), ("nul\0",)]
 
 @pytest.mark.parametrize("namespace", BAD_LABELS, ids=repr)
 def test_nothing_of_a_batch_is_done_when_one_label_is_bad(do, store, namespace) -> None:
-    """Trap: batches bypass the checks of put, get and search; int labels."""
+    """LangGraph checks labels in `put`, `get` and `search`, and not in a batch."""
     do(store, "put", ("foo", "bar"), "k", {"changed": False})
     for bad in (
         GetOp(namespace, "k"),
@@ -432,7 +433,7 @@ def test_put_may_say_what_an_item_is_found_by(do, memory) -> None:
 
 
 def test_an_item_that_says_something_else_is_found_by_that_alone(do, store) -> None:
-    """Trap: stale vectors after an update, above all one that is not to be indexed."""
+    """Other stores keep the old vectors, above all where the new value is not to be indexed."""
     do(store, "put", DOCS, "k", {"text": "zany zebra"})
     before = do(store, "search", DOCS, query="zany zebra")[0].score
     do(store, "put", DOCS, "k", {"text": "mmmm"})
@@ -512,7 +513,7 @@ def test_namespaces_are_listed_by_beginning_end_and_depth_in_their_order(do, sto
 
 
 def test_a_namespace_that_is_empty_is_listed_no_more(do, store) -> None:
-    """Trap: emptied namespaces are still listed."""
+    """Other stores list a namespace for ever once something was in it."""
     do(store, "put", ("a", "b"), "k", {})
     do(store, "put", ("a", "c"), "k", {})
     do(store, "delete", ("a", "b"), "k")
@@ -696,7 +697,7 @@ async def test_a_write_that_is_cancelled_or_fails_holds_nobody_up(store) -> None
 async def test_a_write_that_timed_out_does_not_come_behind_the_one_that_was_tried_instead(
     store, monkeypatch
 ) -> None:
-    """The trap: the task is cancelled, and the thread that writes for it goes on."""
+    """The task is cancelled, and the thread that writes for it goes on."""
     journal = store._items.memory._world().journal
     change, began, go_on = journal.change_items, threading.Event(), threading.Event()
 
@@ -722,6 +723,7 @@ async def test_a_write_that_timed_out_does_not_come_behind_the_one_that_was_trie
     assert store._order._before == {}
 
 
+@pytest.mark.trap("langchain", 11)
 async def test_no_async_method_blocks_the_loop(store) -> None:
     await store.aput(DOCS, "k", {"text": "hello"}, ttl=5)
     assert (await store.aget(DOCS, "k")).value == {"text": "hello"}

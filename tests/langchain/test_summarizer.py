@@ -90,6 +90,7 @@ def both_ways(test: Any) -> Any:
     return takes_one(pytest.mark.parametrize("awaits", [False, True], ids=["invoke", "ainvoke"])(test))
 
 
+@pytest.mark.trap("langchain", 11, 21)
 @both_ways
 @pytest.mark.requirement("A22")
 def test_an_agents_older_messages_become_a_summary_that_the_memory_wrote(opened, awaits) -> None:
@@ -111,6 +112,7 @@ def test_without_a_model_it_is_made_of_what_was_said(opened, awaits) -> None:
     assert memory.tokens.text(summary.text.removeprefix(PREFACE)) <= 80
 
 
+@pytest.mark.trap("langchain", 21)
 @both_ways
 def test_a_model_that_is_away_ends_no_run_and_leaves_no_placeholder(opened, awaits) -> None:
     """Stock summaries become an error, or a sentence that says nothing."""
@@ -144,6 +146,7 @@ def test_the_next_summary_goes_on_from_the_one_before_and_takes_it_for_no_words_
     assert all(PREFACE.strip() not in prompt for prompt in asked)
 
 
+@pytest.mark.trap("langchain", 21)
 @both_ways
 def test_a_long_run_of_tools_is_summed_up_although_no_user_speaks_in_it(opened, awaits) -> None:
     """The stock trimming finds no question in its 4,000 tokens, and says the conversation was too long."""
@@ -210,6 +213,7 @@ def chunks(agent: Any, *, awaits: bool) -> list[str]:
     return [chunk.text for chunk, _ in agent.stream(given, config, stream_mode="messages")]
 
 
+@pytest.mark.trap("langchain", 21)
 @both_ways
 def test_what_a_model_writes_for_the_memory_is_in_no_users_stream(opened, awaits) -> None:
     """Summary tokens leak into streams unless the call is tagged."""
@@ -218,6 +222,7 @@ def test_what_a_model_writes_for_the_memory_is_in_no_users_stream(opened, awaits
     assert [text for text in streamed if text not in {"", PREFACE + TOLD}] == ["Good", " ", "day."]
 
 
+@pytest.mark.trap("langchain", 21)
 @takes_one
 def test_nor_in_the_stream_of_events(opened) -> None:
     agent = agent_of(opened(saying(TOLD)))

@@ -88,6 +88,7 @@ def line_of(message: BaseMessage) -> Line:
     )
 
 
+@pytest.mark.trap("langchain", 17, 19)
 @pytest.mark.requirement("F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J07", "J08", "J10", "M03")
 @given(talk=talks(nameless=False), limit=token_limits, policy=policies, spelling=spellings)
 @settings(max_examples=100)

@@ -32,6 +32,7 @@ def weather(city: str) -> str:
     return f"3 degrees in {city}"
 
 
+@pytest.mark.trap("llamaindex", 1)
 @pytest.mark.requirement("A11", "A19")
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_an_agent_keeps_the_question_the_call_its_result_and_the_answer(session, streaming):
@@ -74,6 +75,24 @@ async def test_an_agent_tells_the_model_what_the_user_said_in_another_session(se
     assert "ferret" not in str(llm.last_chat_messages)
 
 
+async def test_an_agent_tells_the_model_the_users_profile_once_whatever_is_asked(session, memory):
+    await memory.chat(user_id="ada").aremember("Lives in Tokyo.", type="profile")
+    await memory.chat(user_id="bob").aremember("Lives in Paris.", type="profile")
+    for question in ("hello", "and now?"):
+        llm = answers("yes")
+        await FunctionAgent(llm=llm, system_prompt="be short").run(user_msg=question, memory=session)
+
+        system, first, *_ = llm.last_chat_messages
+        assert [message.role for message in llm.last_chat_messages].count("system") == 1
+        assert system.content == "be short"
+        assert "Lives in Tokyo." in first.content
+        assert str(llm.last_chat_messages).count("Lives in Tokyo.") == 1
+        assert "Paris" not in str(llm.last_chat_messages)
+        assert llm.last_chat_messages[-1].content.endswith(question)
+    assert said(await session.aget_all()) == TURNS
+
+
+@pytest.mark.trap("llamaindex", 3)
 async def test_an_agents_state_prompt_never_reaches_the_memory(session):
     llm = answers("yes")
     agent = AgentWorkflow(agents=[FunctionAgent(llm=llm)], initial_state={"mood": "good"})
@@ -84,6 +103,7 @@ async def test_an_agents_state_prompt_never_reaches_the_memory(session):
     assert said(await session.aget_all()) == TURNS[:2]
 
 
+@pytest.mark.trap("llamaindex", 2)
 async def test_a_tool_that_edits_the_state_does_not_part_the_agent_from_its_memory(session):
     async def note(ctx: Context, city: str) -> str:
         """Write down a city."""
@@ -101,6 +121,7 @@ async def test_a_tool_that_edits_the_state_does_not_part_the_agent_from_its_memo
     assert len(await session.aget_all()) == 4
 
 
+@pytest.mark.trap("llamaindex", 26)
 async def test_an_agent_given_a_history_replaces_the_sessions(session):
     await session.aput(ChatMessage("forget me"))
 
@@ -139,6 +160,7 @@ async def test_forty_agents_at_once_on_one_memory_keep_to_their_sessions(memory)
         ]
 
 
+@pytest.mark.trap("llamaindex", 5, 6)
 async def test_a_workflows_context_finds_the_memory_again(session):
     agent = FunctionAgent(tools=[weather], llm=caller())
     ctx = Context(agent)
@@ -154,6 +176,7 @@ async def test_a_workflows_context_finds_the_memory_again(session):
     assert [message.content for message in await memory.aget_all()][-1] == "said later"
 
 
+@pytest.mark.trap("llamaindex", 4)
 async def test_a_context_that_has_a_memory_keeps_it_whichever_is_passed_later(session, memory):
     """`run(ctx=ctx, memory=other)` ignores the other one."""
     other = MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id="tuesday")
@@ -304,6 +327,7 @@ async def test_a_question_with_an_image_is_told_with_it_and_with_what_was_recall
     assert "my pet is a parrot" in question.text
 
 
+@pytest.mark.trap("llamaindex", 16, 17)
 @pytest.mark.parametrize("kind", [FunctionAgent, ReActAgent])
 @pytest.mark.parametrize("insert_method", ["system", "user", None])
 async def test_what_is_recalled_makes_no_second_system_message(kind, insert_method, memory, remembers):
@@ -348,6 +372,7 @@ async def test_a_run_with_tools_embeds_its_question_once(counting):
     assert embedding.asked == ["which pet do I have?"]
 
 
+@pytest.mark.trap("llamaindex", 31)
 def test_an_agent_of_one_loop_leaves_the_memory_to_the_next(session):
     for asked in ("hello", "and now?"):
         agent = FunctionAgent(llm=answers("yes"))

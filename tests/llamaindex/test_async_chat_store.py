@@ -20,16 +20,13 @@ from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLas
 from llama_index.core.memory import Memory as FrameworkMemory
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
+from scripted import takes_any_store
 
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemory
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import InvalidLimitError, InvalidScopeError, MessageTypeError
 
 ACTIVE, ARCHIVED = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
-takes_any_store = pytest.mark.skipif(
-    "chat_store" not in inspect.signature(FrameworkMemory.from_defaults).parameters,
-    reason="this version of the framework's `Memory` takes its own store alone",
-)
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +131,7 @@ class SideBySide(RuleBasedStateMachine):
         assert keys[0] == keys[1]
 
 
-TestSideBySide = SideBySide.TestCase
+TestSideBySide = pytest.mark.trap("llamaindex", 32)(SideBySide.TestCase)
 TestSideBySide.settings = hypothesis_settings(
     max_examples=5, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )
@@ -156,8 +153,9 @@ async def test_a_conversation_is_added_to_counted_paged_and_deleted_from(store):
     assert await store.get_messages("k") == await store.get_keys() == []
 
 
+@pytest.mark.trap("llamaindex", 29)
 async def test_a_place_counts_from_0_among_the_active_messages_and_elsewhere_there_is_none(store):
-    """Trap 29: it is a place, and no key of a table."""
+    """The framework's own store takes it for a key of its table."""
     await store.add_messages("k", talk("old", "a", "b", "c"))
     await store.archive_oldest_messages("k", 1)
 
@@ -171,16 +169,18 @@ async def test_a_place_counts_from_0_among_the_active_messages_and_elsewhere_the
     assert said(await store.get_messages("k", status=None)) == ["old", "b"]
 
 
+@pytest.mark.trap("llamaindex", 11)
 async def test_empty_batches_change_nothing_and_leave_no_key(store):
-    """Trap 11: the framework's store refuses them."""
+    """The framework's own store refuses them."""
     await store.add_messages("k", [])
     await store.add_messages("k", [], status=ARCHIVED)
     await store.set_messages("k", [])
     assert await store.get_keys() == []
 
 
+@pytest.mark.trap("llamaindex", 21)
 async def test_a_set_or_a_batch_is_whole_or_not_at_all(store):
-    """Trap 21: nothing is deleted before everything can be written."""
+    """Nothing is deleted before everything can be written."""
     await store.add_messages("k", talk("a", "b"))
     for wrong in ("text", ChatMessage("x"), [ChatMessage("fine"), "no message"]):
         for verb in (store.set_messages, store.add_messages):
@@ -190,6 +190,7 @@ async def test_a_set_or_a_batch_is_whole_or_not_at_all(store):
     assert said(await store.get_messages("k")) == ["a", "b"]
 
 
+@pytest.mark.trap("llamaindex", 26)
 async def test_what_a_set_takes_the_place_of_is_kept_apart_archived_or_not(store, memory):
     await store.add_messages("k", talk("a", "b", "c"))
     await store.archive_oldest_messages("k", 1)
@@ -215,6 +216,7 @@ async def test_conversations_of_others_are_out_of_reach(memory):
         await stores[0].get_messages("")
 
 
+@pytest.mark.trap("llamaindex", 3, 23)
 async def test_messages_are_copies_on_their_way_in_and_out(store):
     given = ChatMessage("hello", additional_kwargs={"k": [1]})
     await store.add_message("k", given)
@@ -225,6 +227,7 @@ async def test_messages_are_copies_on_their_way_in_and_out(store):
     assert await store.get_messages("k") == [ChatMessage("hello", additional_kwargs={"k": [1]})]
 
 
+@pytest.mark.trap("llamaindex", 1, 2, 5, 6)
 def test_a_store_is_true_its_copies_are_itself_and_a_dump_connects_again(store):
     asyncio.run(store.add_message("k", ChatMessage("secret")))
     dumped = json.dumps(store.to_dict())
@@ -247,6 +250,7 @@ def words(number):
     return f"say{number} " + "word " * 30
 
 
+@pytest.mark.trap("llamaindex", 28)
 @takes_any_store
 async def test_what_leaves_the_queue_of_a_memory_is_archived_in_whole_turns_and_stays(store):
     memory = FrameworkMemory.from_defaults(
@@ -299,6 +303,7 @@ async def test_what_was_archived_is_recalled_by_another_session_of_the_user(stor
     assert said(await same.aget())[-1].endswith("and so on")
 
 
+@pytest.mark.trap("llamaindex", 31)
 @takes_any_store
 def test_engines_on_a_memory_keep_their_turns(store):
     llm = answers("yes")
@@ -333,9 +338,10 @@ async def test_agents_at_once_on_one_store_never_hear_of_each_other(store):
     assert sorted(await store.get_keys()) == [f"session {number}" for number in range(6)]
 
 
+@pytest.mark.trap("llamaindex", 30)
 @takes_any_store
 async def test_parallel_puts_on_a_fresh_store_lose_nothing(open_at):
-    """Trap 30: the first call makes the tables."""
+    """The first call makes the tables, for everybody."""
     store = MemlayerAsyncChatStore(memory=await asyncio.to_thread(open_at), user_id="ada")
     memory = FrameworkMemory.from_defaults(session_id="monday", chat_store=store)
     await asyncio.gather(*(memory.aput(ChatMessage(f"{n}")) for n in range(20)))
@@ -351,3 +357,18 @@ async def test_a_session_that_ended_has_nothing_active_and_all_of_it_in_the_arch
     assert said(await store.get_messages("k", status=ARCHIVED)) == ["a", "b"]
     await store.add_message("k", ChatMessage("c"))
     assert said(await store.get_messages("k")) == ["c"]
+
+
+@pytest.mark.trap("llamaindex", 30)
+async def test_parallel_calls_archive_and_delete_each_message_once(store):
+    await store.add_messages("k", talk(*map(str, range(20))))
+    archived, gone = [], []
+    for batch in await asyncio.gather(*(store.archive_oldest_messages("k", 2) for _ in range(6))):
+        archived += said(batch)
+    for batch in await asyncio.gather(*(store.delete_oldest_messages("k", 2) for _ in range(2))):
+        gone += said(batch)
+
+    assert sorted(archived, key=int) == [*map(str, range(12))]
+    assert sorted(gone, key=int) == [*map(str, range(12, 16))]
+    assert said(await store.get_messages("k", status=ARCHIVED)) == [*map(str, range(12))]
+    assert said(await store.get_messages("k")) == [*map(str, range(16, 20))]

@@ -131,7 +131,7 @@ class SideBySide(RuleBasedStateMachine):
             assert self.ours.get_messages(key) == self.theirs.get_messages(key)
 
 
-TestSideBySide = SideBySide.TestCase
+TestSideBySide = pytest.mark.trap("llamaindex", 29, 32)(SideBySide.TestCase)
 TestSideBySide.settings = hypothesis_settings(
     max_examples=6, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )
@@ -152,8 +152,9 @@ def test_messages_are_added_inserted_read_and_deleted_by_key_and_place(store, do
     assert call(do, store, "get_messages", "two") == call(do, store, "get_keys") == []
 
 
+@pytest.mark.trap("llamaindex", 29)
 def test_there_is_none_where_nothing_is(store, do):
-    """Trap 29: places, negative ones and ones that are out of range."""
+    """The framework's own store raises for a place that is out of range."""
     assert call(do, store, "get_messages", "nobody") == []
     for verb in ("delete_messages", "delete_last_message"):
         assert call(do, store, verb, "nobody") is None
@@ -172,6 +173,7 @@ def test_a_place_that_is_none_is_refused(store, do):
     assert said(store.get_messages("k")) == ["hello"]
 
 
+@pytest.mark.trap("llamaindex", 11)
 def test_an_empty_list_leaves_nothing_and_changes_nothing_elsewhere(store, do):
     call(do, store, "set_messages", "new", [])
     assert call(do, store, "get_keys") == []
@@ -180,6 +182,7 @@ def test_an_empty_list_leaves_nothing_and_changes_nothing_elsewhere(store, do):
     assert call(do, store, "get_messages", "k") == call(do, store, "get_keys") == []
 
 
+@pytest.mark.trap("llamaindex", 11)
 def test_the_async_twins_are_native():
     for name in ("set", "get", "delete"):
         assert getattr(MemlayerChatStore, f"a{name}_messages") is not getattr(
@@ -192,8 +195,9 @@ def test_the_async_twins_are_native():
 # Messages
 
 
+@pytest.mark.trap("llamaindex", 3, 23)
 def test_messages_are_copies_on_their_way_in_and_out(store, do):
-    """Trap 4: agents write into what they read."""
+    """Agents write into what they read."""
     given = ChatMessage("hello", additional_kwargs={"k": [1]})
     call(do, store, "set_messages", "k", [given])
     given.blocks[0].text = "changed"
@@ -205,8 +209,9 @@ def test_messages_are_copies_on_their_way_in_and_out(store, do):
     assert call(do, store, "get_messages", "k") == [ChatMessage("hello", additional_kwargs={"k": [1]})]
 
 
+@pytest.mark.trap("llamaindex", 20, 21)
 def test_calls_images_and_bytes_come_out_as_they_went_in(store, do):
-    """Trap 21: what JSON lacks does not lose the batch."""
+    """JSON has no bytes, and a message that it cannot hold would take the batch with it."""
     batch = [
         ChatMessage(role="user", blocks=[TextBlock(text="look"), ImageBlock(image=b"iVBORw0KGgo=")]),
         ChatMessage(
@@ -220,6 +225,7 @@ def test_calls_images_and_bytes_come_out_as_they_went_in(store, do):
     assert call(do, store, "get_messages", "k") == batch
 
 
+@pytest.mark.trap("llamaindex", 21)
 def test_a_set_is_whole_or_not_at_all(store, do):
     store.set_messages("k", talk("a", "b"))
     for wrong in ("text", ChatMessage("x"), [ChatMessage("fine"), "no message"]):
@@ -229,6 +235,7 @@ def test_a_set_is_whole_or_not_at_all(store, do):
     assert said(store.get_messages("k")) == ["a", "b"]
 
 
+@pytest.mark.trap("llamaindex", 26)
 def test_what_a_set_takes_the_place_of_is_kept_apart(store, do, memory):
     store.set_messages("k", talk("a", "b"))
     call(do, store, "set_messages", "k", talk("a", "else"))
@@ -288,8 +295,9 @@ def test_a_key_that_names_nothing_is_refused(store, do):
 # What a component must be
 
 
+@pytest.mark.trap("llamaindex", 1, 2)
 def test_a_store_is_true_and_its_copies_are_itself(store):
-    """Traps 1 and 2: `store or another`, and workflows that copy their state."""
+    """The framework asks `store or another`, and workflows copy their state."""
     assert not hasattr(store, "__len__")
     assert (store or "another") is store
     assert copy.copy(store) is copy.deepcopy(store) is store.model_copy(deep=True) is store
@@ -297,6 +305,7 @@ def test_a_store_is_true_and_its_copies_are_itself(store):
     assert (other.user_id, other.memory) == ("bob", store.memory)
 
 
+@pytest.mark.trap("llamaindex", 5, 6, 7)
 def test_a_dump_names_the_store_and_holds_no_message(store):
     store.add_message("k", ChatMessage("secret"))
     dumped = store.to_json()
@@ -323,6 +332,7 @@ def test_a_dump_of_a_path_opens_it_again(tmp_path):
     again.memory.close()
 
 
+@pytest.mark.trap("llamaindex", 7)
 def test_arguments_that_exclude_each_other_or_do_not_exist_are_refused(memory, tmp_path):
     with pytest.raises(ConfigurationError, match="`memory` is given"):
         MemlayerChatStore.from_defaults(memory=memory, path=tmp_path)
@@ -360,6 +370,7 @@ def test_a_buffer_on_it_goes_on_after_a_restart(open_at):
     assert again.get_all() == again.chat_store.get_keys() == []
 
 
+@pytest.mark.trap("llamaindex", 5, 6)
 def test_a_buffer_comes_back_from_its_dump_connected(store):
     """Its own stores cannot be dumped with the newest pydantic."""
     buffer = ChatMemoryBuffer.from_defaults([ChatMessage("hello")], chat_store=store, chat_store_key="monday")
@@ -387,8 +398,9 @@ def test_a_summarizing_buffer_on_it_deletes_what_it_has_summed_up_as_on_any_stor
     assert said(store.get_messages("monday")) == said(told)
 
 
+@pytest.mark.trap("llamaindex", 2)
 async def test_an_agent_with_a_buffer_on_it_keeps_its_turn_even_if_a_tool_edits_the_state(store):
-    """Trap 3: the workflow's copy of the memory writes into the same store."""
+    """The workflow's copy of the memory writes into the same store."""
 
     async def note(ctx: Context, city: str) -> str:
         """Write down a city."""
@@ -420,8 +432,9 @@ async def test_an_agent_with_a_buffer_on_it_keeps_its_turn_even_if_a_tool_edits_
 # At once
 
 
+@pytest.mark.trap("llamaindex", 30)
 def test_parallel_adds_to_a_fresh_store_lose_nothing(open_at):
-    """Trap 30: the first call makes the tables, for everybody."""
+    """The first call makes the tables, for everybody."""
     store = MemlayerChatStore(memory=open_at(), user_id="ada")
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: store.add_message("k", ChatMessage(f"{n}")), range(40)))
@@ -443,8 +456,9 @@ async def test_parallel_writes_and_deletions_take_every_message_once(store):
     )
 
 
+@pytest.mark.trap("llamaindex", 31)
 def test_it_works_from_one_loop_after_another_and_from_threads(store):
-    """Trap 31: nothing is bound to a loop."""
+    """Nothing is bound to the loop in which it was first used."""
     for number in range(3):
         asyncio.run(store.async_add_message("k", ChatMessage(f"{number}")))
     with ThreadPoolExecutor(1) as thread:

@@ -6,12 +6,15 @@ import asyncio
 import time
 
 import pytest
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import (
+    AudioBlock,
     ChatMessage,
     CitableBlock,
+    DocumentBlock,
     ImageBlock,
     TextBlock,
+    ThinkingBlock,
+    VideoBlock,
 )
 from llama_index.core.chat_engine import (
     CondensePlusContextChatEngine,
@@ -24,17 +27,12 @@ from llama_index.core.chat_engine.multi_modal_condense_plus_context import (
 from llama_index.core.chat_engine.multi_modal_context import MultiModalContextChatEngine
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.indices import VectorStoreIndex
-from llama_index.core.schema import NodeWithScore, TextNode
-from scripted import answers, said
+from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.memory import Memory as FrameworkMemory
+from llama_index.core.schema import TextNode
+from scripted import Library, answers, said, speaking, takes_any_store
 
-from llamaindex_memlayer import MemlayerMemory
-
-
-class Library(BaseRetriever):
-    """Finds the same page whatever is asked."""
-
-    def _retrieve(self, query_bundle):
-        return [NodeWithScore(node=TextNode(text="Riga lies on the Daugava."), score=1.0)]
+from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerChatStore, MemlayerMemory
 
 
 def engine(kind, llm, memory):
@@ -68,6 +66,7 @@ def assert_told(llm):
 TURNS = [("user", "hello"), ("assistant", "yes"), ("user", "and now?"), ("assistant", "yes")]
 
 
+@pytest.mark.trap("llamaindex", 1, 28)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_engine_keeps_the_turns_and_tells_the_model_the_earlier_ones(kind, session):
     llm = answers("yes")
@@ -92,6 +91,7 @@ async def test_an_engine_that_awaits_does_the_same(kind, session):
     assert_told(llm)
 
 
+@pytest.mark.trap("llamaindex", 31)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_streamed_answer_is_kept_though_another_thread_writes_it(kind, session):
     chat = engine(kind, answers("yes"), session)
@@ -130,6 +130,7 @@ def test_an_engine_tells_the_model_what_the_user_said_in_another_session(kind, s
     assert said(session.get_all()) == [("user", "which pet do I have?"), ("assistant", "a parrot")]
 
 
+@pytest.mark.trap("llamaindex", 26)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_engine_given_a_history_replaces_the_sessions(kind, session):
     chat = engine(kind, answers("yes"), session)
@@ -140,6 +141,7 @@ def test_an_engine_given_a_history_replaces_the_sessions(kind, session):
     assert said(session.get_all()) == TURNS
 
 
+@pytest.mark.trap("llamaindex", 27)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_engine_that_is_reset_empties_the_session(kind, session):
     chat = engine(kind, answers("yes"), session)
@@ -188,6 +190,7 @@ def test_a_question_is_condensed_with_what_was_said_in_another_session(mode, ind
     assert "ferret" not in condensing
 
 
+@pytest.mark.trap("llamaindex", 8)
 @pytest.mark.parametrize("mode", ["simple", "condense_question"])
 def test_an_engine_can_make_the_memory_by_its_class(mode, index):
     chat = index.as_chat_engine(chat_mode=mode, llm=answers("yes"), memory_cls=MemlayerMemory)
@@ -197,6 +200,7 @@ def test_an_engine_can_make_the_memory_by_its_class(mode, index):
     assert said(chat.chat_history) == TURNS[:2]
 
 
+@pytest.mark.trap("llamaindex", 18)
 @pytest.mark.parametrize("kind", ENGINES[1:])
 def test_what_looks_like_a_prompts_variable_is_told_as_it_was_said(kind, session, memory):
     """Context engines make a template of the whole history."""
@@ -216,6 +220,94 @@ def test_what_looks_like_a_prompts_variable_is_told_as_it_was_said(kind, session
     assert "what does a template hold?" in asked
 
 
+def with_our_memory(memory):
+    return MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+
+
+def with_a_buffer(memory):
+    store = MemlayerChatStore(memory=memory, user_id="ada")
+    return ChatMemoryBuffer.from_defaults(chat_store=store, chat_store_key="monday", token_limit=8000)
+
+
+def with_a_queue(memory):
+    store = MemlayerAsyncChatStore(memory=memory, user_id="ada")
+    return FrameworkMemory.from_defaults(session_id="monday", chat_store=store)
+
+
+HELD = [with_our_memory, with_a_buffer, pytest.param(with_a_queue, marks=takes_any_store)]
+
+
+@pytest.mark.trap("llamaindex", 18)
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("held", HELD)
+def test_braces_of_every_kind_are_told_as_they_were_said(kind, held, memory):
+    said_before = ['{query_str} {context_str} {unknown} {"a": {}} {{ x }} {0}', "{chat_history} {"]
+    session = held(memory)
+    session.put_messages([ChatMessage(said_before[0]), ChatMessage(said_before[1], role="assistant")])
+    llm = answers("yes")
+    engine(kind, llm, session).chat("and now?")
+
+    assert [message.content for message in llm.last_chat_messages[1:3]] == said_before
+    assert [message.content for message in session.get_all()[:2]] == said_before
+
+
+@pytest.mark.trap("llamaindex", 19)
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("held", HELD)
+def test_whatever_holds_the_history_no_engine_fetches_its_media(kind, held, memory, monkeypatch):
+    def resolve(self, *args, **kwargs):
+        raise AssertionError("resolved")
+
+    media = {ImageBlock: "image", AudioBlock: "audio", VideoBlock: "video", DocumentBlock: "document"}
+    for block, name in media.items():
+        monkeypatch.setattr(block, f"resolve_{name}", resolve)
+    for block, name in media.items():
+        medium = block(url=f"https://example.org/{name}")
+        session = held(memory)
+        session.set(
+            [ChatMessage(blocks=[TextBlock(text="look"), medium]), ChatMessage("seen", role="assistant")]
+        )
+        llm = answers("yes")
+        engine(kind, llm, session).chat("what was it?")
+
+        assert llm.last_chat_messages[1].blocks[1:] == [medium]
+
+
+@pytest.mark.trap("llamaindex", 17)
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("method", ["system", "user", None])
+def test_what_is_recalled_makes_no_second_system_message_in_an_engine(kind, method, memory, remembers):
+    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", insert_method=method)
+    llm = answers("a parrot")
+    engine(kind, llm, session).chat("which pet do I have?")
+
+    roles = [message.role.value for message in llm.last_chat_messages]
+    assert roles.count("system") == 1
+    assert (roles[0], roles[-1]) == ("system", "user")
+    assert "my pet is a parrot" in str(llm.last_chat_messages)
+
+
+@pytest.mark.trap("llamaindex", 25)
+@pytest.mark.parametrize("kind", ENGINES)
+def test_an_answer_is_kept_as_the_engine_hands_it_over(kind, session):
+    """Of an answer that is streamed or made of documents, engines hand over its text alone."""
+    thought = ThinkingBlock(content="hm", additional_information={"signature": "EqQB=="})
+    answer = ChatMessage(role="assistant", blocks=[thought, TextBlock(text="yes")])
+    chat = engine(kind, speaking(lambda _: answer.model_copy(deep=True)), session)
+
+    chat.chat("hello")
+    assert "".join(chat.stream_chat("and now?").response_gen) == "yes"
+    wait_for(4, session)
+    chat.chat("so?")
+
+    assert said(session.get_all()) == [*TURNS, ("user", "so?"), ("assistant", "yes")]
+    kept = [message.blocks for message in session.get_all()[1::2]]
+    assert kept[0][-1] == kept[1][-1] == kept[2][-1] == TextBlock(text="yes")
+    if kind is SimpleChatEngine:
+        assert kept[0] == kept[2] == answer.blocks
+
+
+@pytest.mark.trap("llamaindex", 19)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_engine_fetches_no_image_of_the_history_to_measure_it(kind, session, monkeypatch):
     """Context engines resolve what a block has the URL of, to estimate its tokens."""
@@ -237,6 +329,7 @@ def test_an_engine_fetches_no_image_of_the_history_to_measure_it(kind, session, 
         assert llm.last_chat_messages[1].blocks[1:] == [block]
 
 
+@pytest.mark.trap("llamaindex", 9, 10)
 def test_the_prompt_of_a_simple_engine_is_taken_from_the_window(memory):
     session = MemlayerMemory.from_defaults(memory=memory, user_id="ada", token_limit=400)
     session.put_messages(

@@ -57,6 +57,7 @@ def test_what_is_put_is_told_and_kept_in_order(session, do):
     assert said(do(session, "get_all")) == expected
 
 
+@pytest.mark.trap("llamaindex", 1)
 def test_a_new_session_is_empty_and_yet_true(session, do):
     assert do(session, "get") == []
     assert do(session, "get_all") == []
@@ -64,11 +65,13 @@ def test_a_new_session_is_empty_and_yet_true(session, do):
     assert (session or "another") is session
 
 
+@pytest.mark.trap("llamaindex", 11)
 def test_the_async_twins_are_native():
     for name in ("aget", "aget_all", "aput", "aput_messages", "aset", "areset"):
         assert getattr(MemlayerMemory, name) is not getattr(BaseMemory, name)
 
 
+@pytest.mark.trap("llamaindex", 3)
 def test_messages_are_copies_on_their_way_in_and_out(session, do):
     given = ChatMessage("hello", additional_kwargs={"k": [1]})
     do(session, "put", given)
@@ -83,6 +86,7 @@ def test_messages_are_copies_on_their_way_in_and_out(session, do):
         assert do(session, read) == [ChatMessage("hello", additional_kwargs={"k": [1]})]
 
 
+@pytest.mark.trap("llamaindex", 2)
 def test_copies_of_a_memory_are_the_memory(session):
     assert copy.copy(session) is session
     assert copy.deepcopy({"state": [session]})["state"][0] is session
@@ -96,12 +100,14 @@ def test_a_copy_with_an_update_is_another_session_of_the_same_memory(session):
     assert other.chat.memory is session.chat.memory
 
 
+@pytest.mark.trap("llamaindex", 11)
 def test_an_empty_batch_changes_nothing(session, memory, do):
     do(session, "put_messages", [])
 
     assert memory.sessions(user_id="ada") == []
 
 
+@pytest.mark.trap("llamaindex", 21)
 def test_a_batch_is_stored_whole_or_not_at_all(session, do):
     with pytest.raises(MessageTypeError):
         do(session, "put_messages", [ChatMessage("fine"), "not a message"])
@@ -116,6 +122,7 @@ def test_what_is_no_list_of_messages_is_refused(session, wrong, do):
             do(session, verb, wrong)
 
 
+@pytest.mark.trap("llamaindex", 21)
 def test_one_odd_object_does_not_lose_the_batch(session, do, caplog):
     """Providers put their own objects into `additional_kwargs`."""
     odd = ChatMessage("odd", role="assistant", additional_kwargs={"call": object(), "kept": 1})
@@ -126,6 +133,7 @@ def test_one_odd_object_does_not_lose_the_batch(session, do, caplog):
     assert "additional_kwargs.call" in caplog.text
 
 
+@pytest.mark.trap("llamaindex", 3, 23)
 def test_what_is_given_is_left_as_it_was(session, do):
     """Memories of old wrote their ids into the caller's messages, and changed the caller's list."""
     given = [
@@ -168,6 +176,7 @@ def test_all_messages_are_active_and_none_is_archived(session, do):
         do(session, "get_all", status="gone")
 
 
+@pytest.mark.trap("llamaindex", 32)
 def test_people_may_repeat_themselves(session, do):
     do(session, "put_messages", [ChatMessage("again"), ChatMessage("again")])
     do(session, "put", ChatMessage("again"))
@@ -175,6 +184,7 @@ def test_people_may_repeat_themselves(session, do):
     assert said(do(session, "get")) == [("user", "again")] * 3
 
 
+@pytest.mark.trap("llamaindex", 26)
 def test_setting_the_same_history_with_more_behind_it_writes_only_what_is_new(session, memory, do):
     do(session, "set", [*turn(1), *turn(2)])
     heard: list[int] = []
@@ -188,6 +198,7 @@ def test_setting_the_same_history_with_more_behind_it_writes_only_what_is_new(se
     assert len(do(session, "get_all")) == 6
 
 
+@pytest.mark.trap("llamaindex", 26)
 def test_setting_another_history_replaces_the_old_one(session, do):
     do(session, "put_messages", [*turn(1), *turn(2)])
     do(session, "set", [*turn(1), ChatMessage("else")])
@@ -195,6 +206,7 @@ def test_setting_another_history_replaces_the_old_one(session, do):
     assert said(do(session, "get_all")) == [*said(turn(1)), ("user", "else")]
 
 
+@pytest.mark.trap("llamaindex", 27)
 @pytest.mark.requirement("L10")
 def test_a_reset_empties_this_session_and_no_other(session, memory, do):
     other = MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id="tuesday")
@@ -209,6 +221,19 @@ def test_a_reset_empties_this_session_and_no_other(session, memory, do):
     assert "parrots 1" not in do(session, "get", "parrots")[0].content
 
 
+@pytest.mark.trap("llamaindex", 27)
+def test_what_is_remembered_of_a_user_stays_after_a_reset_until_it_is_forgotten(session, memory, do):
+    do(session.chat, "remember", "Ada is allergic to peanuts.")
+    do(session, "put_messages", turn(1))
+    do(session, "reset")
+    asked = "which peanuts may I eat?"
+
+    assert "allergic to peanuts" in do(session, "get", asked)[0].content
+    do(memory, "forget", "ada")
+    assert do(session, "get", asked) == []
+
+
+@pytest.mark.trap("llamaindex", 13, 15, 28)
 @pytest.mark.requirement("J06", "L05")
 def test_the_window_keeps_to_its_limit_in_whole_turns_however_the_history_came(memory, do):
     words = "some more words to fill the window with "
@@ -229,6 +254,7 @@ def test_the_window_keeps_to_its_limit_in_whole_turns_however_the_history_came(m
     assert len(do(session, "get_all")) == 401
 
 
+@pytest.mark.trap("llamaindex", 12)
 @pytest.mark.parametrize("spelling", ["blocks", "additional_kwargs"])
 def test_a_window_never_parts_a_tool_call_from_its_results(memory, do, spelling):
     session = MemlayerMemory.from_defaults(memory=memory, user_id="ada", token_limit=240)
@@ -259,6 +285,7 @@ def test_a_window_never_parts_a_tool_call_from_its_results(memory, do, spelling)
     )
 
 
+@pytest.mark.trap("llamaindex", 14)
 @pytest.mark.requirement("L14")
 def test_a_question_larger_than_the_limit_is_told_all_the_same(memory, do):
     session = MemlayerMemory.from_defaults(memory=memory, user_id="ada", token_limit=20)
@@ -268,6 +295,7 @@ def test_a_question_larger_than_the_limit_is_told_all_the_same(memory, do):
     assert do(session, "get", initial_token_count=20)[-1].content == "word " * 500
 
 
+@pytest.mark.trap("llamaindex", 10)
 def test_a_prompt_larger_than_the_limit_is_refused_with_a_way_out(memory, do):
     session = MemlayerMemory.from_defaults(memory=memory, user_id="ada", token_limit=20)
 
@@ -278,6 +306,7 @@ def test_a_prompt_larger_than_the_limit_is_refused_with_a_way_out(memory, do):
     assert isinstance(raised.value, ValueError)
 
 
+@pytest.mark.trap("llamaindex", 9, 10)
 def test_what_the_prompt_has_spent_is_taken_from_the_window(memory, do):
     session = MemlayerMemory.from_defaults(memory=memory, user_id="ada", token_limit=400)
     do(session, "put_messages", [m for n in range(50) for m in turn(n)])
@@ -286,6 +315,7 @@ def test_what_the_prompt_has_spent_is_taken_from_the_window(memory, do):
     assert do(session, "context", initial_token_count=300).token_limit == 100
 
 
+@pytest.mark.trap("llamaindex", 9)
 def test_get_takes_what_engines_and_agents_pass(session, do):
     do(session, "put", ChatMessage("hello"))
 
@@ -294,6 +324,7 @@ def test_get_takes_what_engines_and_agents_pass(session, do):
     )
 
 
+@pytest.mark.trap("llamaindex", 9)
 def test_the_first_argument_is_the_question_whatever_it_is(session, do):
     """Callers of old passed the tokens of their prompt in its place."""
     do(session, "put", ChatMessage("hello"))
@@ -301,11 +332,13 @@ def test_the_first_argument_is_the_question_whatever_it_is(session, do):
     assert do(session, "get", 5) == [ChatMessage("hello")]
 
 
+@pytest.mark.trap("llamaindex", 10)
 def test_the_tokenizer_answers_with_something_that_has_a_length(session):
     assert len(session.tokenizer_fn("")) == 0
     assert 3 <= len(session.tokenizer_fn("one two three four")) <= 6
 
 
+@pytest.mark.trap("llamaindex", 16)
 @pytest.mark.requirement("J11", "L07")
 def test_the_same_users_other_sessions_are_recalled_and_nobody_elses(memory, do):
     for user, animal in (("ada", "parrot"), ("bob", "ferret")):
@@ -357,6 +390,7 @@ def test_sessions_without_a_user_know_nothing_of_each_other(memory, do):
     assert do(MemlayerMemory.from_defaults(memory=memory), "get", "pet") == []
 
 
+@pytest.mark.trap("llamaindex", 17)
 @pytest.mark.requirement("J14", "A14")
 @pytest.mark.parametrize("method", ["system", InsertMethod.SYSTEM, "user", InsertMethod.USER, None])
 def test_recalled_text_goes_where_the_insert_method_says(memory, do, method):
@@ -393,6 +427,7 @@ def test_what_was_recalled_stands_with_its_question_later_only_where_it_stood_th
     assert ("recalled_memory" in earlier.content) == (method == "user")
 
 
+@pytest.mark.trap("llamaindex", 8)
 def test_an_engine_or_agent_may_make_one_from_its_own_arguments():
     class Small(MockLLM):
         @property
@@ -404,6 +439,7 @@ def test_an_engine_or_agent_may_make_one_from_its_own_arguments():
     assert said(MemlayerMemory.from_defaults(chat_history=turn(1), token_limit=99).get_all()) == said(turn(1))
 
 
+@pytest.mark.trap("llamaindex", 8)
 @pytest.mark.parametrize(
     "given", [{}, {"llm": MockLLM()}, {"chat_history": [ChatMessage("hi")], "token_limit": 99}]
 )
@@ -433,6 +469,7 @@ def test_a_model_that_is_named_and_not_handed_in_is_refused(memory):
         MemlayerMemory.from_defaults(memory=memory, user_id="ada", llm="gpt")
 
 
+@pytest.mark.trap("llamaindex", 7)
 def test_a_misspelled_argument_is_refused_by_its_name():
     with pytest.raises(ConfigurationError, match="`sesion_id`"):
         MemlayerMemory.from_defaults(sesion_id="x")
@@ -489,6 +526,7 @@ def test_an_embedding_model_of_llamaindex_and_a_tokenizer_are_used(tmp_path):
     session.chat.memory.close()
 
 
+@pytest.mark.trap("llamaindex", 31)
 def test_threads_and_event_loops_may_share_a_session(session):
     def speak(number):
         session.put(ChatMessage(f"thread {number}"))
@@ -504,6 +542,7 @@ def test_threads_and_event_loops_may_share_a_session(session):
     assert {message.content for message in session.get_all()} == expected
 
 
+@pytest.mark.trap("llamaindex", 30)
 async def test_one_loop_may_write_at_the_same_time(session):
     await asyncio.gather(*(session.aput(ChatMessage(str(number))) for number in range(20)))
 

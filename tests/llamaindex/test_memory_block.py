@@ -9,24 +9,18 @@ import json
 
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextChatEngine, SimpleChatEngine
 from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLastCall
 from llama_index.core.memory import BaseMemoryBlock, InsertMethod
 from llama_index.core.memory import Memory as FrameworkMemory
-from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.utils import get_tokenizer
+from scripted import Library, takes_any_store
 
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemoryBlock
 from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
 from memlayer_core.events import Stored
 from memlayer_core.records.scope import Scope
-
-takes_any_store = pytest.mark.skipif(
-    "chat_store" not in inspect.signature(FrameworkMemory.from_defaults).parameters,
-    reason="this version of the framework's `Memory` takes its own store alone",
-)
 
 
 @pytest.fixture(autouse=True)
@@ -65,13 +59,6 @@ class Another(BaseMemoryBlock[str]):
 
     async def _aput(self, messages):
         assert all(message.additional_kwargs["session_id"] == "monday" for message in messages)
-
-
-class Library(BaseRetriever):
-    """Finds the same page whatever is asked."""
-
-    def _retrieve(self, query_bundle):
-        return [NodeWithScore(node=TextNode(text="Riga lies on the Daugava."), score=1.0)]
 
 
 def answers(text):
@@ -127,6 +114,7 @@ async def test_it_never_keeps_a_question_that_it_is_only_asked_with(block, memor
     assert await asyncio.to_thread(kept, memory) == [*said(PETS), "hello?", "hi"]
 
 
+@pytest.mark.trap("llamaindex", 26, 32)
 async def test_reading_again_stores_nothing_again(block, memory, framework):
     talk = framework(block)
     await talk.aput_messages([*PETS, *PETS])
@@ -153,6 +141,7 @@ async def test_what_leaves_the_queue_is_kept_once_and_as_it_was(block, memory, f
     assert await asyncio.to_thread(kept, memory) == said(talked)
 
 
+@pytest.mark.trap("llamaindex", 23)
 async def test_a_batch_that_leaves_at_once_is_kept_before_anything_is_read(block, memory, framework):
     talk = framework(Another(name="another"), block, token_limit=100, token_flush_size=60)
     talked = [one for n in range(6) for one in turn(f"question {n} " + "word " * 20, f"answer {n}")]
@@ -168,8 +157,9 @@ async def test_a_batch_that_leaves_at_once_is_kept_before_anything_is_read(block
     assert await asyncio.to_thread(kept, memory) == said(talked)
 
 
+@pytest.mark.trap("llamaindex", 27)
 async def test_it_keeps_what_the_queue_forgets(block, memory, framework):
-    """Trap 27: a reset clears the queue; what is remembered stays until somebody forgets it."""
+    """A reset clears the queue; what is remembered stays until somebody forgets it."""
     talk = framework(block)
     await talk.aput_messages([*PETS, ASKED])
     await talk.aget()
@@ -417,9 +407,10 @@ async def test_what_was_said_poses_as_nothing_else_in_the_prompt(block, memory):
     assert len([line for line in told.splitlines() if line.startswith("- [")]) == 1
 
 
+@pytest.mark.trap("llamaindex", 18)
 @pytest.mark.parametrize("kind", [ContextChatEngine, CondensePlusContextChatEngine])
 def test_what_looks_like_a_prompts_variable_is_not_filled_in(kind, block, memory, framework):
-    """Trap 18: context engines make a template of all that they tell."""
+    """Context engines make a template of all that they tell."""
     memory.chat(user_id="ada", session_id="old").add(
         "user", "a template holds {query_str} and {context_str}, remember"
     )
@@ -432,6 +423,7 @@ def test_what_looks_like_a_prompts_variable_is_not_filled_in(kind, block, memory
     assert "a template holds { query_str } and { context_str }, remember" in told
 
 
+@pytest.mark.trap("llamaindex", 9)
 @pytest.mark.parametrize("insert_method", list(InsertMethod))
 def test_an_engine_tells_the_model_what_was_said_in_another_session(block, insert_method, framework):
     for session, question in (
@@ -480,6 +472,7 @@ async def test_an_agent_with_tools_is_told_and_its_turn_is_kept_whole(block, mem
 # What a component must be
 
 
+@pytest.mark.trap("llamaindex", 2, 5, 6)
 def test_a_block_is_copied_as_itself_and_its_dump_connects_again(block, memory):
     asyncio.run(block.aput(PETS, session_id="monday"))
     again = MemlayerMemoryBlock.from_dict(json.loads(json.dumps(block.to_dict())))
@@ -490,6 +483,7 @@ def test_a_block_is_copied_as_itself_and_its_dump_connects_again(block, memory):
     assert "Coco" in asyncio.run(again.aget([ASKED], session_id="tuesday"))
 
 
+@pytest.mark.trap("llamaindex", 7)
 def test_a_block_is_opened_at_a_path_and_bad_arguments_are_refused(memory, tmp_path):
     kept_at = MemlayerMemoryBlock.from_defaults(path=tmp_path, embed_model="hashing", user_id="ada")
     assert kept_at.path == str(tmp_path)

@@ -63,6 +63,7 @@ WAYS = {
 }
 
 
+@pytest.mark.trap("llamaindex", 5, 7)
 @pytest.mark.requirement("F01", "A04")
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_every_dump_comes_back_as_the_same_session(session, way):
@@ -73,6 +74,7 @@ def test_every_dump_comes_back_as_the_same_session(session, way):
     assert back.chat.memory is session.chat.memory
 
 
+@pytest.mark.trap("llamaindex", 5, 6)
 def test_a_dump_holds_no_message_and_is_small_json(session):
     dumped = session.to_dict()
 
@@ -82,6 +84,7 @@ def test_a_dump_holds_no_message_and_is_small_json(session):
     assert set(dumped) == {*MemlayerMemory.model_fields, "class_name", "store_id"}
 
 
+@pytest.mark.trap("llamaindex", 6)
 def test_restoring_rolls_nothing_back(session):
     dumped = session.to_dict()
     session.put(ChatMessage("said later"))
@@ -97,6 +100,7 @@ class State(BaseModel):
     memory: MemlayerMemory
 
 
+@pytest.mark.trap("llamaindex", 5)
 def test_a_memory_may_be_a_field_of_a_typed_state(session):
     state = State(memory=session)
 
@@ -174,6 +178,7 @@ def test_a_dump_is_not_given_another_store_that_took_its_place(open_at, tmp_path
     other.chat.memory.close()
 
 
+@pytest.mark.trap("llamaindex", 5)
 def test_a_dump_of_a_server_whose_chroma_is_in_a_directory_opens_no_journal_there(postgres_url, tmp_path):
     with Memory.open(tmp_path / "m", database_url=postgres_url, embedder="hashing") as opened:
         dumped = MemlayerMemory.from_defaults(memory=opened, user_id="ada").to_dict()
@@ -227,6 +232,7 @@ def test_a_path_that_is_open_with_another_embedder_is_refused(at_path, tmp_path)
         MemlayerMemory.from_defaults(path=tmp_path / "m", embed_model=lambda texts: [[1.0] for _ in texts])
 
 
+@pytest.mark.trap("llamaindex", 5, 6)
 def test_another_process_goes_on_with_an_agents_saved_context(at_path):
     session = at_path(user_id="ada", session_id="monday")
 
@@ -264,7 +270,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("component", [MemlayerMemory, MemlayerChatStore])
 def test_a_copy_of_a_directory_is_never_taken_for_the_original(component, tmp_path):
-    """The trap: a copy has the store's id, and the open memories were asked for that alone."""
+    """A copy has the store's id: the open memories must be asked for their place as well."""
     original = component.from_defaults(user_id="ada", path=tmp_path / "a", embed_model="hashing")
     memory_in(original).close()
     shutil.copytree(tmp_path / "a", tmp_path / "copy")

@@ -80,6 +80,7 @@ def line_of(message: ChatMessage) -> Line:
     )
 
 
+@pytest.mark.trap("llamaindex", 12, 14, 15)
 @pytest.mark.requirement("F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J07", "J08", "J10", "M03")
 @given(talk=talks(), limit=token_limits, policy=policies, spelling=spellings)
 @settings(max_examples=100)

@@ -1,0 +1,367 @@
+"""What a model is told in the situations in which the framework's own memories went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    CompletionResponse,
+    ImageBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+)
+from llama_index.core.chat_engine import CondensePlusContextChatEngine
+from scripted import Library, Scripted, answers, said, speaking
+
+from llamaindex_memlayer import (
+    MemlayerAsyncChatStore,
+    MemlayerChatStore,
+    MemlayerMemory,
+    MemlayerMemoryBlock,
+    MemlayerRetriever,
+    MemlayerToolSpec,
+    to_core,
+)
+from memlayer_core import Memory, Settings
+
+CALL = ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs={"where": "garden"})
+RESULT = {"tool_call_id": "c1"}
+METHODS = ["system", "user", None]
+
+
+def turns(count, words="I walked along the river and saw a heron"):
+    return [
+        ChatMessage(f"{who} {number}: {words}", role=role)
+        for number in range(count)
+        for who, role in (("question", "user"), ("answer", "assistant"))
+    ]
+
+
+def cost(memory, messages):
+    return sum(memory.tokens.message(to_core(message)) for message in messages)
+
+
+# What a window holds
+
+
+@pytest.mark.trap("llamaindex", 13)
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_instructions_stay_in_front_however_much_is_said_after_them(memory, do, role):
+    session = MemlayerMemory(memory=memory, user_id="ada", session_id="long", token_limit=300)
+    do(session, "put", ChatMessage("be short", role=role))
+    for message in turns(30):
+        do(session, "put", message)
+
+    told = do(session, "get")
+    assert told[0] == ChatMessage("be short", role=role)
+    assert 3 <= len(told) < 20
+    assert cost(memory, told) <= 300
+
+
+LONG = "word " * 500
+ENDS = {
+    "a question": [ChatMessage(LONG)],
+    "an answer": [ChatMessage("hello"), ChatMessage(LONG, role="assistant")],
+    "an answer to nobody": [ChatMessage(LONG, role="assistant")],
+    "a call": [ChatMessage("hello"), ChatMessage(LONG, role="assistant"), ChatMessage(LONG)],
+    "a result": [
+        ChatMessage("hello"),
+        ChatMessage(role="assistant", blocks=[CALL]),
+        ChatMessage(LONG, role="tool", additional_kwargs=RESULT),
+    ],
+    "a picture": [ChatMessage(blocks=[ImageBlock(image=b"iVBORw0KGgo=")])],
+    "instructions": [ChatMessage("be", role="system")],
+}
+
+
+@pytest.mark.trap("llamaindex", 12, 14)
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_where_nothing_fits_the_last_turn_is_told_all_the_same(memory, do, end):
+    session = MemlayerMemory.from_defaults([*turns(5)], memory=memory, user_id="ada", token_limit=5)
+    do(session, "reset")
+    do(session, "put_messages", end)
+
+    told = do(session, "get")
+    last = max((at for at, one in enumerate(end) if one.role == "user"), default=0)
+    assert [message.role for message in told] == [message.role for message in end[last:]]
+
+
+def set_at_once(memory, messages):
+    MemlayerMemory(memory=memory, user_id="ada", session_id="long").set(messages)
+
+
+def stored_by_key(memory, messages):
+    MemlayerChatStore(memory=memory, user_id="ada").set_messages("long", messages)
+
+
+def stored_for_a_queue(memory, messages):
+    asyncio.run(MemlayerAsyncChatStore(memory=memory, user_id="ada").add_messages("long", messages))
+
+
+def given_as_history(memory, messages):
+    MemlayerMemory.from_defaults(messages, memory=memory, user_id="ada", session_id="long")
+
+
+WAYS = [set_at_once, stored_by_key, stored_for_a_queue, given_as_history]
+
+
+@pytest.mark.trap("llamaindex", 15)
+@pytest.mark.parametrize("come_in", WAYS)
+def test_the_limit_holds_at_the_first_read_and_the_next_message_collapses_nothing(memory, do, come_in):
+    come_in(memory, turns(100))
+    session = MemlayerMemory(memory=memory, user_id="ada", session_id="long", token_limit=600)
+    first = do(session, "get")
+    do(session, "put", ChatMessage("and now?"))
+    then = do(session, "get")
+
+    for told in (first, then):
+        assert cost(memory, told) <= 600
+        assert told[0].role == "user"
+        assert len(told) > 5
+    assert then[-1].content == "and now?"
+
+
+@pytest.mark.trap("llamaindex", 3)
+def test_messages_that_are_set_or_shown_for_a_while_are_copies(memory, do):
+    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+    for verb in ("set", "put_messages", "put_temporary"):
+        given = ChatMessage(
+            role="assistant", blocks=[CALL.model_copy(deep=True)], additional_kwargs={"k": [1]}
+        )
+        plain = given.model_copy(deep=True)
+        do(session, "reset")
+        do(session, "put", ChatMessage("hello"))
+        do(session, verb, [ChatMessage("hello"), given] if verb == "set" else [given])
+        for changed in (given, do(session, "get")[-1]):
+            changed.additional_kwargs["k"].append(2)
+            changed.blocks[0].tool_kwargs["where"] = "elsewhere"
+            changed.blocks.append(TextBlock(text="else"))
+
+        assert do(session, "get")[-1] == plain
+
+
+# What is recalled
+
+
+class Writing(Scripted):
+    """Completes every prompt with the same summary, and notes it."""
+
+    def complete(self, prompt, formatted=False, **kwargs):
+        self.__dict__.setdefault("prompts", []).append(prompt)
+        return CompletionResponse(text="Ada looked for three herons in the garden, and for two.")
+
+
+class Choosing(Scripted):
+    """Notes which tool it is told to call."""
+
+    def achat_with_tools(self, *args, tool_choice=None, **kwargs):
+        self.__dict__.setdefault("chosen", []).append(tool_choice)
+        return super().achat_with_tools(*args, **kwargs)
+
+
+@pytest.mark.trap("llamaindex", 16)
+@pytest.mark.parametrize("method", METHODS)
+async def test_an_agent_that_is_to_begin_with_a_tool_begins_with_it(memory, remembers, method):
+    """It looks whether the last message is the user's."""
+
+    def look(where: str) -> str:
+        """Look somewhere."""
+        return "a heron"
+
+    def reply(messages, **_):
+        done = messages[-1].role == "tool"
+        return ChatMessage("a heron" if done else None, role="assistant", blocks=None if done else [CALL])
+
+    llm = Choosing(response_generator=reply)
+    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", insert_method=method)
+    agent = FunctionAgent(tools=[look], llm=llm, initial_tool_choice="look", streaming=False)
+    await agent.run(user_msg="which pet do I have?", memory=session)
+
+    assert "my pet is a parrot" in str(llm.told[0])
+    assert llm.told[0][-1].role == "user"
+    assert llm.__dict__["chosen"] == ["look", None]
+
+
+@pytest.mark.trap("llamaindex", 16)
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_state_is_told_beside_the_question_and_what_was_recalled(memory, remembers, method):
+    """A workflow writes its state into the last message."""
+    llm = answers("a parrot")
+    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", insert_method=method)
+    agents = AgentWorkflow(agents=[FunctionAgent(llm=llm)], initial_state={"mood": "good"})
+    await agents.run(user_msg="which pet do I have?", memory=session)
+
+    last = llm.told[0][-1]
+    assert last.role == "user"
+    assert "mood" in last.content
+    assert "which pet do I have?" in last.content
+    assert "my pet is a parrot" in str(llm.told[0])
+
+
+@pytest.mark.trap("llamaindex", 17)
+@pytest.mark.parametrize("kind", [FunctionAgent, ReActAgent])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_was_summed_up_makes_no_second_system_message(kind, method, memory):
+    session = MemlayerMemory(
+        memory=memory, user_id="ada", session_id="long", token_limit=2000, insert_method=method
+    )
+    words = (
+        "the old quarter is quiet in the morning, and from the hill Anna sees the river and the roofs. " * 3
+    )
+    session.put_messages(turns(40, words))
+    session.get()
+    memory.flush(30)
+    assert session.context().summary is not None
+
+    llm = answers("Thought: I can answer without using any more tools.\nAnswer: yes")
+
+    async def run():
+        await kind(llm=llm, system_prompt="be short").run(user_msg="and now?", memory=session)
+
+    asyncio.run(run())
+    roles = [message.role.value for message in llm.last_chat_messages]
+    assert roles.count("system") == 1
+    assert roles[:2] == ["system", "user"]
+    assert "<conversation_summary>" in llm.last_chat_messages[1].content
+
+
+@pytest.mark.trap("llamaindex", 17, 23)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_question_is_condensed_with_what_was_said_and_nothing_else(memory, method):
+    """The engine writes roles, system messages and `additional_kwargs` into that prompt."""
+    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", insert_method=method)
+    llm = Writing(response_generator=lambda *_, **__: ChatMessage("yes", role="assistant"))
+    chat = CondensePlusContextChatEngine.from_defaults(
+        Library(), llm=llm, memory=session, condense_prompt="{chat_history}|{question}"
+    )
+    chat.chat("hello")
+    chat.chat("and now?")
+
+    assert llm.__dict__["prompts"] == ["user: hello\nassistant: yes|and now?"]
+
+
+@pytest.mark.trap("llamaindex", 20)
+async def test_what_has_no_words_is_never_quoted(memory):
+    """A call's or a picture's content is None."""
+    old = MemlayerMemory(memory=memory, user_id="ada", session_id="old")
+    call = ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs={"at": "my parrot"})
+    await old.aput_messages(
+        [
+            ChatMessage("my parrot is called Coco"),
+            ChatMessage(role="assistant", blocks=[call]),
+            ChatMessage("my parrot is green", role="tool", additional_kwargs=RESULT),
+            ChatMessage(blocks=[ImageBlock(image=b"iVBORw0KGgo=")]),
+            ChatMessage(role="assistant", blocks=[TextBlock(text=" \n")]),
+        ]
+    )
+    await memory.aflush()
+    new = MemlayerMemory(memory=memory, user_id="ada", session_id="new")
+    asked = ChatMessage("what of my parrot?")
+
+    nodes = await MemlayerRetriever(memory, user_id="ada", similarity_top_k=50).aretrieve(asked.content)
+    assert {node.get_content() for node in nodes} == {"my parrot is called Coco", "my parrot is green"}
+    for told in (
+        (await new.aget(asked))[0].content,
+        await MemlayerMemoryBlock(memory=memory, user_id="ada").aget([asked]),
+        await MemlayerToolSpec(new).aretrieve_from_memory(keywords=["my parrot"]),
+    ):
+        quotes = [line for line in told.splitlines() if line.startswith("- [")]
+        assert len(quotes) == 2
+        assert all("my parrot is" in quote for quote in quotes)
+        assert "None" not in told
+
+
+@pytest.mark.trap("llamaindex", 20)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_question_that_is_a_picture_alone_is_asked_as_it_is(memory, remembers, do, method):
+    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", insert_method=method)
+    picture = ChatMessage(blocks=[ImageBlock(image=b"iVBORw0KGgo=")])
+    do(session, "put", picture)
+
+    assert do(session, "get") == do(session, "get", picture) == [picture]
+    assert asyncio.run(MemlayerMemoryBlock(memory=memory, user_id="ada").aget([picture])) == ""
+
+
+# What stays as it was
+
+
+@pytest.mark.trap("llamaindex", 22)
+@pytest.mark.parametrize(
+    ("shortening", "limit"),
+    [
+        ({}, 8000),
+        ({"truncate_messages": True, "truncate_characters": 100}, 8000),
+        ({"offload_characters": 100, "preview_characters": 40, "last_keep": 1}, 1200),
+    ],
+    ids=["nothing", "truncated", "offloaded"],
+)
+def test_a_thought_and_its_signature_are_told_word_for_word(do, shortening, limit):
+    """Providers check the signature, and refuse a thought that was changed."""
+    thought = ThinkingBlock(
+        content="hm " * 300, num_tokens=7, additional_information={"signature": "EqQB==", "of": b"\xff\0"}
+    )
+    spoken = ChatMessage(role="assistant", blocks=[thought, TextBlock(text="I see " * 200), CALL])
+    messages = [
+        ChatMessage("hello " * 100),
+        spoken,
+        ChatMessage("heron " * 300, role="tool", additional_kwargs=RESULT),
+        *turns(2),
+    ]
+    with Memory.in_memory(settings=Settings(index_delay=0.0, **shortening)) as memory:
+        session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", token_limit=limit)
+        do(session, "put_messages", messages)
+
+        told = do(session, "get")
+        assert [message.role for message in told] == [message.role for message in messages]
+        assert told[1].blocks[0] == thought
+        assert [block.block_type for block in told[1].blocks] == ["thinking", "text", "tool_call"]
+        assert (told[1] == spoken) == (told[2] == messages[2]) == (shortening == {})
+        assert do(session, "get_all")[1] == spoken
+
+
+@pytest.mark.trap("llamaindex", 24)
+def test_the_model_that_sums_up_is_given_plain_text_and_no_calls():
+    """Some providers refuse calls in a talk that is sent without tools."""
+    llm = Writing()
+    quiet = Settings(index_delay=3600, max_tokens=1000, recall_tokens=0)
+    with Memory.in_memory(summarizer=llm, settings=quiet) as memory:
+        session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+        for number in range(30):
+            call = ToolCallBlock(tool_call_id=f"c{number}", tool_name="look", tool_kwargs={"where": "x"})
+            function = {"name": "look", "arguments": '{"where": "y"}'}
+            spelled = {"id": f"d{number}", "type": "function", "function": function}
+            results = [
+                ChatMessage(text, role="tool", additional_kwargs={"tool_call_id": f"{letter}{number}"})
+                for letter, text in (("c", "three herons"), ("d", "two herons"))
+            ]
+            asks = ChatMessage(role="assistant", blocks=[call], additional_kwargs={"tool_calls": [spelled]})
+            question = ChatMessage(f"are there herons in the garden of number {number}? " * 3)
+            session.put_messages([question, asks, *results, ChatMessage("five " * 20, role="assistant")])
+        session.get()
+        memory.flush(30)
+        assert session.context().summary is not None
+
+    prompts = llm.__dict__["prompts"]
+    assert llm.told == []
+    assert all(isinstance(prompt, str) for prompt in prompts)
+    assert "three herons" in prompts[0]
+    assert "two herons" in prompts[0]
+    for raw in ("ToolCallBlock", "tool_call", "tool_kwargs", '"function"', "c0", "d0", "None"):
+        assert raw not in str(prompts)
+
+
+@pytest.mark.trap("llamaindex", 25)
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_an_agents_answer_keeps_its_thought_streamed_or_not(memory, streaming):
+    thought = ThinkingBlock(content="hm", additional_information={"signature": "EqQB=="})
+    answer = ChatMessage(role="assistant", blocks=[thought, TextBlock(text="yes")])
+    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+    llm = speaking(lambda _: answer)
+    await FunctionAgent(llm=llm, streaming=streaming).run(user_msg="hello", memory=session)
+
+    assert await session.aget_all() == [ChatMessage("hello"), answer]
+    assert said(await session.aget()) == [("user", "hello"), ("assistant", "yes")]
