@@ -93,7 +93,7 @@ class MemlayerConversationMemory(BaseChatMemory):
         return told
 
     def load_memory_variables(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Return what the chain is to be told of the conversation.
+        """Return what the chain is to be told of the conversation, in a list or text of its own.
 
         Args:
             inputs: The chain's inputs; older talk is recalled for what the user says in them.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from operator import is_
 from typing import Any, Literal, get_args
 
 from langchain_core.messages import (
@@ -14,7 +15,6 @@ from langchain_core.messages import (
     BaseMessage,
     RemoveMessage,
     SystemMessage,
-    ToolMessage,
 )
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
@@ -39,10 +39,11 @@ try:
         ModelResponse,
     )
     from langchain.agents.structured_output import ToolStrategy
-    from langgraph.runtime import Runtime
+    from langgraph.runtime import Runtime, get_runtime
     from langgraph.types import Command
 
     from langchain_memlayer.agent_tools import agent_tools
+    from langchain_memlayer.sent import Sent, name, sent_with
     from langchain_memlayer.threads import Whose
 except ImportError as problem:
     raise MissingExtraError(
@@ -54,23 +55,6 @@ __all__ = ["MemlayerMiddleware", "Mode"]
 
 Mode = Literal["STATIC", "AGENT", "BOTH"]
 """Who looks into the memory: `"STATIC"`, it is recalled for the agent; `"AGENT"`, the agent has tools; or both."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """What a request brings.
-
-    Attributes:
-        said: The thread's messages, as the agent's state has them.
-        edited: Messages of the thread that another middleware shows differently, by their ids.
-        before: What another middleware tells this once, in front of the thread.
-        behind: The same, behind what the thread begins with.
-    """
-
-    said: tuple[AnyMessage, ...]
-    edited: Mapping[str | None, AnyMessage]
-    before: tuple[AnyMessage, ...]
-    behind: tuple[AnyMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +78,18 @@ class _Call:
 
     Attributes:
         chat: The conversation that it belongs to.
+        given: The request as it came.
         request: What the model is shown.
+        told: The messages in it.
         newest: What the model is to answer; None in an empty thread.
         again: Whether the history went on behind that: what comes now takes the place of it.
         leaving: Ids of what the model is no longer shown.
     """
 
     chat: Chat
+    given: ModelRequest[Any]
     request: ModelRequest[Any]
+    told: tuple[AnyMessage, ...]
     newest: Message | None
     again: bool
     leaving: tuple[str, ...]
@@ -197,7 +185,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return self._whose.chat(self._memory, runtime)
 
     async def _preparing(self, drive: Drive, request: ModelRequest[Any]) -> _Call:
-        chat, sent = self._chat(request.runtime), _sent(request)
+        chat, sent = self._chat(request.runtime or get_runtime()), sent_with(request)
         newest = await _follow(drive, chat, sent.said)
         spent = await drive.call(_cost, self._memory.tokens, request, (*sent.before, *sent.behind))
         if spent >= self._limit:
@@ -223,14 +211,18 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
                 context = _back(context, place, sent.said)
         shown = await drive.call(_composed, context, sent, request)
         leaving = _left(context, sent.said) if self._destructive else ()
-        return _Call(chat, shown, newest.message if newest is not None else None, again, leaving)
+        asks = newest.message if newest is not None else None
+        return _Call(chat, request, shown, tuple(shown.messages), asks, again, leaving)
 
     async def _concluding(
         self, drive: Drive, call: _Call, response: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        for message in response.result:
-            _name(message)
-        said = await drive.call(_translated, (m for m in response.result if not isinstance(m, RemoveMessage)))
+        put = _put_behind(call)
+        for message in (*put, *response.result):
+            name(message)
+        call.given.messages.extend(put)
+        spoken = (m for m in (*put, *response.result) if not isinstance(m, RemoveMessage))
+        said = await drive.call(_translated, spoken)
         if call.again and call.newest is not None:
             await drive.ask(call.chat.resync, call.chat.aresync, [call.newest, *said])
         else:
@@ -248,37 +240,13 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     _finish, _afinish = both(_finishing)
 
 
-def _sent(request: ModelRequest[Any]) -> _Sent:
-    """Tell the thread's own messages from what other middleware adds for this call."""
-    state = {message.id: message for message in request.state["messages"]}
-    said: list[AnyMessage] = []
-    beside: tuple[list[AnyMessage], list[AnyMessage]] = ([], [])
-    edited: dict[str | None, AnyMessage] = {}
-    for message in request.messages:
-        if isinstance(message, ToolMessage) and message.id is None:
-            _name(message)  # the agent answers a call that nobody could read, and puts that into its state
-            said.append(message)
-        elif message.id in state:
-            said.append(state[message.id])
-            if message is not state[message.id]:
-                edited[message.id] = message
-        else:
-            beside[bool(said)].append(message)
-    return _Sent(tuple(said), edited, tuple(beside[0]), tuple(beside[1]))
-
-
-def _name(message: BaseMessage) -> None:
-    """Give a message the id that the agent's state would give it next."""
-    if message.id is None:
-        message.id = str(uuid.uuid4())
-
-
 async def _follow(drive: Drive, chat: Chat, messages: Sequence[BaseMessage]) -> _Newest | None:
     """Store what the history does not have. Returns the newest message that a model may be told of.
 
-    Everything up to a model's last answer is known, unless the thread is older than its memory: so only what
-    follows that answer is sent, and a call costs the same at any length of the thread. What LangChain's
-    `SummarizationMiddleware` wrote in the place of messages that are known is said by nobody.
+    Everything up to a model's last answer is known, unless the thread is older than its memory, or middleware put
+    something in front of that answer: so what follows the answer before it is sent, and a call costs the same at any
+    length of the thread. What LangChain's `SummarizationMiddleware` wrote in the place of messages that are known is
+    said by nobody.
     """
 
     async def sync(part: Sequence[BaseMessage]) -> tuple[list[Message], Synced]:
@@ -288,7 +256,8 @@ async def _follow(drive: Drive, chat: Chat, messages: Sequence[BaseMessage]) -> 
     begun = bool(await drive.ask(chat.history, chat.ahistory, limit=1))
     if begun:
         messages = [message for message in messages if not sums_up(message)]
-    answered = next((at for at in reversed(range(len(messages))) if _answers(messages[at])), 0)
+    answers = (at for at in reversed(range(len(messages))) if _answers(messages[at]))
+    answered = next(islice(answers, 1, None), 0)
     begun = begun and bool(answered)
     said, synced = await sync(messages[answered:] if begun else messages)
     if begun and not synced.unchanged:
@@ -338,7 +307,7 @@ def _back(context: Context, place: int | None, said: Sequence[BaseMessage]) -> C
     return replace(context, window=tuple(told), kept={}, summary=None, recall="")
 
 
-def _composed(context: Context, sent: _Sent, request: ModelRequest[Any]) -> ModelRequest[Any]:
+def _composed(context: Context, sent: Sent, request: ModelRequest[Any]) -> ModelRequest[Any]:
     """Return the request with the context in the place of its messages."""
 
     def shown(message: Message) -> BaseMessage:
@@ -349,6 +318,13 @@ def _composed(context: Context, sent: _Sent, request: ModelRequest[Any]) -> Mode
     told: list[Any] = whole.compose(convert=shown, put_before=put_before, put_after=put_after, create=create)
     instructions = told.pop(0) if told and isinstance(told[0], SystemMessage) else None
     return request.override(system_message=instructions, messages=[*sent.before, *told, *sent.behind])
+
+
+def _put_behind(call: _Call) -> list[AnyMessage]:
+    """Return what other middleware put behind the messages, in their list itself: LangChain keeps that in the state."""
+    kept, put = call.request.messages[: len(call.told)], call.request.messages[len(call.told) :]
+    same = len(kept) == len(call.told) and all(map(is_, kept, call.told))
+    return put if same else []
 
 
 def _left(context: Context, said: Sequence[AnyMessage]) -> tuple[str, ...]:

@@ -25,6 +25,9 @@ class MemlayerAsyncChatStore(ConnectedStore, AsyncDBChatStore):
     because somebody says so or because it was idle for `Settings.session_idle_days` (7), is archived as a whole. What
     is archived comes before what is active, whenever it was added.
 
+    Some versions of `Memory` archive without a lock: of puts into one session at once, each archives the oldest for
+    itself, and together more than need be. What they archive stays in the history all the same.
+
     Every method is one transaction, and may be called from any thread and any event loop.
     """
 

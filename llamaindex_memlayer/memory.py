@@ -191,7 +191,8 @@ class MemlayerMemory(SavesItsChat, ConnectedMemory):
         Args:
             input: What to recall for, stored already or not; the newest user message if left out.
             initial_token_count: Tokens that the prompt has already spent of the limit.
-            token_limit: For this call, instead of the memory's.
+            token_limit: For this call, instead of the memory's. Messages cost more than their text alone, and a
+                newest turn that is larger than what is left is told all the same.
             policy: For this call, instead of the memory's.
             **kwargs: Not used.
 

@@ -136,6 +136,16 @@ def test_a_short_conversation_is_told_as_by_the_buffer_memory(do, history, optio
     assert history.messages == []
 
 
+@pytest.mark.parametrize("returns", [False, True])
+def test_what_a_chain_was_told_stays_so_when_its_answer_is_stored(do, history, returns) -> None:
+    memory = MemlayerConversationMemory(chat_memory=history, return_messages=returns)
+    told = do(memory, "load_memory_variables", {})
+    do(memory, "save_context", {"input": "hi"}, {"output": "hello"})
+
+    assert told == {"history": [] if returns else ""}
+    assert do(memory, "load_memory_variables", {}) != told
+
+
 @pytest.mark.requirement("L04")
 @pytest.mark.parametrize("returns", [False, True])
 def test_k_turns_are_told_as_by_the_window_memory_and_all_of_them_kept(do, history, returns) -> None:

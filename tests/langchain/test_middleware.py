@@ -18,6 +18,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
     HumanInTheLoopMiddleware,
+    ModelRequest,
     ModelResponse,
     ModelRetryMiddleware,
     SummarizationMiddleware,
@@ -632,7 +633,7 @@ def test_a_call_translates_only_what_is_new_however_long_the_thread_is(run, memo
         out = run(agent, f"question {number}")["messages"]
 
     assert len(out) == 24
-    assert max(translated) == 2
+    assert max(translated) == 4  # from the answer before the last one on: answer, question, answer, question
 
 
 def test_a_thread_is_kept_in_postgresql_as_well(run, postgres_url) -> None:
@@ -1164,6 +1165,63 @@ def test_what_another_middleware_tells_or_hides_once_is_shown_so_and_not_stored(
     assert texts(model.seen[0]) == ["first, a hint", "my [hidden] plan", "and another"]
     assert texts(out) == ["my secret plan", "ok"]
     assert history(memory) == ["user: my secret plan", "assistant: ok"]
+
+
+class Reminds(AgentMiddleware):
+    """Puts something behind the model's messages, in their list itself, which LangChain keeps in the state."""
+
+    def wrap_model_call(self, request, handler):
+        request.messages.append(HumanMessage(f"be brief, {len(request.messages)}"))
+        return handler(request)
+
+    async def awrap_model_call(self, request, handler):
+        request.messages.append(HumanMessage(f"be brief, {len(request.messages)}"))
+        return await handler(request)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["memory first", "memory last"])
+def test_what_another_middleware_puts_into_the_state_with_a_call_is_kept_in_its_place(
+    run, memory, first
+) -> None:
+    model = Scripted(script=then(calling(("weather", {"city": "Oslo"})), "rain", "nothing"))
+    both = [MemlayerMiddleware(memory, user_id="ada", mode="STATIC"), Reminds()]
+    agent = create_agent(
+        model, [weather], middleware=both if first else both[::-1], checkpointer=InMemorySaver()
+    )
+    run(agent, "go")
+    out = run(agent, "and?")["messages"]
+
+    kept = memory.chat(user_id="ada", session_id="t").history()
+    assert [m.id for m in kept] == [m.id for m in out]
+    assert texts(out) == [
+        *("go", "be brief, 1", "", "Oslo: rain", "be brief, 4", "rain"),
+        *("and?", "be brief, 7", "nothing"),
+    ]
+    assert texts(model.seen[2]) == texts(out)[:-1]
+
+
+class AsksAnew(AgentMiddleware):
+    """Makes a request of its own, of what a model call needs alone."""
+
+    def _anew(self, request):
+        return ModelRequest(model=request.model, messages=request.messages, system_prompt="Be brief.")
+
+    def wrap_model_call(self, request, handler):
+        return handler(self._anew(request))
+
+    async def awrap_model_call(self, request, handler):
+        return await handler(self._anew(request))
+
+
+def test_a_request_that_another_middleware_makes_anew_belongs_to_its_thread(run, memory) -> None:
+    model = Scripted(script=then("hello", "fine"))
+    middleware = [AsksAnew(), MemlayerMiddleware(memory, user_id="ada", mode="STATIC")]
+    agent = create_agent(model, middleware=middleware, checkpointer=InMemorySaver())
+    run(agent, "hi")
+    out = run(agent, "how are you?")["messages"]
+
+    assert [m.id for m in memory.chat(user_id="ada", session_id="t").history()] == [m.id for m in out]
+    assert texts(model.seen[1]) == ["Be brief.", "hi", "hello", "how are you?"]
 
 
 @pytest.mark.trap("langchain", 20, 21)
