@@ -16,11 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.chat_engine import SimpleChatEngine
-from llama_index.core.llms.mock import MockFunctionCallingLLMWithChatMemoryOfLastCall
 from llama_index.core.memory import Memory as FrameworkMemory
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
-from scripted import takes_any_store
+from scripted import answers, takes_any_store
 
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemory
 from memlayer_core import Memory, Settings
@@ -47,12 +46,6 @@ def talk(*words):
 
 def said(messages):
     return [message.content for message in messages]
-
-
-def answers(text):
-    return MockFunctionCallingLLMWithChatMemoryOfLastCall(
-        is_chat_model=True, response_generator=lambda messages, **_: ChatMessage(text, role="assistant")
-    )
 
 
 # The same as the framework's own
