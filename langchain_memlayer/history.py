@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Self
 
@@ -72,10 +71,8 @@ class MemlayerChatMessageHistory(SavesItsChat, BaseChatMessageHistory):
     ) -> None:
         super().__init__()
         memory = memory_of(memory)
-        alone = Scope.alone(session_id, tenant_id=tenant_id, agent_id=agent_id)
-        self._chat = memory.chat_of(
-            alone if user_id is None else replace(alone, user_id=user_id), roles=roles
-        )
+        whose = Scope.of_session(session_id, user_id=user_id, tenant_id=tenant_id, agent_id=agent_id)
+        self._chat = memory.chat_of(whose, roles=roles)
         self._limit = limits(Limits(memory.settings.max_tokens), policy, token_limit).tokens
         self._policy = policy
 

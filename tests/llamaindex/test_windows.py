@@ -122,7 +122,7 @@ def test_the_limit_holds_at_the_first_read_and_the_next_message_collapses_nothin
         assert cost(memory, told) <= 600
         assert told[0].role == "user"
         assert len(told) > 5
-    assert then[-1].content == "and now?"
+    assert then[-1].content.endswith("and now?")  # what is recalled may stand in front
 
 
 @pytest.mark.trap("llamaindex", 3)
