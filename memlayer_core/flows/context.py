@@ -21,7 +21,7 @@ from memlayer_core.records.session import Mark, Session
 from memlayer_core.rules.budget import MARGIN, most_that_fit, recall_share
 from memlayer_core.rules.policy import Policies, limits, placed_where
 from memlayer_core.rules.rank import worth_telling
-from memlayer_core.rules.render import block, line
+from memlayer_core.rules.render import block, in_front, line
 from memlayer_core.rules.saying import unsaid
 from memlayer_core.rules.window import size_of
 
@@ -227,13 +227,13 @@ def _recall(world: World, reach: Scope, answers: Answers[Present], room: int) ->
     found = best(world, reach, answers, most_that_fit(room), said) if room > 0 else []
     if not found:
         return _Recalled(notes=answers.notes)
-    left = room - world.tokens.text(block([""]))
+    left = room - world.tokens.text(in_front(block([""])))
     chosen = packed(world, found, room, left, lambda stored: stored.tokens + MARGIN)
     while True:
         in_time = sorted(chosen, key=lambda item: _when(item[0]))
         lines = [line(stored) for stored, _ in in_time]
         text = block(lines)
-        tokens = world.tokens.text(text) if text else 0
+        tokens = world.tokens.text(in_front(text)) if text else 0
         if tokens <= room:
             break
         chosen.pop()  # its date and name cost more than expected, or another counter counted it

@@ -10,6 +10,7 @@ from memlayer_core.ports import Journal, World
 from memlayer_core.records.message import Entry, Message
 from memlayer_core.records.policy import Limits
 from memlayer_core.records.session import Session
+from memlayer_core.rules.render import in_front
 from memlayer_core.rules.truncate import truncate_message
 from memlayer_core.rules.window import Shape, enough, first_page
 
@@ -88,7 +89,7 @@ def _recounted(
     counts = {
         stored.seq: (
             world.tokens.message(as_shown(world, stored.message, stored.seq == question)),
-            world.tokens.text(beside[stored.key].text) if stored.key in beside else None,
+            world.tokens.text(in_front(beside[stored.key].text)) if stored.key in beside else None,
         )
         for stored in read
     }

@@ -14,6 +14,7 @@ from memlayer_core.records.message import Beside, Entry, Message, Stored
 from memlayer_core.records.policy import Limits
 from memlayer_core.records.session import Mark, Session
 from memlayer_core.rules.offload import merged, preview
+from memlayer_core.rules.render import in_front
 from memlayer_core.rules.turns import presentable
 from memlayer_core.rules.window import COMPRESS_TO, Window, reduced, window
 
@@ -220,7 +221,7 @@ def _shown(
 def _counted(world: World, beside: Beside | None) -> Beside | None:
     if beside is None or beside.counter == world.tokens.name:
         return beside
-    return replace(beside, tokens=world.tokens.text(beside.text), counter=world.tokens.name)
+    return replace(beside, tokens=world.tokens.text(in_front(beside.text)), counter=world.tokens.name)
 
 
 def _joined(world: World, chosen: Window, shown: Mapping[int, Part]) -> tuple[Part, ...]:

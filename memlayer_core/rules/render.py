@@ -17,6 +17,7 @@ __all__ = [
     "SUMMARY_CLOSE",
     "SUMMARY_OPEN",
     "block",
+    "in_front",
     "line",
     "profile_block",
     "quoted",
@@ -65,6 +66,11 @@ def quoted(when: datetime | None, speaker: str, text: str) -> str:
 def block(lines: Sequence[str]) -> str:
     """Put lines between the delimiters; no lines give an empty text."""
     return "\n".join([OPEN, *lines, CLOSE]) if lines else ""
+
+
+def in_front(text: str) -> str:
+    """Return a block with what parts it from the message that it stands in front of: that costs tokens, too."""
+    return f"{text}\n\n"
 
 
 def shortened(text: str, spare: int, count: Callable[[str], int]) -> str:

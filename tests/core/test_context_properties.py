@@ -148,3 +148,13 @@ def test_an_image_that_no_preview_makes_smaller_is_counted_and_its_turn_left_out
     assert sum(memory.tokens.message(message) for message in context.messages) <= 500
     assert [message.text for message in context.window][-1] == "hello"
     assert IMAGE not in str(context.window)
+
+
+def test_a_recall_costs_what_parts_it_from_its_question_too(memory) -> None:
+    old = a_session(memory, [Message("user", "A heron stood in the river.")])
+    for words in range(12):
+        chat = memory.chat(user_id=old.user_id, session_id=f"new {words}")
+        chat.add("user", "Where did the heron stand?" + " pear" * words)
+        told = chat.context()
+        assert told.recall
+        assert told.tokens >= sum(memory.tokens.message(message) for message in told.messages)
