@@ -102,27 +102,30 @@ async def context(
             world, journal, known.session, waiting, allowed, reserved, known.mark, known.new, known.profile
         )
 
-    recalled = _Recalled()
-    if asks:
-        reach = scope.reach()
+    async def found(reserved: int) -> Answers[Present]:
         answers = await ask(
             world,
             drive,
             known.ground,
             known.asked,
             most_that_fit(share),
-            beside=look,
+            beside=lambda journal: look(journal, reserved),
             shown=lambda seen: seen.keys,
         )
         telling = worth_telling(answers.ranked, known.asked, answers.trust, known.ground.vectors)
-        answers = replace(answers, ranked=telling)
-        seen = answers.beside
+        return replace(answers, ranked=telling)
+
+    recalled = _Recalled()
+    if asks:
+        reach = scope.reach()
+        answers = await found(0)
         recalled = await drive.call(_recall, world, reach, answers, share)
-        if seen.tokens + recalled.tokens > allowed.tokens:  # older turns make room for it
-            needed = recalled.tokens
-            seen = await drive.call(world.journal.at_once, lambda journal: look(journal, needed))
-            room = min(share, allowed.tokens - seen.tokens)
-            recalled = await drive.call(_recall, world, reach, replace(answers, beside=seen), room)
+        if answers.beside.tokens + recalled.tokens > allowed.tokens:
+            # Older turns make room for it, and may then be what is recalled.
+            answers = await found(recalled.tokens)
+            room = min(share, allowed.tokens - answers.beside.tokens)
+            recalled = await drive.call(_recall, world, reach, answers, room)
+        seen = answers.beside
     else:
         seen = await drive.call(world.journal.at_once, look)
     if seen.begins is not None and known.session is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -158,3 +159,29 @@ def test_a_recall_costs_what_parts_it_from_its_question_too(memory) -> None:
         told = chat.context()
         assert told.recall
         assert told.tokens >= sum(memory.tokens.message(message) for message in told.messages)
+
+
+def test_what_makes_room_for_a_recall_may_be_recalled_at_once_and_not_only_the_next_time() -> None:
+    pears = " pear" * 60
+    said = [
+        Message("tool", "«0» pear", tool_call_id="nobody0"),
+        Message("user", "«1»"),
+        Message("user", "«2»" + pears),
+    ]
+    for at in range(3, 9, 2):
+        call = ToolCall(f"r3-{at}", "look", json.dumps({"at": f"«{at}» pear"}))
+        said += [
+            Message("assistant", f"«{at}» pear", tool_calls=(call,)),
+            Message("tool", f"«{at + 1}»{pears}", tool_call_id=f"r3-{at}"),
+        ]
+    said += [
+        Message("assistant", "«9»"),
+        Message("user", "«10»", model_visible=False),
+        Message("assistant", "«11»"),
+    ]
+    with Memory.in_memory(settings=WAYS["messages are truncated"], tokenizer="estimate") as memory:
+        chat = a_session(memory, said)
+        first, again = chat.context(token_limit=350), chat.context(token_limit=350)
+    assert "compacted" in {reason.code for reason in first.reasons}
+    assert "«1»" in first.recall
+    assert (again.messages, again.tokens) == (first.messages, first.tokens)
