@@ -26,11 +26,11 @@ from pathlib import Path
 from goals import goal, options, tell
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.models.minilm import at_hand, folder
+from memlayer_core.models.minilm import folder, is_present
 
 DATA = Path(__file__).resolve().parent / "data" / "bilingual.json"
 LANGUAGES = {"en": "English", "zh": "Chinese"}
-WAYS = {"first_10": {"k": 10}, "in_1024": {"k": 200, "token_limit": 1024}}
+WAYS = {"first_10": {"limit": 10}, "in_1024": {"limit": 200, "token_limit": 1024}}
 GOAL = 0.10
 
 
@@ -86,7 +86,7 @@ def measure(talks, embedder):
         for talk in talks:
             found[talk["language"]][talk["kind"]] = asked_of(memory, talk)
             silent[talk["language"]] += [
-                not memory.search(question, user_id=talk["id"], k=10) for question in talk["unrelated"]
+                not memory.search(question, user_id=talk["id"], limit=10) for question in talk["unrelated"]
             ]
     return {language: told(found[language], silent[language]) for language in LANGUAGES}
 
@@ -124,7 +124,7 @@ def main():
     parser = options(__doc__, "the talk of the friends only")
     parser.add_argument("--embedder", choices=("hashing", "minilm"), default="hashing")
     asked = parser.parse_args()
-    if asked.embedder == "minilm" and not at_hand(folder()):
+    if asked.embedder == "minilm" and not is_present(folder()):
         sys.exit(f"The MiniLM model is not in {folder()}. Open a memory with it once while online.")
     talks = json.loads(DATA.read_text(encoding="utf-8"))
     languages = measure(

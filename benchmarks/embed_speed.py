@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.models.minilm import MiniLM, at_hand, folder
+from memlayer_core.models.minilm import MiniLM, folder, is_present
 
 SENTENCES = (
     "I moved to Lisbon in March and I am still looking for a good bakery near the river.",
@@ -53,7 +53,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     asked = parser.parse_args()
-    if not at_hand(folder()):
+    if not is_present(folder()):
         sys.exit(
             f"The MiniLM model is not in {folder()}. Fetch it first, e.g. by opening a memory with "
             'embedder="minilm" while online.'

@@ -25,11 +25,11 @@ from itertools import takewhile
 from pathlib import Path
 
 from goals import goal, options, tell
+from locomo import read
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.demo.locomo import read
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.rules.terms import telling
+from memlayer_core.storage.terms import content_words
 
 COUNT = token_counter("estimate")
 LIMITS = (3000, 8000)
@@ -111,7 +111,7 @@ def without_recall(turns, limit, ledger):
 def with_a_model(turns, limit, ledger):
     def summarise(instructions, prompt):
         ledger.calls += 1
-        told = Counter(telling(prompt.partition("<conversation>")[2])).most_common(50)
+        told = Counter(content_words(prompt.partition("<conversation>")[2])).most_common(50)
         summary = f"They talked about {', '.join(word for word, _ in told)}."
         ledger.spent += COUNT.text(instructions + prompt) + COUNT.text(summary)
         return summary

@@ -8,12 +8,12 @@ questions:
 - `first 10`: the evidence turns among the first ten (of a search for twenty);
 - `1,024 t`: those among the turns that fit into 1,024 tokens, when the first 200 are packed in their order and
   what does not fit is passed over; a turn costs the cl100k tokens of "speaker: text" and one for its line;
-- `as packed`: those in what `search(k=200, token_limit=1024)` returns, which counts the date as well.
+- `as packed`: those in what `search(limit=200, token_limit=1024)` returns, which counts the date as well.
 
 memlayer is measured with MiniLM and with the hashing embedder, as far as MiniLM is at hand; beside it Chroma alone
 and, with `--peers`, what else is installed of `searchers.py`. All of them are given the same vectors, those of
 memlayer's MiniLM. Each turn is stored as "speaker: text" and searched for by the question as it is. `--ablation`
-adds memlayer with each of the ingredients of its order (`memlayer_core/rules/rank.py`) left out in turn.
+adds memlayer with each of the ingredients of its order (`memlayer_core/recall/rules/rank.py`) left out in turn.
 
 Goals: in the first ten and in 1,024 tokens, memlayer finds at least 1.1 times what the best of the others finds.
 
@@ -35,11 +35,11 @@ from searchers import PEERS, Chroma, Memlayer
 from talks import read_talks
 
 from memlayer_core import MemlayerError, Settings
-from memlayer_core.flows import recall as recall_flow
 from memlayer_core.models import minilm
 from memlayer_core.models.embed import resolve_embedder
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.rules.rank import WEIGHTS
+from memlayer_core.recall.flow import recall as recall_flow
+from memlayer_core.recall.rules.rank import WEIGHTS
 
 USER = "somebody"
 FIRST, RANKED, WIDE = 10, 20, 200
@@ -55,7 +55,7 @@ class Vectors:
     """Embeds texts, each of them once."""
 
     def __init__(self, name):
-        self.model = resolve_embedder(name, recorded=None, settings=Settings(), tell=REMARK)
+        self.model = resolve_embedder(name, store_identity=None, settings=Settings(), emit=REMARK)
         self.known = {}
 
     def __call__(self, texts):
@@ -225,7 +225,7 @@ def main():
     parser.add_argument("--only", nargs="+", metavar="NAME", help="those whose name holds one of these words")
     parser.add_argument("--conversations", type=int, metavar="N", help="the first N of each file")
     asked = parser.parse_args()
-    embedders = ["minilm", "hashing"] if minilm.at_hand(minilm.folder()) else ["hashing"]
+    embedders = ["minilm", "hashing"] if minilm.is_present(minilm.folder()) else ["hashing"]
     made, skipped = participants(embedders, asked.peers, asked.only)
     if not made:
         sys.exit(f"Nobody is left to measure: {skipped or 'no name holds ' + ' or '.join(asked.only)}")

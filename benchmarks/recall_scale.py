@@ -57,7 +57,7 @@ VOCABULARY = FREQUENT + [
 CUMULATED = list(itertools.accumulate(1 / rank for rank in range(1, len(VOCABULARY) + 1)))
 
 
-class World:
+class Runtime:
     """All users' turns, the vector of every text, and questions without end."""
 
     def __init__(self, users):
@@ -105,14 +105,14 @@ def unit(vector):
 class Store:
     """A participant with some users' turns, and what was measured of it."""
 
-    def __init__(self, made, folder, world, users):
+    def __init__(self, made, folder, rt, users):
         start = time.perf_counter()
         folder.mkdir()
-        self.searcher, self.users = made(folder, world.embed), []
+        self.searcher, self.users = made(folder, rt.embed), []
         for user in users:
             if time.perf_counter() - start > PATIENCE:
                 break
-            self.searcher.fill(user, world.turns[user])
+            self.searcher.fill(user, rt.turns[user])
             self.users.append(user)
         self.searcher.ready()
         self.filled = time.perf_counter() - start
@@ -135,16 +135,16 @@ class Store:
         }
 
 
-def measure(made, world, sizes, questions):
+def measure(made, rt, sizes, questions):
     print(f"{made.name} …", file=sys.stderr)
-    users = list(world.turns)
+    users = list(rt.turns)
     with tempfile.TemporaryDirectory(prefix="memlayer-bench-", ignore_cleanup_errors=True) as folder:
         stores = []
         try:
-            stores.extend(Store(made, Path(folder, str(size)), world, users[:size]) for size in sizes)
+            stores.extend(Store(made, Path(folder, str(size)), rt, users[:size]) for size in sizes)
             for _ in range(WARM + questions):
                 for store in stores:
-                    store.ask(*world.question(store.users))
+                    store.ask(*rt.question(store.users))
             return {str(TURNS * size): store.told() for size, store in zip(sizes, stores, strict=True)}
         finally:
             for store in stores:
@@ -189,7 +189,7 @@ def main():
     parser.add_argument("--only", nargs="+", metavar="NAME", help="those whose name holds one of these words")
     asked = parser.parse_args()
     sizes = QUICK_USERS if asked.quick else USERS
-    world = World(sizes[-1])
+    rt = Runtime(sizes[-1])
     wanted = [
         made
         for made in PARTICIPANTS
@@ -197,7 +197,7 @@ def main():
     ]
     skipped = {made.name: reason for made in wanted if (reason := made.missing())}
     found = {
-        made.name: measure(made, world, sizes, QUICK_QUESTIONS if asked.quick else QUESTIONS)
+        made.name: measure(made, rt, sizes, QUICK_QUESTIONS if asked.quick else QUESTIONS)
         for made in wanted
         if made.name not in skipped
     }

@@ -74,7 +74,7 @@ class Memlayer(Searcher):
         self.memory.flush(timeout=3600)
 
     def search(self, user, query, k, token_limit=None):
-        hits = self.memory.search(query, user_id=user, k=k, token_limit=token_limit)
+        hits = self.memory.search(query, user_id=user, limit=k, token_limit=token_limit)
         return [turn for hit in hits for turn in hit.message_ids]
 
     def close(self):

@@ -20,14 +20,14 @@ import sys
 from pathlib import Path
 
 from goals import goal, options, tell
+from locomo import DataFormatError, read, read_all
 
-from memlayer_core.demo.locomo import DataFormatError, read, read_all
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.rules.extract import Line, extract
-from memlayer_core.rules.flatten import line_of
-from memlayer_core.rules.gate import Bounds, assess
-from memlayer_core.rules.sentences import sentences
-from memlayer_core.rules.terms import telling
+from memlayer_core.storage.sentences import sentences
+from memlayer_core.storage.terms import content_words
+from memlayer_core.summaries.rules.extract import Line, extract
+from memlayer_core.summaries.rules.flatten import line_of
+from memlayer_core.summaries.rules.gate import Bounds, assess
 
 SHARES = (0.1, 0.2, 0.3)
 GOAL = 1.5
@@ -67,11 +67,13 @@ def evidence(conversation):
     turns = {m.id: (s.session_id, m.text) for s in conversation.sessions for m in s.messages}
     found = {}
     for question in conversation.questions:
-        asked = set(telling(f"{question.text} {question.answer}"))
+        asked = set(content_words(f"{question.text} {question.answer}"))
         for turn in question.evidence:
             if turn in turns:
                 session, text = turns[turn]
-                best = max(sentences(text), key=lambda one: len(asked & set(telling(one))), default=None)
+                best = max(
+                    sentences(text), key=lambda one: len(asked & set(content_words(one))), default=None
+                )
                 if best is not None:
                     found.setdefault(session, []).append(best)
     return found

@@ -52,8 +52,12 @@ from pathlib import Path
 from goals import goal, options, tell
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.flows.recall import index_pays, nearest  # the search of a context, repeated alone
-from memlayer_core.rules.budget import most_that_fit
+from memlayer_core.recall.flow.neighbours import (  # the search of a context, repeated alone
+    index_pays,
+    nearest,
+)
+from memlayer_core.recall.rules.budget import most_that_fit
+from memlayer_core.storage import vectors
 
 TOKEN_LIMIT = 1500
 WORDS_A_MESSAGE = 26  # the mean; about 36 tokens with what frames a message
@@ -115,7 +119,7 @@ class Subject:
                     chat.add_messages(talk.messages(min(1000, length - start)))
             memory.flush(timeout=600)
         self.memory = self.opened(directory, Settings(index_delay=NEVER))
-        self.world = self.memory._world()  # noqa: SLF001
+        self.runtime = self.memory.runtime
         self.raw = sqlite3.connect(directory / "journal.sqlite3", isolation_level=None)
         self.memory.chat(user_id="warm", session_id="s").add_messages(Talk("warm").pair())
         self.memory.flush()  # the worker takes hold of Chroma
@@ -151,17 +155,17 @@ class Subject:
 
     def take_parts(self, chat, query, context, samples):
         shown = len(context.window)
-        limit = self.world.settings.recall_candidates + most_that_fit(TOKEN_LIMIT // 4)
+        limit = self.runtime.settings.recall_candidates + most_that_fit(TOKEN_LIMIT // 4)
         reach = chat.scope.reach()
         samples["bare_read"].append(self.bare_read(chat.scope, shown))
-        took, vector = timed(self.world.embedder.embed_query, query)
+        took, vector = timed(self.runtime.embedder.embed_query, query)
         samples["embed"].append(took)
         samples["context_net"].append(samples["context"][-1] - took)
-        overview = self.world.journal.overview(reach)
-        if index_pays(self.world, overview):
-            took, _ = timed(nearest, self.world, reach, vector, overview, limit)
+        overview = self.runtime.db.read(vectors.overview, reach)
+        if index_pays(self.runtime, overview):
+            took, _ = timed(nearest, self.runtime, reach, vector, overview, limit)
         else:
-            took, _ = timed(self.world.journal.scan, reach, vector, limit)
+            took, _ = timed(self.runtime.db.read, vectors.scan, reach, vector, limit)
         samples["vector_search"].append(took)
 
     def bare_read(self, scope, shown):

@@ -1,4 +1,4 @@
-"""memlayer in LangChain: memory for agents and for chains, and a chat history with the view that a model is shown.
+"""memlayer for LangChain: memory for agents and chains, a chat history, a store, a retriever and tools.
 
 ::
 
@@ -6,10 +6,10 @@
     from memlayer_core import Memory
 
     memory = Memory.open("./memory")
-    history = MemlayerChatMessageHistory("session-1", memory=memory, user_id="ada")
+    history = MemlayerChatMessageHistory(memory, session_id="session-1", user_id="ada")
     chain = with_memory(model, memory, user_id="ada")
 
-Importing this package loads langchain-core's root alone: each name is loaded at its first use.
+Importing this package imports only langchain-core's root. Each name is imported at its first use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from memlayer_core.errors import MissingExtraError
 
 try:
-    import langchain_core  # noqa: F401  (whether it is there decides)
+    import langchain_core  # noqa: F401  (fails if it is not installed)
 except ImportError as problem:
     raise MissingExtraError(
         f"langchain_memlayer needs langchain-core, which cannot be imported: {problem}",
@@ -70,7 +70,7 @@ __all__ = [
     "to_core",
     "with_memory",
 ]
-if find_spec("langchain_classic") is not None:  # an extra by itself, and `import *` loads whatever is listed
+if find_spec("langchain_classic") is not None:  # an extra of its own; `import *` imports every listed name
     __all__ += ["MemlayerConversationMemory"]
 
 

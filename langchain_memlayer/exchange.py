@@ -1,4 +1,4 @@
-"""Reads what is said in what a runnable takes and returns: text, messages, or a dict with them under a key."""
+"""Reads the messages in a runnable's input and output: text, messages, or a dict with one of them under a key."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from langchain_core.prompt_values import PromptValue
 
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
 
-__all__ = ["INTERRUPTED", "STEPS", "Keys", "called", "marked", "whole"]
+__all__ = ["INTERRUPTED", "STEPS", "Keys", "join_chunks", "mark_interrupted", "tool_messages"]
 
 INTERRUPTED = "interrupted"
-"""Marks an answer that ended early: in its `response_metadata`, and in the metadata of the stored message."""
+"""Marks an interrupted answer, in its `response_metadata` and in the metadata of the stored message."""
 
 STEPS = "intermediate_steps"
-"""What an `AgentExecutor` calls the tool calls behind its answer, where it is asked to return them."""
+"""The key of the tool calls in an `AgentExecutor`'s output, if it returns them."""
 
 _ACTIONS = "langchain_classic.agents.output_parsers.tools"
 
@@ -28,23 +28,23 @@ logger = logging.getLogger("memlayer")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Where messages are in a runnable's input and output, where these are dicts.
+    """The keys of messages in a runnable's input and output, if these are dicts.
 
     Attributes:
-        input: Key of what the user says.
-        output: Key of what is answered.
-        history: Key under which the runnable expects the conversation so far, apart from what is said now.
+        input: Key of the user's message.
+        output: Key of the answer.
+        history: Key under which the runnable expects the conversation so far, without the new message.
     """
 
     input: str | None = None
     output: str | None = None
     history: str | None = None
 
-    def asked(self, value: Any) -> list[BaseMessage]:
-        """Return what is said in an input.
+    def input_messages(self, value: Any) -> list[BaseMessage]:
+        """Return the messages in an input.
 
         Raises:
-            InvalidMessageError: Nobody can tell what it is.
+            InvalidMessageError: The input cannot be read.
         """
         if isinstance(value, Mapping):
             rest = [key for key in value if key != self.history]
@@ -57,90 +57,89 @@ class Keys:
         if isinstance(value, str | BaseMessage):
             return [HumanMessage(value) if isinstance(value, str) else value]
         if not isinstance(value, PromptValue | list | tuple):
-            raise _unreadable("said", value)
+            raise _unreadable("input", value)
         try:
             return convert_to_messages(value)
         except (ValueError, NotImplementedError) as problem:
-            raise _unreadable("said", value) from problem
+            raise _unreadable("input", value) from problem
 
-    def filled(self, value: Any, history: Sequence[BaseMessage], shown: Sequence[BaseMessage]) -> Any:
-        """Return what the runnable is given.
+    def fill(self, value: Any, history: Sequence[BaseMessage], prompt: Sequence[BaseMessage]) -> Any:
+        """Return the input with the conversation in it.
 
         Args:
             value: The input.
-            history: What it is told of what was said before.
-            shown: That, and what is said now.
+            history: The conversation before the new messages.
+            prompt: The conversation and the new messages.
         """
         if self.history is not None:
             return {**value, self.history: list(history)}
         if isinstance(value, Mapping) and self.input is not None:
-            return {**value, self.input: list(shown)}
-        return list(shown)
+            return {**value, self.input: list(prompt)}
+        return list(prompt)
 
-    def answered(self, output: Any, shown: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """Return what is answered in an output; of a list, what is not from the input; of an agent, also what it did.
+    def output_messages(self, output: Any, prompt: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Return the new messages in an output: the answer, and the tool calls of an agent.
 
         Args:
-            output: What the runnable returned.
-            shown: What it was given: graphs return that along with what they add.
+            output: The runnable's output.
+            prompt: The messages in its input. Graphs return them together with the new ones; they are left out.
 
         Raises:
-            InvalidMessageError: Nobody can tell what it is.
+            InvalidMessageError: The output cannot be read.
         """
         steps: Any = None
         if isinstance(output, Mapping):
             key = _key(output, list(output), "output", self.output)
             steps, output = output.get(STEPS) if key != STEPS else None, output[key]
-        if isinstance(output, AIMessage) and any(one.id == output.id for one in shown):
-            output = output.model_copy(update={"id": None})  # a cache gives an answer's id again with it
+        if isinstance(output, AIMessage) and any(one.id == output.id for one in prompt):
+            output = output.model_copy(update={"id": None})  # a cache returns an answer with its old id
         if isinstance(output, str | BaseMessage):
-            return [*called(steps), AIMessage(output) if isinstance(output, str) else output]
+            return [*tool_messages(steps), AIMessage(output) if isinstance(output, str) else output]
         if not isinstance(output, list | tuple) or not all(isinstance(one, BaseMessage) for one in output):
-            raise _unreadable("answered", output)
-        given = list(shown)
-        known = {id(one) for one in given} | {one.id for one in given if one.id is not None}
-        return [one for one in output if id(one) not in known and one.id not in known]
+            raise _unreadable("output", output)
+        old = {id(one) for one in prompt} | {one.id for one in prompt if one.id is not None}
+        return [one for one in output if id(one) not in old and one.id not in old]
 
-    def begun(self, chunks: Sequence[Any], shown: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """Return what was answered in a stream that ended early: nothing, or messages of which the last is marked.
+    def partial_answer(self, chunks: Sequence[Any], prompt: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Return the answer of an interrupted stream: no message, or messages of which the last one is marked.
 
-        Whatever ended it is what its caller is to be told, so that nothing is raised here.
+        Nothing is raised here: the caller must see the error that ended the stream.
         """
         if not chunks:
             return []
         try:
-            said = self.answered(whole(chunks), shown)
+            answer = self.output_messages(join_chunks(chunks), prompt)
         except MessageTypeError as problem:
-            logger.warning("a stream ended early, and nothing of it is stored: %s", problem)
+            logger.warning("a stream was interrupted, and nothing of it is stored: %s", problem)
             return []
-        except InvalidMessageError:  # what came is not the answer yet
+        except InvalidMessageError:  # the chunks contain no answer yet
             return []
-        if not any(one.text or getattr(one, "tool_calls", ()) for one in said):
+        if not any(one.text or getattr(one, "tool_calls", ()) for one in answer):
             return []
-        return [*said[:-1], marked(said[-1])]
+        return [*answer[:-1], mark_interrupted(answer[-1])]
 
 
-def marked(message: BaseMessage) -> BaseMessage:
-    """Return a copy of a message that says that it ended early."""
+def mark_interrupted(message: BaseMessage) -> BaseMessage:
+    """Return a copy of a message that is marked as interrupted."""
     return message.model_copy(update={"response_metadata": {**message.response_metadata, INTERRUPTED: True}})
 
 
-def called(steps: Any) -> list[BaseMessage]:
+def tool_messages(steps: Any) -> list[BaseMessage]:
     """Return the tool calls and results in an `AgentExecutor`'s steps.
 
-    What agents of another kind write down for themselves is not said.
+    Steps of other kinds of agents are internal notes, and are left out.
     """
     if _ACTIONS not in sys.modules or not isinstance(steps, list | tuple):
-        return []  # whoever made such a step has imported that
-    from langchain_classic.agents.format_scratchpad.tools import format_to_tool_messages  # noqa: PLC0415  (a second)
-    from langchain_classic.agents.output_parsers.tools import ToolAgentAction  # noqa: PLC0415
+        return []  # such a step exists only if this module was imported
+    from langchain_classic.agents.format_scratchpad.tools import format_to_tool_messages  # a second
+    from langchain_classic.agents.output_parsers.tools import ToolAgentAction
 
-    made = (step for step in steps if isinstance(step, tuple) and step)
-    return format_to_tool_messages([step for step in made if isinstance(step[0], ToolAgentAction)])
+    pairs = (step for step in steps if isinstance(step, tuple) and step)
+    return format_to_tool_messages([pair for pair in pairs if isinstance(pair[0], ToolAgentAction)])
 
 
-def whole(chunks: Iterable[Any]) -> Any:
-    """Return what the chunks of a stream are together; the last one where they cannot be added, None without any."""
+def join_chunks(chunks: Iterable[Any]) -> Any:
+    """Return the sum of a stream's chunks; the last chunk if they cannot be added; None if there are none."""
     together: Any = None
     for chunk in chunks:
         try:
@@ -150,18 +149,18 @@ def whole(chunks: Iterable[Any]) -> Any:
     return together
 
 
-def _key(value: Mapping[Any, Any], candidates: Sequence[Any], usual: str, named: str | None) -> Any:
-    key = named if named is not None else candidates[0] if len(candidates) == 1 else usual
+def _key(value: Mapping[Any, Any], candidates: Sequence[Any], default: str, name: str | None) -> Any:
+    key = name if name is not None else candidates[0] if len(candidates) == 1 else default
     if key in value:
         return key
     raise InvalidMessageError(
-        f"the {usual} has no {key!r}, only {list(value)!r:.200}",
-        hint=f"Name the key that holds the messages: `{usual}_messages_key=…`.",
+        f"the {default} has no {key!r}, only {list(value)!r:.200}",
+        hint=f"Name the key that holds the messages: `{default}_messages_key=…`.",
     )
 
 
-def _unreadable(done: str, value: object) -> MessageTypeError:
+def _unreadable(side: str, value: object) -> MessageTypeError:
     return MessageTypeError(
-        f"cannot tell what is {done} in {type(value).__name__}: {value!r:.80}",
-        hint="A text, a message, a list of messages, or a dict with one of these under a key.",
+        f"cannot find the messages in the {side}, a {type(value).__name__}: {value!r:.80}",
+        hint="Use a text, a message, a list of messages, or a dict with one of these under a key.",
     )

@@ -1,11 +1,11 @@
 """Translate messages between LangChain and memlayer: what went in comes out equal.
 
-LangChain's own dump of a message (the form of `message_to_dict`) is kept beside memlayer's fields, and
-its messages are made of the dump again, field by field: LangChain's constructors would bring back tool
-calls that were taken away, and drop what they do not know. The content stands in memlayer's field alone
-wherever that can hold it, so that it is neither kept nor redacted twice.
+LangChain's own dump of a message (the form of `message_to_dict`) is stored together with memlayer's fields, and the
+message is built from the dump field by field: LangChain's constructors would restore tool calls that were removed, and
+drop unknown fields. The content is stored only in memlayer's field if possible, so that it is neither stored nor
+redacted twice.
 
-Subclasses come back as the class of langchain-core that they derive from, chunks as whole messages.
+Subclasses come back as their base class of langchain-core, chunks as whole messages.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from langchain_core.messages import (
 from langchain_core.version import VERSION
 
 from langchain_memlayer.encoding import read, write
+from memlayer_core import Message, ToolCall
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
-from memlayer_core.records.message import ROLES, Block, Message, Raw, Role, ToolCall
-from memlayer_core.rules.tagged_json import TAG, Written
+from memlayer_core.integration import ROLES, TAG, Block, Raw, Role, TaggedJson
 
-__all__ = ["FRAMEWORK", "create", "from_core", "put_after", "put_before", "sums_up", "to_core"]
+__all__ = ["FRAMEWORK", "create", "from_core", "is_summary", "put_after", "put_before", "to_core"]
 
 FRAMEWORK = "langchain"
 """Marks dumps that this module wrote."""
 
 VISIBLE = "model_visible"
-"""In `additional_kwargs`: False for what only people see."""
+"""In `additional_kwargs`: False for messages that only people see."""
 
 logger = logging.getLogger("memlayer")
 
@@ -68,17 +68,17 @@ _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticErr
 def to_core(message: BaseMessage) -> Message:
     """Make a memlayer message of a LangChain one.
 
-    Invalid tool calls count as calls: LangChain's integrations send both kinds to the provider, which
-    then wants an answer to both, and `create_agent` gives one. A call without an id is named by its
-    place in the message (`"call-0"`), and a tool message with an empty `tool_call_id` answers the first.
+    Invalid tool calls count as calls: LangChain's integrations send both kinds to the provider, which then expects a
+    result of both, and `create_agent` gives one. A call without an id gets its place in the message as its id
+    (`"call-0"`), and a tool message with an empty `tool_call_id` answers the first call.
 
     Args:
-        message: A message of any class; chunks are made whole. Objects in it that have no JSON form
-            (in an `artifact`, say) are left out with a warning.
+        message: A message of any class; a chunk becomes a whole message. Objects in it that have no JSON form (for
+            example in an `artifact`) are left out with a warning.
 
     Raises:
-        MessageTypeError: It is no LangChain message.
-        InvalidMessageError: It is a `RemoveMessage`.
+        MessageTypeError: `message` is no LangChain message.
+        InvalidMessageError: `message` is a `RemoveMessage`.
     """
     if not isinstance(message, BaseMessage):
         raise MessageTypeError(
@@ -87,24 +87,24 @@ def to_core(message: BaseMessage) -> Message:
         )
     if isinstance(message, RemoveMessage):
         raise InvalidMessageError(
-            f"a `RemoveMessage` (id {message.id!r}) is an instruction, no message to keep",
-            hint="Leave it out; set `messages` to what shall remain, or call `clear()`.",
+            f"a `RemoveMessage` (id {message.id!r}) is an instruction, no message to store",
+            hint="Leave it out; set `messages` to those that remain, or call `clear()`.",
         )
     kind, data = _fields(message)
     content = write(data.pop("content", ""))
-    shown = _shown(message.content, content)
-    if content.tagged or content.value != _listed(shown):
+    core_content = _core_content(message.content, content)
+    if content.has_tags or content.value != _as_list(core_content):
         data["content"] = message.content
     dump = write(data)
-    if dump.dropped:
+    if dump.losses:
         logger.warning(
-            "a message of type %r holds what JSON does not have, which is left out: %s",
+            "parts of a message of type %r have no JSON form and are left out: %s",
             kind,
-            ", ".join(dump.dropped),
+            ", ".join(dump.losses),
         )
     return Message(
         _ROLES.get(message.role if isinstance(message, ChatMessage) else kind, "user"),
-        shown,
+        core_content,
         id=_storable(message.id),
         name=_storable(message.name) or _speaker(message),
         tool_calls=_calls(message),
@@ -115,10 +115,10 @@ def to_core(message: BaseMessage) -> Message:
 
 
 def from_core(message: Message) -> BaseMessage:
-    """Make a LangChain message of a memlayer one, anew at each call.
+    """Make a new LangChain message of a memlayer one.
 
-    One that came from LangChain is equal to what went in. Any other has its content blocks as they are:
-    LangChain takes the blocks of the known providers.
+    A message that came from LangChain is equal to the original. Any other message keeps its content blocks: LangChain
+    accepts the blocks of the known providers.
 
     Args:
         message: A message from the journal, or one of your own.
@@ -128,7 +128,7 @@ def from_core(message: Message) -> BaseMessage:
             return _from_dump(message.raw.dump, message.content)
         except _UNREADABLE as problem:
             logger.warning(
-                "the dump of message %r by langchain-core %s cannot be read and is passed over: %r",
+                "the dump of message %r by langchain-core %s cannot be read and is ignored: %r",
                 message.id,
                 message.raw.version,
                 problem,
@@ -155,13 +155,13 @@ def create(role: Literal["system", "user"], text: str) -> BaseMessage:
     return SystemMessage(text) if role == "system" else HumanMessage(text)
 
 
-def sums_up(message: object) -> bool:
-    """Tell whether a message is a summary by LangChain's `SummarizationMiddleware`, which stands as the user's."""
+def is_summary(message: object) -> bool:
+    """Tell whether a message is a summary by LangChain's `SummarizationMiddleware`. It has the user's role."""
     return isinstance(message, BaseMessage) and message.additional_kwargs.get("lc_source") == "summarization"
 
 
 def _fields(message: BaseMessage) -> tuple[str, dict[str, Any]]:
-    """Return what a message is and all that it holds, as `message_to_dict` would, but with its objects."""
+    """Return a message's type and fields, as `message_to_dict` would, but with its objects."""
     base = next((made for made in type(message).__mro__ if made in _CLASSES.values()), BaseMessage)
     kind = next((kind for kind, made in _CLASSES.items() if made is base), message.type)
     held = vars(message)
@@ -172,11 +172,11 @@ def _fields(message: BaseMessage) -> tuple[str, dict[str, Any]]:
     return kind, {**data, "type": kind}
 
 
-def _shown(content: object, written: Written) -> str | tuple[Block, ...]:
-    """Return the content as memlayer's field holds it: every block a dict of JSON with a `type`."""
+def _core_content(content: object, dump: TaggedJson) -> str | tuple[Block, ...]:
+    """Return the content for memlayer's field: each block is a JSON dict with a `type`."""
     if isinstance(content, str):
         return content
-    parts = written.value if isinstance(content, list) else []
+    parts = dump.value if isinstance(content, list) else []
     return tuple(_block(part) for part in parts)
 
 
@@ -190,12 +190,12 @@ def _block(part: Any) -> Block:
     return {"type": "non_standard", "value": part}
 
 
-def _listed(content: str | tuple[Block, ...]) -> str | list[Block]:
+def _as_list(content: str | tuple[Block, ...]) -> str | list[Block]:
     return content if isinstance(content, str) else list(content)
 
 
 def _speaker(message: BaseMessage) -> str | None:
-    """Return the role of a chat message where it is none of memlayer's: it says who speaks."""
+    """Return the role of a chat message as the speaker's name, if it is none of memlayer's roles."""
     if not isinstance(message, ChatMessage) or message.role in _ROLES:
         return None
     return _storable(message.role)
@@ -211,35 +211,35 @@ def _calls(message: BaseMessage) -> tuple[ToolCall, ...]:
     )
 
 
-def _arguments(given: object) -> str:
-    if given is None or isinstance(given, str):
-        return given or ""
-    return json.dumps(write(given).value, ensure_ascii=False)
+def _arguments(value: object) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(write(value).value, ensure_ascii=False)
 
 
-def _call_id(given: object, place: int = 0) -> str:
-    """Return a call's id in a form that the journal takes, the same for the call and for its answer."""
-    if not isinstance(given, str) or not given:
+def _call_id(value: object, place: int = 0) -> str:
+    """Return a call's id in a form that can be stored. It is the same for the call and for its result."""
+    if not isinstance(value, str) or not value:
         return f"call-{place}"
-    return _storable(given) or json.dumps(given)
+    return _storable(value) or json.dumps(value)
 
 
-def _storable(given: object) -> str | None:
-    """Return an id or a name if the journal takes it; what it does not take stands in the dump alone."""
-    if not isinstance(given, str) or not given or "\0" in given:
+def _storable(value: object) -> str | None:
+    """Return an id or a name if it can be stored; otherwise None, and only the dump has it."""
+    if not isinstance(value, str) or not value or "\0" in value:
         return None
     try:
-        given.encode()
+        value.encode()
     except UnicodeEncodeError:
         return None
-    return given
+    return value
 
 
 def _from_dump(dump: Mapping[str, Any], content: str | tuple[Block, ...]) -> BaseMessage:
     kind: str = dump["type"]
     data: dict[str, Any] = read(dump["data"])
     if "content" not in data:
-        data["content"] = deepcopy(_listed(content))
+        data["content"] = deepcopy(_as_list(content))
     if kind.endswith("Chunk"):
         return message_chunk_to_message(messages_from_dict([{"type": kind, "data": data}])[0])
     made = _CLASSES.get(kind, BaseMessage)
@@ -252,7 +252,7 @@ def _from_dump(dump: Mapping[str, Any], content: str | tuple[Block, ...]) -> Bas
 
 def _from_fields(message: Message) -> BaseMessage:
     fields: dict[str, Any] = {
-        "content": deepcopy(_listed(message.content)),
+        "content": deepcopy(_as_list(message.content)),
         "name": message.name,
         "id": message.id,
         "additional_kwargs": {} if message.model_visible else {VISIBLE: False},
@@ -261,15 +261,15 @@ def _from_fields(message: Message) -> BaseMessage:
         case "system":
             return SystemMessage(**fields)
         case "assistant":
-            return AIMessage(**{**fields, **_parsed(message.tool_calls)})
+            return AIMessage(**{**fields, **_split_calls(message.tool_calls)})
         case "tool":
             return ToolMessage(**fields, tool_call_id=message.tool_call_id or "")
         case _:
             return HumanMessage(**fields)
 
 
-def _parsed(calls: tuple[ToolCall, ...]) -> dict[str, list[dict[str, Any]]]:
-    """Sort calls into those whose arguments a tool can be run with, and the others."""
+def _split_calls(calls: tuple[ToolCall, ...]) -> dict[str, list[dict[str, Any]]]:
+    """Separate calls with valid arguments from the others."""
     valid: list[dict[str, Any]] = []
     invalid: list[dict[str, Any]] = []
     for call in calls:

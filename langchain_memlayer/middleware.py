@@ -1,34 +1,28 @@
-"""Memory for `create_agent`: the agent's state keeps the whole transcript, the model is shown a context of it."""
+"""Memory for `create_agent`: the agent's state has the whole transcript, the model sees a context of it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from operator import is_
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, NotRequired, get_args
 
-from langchain_core.messages import (
-    AIMessage,
-    AnyMessage,
-    BaseMessage,
-    RemoveMessage,
-    SystemMessage,
-)
-from langchain_core.utils.function_calling import convert_to_openai_tool
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMessage, SystemMessage
 
-from langchain_memlayer.messages import VISIBLE, create, from_core, put_after, put_before, sums_up, to_core
-from memlayer_core.chat import Chat
-from memlayer_core.drive import Drive, both
+from langchain_memlayer.messages import VISIBLE, create, from_core, is_summary, put_after, put_before, to_core
+from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
-from memlayer_core.memory import Memory, memory_of
-from memlayer_core.ports import TokenCounter
-from memlayer_core.records.context import Context
-from memlayer_core.records.message import Message
-from memlayer_core.records.policy import Limits
-from memlayer_core.records.session import Synced
-from memlayer_core.rules.policy import Policies, limits
+from memlayer_core.integration import (
+    ASYNC,
+    SYNC,
+    Limits,
+    Policies,
+    Runner,
+    as_prompt,
+    limits,
+    memory_of,
+    step,
+)
 
 try:
     from langchain.agents.middleware import (
@@ -38,13 +32,28 @@ try:
         ModelRequest,
         ModelResponse,
     )
-    from langchain.agents.structured_output import ToolStrategy
+    from langchain.agents.middleware.types import PrivateStateAttr
     from langgraph.runtime import Runtime, get_runtime
     from langgraph.types import Command
 
     from langchain_memlayer.agent_tools import agent_tools
-    from langchain_memlayer.sent import Sent, name, sent_with
-    from langchain_memlayer.threads import Whose
+    from langchain_memlayer.model_request import (
+        ModelMessages,
+        added_messages,
+        cost,
+        set_id,
+        snapshot_in,
+        split_request,
+    )
+    from langchain_memlayer.removals import apply_changes, may_be_trimming, warn_of_summaries
+    from langchain_memlayer.snapshot import (
+        ThreadSnapshot,
+        snapshot_after_call,
+        take_snapshot,
+        was_shortened,
+        with_trims,
+    )
+    from langchain_memlayer.threads import RunScope, Thread
 except ImportError as problem:
     raise MissingExtraError(
         f"MemlayerMiddleware needs langchain, which cannot be imported: {problem}",
@@ -54,22 +63,28 @@ except ImportError as problem:
 __all__ = ["MemlayerMiddleware", "Mode"]
 
 Mode = Literal["STATIC", "AGENT", "BOTH"]
-"""Who looks into the memory: `"STATIC"`, it is recalled for the agent; `"AGENT"`, the agent has tools; or both."""
+"""How an agent reads the memory: `"STATIC"`, by recall; `"AGENT"`, by tools; or `"BOTH"`."""
+
+
+class MemlayerState(AgentState[Any]):
+    """An agent's state with the middleware's snapshot."""
+
+    memlayer: NotRequired[Annotated[ThreadSnapshot, PrivateStateAttr]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """The newest message of a thread that a model may be told of.
+    """The newest message of a thread that a model may see.
 
     Attributes:
-        message: As the thread has it.
-        known: The id under which the history knows it.
-        stored: Whether something was stored with it just now: it is no message that the thread went back to.
+        message: The message, as the thread has it.
+        stored_id: Its id in the history.
+        is_new: Whether messages were stored just now. If not, the thread may have gone back to this message.
     """
 
     message: Message
-    known: str
-    stored: bool
+    stored_id: str
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,67 +92,72 @@ class _Call:
     """A call of the model.
 
     Attributes:
-        chat: The conversation that it belongs to.
-        given: The request as it came.
-        request: What the model is shown.
-        told: The messages in it.
-        newest: What the model is to answer; None in an empty thread.
-        again: Whether the history went on behind that: what comes now takes the place of it.
-        leaving: Ids of what the model is no longer shown.
+        chat: The conversation of the call.
+        original: The incoming request.
+        request: The request for the model.
+        prompt: The messages in it.
+        newest: The message that the model answers; None in an empty thread.
+        rewinds: Whether the history has messages after `newest`. The answer then replaces them.
+        removals: Ids of messages that are no longer in the context, to be removed from the agent's state.
     """
 
-    chat: Chat
-    given: ModelRequest[Any]
+    chat: Thread
+    original: ModelRequest[Any]
     request: ModelRequest[Any]
-    told: tuple[AnyMessage, ...]
+    prompt: tuple[AnyMessage, ...]
     newest: Message | None
-    again: bool
-    leaving: tuple[str, ...]
+    rewinds: bool
+    removals: tuple[str, ...]
 
 
-class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
-    """Gives an agent a memory: what bears on the question is recalled, and nothing that was said is lost.
+class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
+    """Gives an agent a memory: older messages that bear on the question are recalled, and no message is lost.
 
-    Before each call of the model, what is new in the thread is stored, also if the model then fails; the model is
-    shown the agent's system prompt, the user's profile (records of that type), a summary of older turns, what was
-    recalled, and the newest turns, within `token_limit`. The agent's state, and so a checkpointer, keeps every message. A thread that goes back to an
-    earlier checkpoint takes its history along: what was said there is kept in a session of its own, not recalled.
-
-    One object serves any number of users and threads at once. List it first: middleware behind it sees what the
-    model is shown, and may change that. The thread is the run's `thread_id`; an agent that a tool of another agent
-    calls has, for each call, a session of its own.
+    Before each call of the model, new messages of the thread are stored, even if the call then fails. The model gets the
+    system prompt, the user's profile, a summary of older turns, the recall and the newest turns, within `token_limit`. The
+    agent's state, and so a checkpointer, keeps every message. If a thread goes back to an earlier checkpoint, the messages
+    after it move to a session of their own, and are not recalled.
+    The memory follows removals and edits *between* runs (`update_state`, or a `RemoveMessage` in the input), at the
+    beginning of the next run: removed messages are withdrawn, as by `Chat.withdraw`; `REMOVE_ALL_MESSAGES` sets the session
+    aside, except the messages behind it; an edited message keeps its earlier version. Messages that are removed *during* a
+    run (by a `SummarizationMiddleware`, by hooks that trim, by `destructive`) stay in the memory and are recalled. A
+    snapshot in the state tells the two cases apart, so this needs a checkpointer, and a shared one if several processes
+    answer in one thread. Changes while a run is interrupted, and by a graph around the agent, are not seen.
+    One object serves many users and threads at once. List it first: middleware after it sees the model's
+    messages and may change them; messages that middleware before it removes count as removed between runs. If a tool of
+    another agent calls this agent, each call has a session of its own. LangGraph passes a `Runtime` to each run, so an id
+    may also be a function of it; LlamaIndex has no such argument.
 
     Args:
-        memory: Where everything is kept; open one for the whole application.
-        user_id: Whose conversation it is: an id, or a function of the run's `Runtime`. Without it, the field
-            `user_id` of the run's context or of its `configurable`. A run that names no user stands alone:
-            nothing is recalled from other sessions, nor into them.
-        tenant_id: Users of different tenants are different users, whatever their ids; a function may tell it.
-        agent_id: Recall then looks through the sessions with this agent alone.
-        session_id: Tells the session of a run, where it is not the thread.
-        roles: The roles in which the user speaks, or a function that tells them.
-        mode: `"STATIC"`: older turns and records are recalled for the agent. `"AGENT"`: the agent has the tools
-            `record_to_memory`, `retrieve_from_memory` and `context_reload`, and nothing is told from outside the
-            thread unasked.
-            `"BOTH"` of these. With `"STATIC"` no tool reads what is shown as a preview: see `Settings.offload`.
-        token_limit: Tokens of a call, system prompt and tools included; `Settings.max_tokens` if left out.
-        policy: What else a context keeps to: see `Chat.context`.
-        destructive: Remove from the agent's state what the model is no longer shown. The memory keeps it.
+        memory: The memory that stores everything; open one for the whole application.
+        user_id: The user, or a function. Without it, the field `user_id` of the run's context or `configurable`. If the
+            run names no user, the session stands alone: nothing is recalled from other sessions, nor in them.
+        session_id: The session, or a function. Without it, the run's `thread_id`.
+        tenant_id: The user's tenant, or a function.
+        agent_id: Only sessions with this agent are searched.
+        roles: The roles in which the user speaks, or a function.
+        mode: `"STATIC"`: recall, and no tool that reloads previews (see `Settings.offload`). `"AGENT"`: the tools
+            `record_to_memory`, `retrieve_from_memory` and `context_reload`, and no recall. `"BOTH"`: recall and tools.
+        token_limit: Token limit of a call, system prompt and tools included; `Settings.max_tokens` by default.
+        policy: Further limits of a context: see `Chat.context`.
+        destructive: Remove messages from the agent's state when they leave the context. The memory keeps them.
 
     Raises:
         ConfigurationError: `memory` is no `Memory`, or the mode is unknown.
         InvalidScopeError: An id cannot be stored; in a run: it names no thread.
-        InvalidLimitError: A limit below one, or an unknown policy.
+        InvalidLimitError: A limit is below one, or a policy is unknown.
     """
+
+    state_schema = MemlayerState
 
     def __init__(
         self,
         memory: Memory,
         *,
         user_id: str | Callable[[Any], str] | None = None,
+        session_id: str | Callable[[Any], str] | None = None,
         tenant_id: str | Callable[[Any], str] = "default",
         agent_id: str | None = None,
-        session_id: Callable[[Any], str] | None = None,
         roles: Iterable[str] | Callable[[Any], Iterable[str]] = (),
         mode: Mode = "BOTH",
         token_limit: int | None = None,
@@ -150,121 +170,138 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
                 f"unknown mode {mode!r:.80}", hint=f"Use one of {', '.join(map(repr, get_args(Mode)))}."
             )
         self._memory = memory_of(memory)
-        self._whose = Whose(user_id, tenant_id, agent_id, session_id, roles)
+        self._run_scope = RunScope(user_id, session_id, tenant_id, agent_id, roles)
         self._recalls = mode != "AGENT"
         self._limit = limits(Limits(memory.settings.max_tokens), policy, token_limit).tokens
         self._policy = policy
         self._destructive = destructive
         self.tools = [] if mode == "STATIC" else agent_tools(self._chat, self._limit)
 
+    def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Apply to the memory what was removed or edited since the last run."""
+        return step(self._begin(SYNC, state, runtime))
+
+    async def abefore_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Apply to the memory what was removed or edited since the last run."""
+        return await self._begin(ASYNC, state, runtime)
+
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        """Store what is new, show the model its context, and store what it answers."""
-        call = self._prepare(request)
-        return self._conclude(call, handler(call.request))
+        """Store new messages, give the model its context, and store its answer."""
+        call = step(self._prepare(SYNC, request))
+        return step(self._conclude(SYNC, call, handler(call.request)))
 
     async def awrap_model_call(
         self,
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        """Store what is new, show the model its context, and store what it answers."""
-        call = await self._aprepare(request)
-        return await self._aconclude(call, await handler(call.request))
+        """Store new messages, give the model its context, and store its answer."""
+        call = await self._prepare(ASYNC, request)
+        return await self._conclude(ASYNC, call, await handler(call.request))
 
-    def after_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
-        """Store what came after the model's last answer, such as a result that ends the run."""
-        self._finish(state, runtime)
+    def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Store messages after the model's last answer, such as a tool result that ends the run."""
+        return step(self._finish(SYNC, state, runtime))
 
-    async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
-        """Store what came after the model's last answer, such as a result that ends the run."""
-        await self._afinish(state, runtime)
+    async def aafter_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Store messages after the model's last answer, such as a tool result that ends the run."""
+        return await self._finish(ASYNC, state, runtime)
 
     def _chat(self, runtime: Any) -> Chat:
-        return self._whose.chat(self._memory, runtime)
+        return self._run_scope.chat(self._memory, runtime)
 
-    async def _preparing(self, drive: Drive, request: ModelRequest[Any]) -> _Call:
-        chat, sent = self._chat(request.runtime or get_runtime()), sent_with(request)
-        newest = await _follow(drive, chat, sent.said)
-        spent = await drive.call(_cost, self._memory.tokens, request, (*sent.before, *sent.behind))
-        if spent >= self._limit:
+    async def _begin(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
+        messages, before = state["messages"], state.get("memlayer")
+        snapshot, change = await run(take_snapshot, messages, before, in_run=True)
+        if before is not None and change is not None and not may_be_trimming(messages, before):
+            await apply_changes(run, Thread(self._chat(runtime), before), messages, before, change)
+        return {"memlayer": snapshot}
+
+    async def _prepare(self, run: Runner, request: ModelRequest[Any]) -> _Call:
+        snapshot = snapshot_in(request)
+        trims = snapshot is not None and was_shortened(snapshot, request.state["messages"])
+        chat = Thread(self._chat(request.runtime or get_runtime()), snapshot, trims=trims)
+        incoming = split_request(request)
+        warn_of_summaries(incoming.thread, snapshot)
+        newest = await _follow(run, chat, incoming.thread)
+        overhead = await run(cost, self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
+        if overhead >= self._limit:
             raise InvalidLimitError(
-                f"the system prompt and the tools need {spent} of {self._limit} tokens, and nothing is left to say",
+                f"the system prompt and the tools need {overhead} of {self._limit} tokens, and nothing is left",
                 hint="Pass a larger `token_limit` to the middleware, or give the agent fewer tools.",
             )
 
-        async def told() -> Context:
-            query = None if self._recalls else ""
-            limit = self._limit - spent
-            return await drive.ask(chat.context, chat.acontext, query, token_limit=limit, policy=self._policy)
+        async def read_context() -> Context:
+            query, limit, policy = None if self._recalls else "", self._limit - overhead, self._policy
+            return await run.either(chat.context, chat.acontext, query, token_limit=limit, policy=policy)
 
-        context = await told()
-        place = _place(context, newest)
-        again = False
+        context = await read_context()
+        place, rewinds = _window_place(context, newest), False
         if newest is not None and place != len(context.window) - 1:
-            if newest.known != newest.message.id:  # known by its words alone: it is said a second time
-                await drive.ask(chat.add_messages, chat.aadd_messages, [newest.message], verbatim=True)
-                context = await told()
+            if newest.stored_id != newest.message.id:  # stored under another id: the user repeats it
+                repetition = chat.with_lineage([newest.message])
+                await run.either(chat.add_messages, chat.aadd_messages, repetition, verbatim=True)
+                context = await read_context()
             else:
-                again = not newest.stored  # else somebody speaks in the same thread meanwhile
-                context = _back(context, place, sent.said)
-        shown = await drive.call(_composed, context, sent, request)
-        leaving = _left(context, sent.said) if self._destructive else ()
-        asks = newest.message if newest is not None else None
-        return _Call(chat, request, shown, tuple(shown.messages), asks, again, leaving)
+                rewinds = not newest.is_new  # otherwise somebody else writes to the same thread
+                context = _rewind(context, place, incoming.thread)
+        composed = await run(_compose_request, context, incoming, request)
+        removals = _left_out_ids(context, incoming.thread) if self._destructive else ()
+        question = newest.message if newest is not None else None
+        return _Call(chat, request, composed, tuple(composed.messages), question, rewinds, removals)
 
-    async def _concluding(
-        self, drive: Drive, call: _Call, response: ModelResponse[Any]
+    async def _conclude(
+        self, run: Runner, call: _Call, response: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        put = _put_behind(call)
-        for message in (*put, *response.result):
-            name(message)
-        call.given.messages.extend(put)
-        spoken = (m for m in (*put, *response.result) if not isinstance(m, RemoveMessage))
-        said = await drive.call(_translated, spoken)
-        if call.again and call.newest is not None:
-            await drive.ask(call.chat.resync, call.chat.aresync, [call.newest, *said])
+        additions = added_messages(call.request.messages, call.prompt)
+        for message in (*additions, *response.result):
+            set_id(message)
+        call.original.messages.extend(additions)
+        answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
+        chat, messages = call.chat, call.chat.with_lineage(await run(_all_to_core, answer))
+        if call.rewinds and call.newest is not None:
+            messages = [call.newest, *messages]
+            await run.either(chat.resync, chat.aresync, messages, gives_way=chat.gives_way)
         else:
-            await drive.ask(call.chat.add_messages, call.chat.aadd_messages, said, verbatim=True)
-        if not call.leaving:
-            return response
-        gone = [RemoveMessage(id=one) for one in call.leaving]
-        return ExtendedModelResponse(response, Command(update={"messages": gone}))
+            await run.either(chat.add_messages, chat.aadd_messages, messages, verbatim=True)
+        update: dict[str, Any] = {}
+        if call.removals:
+            update["messages"] = [RemoveMessage(id=one) for one in call.removals]
+        snapshot = snapshot_in(call.original)
+        if snapshot is not None:
+            removals = {*call.removals, *(m.id for m in response.result if isinstance(m, RemoveMessage))}
+            update["memlayer"] = await run(
+                snapshot_after_call, call.original.state["messages"], snapshot, removals, answer
+            )
+        return ExtendedModelResponse(response, Command(update=update)) if update else response
 
-    async def _finishing(self, drive: Drive, state: AgentState[Any], runtime: Runtime[Any]) -> None:
-        await _follow(drive, self._chat(runtime), state["messages"])
-
-    _prepare, _aprepare = both(_preparing)
-    _conclude, _aconclude = both(_concluding)
-    _finish, _afinish = both(_finishing)
+    async def _finish(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
+        messages, before = state["messages"], state.get("memlayer")
+        await _follow(run, Thread(self._chat(runtime), before), messages)
+        return {"memlayer": with_trims(*await run(take_snapshot, messages, before, in_run=False))}
 
 
-async def _follow(drive: Drive, chat: Chat, messages: Sequence[BaseMessage]) -> _Newest | None:
-    """Store what the history does not have. Returns the newest message that a model may be told of.
+async def _follow(run: Runner, chat: Thread, messages: Sequence[BaseMessage]) -> _Newest | None:
+    """Store messages that the history does not have. Returns the newest message that a model may see.
 
-    Everything up to a model's last answer is known, unless the thread is older than its memory, or middleware put
-    something in front of that answer: so what follows the answer before it is sent, and a call costs the same at any
-    length of the thread. What LangChain's `SummarizationMiddleware` wrote in the place of messages that are known is
-    said by nobody.
+    Usually everything up to a model's last answer is stored. So only the messages from the last answer but one on are
+    synced, and a call costs the same at any length of the thread. The whole thread is synced if the history does not
+    end with them, as after a return to an earlier checkpoint. LangChain's summaries of stored messages are left out.
     """
-
-    async def sync(part: Sequence[BaseMessage]) -> tuple[list[Message], Synced]:
-        said = await drive.call(_translated, part)
-        return said, await drive.ask(chat.resync, chat.aresync, said)
-
-    begun = bool(await drive.ask(chat.history, chat.ahistory, limit=1))
-    if begun:
-        messages = [message for message in messages if not sums_up(message)]
     answers = (at for at in reversed(range(len(messages))) if _answers(messages[at]))
-    answered = next(islice(answers, 1, None), 0)
-    begun = begun and bool(answered)
-    said, synced = await sync(messages[answered:] if begun else messages)
-    if begun and not synced.unchanged:
-        said, synced = await sync(messages)
-    for message, known in zip(reversed(said), reversed(synced.ids), strict=False):
+    tail = messages[next(islice(answers, 1, None), 0) :]
+    newest = await run.either(chat.history, chat.ahistory, -max(1, len(tail)))
+    if newest:
+        messages = [message for message in messages if not is_summary(message)]
+    if tail and tail[0].id in {message.id for message in newest}:
+        messages = [message for message in tail if not is_summary(message)]
+    incoming = chat.with_lineage(await run(_all_to_core, messages))
+    report = await run.either(chat.resync, chat.aresync, incoming, gives_way=chat.gives_way)
+    for message, stored_id in zip(reversed(incoming), reversed(report.ids), strict=False):
         if message.role != "system" and message.model_visible:
-            return _Newest(message, known, bool(synced.stored))
+            return _Newest(message, stored_id, bool(report.stored))
     return None
 
 
@@ -272,63 +309,51 @@ def _answers(message: BaseMessage) -> bool:
     return isinstance(message, AIMessage) and message.additional_kwargs.get(VISIBLE) is not False
 
 
-def _translated(messages: Iterable[BaseMessage]) -> list[Message]:
+def _all_to_core(messages: Iterable[BaseMessage]) -> list[Message]:
     return [to_core(message) for message in messages]
 
 
-def _cost(tokens: TokenCounter, request: ModelRequest[Any], beside: Sequence[BaseMessage]) -> int:
-    """Count what a call costs beside the conversation: the system prompt, the tools, and what is told once."""
-    system = [] if request.system_message is None else [request.system_message]
-    declared = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
-    if request.response_format is not None:
-        schema: Any = getattr(request.response_format, "schema", request.response_format)
-        declared += [spec.json_schema for spec in ToolStrategy(schema).schema_specs]
-    written = (json.dumps(one, ensure_ascii=False, default=str) for one in declared)
-    return sum(map(tokens.text, written)) + sum(tokens.message(to_core(one)) for one in (*system, *beside))
-
-
-def _place(context: Context, newest: _Newest | None) -> int | None:
-    """Return where in the window a message stands; None: it is not shown."""
+def _window_place(context: Context, newest: _Newest | None) -> int | None:
+    """Return a message's place in the window; None: it is not there."""
     pieces = [piece for piece in context.pieces if piece.kind == "window"]
-    known = newest.known if newest is not None else None
-    return next((at for at, piece in enumerate(pieces) if known in piece.message_ids), None)
+    stored_id = newest.stored_id if newest is not None else None
+    return next((at for at, piece in enumerate(pieces) if stored_id in piece.message_ids), None)
 
 
-def _back(context: Context, place: int | None, said: Sequence[BaseMessage]) -> Context:
-    """Return a context that ends where the thread went back to.
+def _rewind(context: Context, place: int | None, thread: Sequence[BaseMessage]) -> Context:
+    """Return a context that ends at the message to which the thread went back.
 
-    Far back, before the window, it is the thread's newest turn alone.
+    If that message is in front of the window, the context is the thread's newest turn alone.
     """
     if place is not None:
-        kept = {at: text for at, text in context.kept.items() if at <= place}
-        return replace(context, window=context.window[: place + 1], kept=kept)
-    asked = next((at for at in reversed(range(len(said))) if said[at].type == "human"), 0)
-    told = (message for message in _translated(said[asked:]) if message.model_visible)
-    return replace(context, window=tuple(told), kept={}, summary=None, recall="")
+        kept = {at: text for at, text in context.pinned_recalls.items() if at <= place}
+        return replace(context, window=context.window[: place + 1], pinned_recalls=kept)
+    start = next((at for at in reversed(range(len(thread))) if thread[at].type == "human"), 0)
+    window = (as_prompt(message) for message in _all_to_core(thread[start:]) if message.model_visible)
+    return replace(context, window=tuple(window), pinned_recalls={}, summary=None, recall="")
 
 
-def _composed(context: Context, sent: Sent, request: ModelRequest[Any]) -> ModelRequest[Any]:
-    """Return the request with the context in the place of its messages."""
+def _compose_request(
+    context: Context, incoming: ModelMessages, request: ModelRequest[Any]
+) -> ModelRequest[Any]:
+    """Return the request with the context instead of its messages."""
 
-    def shown(message: Message) -> BaseMessage:
-        return sent.edited.get(message.id) or from_core(message)
+    def convert(message: Message) -> BaseMessage:
+        return incoming.edits.get(message.id) or from_core(message)
 
-    system = () if request.system_message is None else (to_core(request.system_message),)
+    system = () if request.system_message is None else (as_prompt(to_core(request.system_message)),)
     whole = replace(context, system=(*system, *context.system))
-    told: list[Any] = whole.compose(convert=shown, put_before=put_before, put_after=put_after, create=create)
-    instructions = told.pop(0) if told and isinstance(told[0], SystemMessage) else None
-    return request.override(system_message=instructions, messages=[*sent.before, *told, *sent.behind])
+    prompt: list[Any] = whole.compose(
+        convert=convert, put_before=put_before, put_after=put_after, create=create
+    )
+    instructions = prompt.pop(0) if prompt and isinstance(prompt[0], SystemMessage) else None
+    return request.override(
+        system_message=instructions, messages=[*incoming.prefix, *prompt, *incoming.suffix]
+    )
 
 
-def _put_behind(call: _Call) -> list[AnyMessage]:
-    """Return what other middleware put behind the messages, in their list itself: LangChain keeps that in the state."""
-    kept, put = call.request.messages[: len(call.told)], call.request.messages[len(call.told) :]
-    same = len(kept) == len(call.told) and all(map(is_, kept, call.told))
-    return put if same else []
-
-
-def _left(context: Context, said: Sequence[AnyMessage]) -> tuple[str, ...]:
-    """Return the ids of the thread's messages in front of the first one that the model is shown."""
-    shown = {id for piece in context.pieces if piece.kind == "window" for id in piece.message_ids}  # noqa: A001
-    first = next((at for at, message in enumerate(said) if message.id in shown), 0)
-    return tuple(m.id for m in said[:first] if m.id is not None and not isinstance(m, SystemMessage))
+def _left_out_ids(context: Context, thread: Sequence[AnyMessage]) -> tuple[str, ...]:
+    """Return the ids of the thread's messages in front of the first one in the context."""
+    ids = {id for piece in context.pieces if piece.kind == "window" for id in piece.message_ids}
+    first = next((at for at, message in enumerate(thread) if message.id in ids), 0)
+    return tuple(m.id for m in thread[:first] if m.id is not None and not isinstance(m, SystemMessage))

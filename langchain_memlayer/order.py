@@ -1,7 +1,7 @@
-"""Keeps async calls that are about the same thing in the order in which they were made.
+"""Runs async calls about the same subject in the order in which they were made.
 
-Awaited work is done by threads, and of two threads either may be the first. Whoever gathers several writes to one key
-expects the last one to stay, as it does where one task does everything.
+Awaited work runs in threads, which may finish in any order. If a caller gathers several writes to one key, the last one
+must win, as it does in a single task.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ T = TypeVar("T")
 
 
 class Order:
-    """Who waits for whom: calls of one event loop, by what they are about."""
+    """The order of calls in an event loop, by their subjects."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[asyncio.AbstractEventLoop, Hashable], list[asyncio.Future[None]]] = {}
+        self._pending: dict[tuple[asyncio.AbstractEventLoop, Hashable], list[asyncio.Future[None]]] = {}
 
-    async def behind(self, subjects: Iterable[Hashable], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do work when every earlier call about one of these is done; those that come later wait for this one.
+    async def run_in_order(
+        self, subjects: Iterable[Hashable], work: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Run work after every earlier call about one of the subjects. Later calls wait for this one.
 
-        A caller that is cancelled while it waits does nothing. Work that has begun goes on without its caller, for
-        the thread that does it does, and others wait until that is over: a timeout must not let an old value come
-        behind the new one.
+        A caller that is cancelled while it waits does nothing. Work that has begun continues without its caller, as its
+        thread does, and later calls wait for its end: a timeout must not let an old value replace a new one.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         names = [(loop, subject) for subject in dict.fromkeys(subjects)]
-        waited_for = {one for name in names for one in self._before.get(name, ())}
+        waited_for = {one for name in names for one in self._pending.get(name, ())}
         for name in names:
-            self._before.setdefault(name, []).append(done)
+            self._pending.setdefault(name, []).append(done)
 
         def leave(_: object = None) -> None:
             done.set_result(None)
             for name in names:
-                self._before[name].remove(done)
-                if not self._before[name]:
-                    del self._before[name]
+                self._pending[name].remove(done)
+                if not self._pending[name]:
+                    del self._pending[name]
 
         try:
             if waited_for:

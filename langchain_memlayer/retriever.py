@@ -1,8 +1,8 @@
-"""A retriever of what a user said, was told, and is remembered by."""
+"""A retriever of a user's messages and records."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -10,101 +10,156 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
-from memlayer_core.drive import AWAITING, BLOCKING, Drive, step
-from memlayer_core.flows.widen import widened
-from memlayer_core.memory import Memory
-from memlayer_core.records.context import Hit
+from memlayer_core import Hit, Memory, Scope
+from memlayer_core.integration import (
+    ASYNC,
+    JSON,
+    SYNC,
+    Runner,
+    memory_of,
+    roles_of,
+    search_wider,
+    searchable,
+    step,
+)
 
 __all__ = ["MemlayerRetriever"]
 
 
 class MemlayerRetriever(BaseRetriever):
-    """Finds turns and records of one user, the best first.
+    """Finds messages and records of a user, and records that other users share with them, the best first.
 
-    One object serves one user: make one for each, it costs nothing, or let the run's config tell the user, with
+    One object serves one user. Make one for each user (it is cheap), or let the run's config name the user:
     `retriever.configurable_fields(user_id=ConfigurableField(id="user_id"))`.
 
-    A document's `page_content` is what was said, its `id` the message's or the record's. Its metadata has `score`
-    (larger is better, comparable within one search), `kind` (`"message"` or `"record"`), `speaker`, `created_at`
-    (ISO 8601), `session_id`, `tokens` and `reasons`, all of them JSON; a record's also has `type`, `importance`,
+    A document's `page_content` is the text of the message or record, its `id` that of the message or record. Its
+    metadata is JSON: `score` (larger is better, comparable within one search), `kind` (`"message"` or `"record"`),
+    `speaker`, `created_at` (ISO 8601), `session_id`, `tokens` and `reasons`; a record also has `type`, `importance`,
     `confidence` and `tags`.
 
     Args:
-        memory: Where it looks.
-        user_id: Whose memory is searched.
+        memory: The memory to search; open one for the whole application.
+        user_id: The user. Without it, `session_id` names a session that stands alone.
+        session_id: Only messages of this session.
         tenant_id: The user's tenant.
         agent_id: Only sessions with this agent.
-        session_id: Only what was said in this session.
-        roles: The roles in which the user asks: records of others may be shown to one of them.
-        k: How many documents at the most; a call may say another number, `invoke(query, k=3)`.
-        token_limit: Tokens that the documents may cost together, each shown in one line.
-        filter: What a document's metadata must be, `{"kind": "record"}`, or a function that tells whether to keep a
-            document. Where few pass, more hits are looked at, up to 64 times as many; of those that pass, what is
-            too long for the token limit is passed over.
+        roles: The roles in which the user asks: other users may share records with a role.
+        token_limit: Tokens that all documents may cost together, each as one line.
+        k: Maximum number of documents (LangChain's name; LlamaIndex's is `similarity_top_k`); a call may have its own,
+            `invoke(query, k=3)`.
+        filter: Required metadata, `{"kind": "record"}`, or a function that returns whether to keep a document. If few
+            documents pass, more hits are searched, up to 64 times `k`; documents that are too long for the token
+            limit are then skipped.
+        **kwargs: The fields of every retriever: `tags`, `metadata` and so on.
 
     Raises:
-        ValidationError: `memory` is no `Memory`, or an argument is missing, unknown or of another type.
-        InvalidScopeError: On a search: an id is empty or cannot be stored.
+        ConfigurationError: `memory` is no `Memory`.
+        ValidationError: An argument is unknown or of another type.
+        InvalidScopeError: Neither a user nor a session is named; on a search: an id is empty or cannot be stored.
+        InvalidRecordError: `roles` is no list of texts.
         InvalidLimitError: On a search: `k` or `token_limit` is below one.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")  # a `tenant` would be passed over
+    model_config = ConfigDict(
+        arbitrary_types_allowed=True, extra="forbid"
+    )  # a misspelled `tenant` would be ignored
 
     memory: Memory
-    user_id: str
+    user_id: str | None = None
+    session_id: str | None = None
     tenant_id: str = "default"
     agent_id: str | None = None
-    session_id: str | None = None
     roles: tuple[str, ...] = ()
-    k: int = 10
     token_limit: int | None = None
-    filter: dict[str, Any] | Callable[[Document], bool] | None = None
+    k: int = 10
+    filter: dict[str, JSON] | Callable[[Document], bool] | None = None
+
+    def __init__(  # pydantic's own constructor would not take `memory` by position
+        self,
+        memory: Memory,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+        roles: Iterable[str] = (),
+        token_limit: int | None = None,
+        k: int = 10,
+        filter: dict[str, JSON] | Callable[[Document], bool] | None = None,  # noqa: A002  (the field's name)
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            memory=memory_of(memory),
+            user_id=user_id,
+            session_id=session_id,
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            roles=roles_of(roles),
+            token_limit=token_limit,
+            k=k,
+            filter=filter,
+            **kwargs,
+        )
+        if user_id is None and session_id is None:
+            self._scope()  # raises, and says what to name; other ids are checked by each search
+
+    def _scope(self) -> Scope:
+        return Scope.of_search(
+            user_id=self.user_id,
+            session_id=self.session_id,
+            tenant_id=self.tenant_id,
+            agent_id=self.agent_id,
+        )
 
     def _get_relevant_documents(
         self,
         query: str,
         *,
-        run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002  (no run is begun below this one)
+        run_manager: CallbackManagerForRetrieverRun,  # no run is begun below this one
         k: int | None = None,
     ) -> list[Document]:
-        return step(self._found(BLOCKING, query, self.k if k is None else k))
+        return step(self._search(SYNC, query, self.k if k is None else k))
 
     async def _aget_relevant_documents(
         self,
         query: str,
         *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,  # noqa: ARG002
+        run_manager: AsyncCallbackManagerForRetrieverRun,
         k: int | None = None,
     ) -> list[Document]:
-        return await self._found(AWAITING, query, self.k if k is None else k)
+        return await self._search(ASYNC, query, self.k if k is None else k)
 
-    async def _found(self, drive: Drive, query: str, k: int) -> list[Document]:
-        def search(most: int, token_limit: int | None) -> Awaitable[Sequence[Hit]]:
-            return drive.ask(
+    async def _search(self, run: Runner, query: str, k: int) -> list[Document]:
+        scope = self._scope()
+
+        def search(limit: int, token_limit: int | None) -> Awaitable[Sequence[Hit]]:
+            return run.either(
                 self.memory.search,
                 self.memory.asearch,
                 query,
-                user_id=self.user_id,
-                tenant_id=self.tenant_id,
-                agent_id=self.agent_id,
-                session_id=self.session_id,
+                user_id=scope.user_id,
+                tenant_id=scope.tenant_id,
+                agent_id=scope.agent_id,
+                session_id=scope.session_id,
                 roles=self.roles,
-                k=most,
+                limit=limit,
                 token_limit=token_limit,
             )
 
-        return await widened(search, _document, _passing(self.filter), k, self.token_limit)
+        return await search_wider(search, _document, _predicate(self.filter), k, self.token_limit)
 
 
-def _passing(asked: dict[str, Any] | Callable[[Document], bool] | None) -> Callable[[Document], bool] | None:
-    if asked is None or callable(asked):
-        return asked
-    return lambda document: asked.items() <= document.metadata.items()
+def _predicate(
+    condition: dict[str, JSON] | Callable[[Document], bool] | None,
+) -> Callable[[Document], bool] | None:
+    if condition is None or callable(condition):
+        return condition
+    return lambda document: condition.items() <= document.metadata.items()
 
 
 def _document(hit: Hit) -> Document:
     record = hit.record
-    told: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "score": hit.score,
         "kind": hit.kind,
         "speaker": hit.speaker,
@@ -114,11 +169,11 @@ def _document(hit: Hit) -> Document:
         "reasons": [str(reason) for reason in hit.reasons],
     }
     if record is None:
-        return Document(hit.text, id=hit.message_ids[0], metadata=told)
-    told |= {
+        return Document(searchable(hit.text), id=hit.message_ids[0], metadata=metadata)
+    metadata |= {
         "type": record.type,
         "importance": record.importance,
         "confidence": record.confidence,
         "tags": list(record.tags),
     }
-    return Document(hit.text, id=record.memory_id, metadata=told)
+    return Document(searchable(hit.text), id=record.memory_id, metadata=metadata)

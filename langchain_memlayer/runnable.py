@@ -1,4 +1,4 @@
-"""A memory around any runnable: it is told of what was said before, and both sides are stored when it has answered."""
+"""A memory around any runnable: it gets the conversation so far, and question and answer are stored."""
 
 from __future__ import annotations
 
@@ -25,23 +25,19 @@ from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
 from langchain_core.runnables.utils import get_unique_config_specs
 from langchain_core.utils.pydantic import TypeBaseModel, create_model_v2
 
-from langchain_memlayer.exchange import INTERRUPTED, Keys, whole
-from langchain_memlayer.history import MemlayerChatMessageHistory, composed, translated
+from langchain_memlayer.exchange import INTERRUPTED, Keys, join_chunks
+from langchain_memlayer.history import MemlayerChatMessageHistory, compose_messages, translate_batch
 from langchain_memlayer.sessions import HistoryFactory, factory_of
-from memlayer_core.chat import Chat
-from memlayer_core.drive import Drive, both
+from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.memory import Memory
-from memlayer_core.records.context import Context
-from memlayer_core.records.message import Message
-from memlayer_core.rules.policy import Policies
+from memlayer_core.integration import ASYNC, SYNC, Policies, Runner, step
 
 __all__ = ["RunnableWithMemory", "with_memory"]
 
-Said = str | BaseMessage | Sequence[MessageLikeRepresentation]
+MessageInput = str | BaseMessage | Sequence[MessageLikeRepresentation]
 
-_storing: set[asyncio.Task[None]] = set()
-"""What is being stored of streams that ended; a loop alone holds its tasks too weakly."""
+_store_tasks: set[asyncio.Task[None]] = set()
+"""Running tasks that store interrupted streams; an event loop holds its tasks only weakly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,64 +45,55 @@ class _Call:
     """A call of the runnable.
 
     Attributes:
-        chat: The conversation that it belongs to.
-        said: What the user says.
-        context: What the runnable is told with it.
-        shown: That, as messages.
-        given: The input that the runnable gets.
+        chat: The conversation of the call.
+        incoming: The user's new messages.
+        context: The context of the call.
+        prompt: The context as messages.
+        input: The input for the runnable.
     """
 
     chat: Chat
-    said: list[Message]
+    incoming: list[Message]
     context: Context
-    shown: list[BaseMessage]
-    given: Any
+    prompt: list[BaseMessage]
+    input: Any
 
 
 class RunnableWithMemory(Runnable[Any, Any]):
     """A runnable that remembers its conversations. Made by `with_memory`."""
 
     def __init__(
-        self,
-        bound: Runnable[Any, Any],
-        histories: HistoryFactory[Any],
-        keys: Keys,
-        name: str | None = None,
+        self, bound: Runnable[Any, Any], histories: HistoryFactory[Any], keys: Keys, name: str | None = None
     ) -> None:
         self.bound = bound
         self.name = name
         self._histories = histories
         self._keys = keys
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
-        """Answer with memory, and store what was said and answered in one transaction.
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Answer with memory, and store question and answer in one transaction.
 
         Args:
-            input: What is said: a text, a message, a list of messages, or a dict with one of these.
-            config: Its `configurable` names whose conversation it is.
-            **kwargs: For the runnable.
+            input: The user's message: a text, a message, a list of messages, or a dict with one of these.
+            config: Its `configurable` names the ids of the conversation.
+            **kwargs: Arguments for the runnable.
 
         Raises:
             InvalidScopeError: The config does not name the conversation.
-            InvalidMessageError: Nobody can tell what is said or answered, or it cannot be stored.
-            StoreError: The memory cannot be read, or not be written.
+            InvalidMessageError: The input or the output cannot be read or stored.
+            StoreError: The memory cannot be read or written.
         """
         return self._call_with_config(self._invoke, input, config, **kwargs)
 
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Answer with memory, as `invoke` does."""
         return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
 
-    def stream(
-        self,
-        input: Any,  # noqa: A002
-        config: RunnableConfig | None = None,
-        **kwargs: Any,
-    ) -> Iterator[Any]:
-        """Answer with memory piece by piece, and store both sides at the end.
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        """Answer with memory in chunks, and store question and answer at the end.
 
-        A stream that is closed, or that fails, after some of the answer was given: that much is stored, marked as
-        `"interrupted"` in the message's `response_metadata`. Before the answer has begun, nothing is.
+        If the stream is closed or fails after the answer has begun, that part of the answer is stored, with
+        `"interrupted"` in the message's `response_metadata`. Before the answer has begun, nothing is stored.
 
         Raises:
             MemlayerError: As for `invoke`.
@@ -115,13 +102,13 @@ class RunnableWithMemory(Runnable[Any, Any]):
 
         def answer(
             inputs: Iterator[Any],
-            run_manager: CallbackManagerForChainRun,  # noqa: ARG001
+            run_manager: CallbackManagerForChainRun,
             config: RunnableConfig,
             **kwargs: Any,
         ) -> Iterator[Any]:
             nonlocal call
-            call = self._open(next(inputs), config)
-            yield from self.bound.stream(call.given, config, **kwargs)
+            call = step(self._open(SYNC, next(inputs), config))
+            yield from self.bound.stream(call.input, config, **kwargs)
 
         chunks: list[Any] = []
         stream = self._transform_stream_with_config(iter([input]), answer, config, **kwargs)
@@ -132,18 +119,15 @@ class RunnableWithMemory(Runnable[Any, Any]):
                     yield chunk
         except BaseException:
             if call is not None:
-                self._break_off(call, chunks)
+                step(self._break_off(SYNC, call, chunks))
             raise
         if call is not None:
-            self._close(call, partial(whole, chunks))
+            step(self._close(SYNC, call, partial(join_chunks, chunks)))
 
     async def astream(
-        self,
-        input: Any,  # noqa: A002
-        config: RunnableConfig | None = None,
-        **kwargs: Any,
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        """Answer with memory piece by piece, as `stream` does."""
+        """Answer with memory in chunks, as `stream` does."""
         call: _Call | None = None
 
         async def inputs() -> AsyncIterator[Any]:
@@ -151,13 +135,13 @@ class RunnableWithMemory(Runnable[Any, Any]):
 
         async def answer(
             inputs: AsyncIterator[Any],
-            run_manager: AsyncCallbackManagerForChainRun,  # noqa: ARG001
+            run_manager: AsyncCallbackManagerForChainRun,
             config: RunnableConfig,
             **kwargs: Any,
         ) -> AsyncIterator[Any]:
             nonlocal call
-            call = await self._aopen(await anext(inputs), config)
-            async for chunk in self.bound.astream(call.given, config, **kwargs):
+            call = await self._open(ASYNC, await anext(inputs), config)
+            async for chunk in self.bound.astream(call.input, config, **kwargs):
                 yield chunk
 
         chunks: list[Any] = []
@@ -169,10 +153,10 @@ class RunnableWithMemory(Runnable[Any, Any]):
                     yield chunk
         except BaseException:
             if call is not None:
-                await _to_its_end(self._abreak_off(call, chunks))
+                await _finish(self._break_off(ASYNC, call, chunks))
             raise
         if call is not None:
-            await _to_its_end(self._aclose(call, partial(whole, chunks)))
+            await _finish(self._close(ASYNC, call, partial(join_chunks, chunks)))
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -181,20 +165,22 @@ class RunnableWithMemory(Runnable[Any, Any]):
 
     @property
     def InputType(self) -> Any:  # noqa: N802  (LangChain's name)
-        """What is said, or a dict with it."""
-        return Said if self._keys.input is self._keys.history is None else dict[str, Any]
+        """The user's message, or a dict with it."""
+        return MessageInput if self._keys.input is self._keys.history is None else dict[str, Any]
 
     @property
     def OutputType(self) -> Any:  # noqa: N802  (LangChain's name)
-        """What the runnable returns."""
+        """The runnable's output."""
         return self.bound.OutputType
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> TypeBaseModel:
-        """Return the input as a pydantic model; the history is no part of it."""
+        """Return the input as a pydantic model, without the history."""
         if self._keys.input is None:
             return super().get_input_schema(config)
         return create_model_v2(
-            self.get_name("Input"), field_definitions={self._keys.input: (Said, ...)}, module_name=__name__
+            self.get_name("Input"),
+            field_definitions={self._keys.input: (MessageInput, ...)},
+            module_name=__name__,
         )
 
     def get_output_schema(self, config: RunnableConfig | None = None) -> TypeBaseModel:
@@ -204,80 +190,85 @@ class RunnableWithMemory(Runnable[Any, Any]):
     def _invoke(
         self,
         value: Any,
-        run_manager: CallbackManagerForChainRun,  # noqa: ARG002  (its part of the config is what counts)
+        run_manager: CallbackManagerForChainRun,  # its part of the config is what counts
         config: RunnableConfig,
         **kwargs: Any,
     ) -> Any:
-        call = self._open(value, config)
-        output = self.bound.invoke(call.given, config, **kwargs)
-        self._close(call, lambda: output)
+        call = step(self._open(SYNC, value, config))
+        output = self.bound.invoke(call.input, config, **kwargs)
+        step(self._close(SYNC, call, lambda: output))
         return output
 
     async def _ainvoke(
         self,
         value: Any,
-        run_manager: AsyncCallbackManagerForChainRun,  # noqa: ARG002
+        run_manager: AsyncCallbackManagerForChainRun,
         config: RunnableConfig,
         **kwargs: Any,
     ) -> Any:
-        call = await self._aopen(value, config)
-        output = await self.bound.ainvoke(call.given, config, **kwargs)
-        await self._aclose(call, lambda: output)
+        call = await self._open(ASYNC, value, config)
+        output = await self.bound.ainvoke(call.input, config, **kwargs)
+        await self._close(ASYNC, call, lambda: output)
         return output
 
-    async def _opening(self, drive: Drive, value: Any, config: RunnableConfig) -> _Call:
-        asked = self._keys.asked(value)
-        history = await self._histories.made(drive, config)
+    async def _open(self, run: Runner, value: Any, config: RunnableConfig) -> _Call:
+        messages = self._keys.input_messages(value)
+        history = await self._histories.history_of(run, config)
         if not isinstance(history, MemlayerChatMessageHistory):
             raise ConfigurationError(
                 f"a session's history here is a `MemlayerChatMessageHistory`, got {history!r:.80}",
                 hint="Other histories go into LangChain's `RunnableWithMessageHistory`.",
             )
         chat, limit, policy = history.chat, history.token_limit, history.policy
-        said = await drive.call(translated, asked)
-        context = await drive.ask(chat.context, chat.acontext, saying=said, token_limit=limit, policy=policy)
-        return await drive.call(self._told, chat, value, asked, said, context)
+        incoming = await run(translate_batch, messages)
+        context = await run.either(
+            chat.context, chat.acontext, pending=incoming, token_limit=limit, policy=policy
+        )
+        return await run(self._prepare, chat, value, messages, incoming, context)
 
-    def _told(
-        self, chat: Chat, value: Any, asked: Sequence[BaseMessage], said: list[Message], context: Context
+    def _prepare(
+        self,
+        chat: Chat,
+        value: Any,
+        messages: Sequence[BaseMessage],
+        incoming: list[Message],
+        context: Context,
     ) -> _Call:
         if self._keys.history is None:
-            shown = composed(context)
-            return _Call(chat, said, context, shown, self._keys.filled(value, (), shown))
-        system = () if any(one.role == "system" for one in said) else context.system
-        history = composed(replace(context, system=system, saying=()))
-        return _Call(chat, said, context, [*history, *asked], self._keys.filled(value, history, ()))
+            prompt = compose_messages(context)
+            return _Call(chat, incoming, context, prompt, self._keys.fill(value, (), prompt))
+        system = () if any(one.role == "system" for one in incoming) else context.system
+        history = compose_messages(replace(context, system=system, pending=()))
+        return _Call(chat, incoming, context, [*history, *messages], self._keys.fill(value, history, ()))
 
-    async def _closing(self, drive: Drive, call: _Call, output: Callable[[], Any]) -> None:
-        # In a thread where the caller awaits: adding up thousands of chunks takes a while.
-        said = await drive.call(lambda: self._keys.answered(output(), call.shown))
-        await _store(drive, call, await drive.call(translated, said))
+    async def _close(self, run: Runner, call: _Call, output: Callable[[], Any]) -> None:
+        # In a thread if the caller awaits: adding up thousands of chunks takes time.
+        answer = await run(lambda: self._keys.output_messages(output(), call.prompt))
+        await _store(run, call, await run(translate_batch, answer))
 
-    async def _breaking_off(self, drive: Drive, call: _Call, chunks: Sequence[Any]) -> None:
-        begun = await drive.call(translated, await drive.call(self._keys.begun, chunks, call.shown))
-        if begun:
-            last = replace(begun[-1], metadata={INTERRUPTED: True})
-            await _store(drive, call, [*begun[:-1], last])
-
-    _open, _aopen = both(_opening)
-    _close, _aclose = both(_closing)
-    _break_off, _abreak_off = both(_breaking_off)
+    async def _break_off(self, run: Runner, call: _Call, chunks: Sequence[Any]) -> None:
+        answer = await run(translate_batch, await run(self._keys.partial_answer, chunks, call.prompt))
+        if answer:
+            last = replace(answer[-1], metadata={INTERRUPTED: True})
+            await _store(run, call, [*answer[:-1], last])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.bound!r})"
 
 
-async def _store(drive: Drive, call: _Call, answered: Sequence[Message]) -> None:
+async def _store(run: Runner, call: _Call, answer: Sequence[Message]) -> None:
     chat = call.chat
-    said = {one.id or place: one for place, one in enumerate([*call.said, *answered])}  # an id is one message
-    await drive.ask(chat.add_messages, chat.aadd_messages, said.values(), told=call.context)
+    messages = {
+        one.id or place: one for place, one in enumerate([*call.incoming, *answer])
+    }  # an id is one message
+    await run.either(chat.add_messages, chat.aadd_messages, messages.values(), context=call.context)
 
 
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await something that goes on when the caller is cancelled, as servers do again and again to let go of one."""
+async def _finish(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that continues if the caller is cancelled, as servers do when a client disconnects."""
     task = asyncio.ensure_future(work)
-    _storing.add(task)
-    task.add_done_callback(_storing.discard)
+    _store_tasks.add(task)
+    task.add_done_callback(_store_tasks.discard)
     await asyncio.shield(task)
 
 
@@ -289,9 +280,9 @@ def with_memory(
     tenant_id: str | None = None,
     agent_id: str | None = None,
     configurable: Sequence[str] | None = None,
+    roles: Iterable[str] = (),
     token_limit: int | None = None,
     policy: Policies | None = None,
-    roles: Iterable[str] = (),
     input_messages_key: str | None = None,
     output_messages_key: str | None = None,
     history_messages_key: str | None = None,
@@ -300,36 +291,36 @@ def with_memory(
 ) -> RunnableWithMemory:
     """Give a runnable a memory of its conversations.
 
-    In the place of LangChain's `RunnableWithMessageHistory`. The runnable is told the newest turns, a summary of older
-    ones, and what is recalled for the question, within a limit of tokens. When it has answered, both sides are
-    stored in one transaction, and an error of the store is raised. A call that fails stores nothing.
+    It replaces LangChain's `RunnableWithMessageHistory`. The runnable gets the newest turns, a summary of older turns,
+    and the recall for the question, within a token limit. After the answer, question and answer are stored in one
+    transaction, and an error of the store is raised. A call that fails stores nothing.
 
-    Calls may overlap, on one session too. A graph with a checkpointer keeps its messages itself: give an agent of that
-    kind a `MemlayerMiddleware` instead.
+    Calls may overlap, also on one session. A graph with a checkpointer stores its messages itself: give such an agent
+    a `MemlayerMiddleware` instead.
 
     Args:
-        runnable: A chat model, a chain, a function. It takes and returns what `RunnableWithMessageHistory` allows:
-            messages, a dict with one key for all of them, or a dict with what is said and the history apart.
+        runnable: A chat model, a chain or a function, with the inputs and outputs of `RunnableWithMessageHistory`:
+            messages, a dict with one key for all messages, or a dict with separate keys for the user's message and
+            the history. It comes before `memory`, as in LangChain's class.
         memory: A `Memory`; or a function that makes a `MemlayerChatMessageHistory`, async or not, as LangChain's
-            `get_session_history` does: what concerns a history is then its matter.
-        user_id: Whose conversations these are. Without it, each call names its user.
-        tenant_id: The user's tenant, `"default"` if left out.
-        agent_id: Recall then looks through the sessions with this agent alone.
+            `get_session_history` does. The function then sets the ids and limits.
+        user_id: The user of all calls. Without it, each call names its user.
+        tenant_id: The user's tenant; `"default"` if neither this argument nor the calls name one.
+        agent_id: Only sessions with this agent are searched.
         configurable: The ids that each call names: see `MemlayerChatMessageHistory.factory`.
-        token_limit: Tokens of what is told, what is said included; `Settings.max_tokens` if left out.
-        policy: What else is kept to: see `Chat.context`.
         roles: The roles in which the user speaks.
-        input_messages_key: Where what is said is in a dict.
-        output_messages_key: Where what is answered is in a dict; `"output"` if left out, or its only key.
-        history_messages_key: Where the runnable expects what was said before. What is recalled is in there, too.
-        history_factory_config: The fields that name the ids for a function given as `memory`; `"session_id"` if
-            left out.
-        name: What the runnable is called in traces.
+        token_limit: Token limit of a context, the new messages included; `Settings.max_tokens` by default.
+        policy: Further limits of a context: see `Chat.context`.
+        input_messages_key: Key of the user's message in an input dict.
+        output_messages_key: Key of the answer in an output dict; by default its only key, or `"output"`.
+        history_messages_key: Key under which the runnable expects the conversation so far, recall included.
+        history_factory_config: The fields that name the ids, if `memory` is a function; `"session_id"` by default.
+        name: The runnable's name in traces.
 
     Raises:
         ConfigurationError: `memory` is neither, an argument does not go with it, or `configurable` is wrong.
         InvalidScopeError: An id cannot be stored.
-        InvalidLimitError: A limit below one, or an unknown policy.
+        InvalidLimitError: A limit is below one, or a policy is unknown.
     """
     keys = Keys(input_messages_key, output_messages_key, history_messages_key)
     own = {
@@ -337,22 +328,22 @@ def with_memory(
         "tenant_id": tenant_id,
         "agent_id": agent_id,
         "configurable": configurable,
+        "roles": roles,
         "token_limit": token_limit,
         "policy": policy,
-        "roles": roles,
     }
     histories: HistoryFactory[Any]
     if isinstance(memory, Memory) or not callable(memory):
         if history_factory_config is not None:
             raise ConfigurationError(
-                "`history_factory_config` is for a function that makes histories, and a memory is given",
+                "`history_factory_config` is for a function that makes histories, but `memory` is a memory",
                 hint="Name the ids: `configurable=[…]`.",
             )
         histories = MemlayerChatMessageHistory.factory(memory, **own)  # type: ignore[arg-type]
-    elif given := [name for name, value in own.items() if value is not None and value != ()]:
+    elif extra := [name for name, value in own.items() if value is not None and value != ()]:
         raise ConfigurationError(
-            f"{', '.join(given)}: this is the matter of the function that makes the histories",
-            hint="Pass it to `MemlayerChatMessageHistory` there.",
+            f"{', '.join(extra)}: the function that makes the histories has to set this",
+            hint="Pass it to `MemlayerChatMessageHistory` in that function.",
         )
     else:
         histories = factory_of(memory, history_factory_config)

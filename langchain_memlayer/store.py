@@ -1,8 +1,8 @@
-"""A store for LangGraph: what agents keep across threads, in the same memory as their conversations."""
+"""A store for LangGraph: items of agents across threads, in the same memory as their conversations."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, cast
@@ -25,10 +25,10 @@ from langgraph.store.base import (
 
 from langchain_memlayer.order import Order
 from langchain_memlayer.sweeper import Sweeper
+from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, InvalidItemError, MemlayerError
-from memlayer_core.memory import Memory
-from memlayer_core.records import item as core
-from memlayer_core.rules.items import whole_text
+from memlayer_core.integration import EmbedderLike, memory_of, whole_text
+from memlayer_core.integration import items as core
 
 __all__ = ["MemlayerStore"]
 
@@ -37,33 +37,32 @@ _SWEEP = 5.0  # minutes, as in LangGraph's own stores
 
 
 class MemlayerStore(BaseStore):
-    """A `BaseStore` of LangGraph whose items are kept in a memory: durable, searched by meaning and by words.
+    """A `BaseStore` of LangGraph whose items are stored in a memory: durable, searched by meaning and by words.
 
     ::
 
         store = MemlayerStore(memory, tenant_id="acme")
         agent = create_agent(model, tools, store=store)
 
-    Search needs no configuration: items are found by their whole value, with the memory's embedder, as soon as
-    they are put. A hit's score is the cosine; while there is no vector (the embedder is away), the share of the
-    query's words that the item has. Items that nothing speaks for come last, without a score. Without a query,
-    the last put come first.
+    Search needs no configuration: items are found by their whole value, with the memory's embedder, as soon as they are
+    put. A hit's score is the cosine; without a vector (the embedder does not work), it is the share of the query's words
+    that the item has. Items that match in neither way come last, without a score. Without a query, the items that were
+    put last come first.
 
-    Sync and async methods work on one object, in any thread and any event loop; of writes to one key that are
-    awaited together, the last one called stays. A batch is checked as a whole before anything is done; its reads
-    come before its writes, and those are one transaction.
+    Sync and async methods work in any thread and any event loop; of writes to one key that are awaited together, the
+    last call wins. A batch is checked as a whole before anything is done; its reads come before its writes, and its
+    writes are one transaction.
 
-    LangGraph allows no period in a label: write an e-mail address in another way, or its digest. Items belong to
-    the tenant and to no user: `Memory.forget` of a user leaves them, `forget` deletes a namespace.
+    LangGraph allows no period in a label: write an e-mail address in another way, or use its digest. Items belong to a
+    tenant and to no user, so there is no `user_id`: `Memory.forget` of a user leaves them, `forget` deletes a namespace.
 
     Args:
-        memory: Where they are kept; open one for the whole application.
-        tenant_id: Items of different tenants have nothing to do with each other, whatever their namespaces.
-        index: `{"fields": ["text", "notes[*].title"]}`: what items are found by, each field by itself, unless
-            `put` says otherwise. Vectors are made by the memory's embedder: an `embed` here must be that one.
-        ttl: `default_ttl` in minutes; `refresh_on_read` (true), whether reading begins that time anew;
-            `omit_expired` (false), whether what has expired is hidden before it is swept;
-            `sweep_interval_minutes` (5), for `start_ttl_sweeper`.
+        memory: The memory that stores the items; open one for the whole application.
+        tenant_id: Items of different tenants are separate, even if their namespaces are equal.
+        index: `{"fields": ["text", "notes[*].title"]}`: the fields by which items are found, each by itself, if `put`
+            names none. The memory's embedder makes the vectors: an `embed` here must be the same.
+        ttl: `default_ttl` in minutes; `refresh_on_read` (true): reading restarts that time; `omit_expired` (false):
+            expired items are hidden before they are swept; `sweep_interval_minutes` (5): for `start_ttl_sweeper`.
 
     Raises:
         ConfigurationError: `memory` is no `Memory`, or a configuration cannot be used.
@@ -80,13 +79,8 @@ class MemlayerStore(BaseStore):
         index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
     ) -> None:
-        if not isinstance(memory, Memory):
-            raise ConfigurationError(
-                f"`memory` must be a `memlayer_core.Memory`, got {memory!r:.80}",
-                hint='`Memory.open("./memory")`, once for the whole application.',
-            )
-        self.index_config = _checked_index(memory, index)
-        self.ttl_config = _checked_ttl(ttl)
+        self.index_config = _check_index(memory_of(memory), index)
+        self.ttl_config = _check_ttl(ttl)
         omit_expired = bool((ttl or {}).get("omit_expired", False))
         self._items = memory.items(tenant_id=tenant_id, omit_expired=omit_expired)
         self._sweeper = Sweeper(self._items.sweep)
@@ -99,8 +93,8 @@ class MemlayerStore(BaseStore):
             InvalidNamespaceError: A label is no text, empty, or holds a period or NUL.
             InvalidItemError: One of them cannot be done.
         """
-        asked = list(ops)
-        return _results(asked, self._items.batch(self._translated(asked)))
+        ops = list(ops)
+        return _results(ops, self._items.batch(self._core_ops(ops)))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Do several operations: all of them, or none.
@@ -109,13 +103,11 @@ class MemlayerStore(BaseStore):
             InvalidNamespaceError: A label is no text, empty, or holds a period or NUL.
             InvalidItemError: One of them cannot be done.
         """
-        asked = list(ops)
-        translated = self._translated(asked)
-        written = [
-            (tuple(op.labels), op.key) for op in translated if isinstance(op, core.PutItem | core.DropItem)
-        ]
-        answers = await self._order.behind(written, lambda: self._items.abatch(translated))
-        return _results(asked, answers)
+        ops = list(ops)
+        core_ops = self._core_ops(ops)
+        keys = [(tuple(op.labels), op.key) for op in core_ops if isinstance(op, core.PutItem | core.DropItem)]
+        answers = await self._order.run_in_order(keys, lambda: self._items.abatch(core_ops))
+        return _results(ops, answers)
 
     def sweep_ttl(self) -> int:
         """Delete the tenant's items that have expired. Returns how many."""
@@ -126,13 +118,13 @@ class MemlayerStore(BaseStore):
         return await self._items.asweep()
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
-        """Sweep from time to time in a thread of its own, until it is stopped or the memory is closed.
+        """Sweep at intervals in a thread of its own, until it is stopped or the memory is closed.
 
         Args:
-            sweep_interval_minutes: How often; what `ttl` says if left out, else every five minutes.
+            sweep_interval_minutes: The interval; by default that of `ttl`, or five minutes.
 
         Returns:
-            A future that is done when it has ended; cancelling it ends it.
+            A future that is done when the sweeper has ended; cancelling the future ends the sweeper.
 
         Raises:
             InvalidItemError: The interval is not above zero.
@@ -142,29 +134,29 @@ class MemlayerStore(BaseStore):
         return self._sweeper.start(_minutes("sweep_interval_minutes", minutes).total_seconds())
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """End the sweeping. Returns whether it has ended after `timeout` seconds at the most."""
+        """Stop the sweeper. Returns whether it has ended within `timeout` seconds."""
         return self._sweeper.stop(timeout)
 
-    def forget(self, namespace_prefix: Iterable[str] = ()) -> int:
-        """Delete everything in a namespace and in those below it, for good. Returns how many items.
+    def forget(self, namespace_prefix: Sequence[str] = ()) -> int:
+        """Delete all items in a namespace and below it, permanently. Returns how many.
 
         Args:
-            namespace_prefix: Which; everything of the tenant without labels.
+            namespace_prefix: The namespace; without labels, all items of the tenant.
         """
         return self._items.forget(namespace_prefix)
 
-    async def aforget(self, namespace_prefix: Iterable[str] = ()) -> int:
-        """Delete everything in a namespace and in those below it, for good. Returns how many items.
+    async def aforget(self, namespace_prefix: Sequence[str] = ()) -> int:
+        """Delete all items in a namespace and below it, permanently. Returns how many.
 
         Args:
-            namespace_prefix: Which; everything of the tenant without labels.
+            namespace_prefix: The namespace; without labels, all items of the tenant.
         """
         return await self._items.aforget(namespace_prefix)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(tenant_id={self._items.tenant_id!r})"
 
-    def _translated(self, ops: Iterable[Op]) -> list[core.ItemOp]:
+    def _core_ops(self, ops: Iterable[Op]) -> list[core.ItemOp]:
         return [self._op(op) for op in ops]
 
     def _op(self, op: Op) -> core.ItemOp:
@@ -192,7 +184,7 @@ class MemlayerStore(BaseStore):
                 )
 
     def _texts(self, op: PutOp) -> tuple[str, ...] | None:
-        """Return what an item is found by; None: its whole value."""
+        """Return the texts by which an item is found; None: its whole value."""
         fields = op.index if op.index is not None else (self.index_config or {}).get("fields")
         if fields is None or not isinstance(op.value, Mapping):
             return None
@@ -232,13 +224,13 @@ def _results(ops: Iterable[Op], answers: Iterable[Any]) -> list[Result]:
 
 def _result(op: Op, answer: Any) -> Result:
     if isinstance(op, SearchOp):
-        return [SearchItem(**_named(item), score=item.score) for item in answer]
+        return [SearchItem(**_item_fields(item), score=item.score) for item in answer]
     if isinstance(op, GetOp) and answer is not None:
-        return Item(**_named(answer))
+        return Item(**_item_fields(answer))
     return cast("Result", answer)
 
 
-def _named(item: core.Item) -> dict[str, Any]:
+def _item_fields(item: core.Item) -> dict[str, Any]:
     return {
         "namespace": item.labels,
         "key": item.key,
@@ -248,7 +240,7 @@ def _named(item: core.Item) -> dict[str, Any]:
     }
 
 
-def _checked_index(memory: Memory, index: IndexConfig | None) -> IndexConfig | None:
+def _check_index(memory: Memory, index: IndexConfig | None) -> IndexConfig | None:
     if index is None:
         return None
     _check_names("index", index, IndexConfig)
@@ -256,7 +248,7 @@ def _checked_index(memory: Memory, index: IndexConfig | None) -> IndexConfig | N
     if fields is not None:
         _paths(fields)
     embed = index.get("embed")
-    if embed is not None and not memory.items().embeds_with(embed):
+    if embed is not None and not memory.items().embeds_with(cast("EmbedderLike", embed)):
         raise ConfigurationError(
             "`index` names another embedder than the memory's",
             hint="A memory has one embedder: `Memory.open(…, embedder=…)`; leave `embed` and `dims` out here.",
@@ -264,7 +256,7 @@ def _checked_index(memory: Memory, index: IndexConfig | None) -> IndexConfig | N
     return index
 
 
-def _checked_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
+def _check_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
     if ttl is None:
         return None
     _check_names("ttl", ttl, TTLConfig)
@@ -275,9 +267,9 @@ def _checked_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
     return ttl
 
 
-def _check_names(name: str, given: object, known: type) -> None:
-    names = sorted(known.__annotations__)
-    unknown = sorted(set(given) - set(names)) if isinstance(given, Mapping) else [repr(given)[:80]]
+def _check_names(name: str, config: object, schema: type) -> None:
+    names = sorted(schema.__annotations__)
+    unknown = sorted(set(config) - set(names)) if isinstance(config, Mapping) else [repr(config)[:80]]
     if unknown:
         raise ConfigurationError(f"`{name}` has no {unknown}", hint=f"It knows {', '.join(names)}.")
 

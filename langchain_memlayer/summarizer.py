@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+from collections import deque
 from collections.abc import Callable, Sequence
 
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import AnyMessage, BaseMessage
 
-from langchain_memlayer.messages import sums_up, to_core
+from langchain_memlayer.messages import is_summary, to_core
+from memlayer_core import Memory, Message
 from memlayer_core.errors import ConfigurationError, MissingExtraError
-from memlayer_core.memory import Memory, memory_of
-from memlayer_core.records.message import Message
+from memlayer_core.integration import memory_of
 
 try:
     from langchain.agents.middleware import SummarizationMiddleware
@@ -20,10 +22,13 @@ except ImportError as problem:
         hint="pip install 'memlayer-core[langchain]'",
     ) from problem
 
-__all__ = ["create_summarizer"]
+__all__ = ["create_summarizer", "is_own_summary"]
 
 _PREFACE = "Here is a summary of the conversation to date:"
-"""What LangChain's middleware puts in front of a summary when it tells it."""
+"""LangChain's middleware puts this in front of a summary."""
+
+_digests: deque[bytes] = deque(maxlen=64)
+"""Digests of the newest summaries."""
 
 
 def create_summarizer(memory: Memory, *, token_limit: int | None = None) -> Callable[[list[AnyMessage]], str]:
@@ -38,38 +43,49 @@ def create_summarizer(memory: Memory, *, token_limit: int | None = None) -> Call
             trim_tokens_to_summarize=None,
         )
 
-    The memory's summariser writes them: `Memory.open(…, summarizer=model)`, or sentences that were said. What a model
-    writes is judged, and asked for again if it is bad; extracts stand in for a model that does not answer, and never a
-    placeholder. The summary so far is told on. Nothing is stored but what the model was paid (`memory.costs()`).
+    The memory's summarizer writes them: `Memory.open(…, summarizer=model)`, or extracts of the messages. A model's
+    summary is judged, and requested again if it is bad; if the model does not answer, extracts are used instead. The
+    previous summary is part of the input. Nothing is stored except the model's costs (`memory.costs()`).
 
-    With `trim_tokens_to_summarize=None` everything is summed up; the middleware's default keeps the last 4,000
-    tokens of it, and drops the rest. What is longer than a model is given at once is summed up in parts.
+    With `trim_tokens_to_summarize=None` all messages are summarized; by default the middleware keeps the last 4,000
+    tokens of them, and drops the rest. Messages that exceed the model's input limit are summarized in parts.
 
-    An agent that is awaited calls it in a thread.
+    An async agent calls the function in a thread.
 
     Args:
-        memory: Whose summariser writes, and how: its settings hold.
-        token_limit: Tokens of a summary; `Settings.summary_tokens` (600) if left out.
+        memory: The memory whose summarizer and settings are used.
+        token_limit: Token limit of a summary; `Settings.summary_tokens` (600) by default.
 
     Raises:
-        ConfigurationError: `memory` is no `Memory`, or langchain is older: its middleware would pass it over silently.
+        ConfigurationError: `memory` is no `Memory`, or langchain is older: its middleware would ignore the function.
         InvalidLimitError: On a summary: `token_limit` is below one.
     """
     memory_of(memory)
     if "summarizer" not in inspect.signature(SummarizationMiddleware).parameters:
         raise ConfigurationError(
-            "the installed langchain's `SummarizationMiddleware` takes no `summarizer`, and would pass it over",
-            hint="pip install -U 'langchain>=1.4.5', or let `MemlayerMiddleware` take its place.",
+            "the installed langchain's `SummarizationMiddleware` takes no `summarizer`, and would ignore it",
+            hint="pip install -U 'langchain>=1.4.5', or use `MemlayerMiddleware` instead.",
         )
 
     def memlayer_summarizer(messages: list[AnyMessage]) -> str:
-        previous, said = _parted(messages)
-        return memory.summarize(said, previous=previous, token_limit=token_limit)
+        previous, rest = _split_summaries(messages)
+        summary = memory.summarize(rest, previous=previous, token_limit=token_limit)
+        _digests.append(_digest(summary))
+        return summary
 
     return memlayer_summarizer
 
 
-def _parted(messages: Sequence[AnyMessage]) -> tuple[str, list[Message]]:
-    """Tell the summaries so far, which stand where the user speaks, from what was said."""
-    earlier = [message.text.removeprefix(_PREFACE).strip() for message in messages if sums_up(message)]
-    return "\n".join(earlier), [to_core(message) for message in messages if not sums_up(message)]
+def is_own_summary(message: BaseMessage) -> bool:
+    """Tell whether this process wrote the summary in a message of a stock `SummarizationMiddleware`."""
+    return _digest(message.text.removeprefix(_PREFACE)) in _digests
+
+
+def _digest(summary: str) -> bytes:
+    return hashlib.blake2b(summary.strip().encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _split_summaries(messages: Sequence[AnyMessage]) -> tuple[str, list[Message]]:
+    """Separate previous summaries, which have the user's role, from the other messages."""
+    earlier = [message.text.removeprefix(_PREFACE).strip() for message in messages if is_summary(message)]
+    return "\n".join(earlier), [to_core(message) for message in messages if not is_summary(message)]

@@ -1,4 +1,4 @@
-"""Sweeps what has expired out of a store from time to time, in a thread that ends with the memory."""
+"""Deletes expired items of a store at intervals, in a thread that ends with the memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ logger = logging.getLogger("memlayer")
 
 
 class Sweeper:
-    """One thread that sweeps; started and stopped any number of times.
+    """A thread that sweeps. It can be started and stopped any number of times.
 
     Args:
-        sweep: Deletes what has expired, and returns how many items that were.
+        sweep: Deletes expired items, and returns how many.
     """
 
     def __init__(self, sweep: Callable[[], int]) -> None:
@@ -29,10 +29,10 @@ class Sweeper:
         self._ended: Future[None] = Future()
 
     def start(self, seconds: float) -> Future[None]:
-        """Sweep every so many seconds from now on; one that runs goes on as it is.
+        """Sweep every `seconds` seconds from now on. A thread that already runs continues unchanged.
 
         Returns:
-            A future that is done when the sweeping has ended; cancelling it ends that.
+            A future that is done when the thread has ended; cancelling the future ends the thread.
         """
         with self._starting:
             if self._thread is None or not self._thread.is_alive():
@@ -48,7 +48,7 @@ class Sweeper:
             return self._ended
 
     def stop(self, timeout: float | None) -> bool:
-        """End the sweeping. Returns whether it has ended after `timeout` seconds at the most."""
+        """Stop the thread. Returns whether it has ended within `timeout` seconds."""
         with self._starting:
             self._stop.set()
             thread = self._thread
@@ -59,12 +59,12 @@ class Sweeper:
     def _run(self, seconds: float, stop: threading.Event, ended: Future[None]) -> None:
         while not stop.wait(seconds):
             try:
-                swept = self._sweep()
+                count = self._sweep()
             except StoreClosedError:
                 break
             except StoreError as problem:
-                logger.warning("items that expired are not swept: %s", problem)
+                logger.warning("expired items cannot be deleted: %s", problem)
             else:
-                logger.debug("swept %d items that had expired", swept)
+                logger.debug("deleted %d expired items", count)
         if ended.set_running_or_notify_cancel():
             ended.set_result(None)

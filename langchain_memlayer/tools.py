@@ -1,4 +1,4 @@
-"""Tools that an agent reads its memory with. Whose memory it is stands fast: no model can name another one."""
+"""The tool by which an agent reloads previews. Its session is fixed: no model can choose another one."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from pydantic import BaseModel, ValidationError
 
 from langchain_memlayer.history import MemlayerChatMessageHistory
-from memlayer_core.chat import Chat
+from memlayer_core import Chat
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.reading import ReloadArguments, reloading
-from memlayer_core.rules.offload import RELOAD, RELOAD_TOOL
+from memlayer_core.integration import RELOAD, RELOAD_TOOL, ReloadArguments, reload_functions
 
-__all__ = ["dressed", "reload_tool"]
+__all__ = ["build_tool", "reload_tool"]
 
 
 def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int | None = None) -> BaseTool:
-    """Return the tool `context_reload`, by which an agent reads what a context shows only a preview of.
+    """Return the tool `context_reload`, by which an agent reads the whole of a message that it sees a preview of.
 
-    An id that the session does not have, or an offset behind the end, is answered with what is wrong and
-    what to do: the agent goes on.
+    If the model gives an unknown id or an offset behind the end, the tool answers with an error that says what to do,
+    and the agent continues.
 
     Args:
-        source: The session. The tool reads this one alone.
-        token_limit: Tokens of the agent's context, the history's own if left out. One answer costs a quarter
-            of it at the most; what is longer comes in parts.
+        source: The conversation. The tool reads only its session.
+        token_limit: Token limit of the agent's context; by default the history's own. One answer costs at most a
+            quarter of it; longer messages come in parts.
 
     Raises:
-        ConfigurationError: `source` is no conversation: a whole memory does not say whose.
+        ConfigurationError: `source` is no conversation.
     """
     if not isinstance(source, Chat | MemlayerChatMessageHistory):
         raise ConfigurationError(
@@ -38,27 +37,29 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
     chat = source if isinstance(source, Chat) else source.chat
     if token_limit is None and not isinstance(source, Chat):
         token_limit = source.token_limit
-    return dressed(RELOAD_TOOL, RELOAD, ReloadArguments, *reloading(chat, token_limit, ToolException))
+    return build_tool(
+        RELOAD_TOOL, RELOAD, ReloadArguments, *reload_functions(chat, token_limit, ToolException)
+    )
 
 
-def dressed(
+def build_tool(
     name: str,
     description: str,
     arguments: type[BaseModel],
     function: Callable[..., str],
     coroutine: Callable[..., Awaitable[str]],
 ) -> BaseTool:
-    """Make a tool that answers a wrong call with what is wrong, so that the agent goes on.
+    """Make a tool that answers a wrong call with an error text, so that the agent continues.
 
     Args:
-        name: What the model calls it.
-        description: What the model is told of it.
-        arguments: What the model gives to it.
-        function: Does it; raises `ToolException` for what the model shall be told.
-        coroutine: The same, awaiting.
+        name: The tool's name for the model.
+        description: The tool's description for the model.
+        arguments: The schema of the tool's arguments.
+        function: The tool's function; it raises `ToolException` with a text for the model.
+        coroutine: The async twin of `function`.
     """
 
-    def misused(problem: ValidationError) -> str:
+    def usage_error(problem: ValidationError) -> str:
         wrong = "; ".join(f"`{error['loc'][0]}`: {error['msg']}" for error in problem.errors())
         return f"{name} cannot be called like this: {wrong}"
 
@@ -69,5 +70,5 @@ def dressed(
         description=description,
         args_schema=arguments,
         handle_tool_error=True,
-        handle_validation_error=misused,
+        handle_validation_error=usage_error,
     )

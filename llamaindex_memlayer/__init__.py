@@ -1,14 +1,20 @@
 """memlayer for LlamaIndex: a durable memory for agents and chat engines.
 
-memory = MemlayerMemory.from_defaults(path="./memory", user_id="ada", session_id="monday")
-agent.run("…", memory=memory)
-index.as_chat_engine(memory=memory)
+::
+
+    from llamaindex_memlayer import MemlayerMemory
+    from memlayer_core import Memory
+
+    memory = Memory.open("./memory")
+    session = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="monday")
+    agent.run("…", memory=session)
+    index.as_chat_engine(memory=session)
 """
 
 from memlayer_core.errors import MissingExtraError
 
 try:
-    import llama_index.core  # noqa: F401  (asked for before anything of ours needs it)
+    import llama_index.core  # noqa: F401  (fails if it is not installed)
 except ModuleNotFoundError as problem:
     if (problem.name or "").partition(".")[0] != "llama_index":
         raise

@@ -8,25 +8,24 @@ from collections.abc import Sequence
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 
-from llamaindex_memlayer.connected import ConnectedStore
+from llamaindex_memlayer.component import StoreComponent
 from llamaindex_memlayer.messages import all_from_core, all_to_core, from_core, to_core
-from memlayer_core.records.session import Part
+from memlayer_core.integration import Part
 
 __all__ = ["MemlayerAsyncChatStore"]
 
 _PARTS: dict[MessageStatus, Part] = {MessageStatus.ACTIVE: "active", MessageStatus.ARCHIVED: "archived"}
 
 
-class MemlayerAsyncChatStore(ConnectedStore, AsyncDBChatStore):
-    """The conversations of one user, kept in a memlayer memory: `Memory.from_defaults(session_id=…, chat_store=store)`.
+class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
+    """The conversations of one user, stored in a memlayer memory: `Memory.from_defaults(session_id=…, chat_store=store)`.
 
-    A key is a session id, and there is such a key as long as it has messages. Archived messages lie before the place
-    where the session's working memory begins: they stay in the history and are recalled. A session that ends,
-    because somebody says so or because it was idle for `Settings.session_idle_days` (7), is archived as a whole. What
-    is archived comes before what is active, whenever it was added.
+    A key is a session id; it exists as long as the session has messages. Archived messages come before the session's
+    working memory: they stay in the history and are recalled. A session that is ended is archived as a whole. Archived
+    messages come before active ones, no matter when they were added.
 
-    Some versions of `Memory` archive without a lock: of puts into one session at once, each archives the oldest for
-    itself, and together more than need be. What they archive stays in the history all the same.
+    Some versions of `Memory` archive without a lock: concurrent puts into one session may archive more messages than
+    necessary. These messages stay in the history, too.
 
     Every method is one transaction, and may be called from any thread and any event loop.
     """
@@ -43,17 +42,17 @@ class MemlayerAsyncChatStore(ConnectedStore, AsyncDBChatStore):
         limit: int | None = None,
         offset: int | None = None,
     ) -> list[ChatMessage]:
-        """Return a conversation, the oldest message first; the list and its messages are yours.
+        """Return a conversation, the oldest message first. You may change the list and its messages.
 
         Args:
-            key: Which conversation.
-            status: Only messages of this status; None: all of them.
-            limit: How many at the most.
-            offset: How many to pass over.
+            key: The conversation.
+            status: Only messages of this status; None: all messages.
+            limit: Maximum number of messages.
+            offset: Number of messages to skip.
         """
         part = _part(status)
-        found = await self._lists.amessages(key, part=part, limit=limit, offset=offset or 0)
-        return await asyncio.to_thread(all_from_core, found)
+        messages = await self._lists.amessages(key, part=part, limit=limit, offset=offset or 0)
+        return await asyncio.to_thread(all_from_core, messages)
 
     async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
         """Count the messages of a status; None: of any."""
@@ -80,27 +79,27 @@ class MemlayerAsyncChatStore(ConnectedStore, AsyncDBChatStore):
     ) -> None:
         """Make a conversation exactly these messages, all of one status.
 
-        What they take the place of is kept in a session of its own (`Session.superseded`), and no longer recalled.
+        The messages that they replace move to a session of their own (`Session.superseded`), and are no longer recalled.
         """
         await self._lists.aset(
             key, await asyncio.to_thread(all_to_core, messages), part=_PARTS[MessageStatus(status)]
         )
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
-        """Delete one of the active messages, and what it can be found by.
+        """Delete one of the active messages and its index entries.
 
         Args:
-            key: Which conversation.
-            idx: Its place in what `get_messages(key)` returns: from 0, or from -1 backwards.
+            key: The conversation.
+            idx: Its place in the result of `get_messages(key)`: from 0, or from -1 backwards.
 
         Returns:
-            The message; None where there is none.
+            The message; None if there is none.
         """
-        found = await self._lists.atake(key, idx, 1, part="active")
-        return from_core(found[0]) if found else None
+        messages = await self._lists.atake(key, idx, 1, part="active")
+        return from_core(messages[0]) if messages else None
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
-        """Delete the messages of a status, or all of them, and what they can be found by."""
+        """Delete the messages of a status, or all of them, and their index entries."""
         await self._lists.atake(key, part=_part(status))
 
     async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:

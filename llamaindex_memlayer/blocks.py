@@ -21,8 +21,7 @@ from llama_index.core.base.llms.types import (
 )
 
 from llamaindex_memlayer.wire import write
-from memlayer_core.records.message import Block
-from memlayer_core.rules.tagged_json import Written, read
+from memlayer_core.integration import Block, TaggedJson, read
 
 __all__ = ["arguments_of", "build", "dump", "from_core_block", "identifier", "to_core_blocks"]
 
@@ -32,31 +31,31 @@ _KINDS: dict[str, type[BaseContentBlock]] = {
     kind.model_fields["block_type"].default: kind for kind in get_args(get_args(ContentBlock)[0])
 }
 _BYTES = {"image": "image", "audio": "audio", "video": "video", "document": "data"}
-"""In which field a block of media holds its bytes."""
+"""The field of a media block that has its bytes."""
 _MEDIA = {"image": "image", "audio": "audio", "video": "video", "document": "file"}
-"""What the core calls them."""
-_OF_A_THOUGHT = ("num_tokens", "additional_information")
-"""What a thought has beside its text."""
+"""The core's names of media blocks."""
+_THINKING_FIELDS = ("num_tokens", "additional_information")
+"""The fields of a thinking block other than its text."""
 
 
-def dump(block: BaseContentBlock) -> Written:
-    """Return a block as the framework dumps it for JSON, with what JSON lacks in tags.
+def dump(block: BaseContentBlock) -> TaggedJson:
+    """Return a block as LlamaIndex dumps it for JSON. Values that JSON does not have become tagged objects.
 
-    Streams are read to their end; paths and URLs stay what they are.
+    Streams are read to their end; paths and URLs do not change.
     """
     return write(_plain(block.model_dump(warnings=False)), f".blocks.{type(block).__name__}")
 
 
-def build(dumped: Mapping[str, Any]) -> ContentBlock | None:
-    """Return the block that `dump` was given; None for a kind that this version does not know."""
-    built: ContentBlock | None = _built(read(dumped))
-    return built
+def build(form: Mapping[str, Any]) -> ContentBlock | None:
+    """Return the block that `dump` wrote; None for a kind that this version does not know."""
+    block: ContentBlock | None = _build_block(read(form))
+    return block
 
 
 def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
-    """Return what a block's fields are for the core, in its words (they are LangChain's standard ones too).
+    """Return the core's blocks of a LlamaIndex block's fields; their keys are LangChain's standard keys, too.
 
-    A tool call with an id is none of them: it is one of the message's `tool_calls`.
+    A tool call with an id is not returned: it is one of the message's `tool_calls`.
     """
     match fields.get("block_type"):
         case "text":
@@ -64,10 +63,10 @@ def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
         case "image" | "audio" | "video" | "document" as kind:
             yield _medium(kind, fields)
         case "thinking":
-            # A provider checks the signature that is among the rest: a shortened message must have it, too.
-            rest = {name: fields[name] for name in _OF_A_THOUGHT if fields.get(name)}
-            thought = {"type": "thinking", "thinking": str(fields.get("content") or "")}
-            yield thought | ({"extras": write(rest).value} if rest else {})
+            # A provider checks the signature in these fields: a shortened message must have it, too.
+            rest = {name: fields[name] for name in _THINKING_FIELDS if fields.get(name)}
+            thinking = {"type": "thinking", "thinking": str(fields.get("content") or "")}
+            yield thinking | ({"extras": write(rest).value} if rest else {})
         case "tool_call" if identifier(fields.get("tool_call_id")) is None:
             name, arguments = str(fields.get("tool_name", "")), arguments_of(fields.get("tool_kwargs"))
             yield {"type": "tool_call", "name": name, "args": arguments}
@@ -83,14 +82,14 @@ def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def from_core_block(block: Block) -> ContentBlock | None:
-    """Return a core block, whichever framework wrote it, as one of ours; None if there is no such thing."""
+    """Return a core block of any framework as a LlamaIndex block; None if there is no counterpart."""
     try:
-        made = _counterpart(block)
+        counterpart = _counterpart(block)
     except ValueError:
-        made = None
-    if made is None:
+        counterpart = None
+    if counterpart is None:
         logger.debug("a content block of the type %r has no counterpart in LlamaIndex", block.get("type"))
-    return made
+    return counterpart
 
 
 def _counterpart(block: Block) -> ContentBlock | None:  # noqa: PLR0911  (one case a kind)
@@ -106,22 +105,22 @@ def _counterpart(block: Block) -> ContentBlock | None:  # noqa: PLR0911  (one ca
             return DocumentBlock(**_source(block, "data"), document_mimetype=mime, title=block.get("name"))
         case "thinking" | "reasoning":
             rest = read(block["extras"]) if isinstance(block.get("extras"), Mapping) else {}
-            known = {name: rest[name] for name in _OF_A_THOUGHT if name in rest}
-            return ThinkingBlock(content=str(block.get("thinking") or block.get("reasoning") or ""), **known)
+            extras = {name: rest[name] for name in _THINKING_FIELDS if name in rest}
+            return ThinkingBlock(content=str(block.get("thinking") or block.get("reasoning") or ""), **extras)
         case "tool_call" | "tool_use" | "function_call" if isinstance(block.get("name"), str):
-            given = block.get("args") or block.get("input") or block.get("arguments") or {}
-            return ToolCallBlock(tool_name=block["name"], tool_kwargs=given)
+            arguments = block.get("args") or block.get("input") or block.get("arguments") or {}
+            return ToolCallBlock(tool_name=block["name"], tool_kwargs=arguments)
         case _ if isinstance(block.get("text"), str):
             return TextBlock(text=block["text"])
         case _:
             return None
 
 
-def arguments_of(given: object) -> str:
-    """Return a tool call's arguments as JSON text: as the model wrote them, where it wrote text."""
-    if isinstance(given, str):
-        return given
-    return json.dumps(write(given if given is not None else {}).value, ensure_ascii=False)
+def arguments_of(value: object) -> str:
+    """Return a tool call's arguments as JSON text; text stays as the model wrote it."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(write(value if value is not None else {}).value, ensure_ascii=False)
 
 
 def identifier(value: object) -> str | None:
@@ -137,7 +136,7 @@ def identifier(value: object) -> str | None:
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn base64 from bytes into text, as the framework's own JSON does; it validates back to bytes."""
+    """Turn base64 from bytes into text, as LlamaIndex's own JSON does. Validation turns it into bytes again."""
     plain = dict(fields)
     data = plain.get(_BYTES.get(str(plain.get("block_type")), ""))
     if isinstance(data, bytes) and data.isascii():
@@ -149,18 +148,18 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _built(given: Mapping[str, Any]) -> Any:
-    fields = dict(given)
+def _build_block(form: Mapping[str, Any]) -> Any:
+    fields = dict(form)
     kind = _KINDS.get(str(fields.get("block_type")))
     if kind is None:
         logger.warning("a content block of the kind %r is not known here", fields.get("block_type"))
         return None
     if isinstance(fields.get("content"), list):
-        fields["content"] = [part for part in map(_built, fields["content"]) if part is not None]
+        fields["content"] = [part for part in map(_build_block, fields["content"]) if part is not None]
     if isinstance(fields.get("cited_content"), Mapping):
-        fields["cited_content"] = _built(fields["cited_content"])
+        fields["cited_content"] = _build_block(fields["cited_content"])
     data = _BYTES.get(str(fields.get("block_type")), "")
-    if isinstance(fields.get(data), str):  # base64; some versions would take text for text
+    if isinstance(fields.get(data), str):  # base64; some versions would not decode text
         fields[data] = fields[data].encode()
     path = fields.pop("path", None)  # the file may be gone, and validation would look for it
     try:

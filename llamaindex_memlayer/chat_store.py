@@ -1,4 +1,4 @@
-"""`MemlayerChatStore`: a durable store for `ChatMemoryBuffer` and whatever else takes a `BaseChatStore`."""
+"""`MemlayerChatStore`: a durable store for `ChatMemoryBuffer`, and wherever a `BaseChatStore` is accepted."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.storage.chat_store import BaseChatStore, loading
 
 from llamaindex_memlayer import chat_store_file
-from llamaindex_memlayer.connected import ConnectedStore
+from llamaindex_memlayer.component import StoreComponent
 from llamaindex_memlayer.messages import all_from_core, all_to_core, from_core, to_core
-from memlayer_core.records.message import Message
+from memlayer_core import Message
 
 __all__ = ["MemlayerChatStore"]
 
 
-class MemlayerChatStore(ConnectedStore, BaseChatStore):
-    """The conversations of one user, each under its key, kept in a memlayer memory.
+class MemlayerChatStore(StoreComponent, BaseChatStore):
+    """The conversations of one user, each under its key, stored in a memlayer memory.
 
-    `ChatMemoryBuffer.from_defaults(chat_store=store, chat_store_key="monday")`. A key is a session id, and there is
-    such a key as long as it has messages. What is stored here is the session that `MemlayerMemory` shows a window
-    of under the same ids, and is recalled in the user's other sessions; without `user_id` each key stands alone.
+    `ChatMemoryBuffer.from_defaults(chat_store=store, chat_store_key="monday")`. A key is a session id; it exists as long
+    as the session has messages. A `MemlayerMemory` with the same ids is the same session. Its messages are recalled in
+    the user's other sessions; without `user_id`, each key stands alone.
 
-    Places count from 0, or from -1 backwards; where there is no message, nothing is deleted and None returned.
+    Places count from 0, or from -1 backwards. If there is no message at a place, nothing is deleted and None is returned.
     Every method is one transaction, and may be called from any thread and any event loop.
     """
 
@@ -37,8 +37,8 @@ class MemlayerChatStore(ConnectedStore, BaseChatStore):
     def set_messages(self, key: str, messages: Sequence[ChatMessage]) -> None:
         """Make a conversation exactly these messages.
 
-        What they take the place of is kept in a session of its own (`Session.superseded`), and no longer recalled.
-        A list that only grew writes what is new.
+        The messages that they replace move to a session of their own (`Session.superseded`), and are no longer recalled.
+        If the list only grew, only the new messages are written.
         """
         self._lists.set(key, all_to_core(messages))
 
@@ -47,11 +47,11 @@ class MemlayerChatStore(ConnectedStore, BaseChatStore):
         await self._lists.aset(key, await asyncio.to_thread(all_to_core, messages))
 
     def get_messages(self, key: str) -> list[ChatMessage]:
-        """Return a conversation; the list and its messages are yours. None under a key that there is not."""
+        """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
         return all_from_core(self._lists.messages(key))
 
     async def aget_messages(self, key: str) -> list[ChatMessage]:
-        """Return a conversation; the list and its messages are yours. None under a key that there is not."""
+        """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
         return await asyncio.to_thread(all_from_core, await self._lists.amessages(key))
 
     def add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
@@ -63,34 +63,34 @@ class MemlayerChatStore(ConnectedStore, BaseChatStore):
 
     async def async_add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
         """Store a message at the end, or in front of the one at `idx`, as a list's `insert` does."""
-        made = await asyncio.to_thread(to_core, message)
+        core_message = await asyncio.to_thread(to_core, message)
         if idx is None:
-            await self._lists.aadd(key, [made])
+            await self._lists.aadd(key, [core_message])
         else:
-            await self._lists.ainsert(key, idx, [made])
+            await self._lists.ainsert(key, idx, [core_message])
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
-        """Delete a conversation, and what it can be found by. Returns it; None where there is none."""
+        """Delete a conversation and its index entries. Returns it; None if there is none."""
         return all_from_core(self._lists.take(key)) or None
 
     async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
-        """Delete a conversation, and what it can be found by. Returns it; None where there is none."""
+        """Delete a conversation and its index entries. Returns it; None if there is none."""
         return await asyncio.to_thread(all_from_core, await self._lists.atake(key)) or None
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
-        """Delete the message at a place. Returns it; None where there is none."""
-        return _only(self._lists.take(key, idx, 1))
+        """Delete the message at a place. Returns it; None if there is none."""
+        return _first(self._lists.take(key, idx, 1))
 
     async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
-        """Delete the message at a place. Returns it; None where there is none."""
-        return _only(await self._lists.atake(key, idx, 1))
+        """Delete the message at a place. Returns it; None if there is none."""
+        return _first(await self._lists.atake(key, idx, 1))
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
-        """Delete the last message. Returns it; None where there is none."""
+        """Delete the last message. Returns it; None if there is none."""
         return self.delete_message(key, -1)
 
     async def adelete_last_message(self, key: str) -> ChatMessage | None:
-        """Delete the last message. Returns it; None where there is none."""
+        """Delete the last message. Returns it; None if there is none."""
         return await self.adelete_message(key, -1)
 
     def get_keys(self) -> list[str]:
@@ -104,11 +104,11 @@ class MemlayerChatStore(ConnectedStore, BaseChatStore):
     def persist(self, persist_path: str = "chat_store.json", fs: AbstractFileSystem | None = None) -> None:
         """Write a copy of all conversations to a file, which `SimpleChatStore` reads as well.
 
-        Nothing depends on it: every message is durable when it is added.
+        It is only a copy: every message is durable when it is added.
 
         Args:
-            persist_path: The file, written whole or not at all where it is a local one.
-            fs: A file system of fsspec; the local one if left out.
+            persist_path: The file. A local file is written completely or not at all.
+            fs: A file system of fsspec; the local one by default.
 
         Raises:
             StoreUnavailableError: It cannot be written.
@@ -120,14 +120,14 @@ class MemlayerChatStore(ConnectedStore, BaseChatStore):
     def from_persist_path(
         cls, persist_path: str = "chat_store.json", fs: AbstractFileSystem | None = None, **kwargs: Any
     ) -> Self:
-        """Open a store, and take in the conversations of a file of `persist` or of a `SimpleChatStore`.
+        """Open a store, and import the conversations of a file of `persist` or of a `SimpleChatStore`.
 
-        Doing it again changes nothing; a conversation of the same key becomes what the file says.
+        Importing a file twice changes nothing. A conversation of the same key becomes that of the file.
 
         Args:
-            persist_path: The file; where there is none, the store is as it is.
-            fs: A file system of fsspec; the local one if left out.
-            **kwargs: What `from_defaults` takes. Without `memory` and `path` the store is gone with the process.
+            persist_path: The file; if there is none, nothing is imported.
+            fs: A file system of fsspec; the local one by default.
+            **kwargs: The arguments of `from_defaults`. Without `memory` and `path` the store ends with the process.
 
         Raises:
             InvalidStateError: The file is no chat store; nothing was stored.
@@ -140,8 +140,8 @@ class MemlayerChatStore(ConnectedStore, BaseChatStore):
         return store
 
 
-def _only(found: Sequence[Message]) -> ChatMessage | None:
-    return from_core(found[0]) if found else None
+def _first(messages: Sequence[Message]) -> ChatMessage | None:
+    return from_core(messages[0]) if messages else None
 
 
 # A `ChatMemoryBuffer` looks the class of its store up here when it is restored from its dump.

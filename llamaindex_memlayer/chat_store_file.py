@@ -1,10 +1,10 @@
-"""The file that a chat store is copied to, in the form that LlamaIndex's `SimpleChatStore` writes and reads.
+"""The file of a copy of a chat store, in the form of LlamaIndex's `SimpleChatStore`.
 
 ::
 
     {"store": {"monday": [{"role": "user", "additional_kwargs": {}, "blocks": […]}]}, "class_name": "…"}
 
-Nothing here opens what a message points to.
+Nothing here opens files or URLs in a message.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ import llama_index.core
 from llama_index.core.base.llms.types import ChatMessage
 
 from llamaindex_memlayer.messages import FRAMEWORK, from_core, to_core
+from memlayer_core import Message
 from memlayer_core.errors import InvalidStateError, StoreUnavailableError
-from memlayer_core.records.message import Message, Raw
-from memlayer_core.rules.json_text import parsed, shown, written
-from memlayer_core.stores.files import whole
+from memlayer_core.integration import Raw, json_text, parse_json, short_repr, write_whole
 
 __all__ = ["read", "write"]
 
@@ -32,16 +31,16 @@ _HINT = "Give a file that `MemlayerChatStore.persist` or `SimpleChatStore.persis
 def write(
     path: str, conversations: Mapping[str, Sequence[ChatMessage]], fs: fsspec.AbstractFileSystem | None
 ) -> None:
-    """Write conversations to a file; a local one is written whole or not at all.
+    """Write conversations to a file. A local file is written completely or not at all.
 
     Raises:
-        StoreUnavailableError: It cannot be written.
+        StoreUnavailableError: The file cannot be written.
     """
-    store = {key: [_dumped(message) for message in messages] for key, messages in conversations.items()}
-    text = written({"store": store, "class_name": "MemlayerChatStore"})
+    store = {key: [_dump(message) for message in messages] for key, messages in conversations.items()}
+    text = json_text({"store": store, "class_name": "MemlayerChatStore"})
     try:
         if fs is None:
-            whole(Path(path), text)
+            write_whole(Path(path), text)
         else:
             fs.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH120  (a path of whatever file system)
             with fs.open(path, "w", encoding="utf-8") as file:
@@ -54,11 +53,11 @@ def write(
 
 
 def read(path: str, fs: fsspec.AbstractFileSystem | None) -> dict[str, list[ChatMessage]]:
-    """Return the conversations of a file, none where there is no such file.
+    """Return the conversations of a file; none if there is no such file.
 
     Raises:
-        InvalidStateError: It is no chat store; which message cannot be read is told.
-        StoreUnavailableError: It cannot be read.
+        InvalidStateError: The file is no chat store; the error names the message that cannot be read.
+        StoreUnavailableError: The file cannot be read.
     """
     files = fs if fs is not None else fsspec.filesystem("file")
     try:
@@ -71,9 +70,9 @@ def read(path: str, fs: fsspec.AbstractFileSystem | None) -> dict[str, list[Chat
             hint="Give a path that this process may read.",
         ) from problem
     what = f"the chat store's file {path!r}"
-    document = parsed(text, what, InvalidStateError)
+    document = parse_json(text, what, InvalidStateError)
     if isinstance(document, str):  # as some versions of the framework wrote it
-        document = parsed(document, what, InvalidStateError)
+        document = parse_json(document, what, InvalidStateError)
     store = document.get("store") if isinstance(document, Mapping) else None
     if not isinstance(store, Mapping) or not all(isinstance(one, list) for one in store.values()):
         raise InvalidStateError(f"{what} has no lists of messages in `store`", hint=_HINT)
@@ -83,16 +82,16 @@ def read(path: str, fs: fsspec.AbstractFileSystem | None) -> dict[str, list[Chat
     }
 
 
-def _dumped(message: ChatMessage) -> Mapping[str, Any]:
+def _dump(message: ChatMessage) -> Mapping[str, Any]:
     raw = to_core(message).raw
-    assert raw is not None  # noqa: S101  (every translation has it)
+    assert raw is not None  # every translation has it
     return raw.dump
 
 
 def _message(form: object, what: str) -> ChatMessage:
-    """Return a message of its JSON, as this project or the framework wrote it."""
+    """Return a message of its JSON, which memlayer or LlamaIndex wrote."""
     if not isinstance(form, Mapping):
-        raise InvalidStateError(f"{what} is no object, but {shown(form)}", hint=_HINT)
+        raise InvalidStateError(f"{what} is no object, but {short_repr(form)}", hint=_HINT)
     try:
         if "blocks" not in form:  # before messages had them
             return ChatMessage.model_validate(form)

@@ -1,4 +1,4 @@
-"""Which conversation in which memory: what a dump names, and how it is found again."""
+"""Connects a memory of LlamaIndex to one conversation of a `Memory`, also after it was dumped and restored."""
 
 from __future__ import annotations
 
@@ -6,56 +6,58 @@ import json
 import uuid
 from typing import Any, Literal, Self
 
-from llama_index.core.bridge.pydantic import ConfigDict, PrivateAttr
+from llama_index.core.bridge.pydantic import ConfigDict, PrivateAttr, field_serializer
 from llama_index.core.memory.memory import InsertMethod
 from llama_index.core.memory.types import BaseMemory
+from pydantic import SkipValidation
 
-from llamaindex_memlayer.connected import Connected
-from memlayer_core.chat import Chat
-from memlayer_core.memory import Memory
-from memlayer_core.records.scope import Scope
-from memlayer_core.rules.check import at_least_one
-from memlayer_core.rules.policy import named
+from llamaindex_memlayer.component import MemoryComponent
+from memlayer_core import Chat, Memory, Scope
+from memlayer_core.integration import Limits, Policies, at_least_one, limits, policy_json
 
-__all__ = ["ConnectedMemory"]
+__all__ = ["MemoryBinding"]
 
 
-class ConnectedMemory(Connected, BaseMemory):
-    """A memory of the framework that is one conversation in a memory of ours."""
+class MemoryBinding(MemoryComponent, BaseMemory):
+    """A memory of LlamaIndex that is one conversation of a `Memory`."""
 
     model_config = ConfigDict(frozen=True)
 
     session_id: str
     token_limit: int | None = None
-    policy: dict[str, int] | None = None
+    policy: SkipValidation[Policies | None] = None
     insert_method: Literal["user", "system"] | None = None
     _chat: Chat = PrivateAttr()
 
-    def __init__(self, *, memory: Memory | None = None, **fields: Any) -> None:
-        """Connect to a memory: the one given, the one that a dump names, or the one at the path."""
+    def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
+        """Connect to the given memory, to the one that a dump names, or to the one at the path."""
         if fields.get("session_id") is None:
             fields["session_id"] = str(uuid.uuid4())
         if fields.get("token_limit") is not None:
             at_least_one("token_limit", fields["token_limit"])
         if fields.get("policy") is not None:
-            fields["policy"] = named(fields["policy"])
+            limits(Limits(1), fields["policy"], None)  # raises before anything is opened
         if isinstance(fields.get("insert_method"), InsertMethod):
             fields["insert_method"] = fields["insert_method"].value
         super().__init__(memory=memory, **fields)
-        whose = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
-        self._chat = self._memory.chat_of(Scope.of_session(self.session_id, **whose))  # type: ignore[arg-type]
+        ids = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
+        self._chat = self._memory.chat_of(Scope.of_session(self.session_id, **ids))  # type: ignore[arg-type]
+
+    @field_serializer("policy")
+    def _policy_json(self, policy: Policies | None) -> dict[str, int] | None:
+        return None if policy is None else policy_json(policy)
 
     @property
     def chat(self) -> Chat:
-        """The conversation in the core: search, metadata, and the `Memory` that it is kept in."""
+        """The conversation in the core, with search, metadata and its `Memory`."""
         return self._chat
 
     def set_memory(self, memory: Memory) -> None:
-        """Go on in another memory, in the session of the same id. What was said so far stays where it is.
+        """Continue in another memory, in the session of the same id. Messages stored so far stay where they are.
 
         Raises:
-            ConfigurationError: It is no `Memory`.
-            StoreClosedError: It is closed.
+            ConfigurationError: `memory` is no `Memory`.
+            StoreClosedError: The memory is closed.
         """
         self._chat.set_memory(memory)
         self._connect(memory)
@@ -66,8 +68,8 @@ class ConnectedMemory(Connected, BaseMemory):
 
     @classmethod
     def from_string(cls, json_str: str, *, memory: Memory | None = None) -> Self:
-        """Connect again to what `to_string` named."""
+        """Restore the memory that `to_string` wrote."""
         return cls.from_dict(json.loads(json_str), memory=memory)
 
-    def _kept_in(self) -> Memory:
+    def _current_memory(self) -> Memory:
         return self._chat.memory

@@ -1,4 +1,4 @@
-"""Tells LlamaIndex's instrumentation what a memory does: events to its dispatcher, spans around the verbs.
+"""Connects a memory to LlamaIndex's instrumentation: events for its dispatcher, spans around the methods.
 
 ::
 
@@ -16,11 +16,10 @@ from typing import Any, TypeVar, cast
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.events import BaseEvent
 
+from memlayer_core import Context, Scope
 from memlayer_core.events import Event
-from memlayer_core.records.context import Context
-from memlayer_core.records.scope import Scope
 
-__all__ = ["MemoryEvent", "MemoryReadEvent", "forward", "in_span", "tell_read"]
+__all__ = ["MemoryEvent", "MemoryReadEvent", "emit_read", "forward", "in_span"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,12 +29,12 @@ dispatcher = get_dispatcher(__name__)
 class MemoryEvent(BaseEvent):
     """Something happened in a memory: messages were stored, a summary was written, the index failed.
 
-    What happened in the background, after the turn that caused it, stands in no span.
+    Events of background work belong to no span.
 
     Attributes:
-        store_id: Which memory.
-        kind: The name of its class in `memlayer_core.events`, such as `"Stored"`.
-        happening: The value itself. It holds no message.
+        store_id: The id of the memory's store.
+        kind: The name of its class in `memlayer_core.events`, such as `"MessagesStored"`.
+        happening: The event itself. It contains no message.
     """
 
     store_id: str
@@ -44,21 +43,21 @@ class MemoryEvent(BaseEvent):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name by which handlers know it."""
+        """Return the event's name for handlers."""
         return "MemoryEvent"
 
 
 class MemoryReadEvent(BaseEvent):
-    """A model is about to be told something of a memory: how much of what, and why.
+    """A context was read for a model: how many tokens and pieces, and why.
 
     Attributes:
-        store_id: Which memory.
-        namespace: Whose it is: tenant and user.
-        session_id: Which conversation.
-        tokens: What everything costs together.
-        token_limit: What it was allowed to cost.
-        pieces: How many there are of each kind: `"system"`, `"summary"`, `"recall"`, `"window"`, `"temporary"`.
-        reasons: What was left out, and what degraded, as codes (`Reason.code`).
+        store_id: The id of the memory's store.
+        namespace: A digest of tenant and user.
+        session_id: The session.
+        tokens: Tokens of the whole context.
+        token_limit: The context's token limit.
+        pieces: Number of pieces of each kind (`Piece.kind`), such as `"summary"` or `"recall"`.
+        reasons: Codes (`Reason.code`) of what was left out, and of what did not work.
     """
 
     store_id: str
@@ -71,21 +70,21 @@ class MemoryReadEvent(BaseEvent):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name by which handlers know it."""
+        """Return the event's name for handlers."""
         return "MemoryReadEvent"
 
 
 def forward(store_id: str) -> Callable[[Event], None]:
-    """Return a listener that hands a memory's events to the dispatcher."""
+    """Return a listener that sends a memory's events to the dispatcher."""
 
-    def tell(happening: Event) -> None:
-        dispatcher.event(MemoryEvent(store_id=store_id, kind=type(happening).__name__, happening=happening))
+    def emit(event: Event) -> None:
+        dispatcher.event(MemoryEvent(store_id=store_id, kind=type(event).__name__, happening=event))
 
-    return tell
+    return emit
 
 
-def tell_read(store_id: str, scope: Scope, context: Context) -> None:
-    """Tell the dispatcher what a context is made of."""
+def emit_read(store_id: str, scope: Scope, context: Context) -> None:
+    """Send the dispatcher a summary of a context."""
     dispatcher.event(
         MemoryReadEvent(
             store_id=store_id,
@@ -100,5 +99,5 @@ def tell_read(store_id: str, scope: Scope, context: Context) -> None:
 
 
 def in_span(verb: F) -> F:
-    """Put a span of the dispatcher around a method; its signature stays known to type checkers."""
+    """Put a span of the dispatcher around a method; type checkers still see the method's signature."""
     return cast("F", dispatcher.span(verb))

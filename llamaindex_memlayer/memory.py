@@ -12,8 +12,8 @@ from llama_index.core.llms.llm import LLM
 from llama_index.core.memory.memory import InsertMethod
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 
-from llamaindex_memlayer.connection import ConnectedMemory
-from llamaindex_memlayer.events import in_span, tell_read
+from llamaindex_memlayer.connection import MemoryBinding
+from llamaindex_memlayer.events import emit_read, in_span
 from llamaindex_memlayer.messages import (
     Verbatim,
     all_to_core,
@@ -23,54 +23,61 @@ from llamaindex_memlayer.messages import (
     put_before,
     to_core,
 )
+from memlayer_core import Context, Memory
 from memlayer_core.errors import ConfigurationError, InvalidLimitError
-from memlayer_core.memory import Memory
-from memlayer_core.records.context import Context
-from memlayer_core.records.policy import Limits
-from memlayer_core.rules.check import whole
-from memlayer_core.rules.policy import Policies, limits
-from memlayer_core.session_files import SavesItsChat
+from memlayer_core.integration import (
+    JSON,
+    ChatState,
+    EmbedderLike,
+    Limits,
+    Policies,
+    check_whole_number,
+    limits,
+)
 
 __all__ = ["MemlayerMemory"]
 
-_OF_THE_WINDOW = 0.75  # of a model's context window, as in ChatMemoryBuffer: the answer needs room as well
+_WINDOW_SHARE = (
+    0.75  # share of a model's context window, as in ChatMemoryBuffer: the answer needs tokens, too
+)
 
 
-class MemlayerMemory(SavesItsChat, ConnectedMemory):
-    """One conversation of a user, kept in a memlayer memory: pass it as `memory=` to an agent or an engine.
+class MemlayerMemory(ChatState, MemoryBinding):
+    """One conversation of a user, stored in a memlayer memory: pass it as `memory=` to an agent or an engine.
 
-    What the model is told is the newest whole turns, and what the same user said in older turns and other
-    sessions that bears on the question. What is not told stays stored; `get_all` returns it. A message with
-    `additional_kwargs={"model_visible": False}` is for people's eyes and never told. Every method has a
-    native async twin, and all of them may be called from any thread and any event loop.
+    `get` returns the newest whole turns, and messages of the same user from older turns and other sessions that bear on
+    the question. All other messages stay stored; `get_all` returns them. A message with
+    `additional_kwargs={"model_visible": False}` is for people, and no model sees it. Every method has a native async
+    twin, and all methods may be called from any thread and any event loop.
 
-    A dump (`to_dict`, pickle, a workflow's `Context.to_dict`) names the store and the session and holds no
-    message: a restored memory continues where the store is now. It has no length and no truth value, and a
-    copy of it is itself, because agents ask `memory or …` and copy what is in their state.
+    A dump (`to_dict`, pickle, a workflow's `Context.to_dict`) names the store and the session and contains no message.
+    A restored memory continues with the present state of the store; therefore `memory` is optional here. It has no
+    length and no truth value, and a copy of it is the same object: agents evaluate `memory or …` and copy everything in
+    their state.
 
     Attributes:
-        session_id: Which conversation.
-        user_id: Whose it is; None: a session by itself, which recalls from no other one and into none.
-        tenant_id: Users of different tenants are different users.
-        agent_id: Recall looks through the sessions with this agent alone.
-        token_limit: Tokens of what `get` returns; None: `Settings.max_tokens` of the memory.
-        policy: What else `get` keeps to, such as `{"max_rounds": 4}`: see `Chat.context`.
-        insert_method: Where recalled text goes: `"user"`, in front of the newest user message;
-            `"system"`, behind the session's own system message, and without one in front of the question too,
-            so that an agent's system prompt stays the only one; None: `Settings.recall_placement`.
-        path: The directory of the memory, where it is in one.
+        user_id: The user; None: the session stands alone, and nothing is recalled from other sessions, nor in them.
+        session_id: The session.
+        tenant_id: The user's tenant.
+        agent_id: Only sessions with this agent are searched.
+        token_limit: Token limit of the messages that `get` returns; None: `Settings.max_tokens` of the memory.
+        policy: Further limits of `get`, such as `{"max_rounds": 4}`: see `Chat.context`.
+        insert_method: Where recalled text goes: `"user"`, in front of the newest user message; `"system"`, behind the
+            session's own system message (if there is none, in front of the question, so that an agent's system prompt
+            stays the only one); None: `Settings.recall_placement`.
+        path: The directory of the memory, if it has one.
     """
 
-    def __init__(self, *, memory: Memory | None = None, **fields: Any) -> None:
-        """Connect to a memory; `from_defaults` opens one, too.
+    def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
+        """Connect to a memory; `from_defaults` can also open one.
 
         Args:
-            memory: The memory that keeps it; without one, the `path`, or the open memory that a dump names.
-            **fields: The attributes of this class, or what `to_dict` returned.
+            memory: The memory that stores it. Without it: the memory at `path`, or the open memory that a dump names.
+            **fields: The attributes of this class, or the result of `to_dict`.
 
         Raises:
-            ConfigurationError: The memory that a dump names is not to be found, or `memory` is none.
-            InvalidLimitError: A limit below one, or an unknown policy.
+            ConfigurationError: The memory that a dump names was not found, or `memory` is no `Memory`.
+            InvalidLimitError: A limit is below one, or a policy is unknown.
         """
         super().__init__(memory=memory, **fields)
 
@@ -82,55 +89,55 @@ class MemlayerMemory(SavesItsChat, ConnectedMemory):
     @classmethod
     def from_defaults(
         cls,
-        chat_history: Sequence[ChatMessage] | None = None,
-        llm: LLM | None = None,
+        memory: Memory | None = None,
         *,
-        session_id: str | None = None,
         user_id: str | None = None,
+        session_id: str | None = None,
         tenant_id: str = "default",
         agent_id: str | None = None,
         token_limit: int | None = None,
         policy: Policies | None = None,
-        memory: Memory | None = None,
+        chat_history: Sequence[ChatMessage] | None = None,
+        llm: LLM | None = None,
         path: str | os.PathLike[str] | None = None,
-        embed_model: Any = None,
+        embed_model: EmbedderLike | None = None,
         tokenizer_fn: Callable[[str], Sized] | None = None,
         insert_method: InsertMethod | Literal["user", "system"] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Open a session's memory, or begin one.
+        """Open the memory of a session, or begin a new session.
 
         Args:
-            chat_history: Messages for `set`; an empty list leaves the session alone.
-            llm: Three quarters of its context window are the `token_limit`, if none is given.
-            session_id: Which conversation; without it, a new one.
-            user_id: Whose it is; recall looks through all sessions of this user. Without it, the session
-                is by itself.
-            tenant_id: Users of different tenants are different users.
-            agent_id: Recall looks through the sessions with this agent alone.
-            token_limit: Tokens of what `get` returns.
-            policy: `"max_messages"`, `MaxRounds(4)`, `{"max_rounds": 4}`, or several that hold together.
             memory: A memory that you opened, `Memory.open(…)`.
-            path: A directory, instead of `memory`: opened once a process and shared by its path. With
-                neither, the memory is gone with the process.
-            embed_model: For the memory that is opened here: see `Memory.open`.
-            tokenizer_fn: For the memory that is opened here: from a text to its tokens.
+            user_id: The user; all sessions of this user are searched. Without it, the session stands alone.
+            session_id: The session; without it, a new one.
+            tenant_id: The user's tenant.
+            agent_id: Only sessions with this agent are searched.
+            token_limit: Token limit of the messages that `get` returns.
+            policy: `"max_messages"`, `MaxRounds(4)`, `{"max_rounds": 4}`, or several that hold together.
+            chat_history: Messages for `set`; an empty list changes nothing.
+            llm: Without `token_limit`, three quarters of its context window are the limit.
+            path: A directory, instead of `memory`. It is opened once in a process, and shared. With neither, the
+                memory ends with the process.
+            embed_model: Embedder of the memory that is opened here: see `Memory.open`.
+            tokenizer_fn: Returns the tokens of a text, for the memory that is opened here.
             insert_method: Where recalled text goes, `"user"` or `"system"`.
-            **kwargs: Nothing; unknown names are refused.
+            **kwargs: Unknown names are refused.
 
         Raises:
-            ConfigurationError: An unknown argument, two that exclude each other, or an `llm` that is none.
+            ConfigurationError: An argument is unknown, two exclude each other, `memory` is no `Memory`, or `llm` is
+                no language model.
         """
         _refuse_unknown(kwargs)
         if token_limit is None and llm is not None:
-            token_limit = max(1, int(_window_of(llm) * _OF_THE_WINDOW))
-        made = cls._opened(
+            token_limit = max(1, int(_context_window(llm) * _WINDOW_SHARE))
+        session = cls._open(
             memory,
             path,
             embed_model,
             tokenizer_fn,
-            session_id=session_id,
             user_id=user_id,
+            session_id=session_id,
             tenant_id=tenant_id,
             agent_id=agent_id,
             token_limit=token_limit,
@@ -138,99 +145,97 @@ class MemlayerMemory(SavesItsChat, ConnectedMemory):
             insert_method=insert_method,
         )
         if chat_history:
-            made.set(list(chat_history))
-        return made
+            session.set(list(chat_history))
+        return session
 
     @property
     def tokenizer_fn(self) -> Callable[[str], Sized]:
-        """The memory's token counter, in the shape in which chat engines measure their prompts by it."""
+        """The memory's token counter, in the form that chat engines use to measure their prompts."""
         counter = self._chat.memory.tokens
         return lambda text: range(counter.text(text))
 
     @property
     def limit(self) -> int:
-        """Tokens of what `get` returns, whoever set them."""
-        return self._allowed(None, None)
+        """Token limit of the messages that `get` returns."""
+        return self._limit_of(None, None)
 
     def context(
         self,
-        input: str | ChatMessage | None = None,  # noqa: A002
+        input: str | ChatMessage | None = None,
         initial_token_count: int = 0,
         *,
         token_limit: int | None = None,
         policy: Policies | None = None,
     ) -> Context:
-        """Return what `get` makes its messages of, with costs and reasons, to look at."""
-        asked = self._asked(initial_token_count, token_limit, policy)
-        return self._chat.context(_query(input), **asked)
+        """Return the context that `get` makes its messages of, with costs and reasons."""
+        options = self._options(initial_token_count, token_limit, policy)
+        return self._chat.context(_query(input), **options)
 
     async def acontext(
         self,
-        input: str | ChatMessage | None = None,  # noqa: A002
+        input: str | ChatMessage | None = None,
         initial_token_count: int = 0,
         *,
         token_limit: int | None = None,
         policy: Policies | None = None,
     ) -> Context:
-        """Return what `aget` makes its messages of, with costs and reasons, to look at."""
-        asked = self._asked(initial_token_count, token_limit, policy)
-        return await self._chat.acontext(_query(input), **asked)
+        """Return the context that `aget` makes its messages of, with costs and reasons."""
+        options = self._options(initial_token_count, token_limit, policy)
+        return await self._chat.acontext(_query(input), **options)
 
     @in_span
     def get(
         self,
-        input: str | ChatMessage | None = None,  # noqa: A002
+        input: str | ChatMessage | None = None,
         initial_token_count: int = 0,
         *,
         token_limit: int | None = None,
         policy: Policies | None = None,
-        **kwargs: Any,  # noqa: ARG002  (other memories take more, and engines pass it)
+        **kwargs: Any,  # other memories take more, and engines pass it
     ) -> list[ChatMessage]:
-        """Return what a model should be told. Nothing is changed by it, and the messages are yours.
+        """Return the messages for a model. It changes nothing, and you may change the messages.
 
         Args:
-            input: What to recall for, stored already or not; the newest user message if left out.
-            initial_token_count: Tokens that the prompt has already spent of the limit.
-            token_limit: For this call, instead of the memory's. Messages cost more than their text alone, and a
-                newest turn that is larger than what is left is told all the same.
-            policy: For this call, instead of the memory's.
+            input: The question for the recall, stored or not; by default the newest user message.
+            initial_token_count: Tokens of the limit that the prompt already uses.
+            token_limit: Token limit of this call, instead of the memory's. A message costs more than its text, and the
+                newest turn is returned even if it exceeds the limit.
+            policy: Policy of this call, instead of the memory's.
             **kwargs: Not used.
 
         Raises:
-            InvalidLimitError: The prompt alone is over the limit, its tokens are below zero, or a limit is below one.
+            InvalidLimitError: The prompt alone exceeds the limit, its tokens are below zero, or a limit is below one.
         """
-        return self._composed(
-            self.context(input, initial_token_count, token_limit=token_limit, policy=policy)
-        )
+        return self._compose(self.context(input, initial_token_count, token_limit=token_limit, policy=policy))
 
     @in_span
     async def aget(
         self,
-        input: str | ChatMessage | None = None,  # noqa: A002
+        input: str | ChatMessage | None = None,
         initial_token_count: int = 0,
         *,
         token_limit: int | None = None,
         policy: Policies | None = None,
-        **kwargs: Any,  # noqa: ARG002
+        **kwargs: Any,
     ) -> list[ChatMessage]:
-        """Return what a model should be told, as `get` does."""
-        return self._composed(
+        """Return the messages for a model, as `get` does."""
+        return self._compose(
             await self.acontext(input, initial_token_count, token_limit=token_limit, policy=policy)
         )
 
     @in_span
     def get_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
-        """Return everything that was said in this session.
+        """Return all messages of this session.
 
         Args:
-            status: As of `Memory`, where messages that leave the queue are archived. Here all stay active.
+            status: As in LlamaIndex's `Memory`, which archives messages that leave its queue. Here all stay active.
         """
-        return [] if _archived(status) else [from_core(message) for message in self._chat.history()]
+        return [] if _is_archived(status) else [from_core(message) for message in self._chat.history()]
 
     @in_span
     async def aget_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
-        """Return everything that was said in this session, as `get_all` does."""
-        return [] if _archived(status) else [from_core(message) for message in await self._chat.ahistory()]
+        """Return all messages of this session, as `get_all` does."""
+        return [] if _is_archived(status) else [from_core(message) for message in await self._chat.ahistory()]
 
     @in_span
     def put(self, message: ChatMessage) -> None:
@@ -253,64 +258,64 @@ class MemlayerMemory(SavesItsChat, ConnectedMemory):
         await self._chat.aadd_messages(all_to_core(messages), verbatim=True)
 
     def put_temporary(self, messages: Sequence[ChatMessage]) -> None:
-        """Show messages at the end of what `get` returns until a model's answer is put; they are not kept."""
-        self._chat.add_temporary_messages(all_to_core(messages))
+        """Add messages at the end of the result of `get` until a model's answer is put. They are not stored."""
+        self._chat.add_temporary(all_to_core(messages))
 
     async def aput_temporary(self, messages: Sequence[ChatMessage]) -> None:
-        """Show messages at the end of what `get` returns until a model's answer is put; they are not kept."""
-        await self._chat.aadd_temporary_messages(all_to_core(messages))
+        """Add messages at the end of the result of `get` until a model's answer is put. They are not stored."""
+        await self._chat.aadd_temporary(all_to_core(messages))
 
     @in_span
     def set(self, messages: Sequence[ChatMessage]) -> None:
-        """Follow a history that the caller keeps: engines and agents pass their `chat_history` each time.
+        """Synchronize the session with the caller's list: engines and agents pass their `chat_history` each time.
 
-        What is new in it is stored, and the session ends where it ends. What it leaves out at its front or in
-        between, because it was trimmed or filtered, stays. Where it says something else, or ends before the
-        session does, the session's messages from there on are kept apart (`Session.superseded`) and no longer
-        recalled; so are all of them where the list has nothing in common with the session, or is empty.
+        New messages are stored, and the session ends where the list ends. Messages that the list leaves out at its front
+        or in between, because it was trimmed or filtered, stay. If the list differs, or ends before the session does,
+        the session's messages from there on move to a session of their own (`Session.superseded`) and are no longer
+        recalled; all of them do if the list has nothing in common with the session, or is empty.
         """
-        self._chat.resync(all_to_core(messages), replace=True)
+        self._chat.resync(all_to_core(messages), replace="all")
 
     @in_span
     async def aset(self, messages: Sequence[ChatMessage]) -> None:
-        """Follow a history that the caller keeps, as `set` does."""
-        await self._chat.aresync(all_to_core(messages), replace=True)
+        """Synchronize the session with the caller's list, as `set` does."""
+        await self._chat.aresync(all_to_core(messages), replace="all")
 
     @in_span
     def reset(self, status: MessageStatus | None = None) -> None:
-        """Delete this session's messages. The user's other sessions stay, and are recalled from."""
-        if not _archived(status):
+        """Delete this session's messages. The user's other sessions stay and can be recalled."""
+        if not _is_archived(status):
             self._chat.clear()
 
     @in_span
     async def areset(self, status: MessageStatus | None = None) -> None:
-        """Delete this session's messages. The user's other sessions stay, and are recalled from."""
-        if not _archived(status):
+        """Delete this session's messages. The user's other sessions stay and can be recalled."""
+        if not _is_archived(status):
             await self._chat.aclear()
 
-    def _allowed(self, token_limit: int | None, policy: Policies | None) -> int:
+    def _limit_of(self, token_limit: int | None, policy: Policies | None) -> int:
         default = Limits(self._chat.memory.settings.max_tokens)
         own = self.token_limit if token_limit is None else token_limit
         return limits(default, self.policy if policy is None else policy, own).tokens
 
-    def _asked(
+    def _options(
         self, initial_token_count: int, token_limit: int | None, policy: Policies | None
-    ) -> dict[str, Any]:
-        limit = self._allowed(token_limit, policy)
-        whole("initial_token_count", initial_token_count)
+    ) -> dict[str, JSON]:
+        limit = self._limit_of(token_limit, policy)
+        check_whole_number("initial_token_count", initial_token_count)
         if initial_token_count > limit:
             raise InvalidLimitError(
                 f"the prompt has {initial_token_count} tokens, the memory's limit for all is {limit}",
                 hint="Pass a larger `token_limit` to the memory, or shorten the system prompt.",
             )
-        room = max(1, limit - initial_token_count)
+        rest = max(1, limit - initial_token_count)
         policy = self.policy if policy is None else policy
-        return {"token_limit": room, "policy": policy, "placement": self.insert_method}
+        return {"token_limit": rest, "policy": policy, "placement": self.insert_method}
 
-    def _composed(self, context: Context) -> list[ChatMessage]:
-        tell_read(self._chat.memory.store_id, self._chat.scope, context)
+    def _compose(self, context: Context) -> list[ChatMessage]:
+        emit_read(self._chat.memory.store_id, self._chat.scope, context)
         if not context.system:
-            # Agents and engines put a system message of their own in front, and some providers take one alone.
+            # Agents and engines add a system message of their own, and some providers accept only one.
             context = replace(context, placement="user")
         messages = context.compose(
             convert=from_core, put_before=put_before, put_after=put_after, create=create
@@ -318,13 +323,13 @@ class MemlayerMemory(SavesItsChat, ConnectedMemory):
         return [Verbatim.of(message) for message in messages]
 
 
-def _query(given: object) -> str | None:
-    """Return the text to recall for; None, the newest user message, where there is no text in it."""
-    text = given.content if isinstance(given, ChatMessage) else given
-    return None if text is None else str(text) or None  # a `QueryBundle` is its question
+def _query(value: object) -> str | None:
+    """Return the text of a question; None, which means the newest user message, if there is no text in it."""
+    text = value.content if isinstance(value, ChatMessage) else value
+    return None if text is None else str(text) or None  # the text of a `QueryBundle` is its question
 
 
-def _window_of(llm: LLM) -> int:
+def _context_window(llm: LLM) -> int:
     if not isinstance(llm, LLM):
         raise ConfigurationError(
             f"`llm` must be one of LlamaIndex's language models, got {llm!r:.80}",
@@ -333,14 +338,14 @@ def _window_of(llm: LLM) -> int:
     return llm.metadata.context_window
 
 
-def _archived(status: MessageStatus | None) -> bool:
+def _is_archived(status: MessageStatus | None) -> bool:
     return status is not None and MessageStatus(status) is MessageStatus.ARCHIVED
 
 
-def _refuse_unknown(given: Mapping[str, Any]) -> None:
-    if given:
+def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
+    if kwargs:
         raise ConfigurationError(
-            f"`from_defaults` does not know {', '.join(f'`{name}`' for name in given)}",
-            hint="It takes chat_history, llm, session_id, user_id, tenant_id, agent_id, token_limit, policy, "
-            "memory, path, embed_model, tokenizer_fn and insert_method.",
+            f"`from_defaults` does not know {', '.join(f'`{name}`' for name in kwargs)}",
+            hint="It takes memory, user_id, session_id, tenant_id, agent_id, token_limit, policy, chat_history, "
+            "llm, path, embed_model, tokenizer_fn and insert_method.",
         )

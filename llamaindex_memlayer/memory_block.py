@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import uuid
 from collections.abc import Callable, Sequence, Sized
@@ -13,43 +14,39 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.memory.memory import BaseMemoryBlock
 from llama_index.core.utils import get_tokenizer
 
-from llamaindex_memlayer.connected import Connected
+from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import all_to_core
-from memlayer_core.chat import Chat
-from memlayer_core.memory import Memory
-from memlayer_core.records.message import Message
-from memlayer_core.records.scope import Scope
-from memlayer_core.rules.render import block, quoted, shortened
+from memlayer_core import Chat, Memory, Message, Scope
+from memlayer_core.integration import EmbedderLike, block, quote_line, shorten_block
 
 __all__ = ["MemlayerMemoryBlock"]
 
-_SESSION = "session_id"  # what `Memory` writes into the messages that it hands to its blocks
+_SESSION = "session_id"  # the key that `Memory` adds to the messages that it passes to its blocks
 _VARIABLE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
-class MemlayerMemoryBlock(Connected, BaseMemoryBlock[str]):
-    """What a user said in older turns and other sessions: `Memory.from_defaults(memory_blocks=[block])`.
+class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
+    """Recalls older turns and other sessions of a user: `Memory.from_defaults(memory_blocks=[block])`.
 
-    `Memory` hands messages to its blocks when they leave its queue, after 21,000 tokens by default: most talks never
-    get there. But it shows its whole queue each time it is read, so this block keeps what it is shown, from the
-    first answer on: a question is stored with its answer, once, however often the queue is shown. What a model is
-    told of it is what bears on the newest question and is not in the queue.
+    `Memory` passes messages to its blocks when they leave its queue, after 21,000 tokens by default, which most
+    conversations never reach. But it also passes its whole queue whenever it is read. So this block stores the queue
+    from the first answer on: a question is stored with its answer, and only once. A model gets the pieces that bear on
+    the newest question and are not in the queue.
 
-    An answer behind which the queue is never read again is not seen. Keep the queue in the same user's
-    `MemlayerAsyncChatStore`: each message is then kept when it is put, and none twice. With
-    `accept_short_term_memory=False` the block stores nothing at all.
+    An answer is not stored if the queue is never read after it. To store every message once, when it is put, keep the
+    queue in a `MemlayerAsyncChatStore` of the same user. With `accept_short_term_memory=False` the block stores nothing.
 
-    One block serves any number of `Memory` objects of one user: it keeps nothing itself, and `Memory` names its
-    session in every call.
+    One block serves any number of `Memory` objects of one user: it has no state, and `Memory` names its session in every
+    call.
 
     Attributes:
         name: The tag around it in the prompt.
-        priority: When `Memory` runs out of tokens, blocks give way, the highest numbers first; never with 0.
+        priority: If `Memory` exceeds its tokens, blocks are shortened, the highest numbers first, those with 0 never.
             Here it is 1, and the best pieces stay.
         session_id: The session of calls that name none.
-        similarity_top_k: Pieces at the most.
-        token_limit: Tokens of all pieces together; None: `Settings.recall_tokens` of the memory (600).
-        tokenizer_fn: What `Memory` counts the tokens with that the block is to give up; None: its default.
+        similarity_top_k: Maximum number of pieces.
+        token_limit: Token limit of all pieces together; None: `Settings.recall_tokens` of the memory (600).
+        tokenizer_fn: The tokenizer of `Memory`, which counts how much the block is shortened; None: its default.
     """
 
     name: str = "memlayer"
@@ -68,47 +65,75 @@ class MemlayerMemoryBlock(Connected, BaseMemoryBlock[str]):
     @classmethod
     def from_defaults(
         cls,
-        *,
         memory: Memory | None = None,
-        path: Any = None,
-        embed_model: Any = None,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+        token_limit: int | None = None,
+        path: str | os.PathLike[str] | None = None,
+        embed_model: EmbedderLike | None = None,
         tokenizer_fn: Callable[[str], Sized] | None = None,
         **fields: Any,
     ) -> Self:
-        """Make a block of a user.
+        """Make the block of a user.
 
         Args:
             memory: A memory that you opened, `Memory.open(…)`.
-            path: A directory, instead of `memory`: opened once a process and shared by its path. With
-                neither, the memory is gone with the process.
-            embed_model: For the memory that is opened here: see `Memory.open`.
-            tokenizer_fn: What `Memory` counts tokens with, if it is not the default.
-            **fields: `user_id`, `tenant_id`, `agent_id` and the attributes of this class.
+            user_id: The user; all sessions of this user are searched. Without it, each session stands alone.
+            session_id: The session of calls that name none; without it, a new one.
+            tenant_id: The user's tenant.
+            agent_id: Only sessions with this agent are searched.
+            token_limit: Token limit of all pieces together; by default `Settings.recall_tokens` of the memory (600).
+            path: A directory, instead of `memory`. It is opened once in a process, and shared. With neither, the
+                memory ends with the process.
+            embed_model: Embedder of the memory that is opened here: see `Memory.open`.
+            tokenizer_fn: The tokenizer of `Memory`, if it is not the default.
+            **fields: The other attributes of this class.
 
         Raises:
             ConfigurationError: Two arguments exclude each other.
         """
-        return cls._opened(memory, path, embed_model, None, tokenizer_fn=tokenizer_fn, **fields)
+        if session_id is not None:
+            fields["session_id"] = session_id
+        ids = {"user_id": user_id, "tenant_id": tenant_id, "agent_id": agent_id}
+        return cls._open(
+            memory,
+            path,
+            embed_model,
+            None,
+            **ids,
+            token_limit=token_limit,
+            tokenizer_fn=tokenizer_fn,
+            **fields,
+        )
 
     async def _aget(
         self,
         messages: Sequence[ChatMessage] | None = None,
         *,
         session_id: str | None = None,
-        **block_kwargs: Any,  # noqa: ARG002  (whatever a caller of `Memory.aget` passes to its blocks)
+        **block_kwargs: Any,  # whatever a caller of `Memory.aget` passes to its blocks
     ) -> str:
-        """Keep what is new of the messages, and return what bears on the newest question."""
+        """Store new messages, and return the pieces that bear on the newest question."""
         session = session_id or self.session_id
-        told = await asyncio.to_thread(_unmarked, messages or [], session)
+        queue = await asyncio.to_thread(_translate, messages or [], session)
         chat = self._chat(session)
-        answered = told[: max((at for at, one in enumerate(told, 1) if one.role != "user"), default=0)]
-        if self.accept_short_term_memory:  # behind the last answer is perhaps what `Memory` only asks with
-            await chat.aadd_unheard(_talk(answered))
-        question = next((one.text for one in reversed(told) if one.role == "user" and one.text.strip()), None)
+        complete = queue[: max((at for at, one in enumerate(queue, 1) if one.role != "user"), default=0)]
+        if self.accept_short_term_memory:  # a message after the last answer may be only `Memory`'s query
+            await chat.aresync(_without_instructions(complete), replace="nothing")
+        question = next(
+            (one.text for one in reversed(queue) if one.role == "user" and one.text.strip()), None
+        )
         if question is None:
             return ""
-        hits = await chat.arecall(question, told=told, k=self.similarity_top_k, token_limit=self.token_limit)
-        return block([_plain(quoted(hit.created_at, hit.speaker, hit.text)) for hit in hits])
+        hits = await chat.arecall(
+            question, exclude=queue, limit=self.similarity_top_k, token_limit=self.token_limit
+        )
+        return block(
+            [_escape_variables(quote_line(hit.created_at, hit.speaker, hit.text, hit.role)) for hit in hits]
+        )
 
     async def aput(
         self,
@@ -116,42 +141,43 @@ class MemlayerMemoryBlock(Connected, BaseMemoryBlock[str]):
         from_short_term_memory: bool = False,
         session_id: str | None = None,
     ) -> None:
-        """Keep messages that left the queue, as far as they are not kept already. Nothing is written into them."""
+        """Store messages that left the queue, if they are not stored yet. The messages are not changed."""
         if not from_short_term_memory or self.accept_short_term_memory:
-            await self._keep(messages, session_id)
+            await self._store(messages, session_id)
 
     async def _aput(self, messages: Sequence[ChatMessage]) -> None:
-        await self._keep(messages, None)
+        await self._store(messages, None)
 
-    async def _keep(self, messages: Sequence[ChatMessage], session_id: str | None) -> None:
+    async def _store(self, messages: Sequence[ChatMessage], session_id: str | None) -> None:
         marks = (one.additional_kwargs.get(_SESSION) for one in messages if isinstance(one, ChatMessage))
-        named = session_id or next((mark for mark in marks if isinstance(mark, str)), None)
-        session = named or self.session_id
-        made = await asyncio.to_thread(_unmarked, messages, session)
-        await self._chat(session).aadd_unheard(_talk(made))
+        session = (
+            session_id or next((mark for mark in marks if isinstance(mark, str)), None) or self.session_id
+        )
+        incoming = await asyncio.to_thread(_translate, messages, session)
+        await self._chat(session).aresync(_without_instructions(incoming), replace="nothing")
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
-        """Give up the pieces that bear least on the question, until so many tokens are saved; None: all."""
+        """Remove the pieces with the lowest rank until so many tokens are saved. Returns None if none are left."""
         if not content:
             return None
-        return await asyncio.to_thread(self._shortened, content, tokens_to_truncate) or None
+        return await asyncio.to_thread(self._shorten, content, tokens_to_truncate) or None
 
-    def _shortened(self, content: str, spare: int) -> str:
+    def _shorten(self, content: str, excess: int) -> str:
         tokens = self.tokenizer_fn or get_tokenizer()
-        return shortened(content, spare, lambda text: len(tokens(text)))
+        return shorten_block(content, excess, lambda text: len(tokens(text)))
 
     def _chat(self, session_id: str) -> Chat:
-        whose = {"user_id": self.user_id, "agent_id": self.agent_id}
-        return self._memory.chat_of(Scope.of_session(session_id, tenant_id=self.tenant_id, **whose))
+        ids = {"user_id": self.user_id, "agent_id": self.agent_id}
+        return self._memory.chat_of(Scope.of_session(session_id, tenant_id=self.tenant_id, **ids))
 
 
-def _talk(messages: Sequence[Message]) -> list[Message]:
-    """Leave out instructions: they are the application's, and may be others every time."""
+def _without_instructions(messages: Sequence[Message]) -> list[Message]:
+    """Leave out system messages: they are the application's, and may differ in each call."""
     return [message for message in messages if message.role != "system"]
 
 
-def _unmarked(messages: Sequence[ChatMessage], session_id: str) -> list[Message]:
-    """Translate messages as they were before `Memory` wrote its session into them."""
+def _translate(messages: Sequence[ChatMessage], session_id: str) -> list[Message]:
+    """Translate messages without the session id that `Memory` added to them."""
     return all_to_core([_without_mark(one, session_id) for one in messages])
 
 
@@ -162,9 +188,9 @@ def _without_mark(message: ChatMessage, session_id: str) -> ChatMessage:
     return message.model_copy(update={"additional_kwargs": extras})
 
 
-def _plain(line: str) -> str:
-    """Return a line in which no prompt template finds a variable: `{query_str}` becomes `{ query_str }`.
+def _escape_variables(line: str) -> str:
+    """Return a line without template variables: `{query_str}` becomes `{ query_str }`.
 
-    Chat engines make a template of everything that they tell, and would put today's question there.
+    Chat engines make a prompt template of their whole prompt, and would put today's question there.
     """
     return _VARIABLE.sub(r"{ \1 }", line)

@@ -21,10 +21,18 @@ from llama_index.core.bridge.pydantic import BaseModel
 
 from llamaindex_memlayer.blocks import arguments_of, build, dump, from_core_block, identifier, to_core_blocks
 from llamaindex_memlayer.wire import write
+from memlayer_core import Message, ToolCall
 from memlayer_core.errors import MessageTypeError
-from memlayer_core.models.tokens import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, VIDEO_TOKENS
-from memlayer_core.records.message import Block, Message, Raw, Role, ToolCall
-from memlayer_core.rules.tagged_json import read
+from memlayer_core.integration import (
+    AUDIO_TOKENS,
+    DOCUMENT_TOKENS,
+    IMAGE_TOKENS,
+    VIDEO_TOKENS,
+    Block,
+    Raw,
+    Role,
+    read,
+)
 
 __all__ = [
     "Verbatim",
@@ -43,7 +51,7 @@ M = TypeVar("M", bound=ChatMessage)
 
 FRAMEWORK = "llamaindex"
 VISIBLE = "model_visible"
-"""In `additional_kwargs`: False for what only people see."""
+"""In `additional_kwargs`: False for messages that only people see."""
 _ROLES: dict[MessageRole, Role] = {
     MessageRole.SYSTEM: "system",
     MessageRole.DEVELOPER: "system",
@@ -64,29 +72,29 @@ _CALLS = frozenset({"tool_call", "tool_use", "function_call"})
 
 
 class Verbatim(ChatMessage):
-    """A message that no prompt template fills in, and that nobody fetches an image for to measure it.
+    """A message that no prompt template changes, and whose images are not downloaded to measure them.
 
-    The context chat engines make one template of the whole history: a `{query_str}` that somebody said
-    long ago would be replaced by today's question. Then they measure it, and download what it has URLs of.
-    This message says what it says. It equals the `ChatMessage` of the same content.
+    The context chat engines make one template of the whole history: a `{query_str}` in an old message would be replaced
+    by today's question. Then they measure the history, and download its URLs. Neither happens with this message. It
+    equals the `ChatMessage` of the same content.
     """
 
     @classmethod
     def of(cls, message: ChatMessage) -> Self:
         """Return a message of the same role, blocks and `additional_kwargs`."""
-        return _filled(cls(role=message.role), message.blocks, message.additional_kwargs)
+        return _fill(cls(role=message.role), message.blocks, message.additional_kwargs)
 
     def get_template_vars(self) -> list[str]:
-        """Return nothing: there is nothing to fill in."""
+        """Return no variables."""
         return []
 
-    def format_vars(self, **kwargs: Any) -> Self:  # noqa: ARG002  (the signature is the framework's)
-        """Return a copy, as it is."""
+    def format_vars(self, **kwargs: Any) -> Self:  # the signature is the framework's
+        """Return an equal copy."""
         return self.model_copy(deep=True)
 
     async def aestimate_tokens(self, *args: Any, **kwargs: Any) -> int:
-        """Return about how many tokens it has. Media count flat: nothing is opened, and nothing fetched."""
-        return sum([await _estimated(block, *args, **kwargs) for block in self.blocks])
+        """Return about how many tokens it has. Media have fixed costs: nothing is opened or downloaded."""
+        return sum([await _estimate(block, *args, **kwargs) for block in self.blocks])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ChatMessage):
@@ -101,12 +109,12 @@ class Verbatim(ChatMessage):
 
 
 def to_core(message: ChatMessage) -> Message:
-    """Return a message as the core stores it, with the framework's own dump beside the core's fields.
+    """Return a message as the core stores it: the core's fields, and LlamaIndex's own dump.
 
-    What JSON cannot hold is kept in tags; an object that nothing can write is left out, with a warning.
+    Values that JSON does not have become tagged objects; an object that cannot be written is left out, with a warning.
 
     Raises:
-        MessageTypeError: It is no `ChatMessage`.
+        MessageTypeError: `message` is no `ChatMessage`.
     """
     if not isinstance(message, ChatMessage):
         raise MessageTypeError(
@@ -116,20 +124,20 @@ def to_core(message: ChatMessage) -> Message:
     dumps = [dump(block) for block in message.blocks]
     extras = _with_plain_calls(message.additional_kwargs)
     kwargs = write(extras, ".additional_kwargs")
-    spoken_by = MessageRole(message.role)
-    role = _ROLES[spoken_by]
+    message_role = MessageRole(message.role)
+    role = _ROLES[message_role]
     blocks = [read(block.value) for block in dumps]
-    calls = [*_block_calls(blocks), *_spelled_calls(extras, blocks)]
+    calls = [*_block_calls(blocks), *_provider_calls(extras, blocks)]
     content = [part for fields in blocks for part in to_core_blocks(fields)]
-    content += [_nameless(call) for call in calls if not call.id and call.name]
+    content += [_call_block(call) for call in calls if not call.id and call.name]
     raw = {
-        "role": spoken_by.value,
+        "role": message_role.value,
         "additional_kwargs": kwargs.value,
         "blocks": [block.value for block in dumps],
     }
-    lost = [place for part in (*dumps, kwargs) for place in part.dropped]
+    lost = [place for part in (*dumps, kwargs) for place in part.losses]
     if lost:
-        logger.warning("left out of a message, as it cannot be stored: %s", ", ".join(lost))
+        logger.warning("parts of a message cannot be stored and are left out: %s", ", ".join(lost))
     return Message(
         role,
         _text_or_blocks(content),
@@ -145,7 +153,7 @@ def all_to_core(messages: Sequence[ChatMessage]) -> list[Message]:
     """Return messages as the core stores them.
 
     Raises:
-        MessageTypeError: It is no list of messages.
+        MessageTypeError: `messages` is no list of messages.
     """
     if isinstance(messages, ChatMessage | str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise MessageTypeError(
@@ -156,41 +164,41 @@ def all_to_core(messages: Sequence[ChatMessage]) -> list[Message]:
 
 
 def from_core(message: Message) -> ChatMessage:
-    """Return a stored message: equal to what went in, or the nearest to what another framework wrote."""
+    """Return a LlamaIndex message: equal to the original, or the nearest form of another framework's message."""
     if message.raw is None or message.raw.framework != FRAMEWORK:
-        return _converted(message)
+        return _convert(message)
     raw = message.raw.dump
     blocks = [block for block in map(build, raw["blocks"]) if block is not None]
     extras = read(raw["additional_kwargs"])
-    # The framework makes blocks of these images when a message is made: they are among `blocks` already.
+    # LlamaIndex makes blocks of these images when a message is made: `blocks` has them already.
     extras.pop("images", None)
-    return _filled(ChatMessage(role=MessageRole(raw["role"])), blocks, extras)
+    return _fill(ChatMessage(role=MessageRole(raw["role"])), blocks, extras)
 
 
 def all_from_core(messages: Sequence[Message]) -> list[ChatMessage]:
-    """Return stored messages for memories of the framework, which tell a model what a store returns."""
+    """Return stored messages for LlamaIndex's memories, which pass them to a model."""
     return [Verbatim.of(from_core(message)) for message in messages]
 
 
 def put_before(message: ChatMessage, text: str) -> ChatMessage:
-    """Return a copy with text in front of its own, in the same block; images and all else stay."""
+    """Return a copy with text in front of its own, in the same block; the other blocks stay."""
     blocks = list(message.blocks)
     at = next((at for at, block in enumerate(blocks) if isinstance(block, TextBlock)), None)
     if at is None:
         blocks.insert(0, TextBlock(text=text))
     else:
         blocks[at] = TextBlock(text=f"{text}\n\n{blocks[at].text}")  # type: ignore[union-attr]
-    return _filled(ChatMessage(role=message.role), blocks, message.additional_kwargs)
+    return _fill(ChatMessage(role=message.role), blocks, message.additional_kwargs)
 
 
 def put_after(message: ChatMessage, text: str) -> ChatMessage:
-    """Return a copy with text at its end: behind a cache point, if it ends in one."""
+    """Return a copy with text at its end, also behind a cache point."""
     blocks = list(message.blocks)
     if blocks and isinstance(blocks[-1], TextBlock):
         blocks[-1] = TextBlock(text=f"{blocks[-1].text}\n\n{text}")
     else:
         blocks.append(TextBlock(text=text))
-    return _filled(ChatMessage(role=message.role), blocks, message.additional_kwargs)
+    return _fill(ChatMessage(role=message.role), blocks, message.additional_kwargs)
 
 
 def create(role: Literal["system", "user"], text: str) -> ChatMessage:
@@ -198,24 +206,24 @@ def create(role: Literal["system", "user"], text: str) -> ChatMessage:
     return ChatMessage(role=MessageRole(role), blocks=[TextBlock(text=text)])
 
 
-def _filled(made: M, blocks: Sequence[ContentBlock], extras: Mapping[str, Any]) -> M:
-    """Fill a message past validation: it would read what `additional_kwargs["images"]` points to."""
-    made.blocks = list(blocks)
-    made.additional_kwargs = dict(extras)
-    return made
+def _fill(message: M, blocks: Sequence[ContentBlock], extras: Mapping[str, Any]) -> M:
+    """Fill a message without validation, which would read the files in `additional_kwargs["images"]`."""
+    message.blocks = list(blocks)
+    message.additional_kwargs = dict(extras)
+    return message
 
 
-async def _estimated(block: BaseContentBlock, *args: Any, **kwargs: Any) -> int:
+async def _estimate(block: BaseContentBlock, *args: Any, **kwargs: Any) -> int:
     flat = _FLAT.get(getattr(block, "block_type", ""))
     if flat is not None:
         return flat
     if isinstance(block, BaseRecursiveContentBlock):
-        return sum([await _estimated(inner, *args, **kwargs) for inner in block.nested_blocks])
+        return sum([await _estimate(inner, *args, **kwargs) for inner in block.nested_blocks])
     return await block.aestimate_tokens(*args, **kwargs)
 
 
-def _converted(message: Message) -> ChatMessage:
-    """Make a message of the core's fields alone."""
+def _convert(message: Message) -> ChatMessage:
+    """Make a message of the core's fields."""
     blocks: list[ContentBlock] = []
     if isinstance(message.content, str):
         blocks += [TextBlock(text=message.content)] if message.content or not message.tool_calls else []
@@ -232,9 +240,9 @@ def _converted(message: Message) -> ChatMessage:
         for call in message.tool_calls
     ]
     visible = None if message.model_visible else False
-    given = {"tool_call_id": message.tool_call_id, "name": message.name, VISIBLE: visible}
-    extras = {name: value for name, value in given.items() if value is not None}
-    return _filled(ChatMessage(role=MessageRole(message.role)), blocks, extras)
+    values = {"tool_call_id": message.tool_call_id, "name": message.name, VISIBLE: visible}
+    extras = {name: value for name, value in values.items() if value is not None}
+    return _fill(ChatMessage(role=MessageRole(message.role)), blocks, extras)
 
 
 def _kwargs(arguments: str) -> dict[str, Any] | str:
@@ -253,8 +261,8 @@ def _text_or_blocks(content: list[Block]) -> str | tuple[Block, ...]:
     return tuple(content)
 
 
-def _nameless(call: ToolCall) -> Block:
-    """Make content of a call without an id: no result can name it, but it costs tokens all the same."""
+def _call_block(call: ToolCall) -> Block:
+    """Make a block of a call without an id: no result can refer to it, but it costs tokens, too."""
     return {"type": "tool_call", "name": call.name, "args": call.arguments}
 
 
@@ -264,24 +272,24 @@ def _block_calls(blocks: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
             yield ToolCall(named, str(fields.get("tool_name", "")), arguments_of(fields.get("tool_kwargs")))
 
 
-def _spelled_calls(extras: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
-    """Return the calls in `additional_kwargs` that no block says already."""
+def _provider_calls(extras: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
+    """Return the calls in `additional_kwargs` that are in no block."""
     calls = (fields for fields in blocks if fields.get("block_type") == "tool_call")
-    said = {identifier(fields.get("tool_call_id")) for fields in calls}
-    spelled = extras.get("tool_calls")
-    given = [*(spelled if isinstance(spelled, list | tuple) else []), extras.get("function_call")]
-    for call in (_read_call(call) for call in given if call is not None):
-        if call.id not in said if call.id else not said:
+    block_ids = {identifier(fields.get("tool_call_id")) for fields in calls}
+    tool_calls = extras.get("tool_calls")
+    entries = [*(tool_calls if isinstance(tool_calls, list | tuple) else []), extras.get("function_call")]
+    for call in (_read_call(call) for call in entries if call is not None):
+        if call.id not in block_ids if call.id else not block_ids:
             yield call
 
 
 def _read_call(call: object) -> ToolCall:
-    """Read a call in OpenAI's spelling, in Anthropic's, or in LlamaIndex's; as a dict or as an object."""
+    """Read a call in OpenAI's, Anthropic's or LlamaIndex's form, as a dict or as an object."""
     function = _part(call, "function") or call
-    named = identifier(_part(call, "id", "tool_call_id", "tool_id", "call_id")) or ""
+    call_id = identifier(_part(call, "id", "tool_call_id", "tool_id", "call_id")) or ""
     name = _part(function, "name", "tool_name")
     arguments = _part(function, "arguments", "tool_kwargs", "input", "args")
-    return ToolCall(named, name if isinstance(name, str) else "", arguments_of(arguments))
+    return ToolCall(call_id, name if isinstance(name, str) else "", arguments_of(arguments))
 
 
 def _part(whole: object, *names: str) -> Any:
@@ -296,16 +304,16 @@ def _part(whole: object, *names: str) -> Any:
 
 
 def _with_plain_calls(extras: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace tool calls that are some provider's objects by OpenAI's dicts: a result may follow them."""
+    """Replace tool calls that are a provider's objects by OpenAI's dicts, so that a result can refer to them."""
     plain = dict(extras)
-    if isinstance(spelled := plain.get("tool_calls"), list):
-        plain["tool_calls"] = [_plain_call(call) for call in spelled]
+    if isinstance(tool_calls := plain.get("tool_calls"), list):
+        plain["tool_calls"] = [_plain_call(call) for call in tool_calls]
     return plain
 
 
-def _plain_call(given: object) -> object:
-    if isinstance(given, Mapping | BaseModel):
-        return given
-    call = _read_call(given)
+def _plain_call(value: object) -> object:
+    if isinstance(value, Mapping | BaseModel):
+        return value
+    call = _read_call(value)
     function = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id, "type": "function", "function": function} if call.name else given
+    return {"id": call.id, "type": "function", "function": function} if call.name else value

@@ -1,7 +1,8 @@
-"""`MemlayerToolSpec`: the tools by which an agent records, retrieves, and reloads what it is shown a preview of."""
+"""`MemlayerToolSpec`: the tools by which an agent records, retrieves and reloads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from llama_index.core.bridge.pydantic import BaseModel
@@ -10,20 +11,26 @@ from llama_index.core.tools.types import ToolMetadata
 
 from llamaindex_memlayer.memory import MemlayerMemory
 from llamaindex_memlayer.tools import conversation
-from memlayer_core.chat import Chat
-from memlayer_core.reading import (
+from memlayer_core import Chat, Memory, Scope
+from memlayer_core.errors import ConfigurationError
+from memlayer_core.integration import (
+    JSON,
     RECORD,
     RECORD_TOOL,
+    RELOAD,
+    RELOAD_TOOL,
     RETRIEVE,
     RETRIEVE_TOOL,
     RecordArguments,
     ReloadArguments,
     RetrieveArguments,
-    recording,
-    reloading,
-    retrieving,
+    at_least_one,
+    memory_of,
+    record_functions,
+    reload_functions,
+    retrieve_functions,
+    roles_of,
 )
-from memlayer_core.rules.offload import RELOAD, RELOAD_TOOL
 
 __all__ = ["MemlayerToolSpec"]
 
@@ -35,18 +42,28 @@ _TOOLS: dict[str, tuple[str, type[BaseModel]]] = {
 
 
 class MemlayerToolSpec(BaseToolSpec):
-    """The memory tools of one conversation: `MemlayerToolSpec(memory.chat(user_id="ada")).to_tool_list()`.
+    """The memory tools of one user: `MemlayerToolSpec(memory, user_id="ada", session_id="s").to_tool_list()`.
 
-    Whose memory they read and write stands fast: no model sees or names a user or a session. What a model gets wrong
-    comes back to it as an error that says what to do, and the agent goes on.
+    The model never sees or chooses a user or a session. If it calls a tool wrongly, it sees an error that says what
+    to do, and the agent continues.
+
+    The ids are fixed texts, and no functions of a run as in `langchain_memlayer`: LlamaIndex passes no ids to tools.
 
     Args:
-        source: The conversation. Records are of its user; the tool that reloads reads this session alone.
-        token_limit: Tokens of the agent's context, the memory's own if left out. One answer costs a quarter of it
-            at the most.
+        memory: A `Memory`; or one conversation, a `Chat` or a `MemlayerMemory`, which already has its ids.
+        user_id: The user whose memory the tools read and write. Without it, the session stands alone.
+        session_id: The session. The tool that reloads reads it, and a record names it as its source. Without it, a
+            new one.
+        tenant_id: The user's tenant.
+        agent_id: Only sessions with this agent are searched.
+        roles: The roles in which the user asks.
+        token_limit: Token limit of the agent's context; by default that of the `MemlayerMemory`, or
+            `Settings.max_tokens`. One answer costs at most a quarter of it.
 
     Raises:
-        ConfigurationError: `source` is no conversation.
+        ConfigurationError: `memory` is none of these, or is a conversation and ids are given, too.
+        InvalidLimitError: `token_limit` is below one.
+        InvalidScopeError: Neither a user nor a session is named, or an id cannot be stored.
     """
 
     spec_functions: list[SPEC_FUNCTION_TYPE] = [  # noqa: RUF012  (the framework's own declaration)
@@ -55,60 +72,83 @@ class MemlayerToolSpec(BaseToolSpec):
         (RELOAD_TOOL, f"a{RELOAD_TOOL}"),
     ]
 
-    def __init__(self, source: MemlayerMemory | Chat, *, token_limit: int | None = None) -> None:
-        chat, token_limit = conversation(source, token_limit)
+    def __init__(
+        self,
+        memory: Memory | Chat | MemlayerMemory,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+        roles: Iterable[str] = (),
+        token_limit: int | None = None,
+    ) -> None:
+        if token_limit is not None:
+            at_least_one("token_limit", token_limit)
+        if not isinstance(memory, Chat | MemlayerMemory):
+            scope = Scope.of_search(
+                user_id=user_id, session_id=session_id, tenant_id=tenant_id, agent_id=agent_id
+            )
+            chat = memory_of(memory).chat_of(scope, roles=roles_of(roles))
+        elif (user_id, session_id, tenant_id, agent_id, roles) != (None, None, "default", None, ()):
+            raise ConfigurationError(
+                "a conversation has its own ids, and others are given with it",
+                hint="Pass the `Memory` with the ids, or the conversation alone.",
+            )
+        else:
+            chat, token_limit = conversation(memory, token_limit)
         part = None if token_limit is None else max(1, token_limit // 4)
-        self._record, self._arecord = recording(chat, ValueError)
-        self._retrieve, self._aretrieve = retrieving(chat, part, ValueError)
-        self._reload, self._areload = reloading(chat, token_limit, ValueError)
+        self._record, self._arecord = record_functions(chat, ValueError)
+        self._retrieve, self._aretrieve = retrieve_functions(chat, part, ValueError)
+        self._reload, self._areload = reload_functions(chat, token_limit, ValueError)
 
     def get_fn_schema_from_fn_name(
         self,
         fn_name: str,
-        spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,  # noqa: ARG002
+        spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,
     ) -> type[BaseModel] | None:
-        """Return what a model gives to a tool."""
-        return _told(fn_name)[2]
+        """Return the schema of a tool's arguments."""
+        return _tool_of(fn_name)[2]
 
     def get_metadata_from_fn_name(
         self,
         fn_name: str,
-        spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,  # noqa: ARG002
+        spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,
     ) -> ToolMetadata | None:
-        """Return what a model is told of a tool."""
-        name, description, schema = _told(fn_name)
+        """Return the name, the description and the schema of a tool, as the model sees them."""
+        name, description, schema = _tool_of(fn_name)
         return ToolMetadata(name=name, description=description, fn_schema=schema)
 
-    def record_to_memory(self, **given: Any) -> str:
-        """Remember something of the user."""
-        return self._record(**_checked(RecordArguments, given))
+    def record_to_memory(self, **arguments: JSON) -> str:
+        """Record something about the user."""
+        return self._record(**_checked(RecordArguments, arguments))
 
-    async def arecord_to_memory(self, **given: Any) -> str:
-        """Remember something of the user."""
-        return await self._arecord(**_checked(RecordArguments, given))
+    async def arecord_to_memory(self, **arguments: JSON) -> str:
+        """Record something about the user."""
+        return await self._arecord(**_checked(RecordArguments, arguments))
 
-    def retrieve_from_memory(self, **given: Any) -> str:
-        """Look up what the user said or is remembered by."""
-        return self._retrieve(**_checked(RetrieveArguments, given))
+    def retrieve_from_memory(self, **arguments: JSON) -> str:
+        """Search the messages and records of the user."""
+        return self._retrieve(**_checked(RetrieveArguments, arguments))
 
-    async def aretrieve_from_memory(self, **given: Any) -> str:
-        """Look up what the user said or is remembered by."""
-        return await self._aretrieve(**_checked(RetrieveArguments, given))
+    async def aretrieve_from_memory(self, **arguments: JSON) -> str:
+        """Search the messages and records of the user."""
+        return await self._aretrieve(**_checked(RetrieveArguments, arguments))
 
-    def context_reload(self, id: str, offset: int = 0) -> str:  # noqa: A002  (what the model calls it)
-        """Read what a context shows only a preview of."""
+    def context_reload(self, id: str, offset: int = 0) -> str:
+        """Read the whole of a message that a context has only a preview of."""
         return self._reload(id, offset)
 
-    async def acontext_reload(self, id: str, offset: int = 0) -> str:  # noqa: A002
-        """Read what a context shows only a preview of."""
+    async def acontext_reload(self, id: str, offset: int = 0) -> str:
+        """Read the whole of a message that a context has only a preview of."""
         return await self._areload(id, offset)
 
 
-def _told(fn_name: str) -> tuple[str, str, type[BaseModel]]:
+def _tool_of(fn_name: str) -> tuple[str, str, type[BaseModel]]:
     name = fn_name if fn_name in _TOOLS else fn_name.removeprefix("a")
     return (name, *_TOOLS[name])
 
 
-def _checked(schema: type[BaseModel], given: dict[str, Any]) -> dict[str, Any]:
-    """Check what a model gave: the framework does not, and a text in the place of a list has items too."""
-    return schema.model_validate(given).model_dump()
+def _checked(schema: type[BaseModel], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Check a model's arguments. LlamaIndex does not, and a text instead of a list would be read by characters."""
+    return schema.model_validate(arguments).model_dump()

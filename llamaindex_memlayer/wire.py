@@ -1,4 +1,4 @@
-"""Write what hangs on LlamaIndex's messages as JSON: objects as the framework dumps them, as dicts."""
+"""Writes objects in LlamaIndex's messages as JSON: as the dicts of LlamaIndex's own dumps."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from typing import Any
 from llama_index.core.bridge.pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from memlayer_core.rules import tagged_json
-from memlayer_core.rules.tagged_json import Written
+from memlayer_core.integration import TaggedJson, codec
 
 __all__ = ["write"]
 
 
-def write(value: object, place: str = "") -> Written:
+def write(value: object, place: str = "") -> TaggedJson:
     """Write a value as JSON; it never raises, whatever the value is.
 
     Args:
         value: Anything.
-        place: Where the value stands, put in front of the places of what is left out.
+        place: The value's place, a prefix of the places of parts that are left out.
     """
-    return tagged_json.write(value, dump=_dump, place=place)
+    return codec.write(value, dump=_dump, place=place)
 
 
 def _dump(value: Any) -> Any:
-    """Return what Pydantic makes of a value, as in the framework's own dump."""
+    """Return Pydantic's JSON form of a value, as in LlamaIndex's own dump."""
     match value:
         case Enum():
             return value.value

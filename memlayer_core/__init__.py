@@ -11,66 +11,68 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memlayer_core.chat import Chat as Chat
     from memlayer_core.errors import MemlayerError as MemlayerError
-    from memlayer_core.flows.transfer import Imported as Imported
     from memlayer_core.memory import Memory as Memory
-    from memlayer_core.records.context import Context as Context
-    from memlayer_core.records.context import Hit as Hit
-    from memlayer_core.records.context import Hits as Hits
-    from memlayer_core.records.context import Piece as Piece
-    from memlayer_core.records.context import Recalled as Recalled
-    from memlayer_core.records.message import Message as Message
-    from memlayer_core.records.message import Receipt as Receipt
-    from memlayer_core.records.message import ToolCall as ToolCall
-    from memlayer_core.records.policy import MaxMessages as MaxMessages
-    from memlayer_core.records.policy import MaxRounds as MaxRounds
-    from memlayer_core.records.policy import MaxTokens as MaxTokens
-    from memlayer_core.records.record import Access as Access
-    from memlayer_core.records.record import Record as Record
-    from memlayer_core.records.record import Relation as Relation
-    from memlayer_core.records.scope import Scope as Scope
-    from memlayer_core.records.summary import Cost as Cost
-    from memlayer_core.records.summary import Summary as Summary
-    from memlayer_core.rules.message_json import message_from_json as message_from_json
-    from memlayer_core.rules.message_json import message_to_json as message_to_json
-    from memlayer_core.rules.message_json import messages_from_json as messages_from_json
-    from memlayer_core.rules.message_json import messages_to_json as messages_to_json
-    from memlayer_core.rules.record_json import record_from_json as record_from_json
-    from memlayer_core.rules.record_json import record_to_json as record_to_json
+    from memlayer_core.message import Message as Message
+    from memlayer_core.message import Receipt as Receipt
+    from memlayer_core.message import ToolCall as ToolCall
+    from memlayer_core.messages.model import PinnedRecall as PinnedRecall
+    from memlayer_core.messages.rules.message_json import message_from_json as message_from_json
+    from memlayer_core.messages.rules.message_json import message_to_json as message_to_json
+    from memlayer_core.messages.rules.message_json import messages_from_json as messages_from_json
+    from memlayer_core.messages.rules.message_json import messages_to_json as messages_to_json
+    from memlayer_core.policy import MaxMessages as MaxMessages
+    from memlayer_core.policy import MaxRounds as MaxRounds
+    from memlayer_core.policy import MaxTokens as MaxTokens
+    from memlayer_core.recall.model import Hit as Hit
+    from memlayer_core.recall.model import Hits as Hits
+    from memlayer_core.records.model import Access as Access
+    from memlayer_core.records.model import Record as Record
+    from memlayer_core.records.model import Relation as Relation
+    from memlayer_core.records.rules.json import record_from_json as record_from_json
+    from memlayer_core.records.rules.json import record_to_json as record_to_json
+    from memlayer_core.scope import Scope as Scope
     from memlayer_core.session_files import JsonSession as JsonSession
     from memlayer_core.session_files import SessionManager as SessionManager
     from memlayer_core.settings import Settings as Settings
+    from memlayer_core.storage.costs import Cost as Cost
+    from memlayer_core.summaries.model import Summary as Summary
+    from memlayer_core.transfer.flow.imports import ImportReport as ImportReport
+    from memlayer_core.window.model import Context as Context
+    from memlayer_core.window.model import Piece as Piece
+    from memlayer_core.window_memory import WindowMemory as WindowMemory
 
 _HOMES = {
-    "Access": "records.record",
+    "Access": "records.model",
     "Chat": "chat",
-    "Context": "records.context",
-    "Cost": "records.summary",
-    "Hit": "records.context",
-    "Hits": "records.context",
-    "Imported": "flows.transfer",
+    "Context": "window.model",
+    "Cost": "storage.costs",
+    "Hit": "recall.model",
+    "Hits": "recall.model",
+    "ImportReport": "transfer.flow.imports",
     "JsonSession": "session_files",
-    "MaxMessages": "records.policy",
-    "MaxRounds": "records.policy",
-    "MaxTokens": "records.policy",
+    "MaxMessages": "policy",
+    "MaxRounds": "policy",
+    "MaxTokens": "policy",
     "MemlayerError": "errors",
     "Memory": "memory",
-    "Message": "records.message",
-    "Piece": "records.context",
-    "Recalled": "records.context",
-    "Receipt": "records.message",
-    "Record": "records.record",
-    "Relation": "records.record",
-    "Scope": "records.scope",
+    "Message": "message",
+    "Piece": "window.model",
+    "PinnedRecall": "messages.model",
+    "Receipt": "message",
+    "Record": "records.model",
+    "Relation": "records.model",
+    "Scope": "scope",
     "SessionManager": "session_files",
     "Settings": "settings",
-    "Summary": "records.summary",
-    "ToolCall": "records.message",
-    "message_from_json": "rules.message_json",
-    "message_to_json": "rules.message_json",
-    "messages_from_json": "rules.message_json",
-    "messages_to_json": "rules.message_json",
-    "record_from_json": "rules.record_json",
-    "record_to_json": "rules.record_json",
+    "Summary": "summaries.model",
+    "ToolCall": "message",
+    "WindowMemory": "window_memory",
+    "message_from_json": "messages.rules.message_json",
+    "message_to_json": "messages.rules.message_json",
+    "messages_from_json": "messages.rules.message_json",
+    "messages_to_json": "messages.rules.message_json",
+    "record_from_json": "records.rules.json",
+    "record_to_json": "records.rules.json",
 }
 
 __all__ = [
@@ -80,7 +82,7 @@ __all__ = [
     "Cost",
     "Hit",
     "Hits",
-    "Imported",
+    "ImportReport",
     "JsonSession",
     "MaxMessages",
     "MaxRounds",
@@ -97,6 +99,7 @@ __all__ = [
     "Settings",
     "Summary",
     "ToolCall",
+    "WindowMemory",
     "message_from_json",
     "message_to_json",
     "messages_from_json",

@@ -1,43 +1,36 @@
-"""One conversation of a user: what is said in it, and what a model is told. Each verb has an async twin."""
+"""`Chat`: one conversation of a user. Each blocking verb has an async one with an `a` in front."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Unpack
 
-from memlayer_core import show
-from memlayer_core.drive import Drive, both
-from memlayer_core.errors import InvalidMessageError
-from memlayer_core.flows.beside import recall as recall_flow
-from memlayer_core.flows.context import context as context_flow
-from memlayer_core.flows.recall import shown as recalled
-from memlayer_core.flows.reload import read_offloaded
-from memlayer_core.flows.reload import reload as reload_flow
-from memlayer_core.flows.remember import add_temporary, remember, rewrite
-from memlayer_core.flows.remember import clear as clear_flow
-from memlayer_core.flows.summarize import summaries
-from memlayer_core.flows.transfer import load, save
-from memlayer_core.records.context import Context, Hits, Placement, Recalled
-from memlayer_core.records.message import Block, Message, Receipt, Role, ToolCall
-from memlayer_core.records.scope import Scope
-from memlayer_core.records.summary import Summary
-from memlayer_core.remembering import Remembering
-from memlayer_core.revisions import Revisions
-from memlayer_core.rules.check import blocks, calls, checked_all
-from memlayer_core.rules.policy import Policies
+from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
+from memlayer_core.messages.flow import reload, remember, sessions
+from memlayer_core.messages.flow.view import session_view
+from memlayer_core.messages.model import PinnedRecall, Replace, SyncReport
+from memlayer_core.messages.rules.new_message import new_message
+from memlayer_core.recall.flow import chat_recall, recall
+from memlayer_core.recall.model import Hits
+from memlayer_core.records import flow as records
+from memlayer_core.records.model import Record, RecordFields
+from memlayer_core.runner import ASYNC, SYNC, step
+from memlayer_core.scope import Scope
+from memlayer_core.show import View, Viewable
+from memlayer_core.summaries.flow import summarize
+from memlayer_core.summaries.model import Summary
+from memlayer_core.transfer.flow import export as transfer
+from memlayer_core.window.flow import context
+from memlayer_core.window.model import Context, Placement, recall_to_pin
+from memlayer_core.window.rules.policy import Policies
 
-if TYPE_CHECKING:
-    from memlayer_core.memory import Memory
-
-__all__ = ["Chat", "text_of"]
+__all__ = ["Chat"]
 
 
-class Chat(Revisions, Remembering):
-    """One conversation of a user. Made by `Memory.chat`; cheap, and holds no state of its own."""
+class Chat(Viewable):
+    """One conversation of a user. `Memory.chat` makes it. It has no state of its own, so it is cheap to make."""
 
-    def __init__(self, memory: Memory, scope: Scope, roles: tuple[str, ...] = ()) -> None:
-        assert scope.session_id is not None  # noqa: S101
+    def __init__(self, memory: "memories.Memory", scope: Scope, roles: tuple[str, ...] = ()) -> None:
+        assert scope.session_id is not None
         self.memory = memory
         self.scope = scope
         self.roles = roles
@@ -52,300 +45,639 @@ class Chat(Revisions, Remembering):
         """The user's id."""
         return self.scope.user_id
 
-    async def _add(
+    def add(
         self,
-        drive: Drive,
         role: Role,
         content: str | Sequence[Block] = "",
         *,
         name: str | None = None,
-        id: str | None = None,  # noqa: A002  (the field's name in both frameworks)
+        id: str | None = None,
         created_at: datetime | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        tool_calls: Iterable[ToolCall] = (),
+        metadata: Mapping[str, JSON] | None = None,
+        tool_calls: Sequence[ToolCall] = (),
         tool_call_id: str | None = None,
         model_visible: bool = True,
     ) -> Receipt:
-        """Store one message. Durable when it returns; no model is asked.
+        """Store one message. It is durable when this returns; no model is called.
 
-        A system message is the only one in force until another says something else; one that says the same
-        again is not stored again.
+        Only the newest system message is in force. A system message equal to that one is not stored again.
 
         Args:
             role: `"system"`, `"user"`, `"assistant"` or `"tool"`.
             content: Text, or content blocks.
             name: The speaker's name.
-            id: Unique in this session; adding it again changes nothing, or replaces the message.
-            created_at: When it was said, the present if left out; without a time zone taken as UTC.
-            metadata: Your own JSON, never shown to a model.
-            tool_calls: What the model asks tools to do.
-            tool_call_id: Which call a tool message answers.
-            model_visible: False for what only people see.
+            id: Unique in this session; a UUID if left out. A message with a stored id replaces the stored message,
+                which stays in `history(all_versions=True)`; an equal one changes nothing.
+            created_at: When it was said; the present if left out. Without a time zone it is taken as UTC.
+            metadata: Your own JSON. A model never sees it.
+            tool_calls: The tool calls that the model makes.
+            tool_call_id: Id of the call that a tool message answers; a tool message must have one.
+            model_visible: False for a message that only people see.
 
         Raises:
             InvalidMessageError: It cannot be stored; nothing was written.
         """
-        message = Message(
+        message = new_message(
             role,
-            content if isinstance(content, str) else blocks(content),
-            id=id,
+            content,
             name=name,
-            tool_calls=calls(tool_calls),
-            tool_call_id=tool_call_id,
+            id=id,
             created_at=created_at,
-            metadata=metadata if metadata is not None else {},
+            metadata=metadata,
+            tool_calls=tool_calls,
+            tool_call_id=tool_call_id,
             model_visible=model_visible,
         )
-        return await remember(self.memory._world(), drive, self.scope, [message])  # noqa: SLF001
+        return step(remember.remember(self.memory.runtime, SYNC, self.scope, [message]))
 
-    add, aadd = both(_add)
-
-    async def _add_messages(
+    async def aadd(
         self,
-        drive: Drive,
-        messages: Iterable[Message],
-        *,
-        verbatim: bool = False,
-        told: Context | None = None,
-    ) -> Receipt:
-        """Store messages in one transaction: all of them, or none.
-
-        Args:
-            messages: What was said.
-            verbatim: Store a system message even where it says again what the one in force says.
-            told: The context that the answer among them was given to. What was recalled there stays with its
-                question. Not needed where the question was stored before.
-
-        Raises:
-            InvalidScopeError: `told` is of another conversation.
-            MessageTypeError: Something in it is no message, or `told` is no context.
-            InvalidMessageError: One of them cannot be stored.
-        """
-        world = self.memory._world()  # noqa: SLF001
-        return await remember(world, drive, self.scope, messages, verbatim=verbatim, told=told)
-
-    add_messages, aadd_messages = both(_add_messages)
-
-    async def _add_temporary(
-        self,
-        drive: Drive,
         role: Role,
         content: str | Sequence[Block] = "",
         *,
         name: str | None = None,
+        id: str | None = None,
+        created_at: datetime | None = None,
+        metadata: Mapping[str, JSON] | None = None,
+        tool_calls: Sequence[ToolCall] = (),
         tool_call_id: str | None = None,
-    ) -> None:
-        """Tell the model something once: a tool's result, a hint, a step of reasoning.
+        model_visible: bool = True,
+    ) -> Receipt:
+        """Do `add` without blocking the event loop."""
+        message = new_message(
+            role,
+            content,
+            name=name,
+            id=id,
+            created_at=created_at,
+            metadata=metadata,
+            tool_calls=tool_calls,
+            tool_call_id=tool_call_id,
+            model_visible=model_visible,
+        )
+        return await remember.remember(self.memory.runtime, ASYNC, self.scope, [message])
 
-        It stands at the end of every context until the model has answered, that is until an assistant's
-        message is stored: a call that failed is repeated with it. It is kept in this process alone, and
-        never in the history.
+    def add_messages(
+        self,
+        messages: Iterable[Message],
+        *,
+        verbatim: bool = False,
+        context: Context | None = None,
+    ) -> Receipt:
+        """Store messages in one transaction: all of them, or none.
 
         Args:
-            role: `"system"`, `"user"`, `"assistant"` or `"tool"`.
-            content: Text, or content blocks.
-            name: The speaker's name.
-            tool_call_id: Which call a tool message answers; without that call in view it is left out.
+            messages: The messages, in order.
+            verbatim: Store a system message even if it is equal to the one in force.
+            context: What the model saw when it gave the answer among them. Its recall is pinned to the question. Not
+                needed if the question was stored before `context` was called.
 
         Raises:
-            InvalidMessageError: It could not be stored if it were to be.
+            InvalidScopeError: `context` is of another session.
+            MessageTypeError: One of them is no message, or `context` is no context.
+            InvalidMessageError: One of them cannot be stored.
         """
-        said = content if isinstance(content, str) else blocks(content)
-        message = Message(role, said, name=name, tool_call_id=tool_call_id)
-        await add_temporary(self.memory._world(), drive, self.scope, [message])  # noqa: SLF001
+        return step(
+            remember.remember(
+                self.memory.runtime,
+                SYNC,
+                self.scope,
+                messages,
+                verbatim=verbatim,
+                recall=recall_to_pin(context, self.scope),
+            )
+        )
 
-    add_temporary, aadd_temporary = both(_add_temporary)
+    async def aadd_messages(
+        self,
+        messages: Iterable[Message],
+        *,
+        verbatim: bool = False,
+        context: Context | None = None,
+    ) -> Receipt:
+        """Do `add_messages` without blocking the event loop."""
+        return await remember.remember(
+            self.memory.runtime,
+            ASYNC,
+            self.scope,
+            messages,
+            verbatim=verbatim,
+            recall=recall_to_pin(context, self.scope),
+        )
 
-    async def _add_temporary_messages(self, drive: Drive, messages: Iterable[Message]) -> None:
-        """Tell the model several messages once, as `add_temporary` does: all of them, or none."""
-        await add_temporary(self.memory._world(), drive, self.scope, messages)  # noqa: SLF001
+    def add_temporary(self, messages: Message | Sequence[Message]) -> None:
+        """Add temporary messages: a tool's result, a hint, a step of reasoning. A model sees them until it has answered.
 
-    add_temporary_messages, aadd_temporary_messages = both(_add_temporary_messages)
-
-    async def _reload(self, drive: Drive, offloaded: str) -> Message:
-        """Return all of a message that a context showed a preview of.
+        They are at the end of every context until an assistant's message is stored. If a model call fails, its
+        repetition has them, too. They exist in this process only, and are never in the history. A tool message is left
+        out if its call is not in the context.
 
         Args:
-            offloaded: The id in the preview, such as `"msg-17"`.
+            messages: One message, or several.
 
         Raises:
-            InvalidMessageError: It is no id of a message of this session.
+            MessageTypeError: One of them is no message.
+            InvalidMessageError: One of them is not valid; none of them is added.
         """
-        return await reload_flow(self.memory._world(), drive, self.scope, offloaded)  # noqa: SLF001
+        step(remember.add_temporary(self.memory.runtime, SYNC, self.scope, messages))
 
-    reload, areload = both(_reload)
+    async def aadd_temporary(self, messages: Message | Sequence[Message]) -> None:
+        """Do `add_temporary` without blocking the event loop."""
+        await remember.add_temporary(self.memory.runtime, ASYNC, self.scope, messages)
 
-    async def _read_offloaded(
-        self, drive: Drive, offloaded: str, *, offset: int = 0, token_limit: int | None = None
-    ) -> str:
-        """Return the text that a preview stands for, in parts if it is long: what a model's tool answers.
+    def reload(self, preview_id: str) -> Message:
+        """Return the whole message that a preview in a context stands for.
 
         Args:
-            offloaded: The id in the preview, such as `"msg-17"`.
-            offset: Characters to pass over; each part names the offset of the next one.
-            token_limit: Tokens of the context that it is read into, `Settings.max_tokens` if left out. A part
+            preview_id: The id in the preview, such as `"msg-17"`.
+
+        Raises:
+            InvalidMessageError: No message of this session has this id.
+        """
+        return step(reload.reload(self.memory.runtime, SYNC, self.scope, preview_id))
+
+    async def areload(self, preview_id: str) -> Message:
+        """Do `reload` without blocking the event loop."""
+        return await reload.reload(self.memory.runtime, ASYNC, self.scope, preview_id)
+
+    def reload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
+        """Return the text that a preview stands for, for a model's tool. A long text comes in parts.
+
+        Args:
+            preview_id: The id in the preview, such as `"msg-17"`.
+            offset: Characters to skip. Each part names the offset of the next one.
+            token_limit: Token limit of the context that the text goes into; `Settings.max_tokens` if left out. A part
                 costs a quarter of it at the most.
 
         Raises:
-            InvalidMessageError: It is no id of a message of this session, or there is nothing at `offset`.
+            InvalidMessageError: No message of this session has this id, or there is no text at `offset`.
             InvalidLimitError: `token_limit` is below one.
         """
-        world = self.memory._world()  # noqa: SLF001
-        return await read_offloaded(world, drive, self.scope, offloaded, offset, token_limit)
+        return step(
+            reload.reload_text(self.memory.runtime, SYNC, self.scope, preview_id, offset, token_limit)
+        )
 
-    read_offloaded, aread_offloaded = both(_read_offloaded)
+    async def areload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
+        """Do `reload_text` without blocking the event loop."""
+        return await reload.reload_text(
+            self.memory.runtime, ASYNC, self.scope, preview_id, offset, token_limit
+        )
 
-    async def _set_messages(self, drive: Drive, messages: Iterable[Message]) -> Receipt:
-        """Make the session exactly these messages, in one transaction; a common beginning is left as it is."""
-        return await rewrite(self.memory._world(), drive, self.scope, messages)  # noqa: SLF001
+    def history(
+        self, offset: int = 0, limit: int | None = None, *, all_versions: bool = False
+    ) -> list[Message]:
+        """Return the messages of this session, in order, equal to those that were added. You may change the list.
 
-    set_messages, aset_messages = both(_set_messages)
+        Args:
+            offset: Messages to skip, from the first one on. Below zero: begin so many messages before the end.
+            limit: How many messages at the most; all of them if left out.
+            all_versions: Also withdrawn messages and earlier versions of messages, each at its place.
+                `Message.withdrawn_at` says until when they were in force. This reads the whole session.
+        """
+        return step(
+            sessions.history(self.memory.runtime, SYNC, self.scope, offset, limit, all_versions=all_versions)
+        )
 
-    async def _context(
+    async def ahistory(
+        self, offset: int = 0, limit: int | None = None, *, all_versions: bool = False
+    ) -> list[Message]:
+        """Do `history` without blocking the event loop."""
+        return await sessions.history(
+            self.memory.runtime, ASYNC, self.scope, offset, limit, all_versions=all_versions
+        )
+
+    def resync(
         self,
-        drive: Drive,
+        messages: Iterable[Message],
+        *,
+        replace: Replace = "changes",
+        erase: bool = False,
+        gives_way: Callable[[Message], bool] | None = None,
+    ) -> SyncReport:
+        """Update the session from a list of messages that somebody else holds and sends again and again.
+
+        New messages are stored; the same list again changes nothing. Replaced messages stay as versions:
+        `history(all_versions=True)` returns them, and nothing recalls them. The update is one transaction, and reads
+        only the end of a long history.
+
+        Args:
+            messages: The list. A message with an id is compared with the session's message of that id; a message
+                without one by its content.
+            replace: Which messages of the session the list may replace. `"changes"`: those that differ from the list;
+                messages that are not in the list stay. `"all"`: the session becomes equal to the list. `"nothing"`:
+                the list may begin anywhere and have gaps; from its first new message on, all are added.
+            erase: With `"all"`: do not store versions of replaced messages.
+            gives_way: Returns whether `"changes"` or `"all"` may replace a message of the session; any, if left out.
+                For example, a list may have no messages of other speakers, which shall stay.
+
+        Raises:
+            MessageTypeError: One of them is no message.
+            InvalidMessageError: One of them cannot be stored; nothing was written.
+            InputError: `replace` is none of these, or `erase` or `gives_way` cannot be combined with it.
+        """
+        return step(
+            sessions.resync(self.memory.runtime, SYNC, self.scope, messages, replace, gives_way, erase=erase)
+        )
+
+    async def aresync(
+        self,
+        messages: Iterable[Message],
+        *,
+        replace: Replace = "changes",
+        erase: bool = False,
+        gives_way: Callable[[Message], bool] | None = None,
+    ) -> SyncReport:
+        """Do `resync` without blocking the event loop."""
+        return await sessions.resync(
+            self.memory.runtime, ASYNC, self.scope, messages, replace, gives_way, erase=erase
+        )
+
+    def edit(
+        self,
+        id: str | int,
+        content: str | Sequence[Block],
+        *,
+        expected: Message | str | None = None,
+        erase: bool = False,
+    ) -> Message:
+        """Change the content of a message. Its id, its time and its place stay.
+
+        The earlier version is in no context any more, and nothing finds it. `history(all_versions=True)` returns it.
+
+        Args:
+            id: The message's id, or its place in the history: 0 is the first, -1 the last.
+            content: The new text, or content blocks.
+            expected: The message, or its text, as you last saw it. If it is different by now, nothing is changed.
+            erase: Delete all earlier versions.
+
+        Returns:
+            The message as it is now.
+
+        Raises:
+            UnknownMessageError: The session has no such message.
+            MessageChangedError: The message is not equal to `expected`.
+            InvalidMessageError: The content cannot be stored.
+        """
+        return step(sessions.edit(self.memory.runtime, SYNC, self.scope, id, content, expected, erase=erase))
+
+    async def aedit(
+        self,
+        id: str | int,
+        content: str | Sequence[Block],
+        *,
+        expected: Message | str | None = None,
+        erase: bool = False,
+    ) -> Message:
+        """Do `edit` without blocking the event loop."""
+        return await sessions.edit(self.memory.runtime, ASYNC, self.scope, id, content, expected, erase=erase)
+
+    def withdraw(self, ids: Iterable[str]) -> list[Message]:
+        """Take messages out of the conversation, in one transaction. They stay as versions.
+
+        No context contains them any more, and nothing recalls them. Everything made from them is deleted: vectors,
+        summaries, episodes, pinned recall that quotes them. `history(all_versions=True)` returns them until
+        `delete_message` or `forget` deletes them. A message that is added again under its id is back.
+
+        Args:
+            ids: Ids of the messages. An id that the session does not have is ignored.
+
+        Returns:
+            The withdrawn messages, in their order.
+
+        Raises:
+            InvalidMessageError: `ids` is no list of ids; nothing was changed.
+        """
+        return step(sessions.withdraw(self.memory.runtime, SYNC, self.scope, ids))
+
+    async def awithdraw(self, ids: Iterable[str]) -> list[Message]:
+        """Do `withdraw` without blocking the event loop."""
+        return await sessions.withdraw(self.memory.runtime, ASYNC, self.scope, ids)
+
+    def delete_message(self, id: str | int) -> Message:
+        """Delete one message for good, with its earlier versions and everything that finds it.
+
+        Args:
+            id: Id of the message, which may be withdrawn, or its place in the history: 0 is the first, -1 the last.
+
+        Returns:
+            The deleted message.
+
+        Raises:
+            UnknownMessageError: The session has no such message.
+        """
+        return step(sessions.delete(self.memory.runtime, SYNC, self.scope, id))
+
+    async def adelete_message(self, id: str | int) -> Message:
+        """Do `delete_message` without blocking the event loop."""
+        return await sessions.delete(self.memory.runtime, ASYNC, self.scope, id)
+
+    def fork(self, *, until: str | int | None = None, session_id: str | None = None) -> "Chat":
+        """Copy this session into a new one of the same user, where the conversation can continue differently.
+
+        This session does not change. The copy stays when this one is cleared or forgotten.
+
+        Args:
+            until: Id or place of the last message to copy; if left out, all messages are copied.
+            session_id: Id of the new session; a UUID if left out.
+
+        Returns:
+            The new conversation.
+
+        Raises:
+            UnknownMessageError: The session has no such message, or has no messages.
+            InvalidScopeError: A session with the new id exists already.
+        """
+        scope = step(sessions.fork(self.memory.runtime, SYNC, self.scope, until, session_id))
+        return self.memory.chat_of(scope, roles=self.roles)
+
+    async def afork(self, *, until: str | int | None = None, session_id: str | None = None) -> "Chat":
+        """Do `fork` without blocking the event loop."""
+        scope = await sessions.fork(self.memory.runtime, ASYNC, self.scope, until, session_id)
+        return self.memory.chat_of(scope, roles=self.roles)
+
+    def end(self) -> bool:
+        """End the session: its next context begins empty, with the system message in force.
+
+        In the background, an episode is written: a record about the messages since the session began. The history
+        stays, and recall finds it. The next message opens the session again. A session without new messages for
+        `Settings.session_idle_days` (7) gets an episode, too, but its window stays.
+
+        Returns:
+            Whether there was anything to end.
+        """
+        return step(sessions.end(self.memory.runtime, SYNC, self.scope))
+
+    async def aend(self) -> bool:
+        """Do `end` without blocking the event loop."""
+        return await sessions.end(self.memory.runtime, ASYNC, self.scope)
+
+    def rename(self, title: str | None) -> bool:
+        """Give the session a title.
+
+        Args:
+            title: The title; None removes it.
+
+        Returns:
+            Whether the session exists.
+
+        Raises:
+            InvalidMessageError: The title is no text, or is empty.
+        """
+        return step(sessions.rename(self.memory.runtime, SYNC, self.scope, title))
+
+    async def arename(self, title: str | None) -> bool:
+        """Do `rename` without blocking the event loop."""
+        return await sessions.rename(self.memory.runtime, ASYNC, self.scope, title)
+
+    def context(
+        self,
         query: str | None = None,
         *,
-        saying: Iterable[Message] = (),
+        pending: Sequence[Message] = (),
         token_limit: int | None = None,
         policy: Policies | None = None,
         placement: Placement | None = None,
     ) -> Context:
-        """Return what a model should be told: the newest turns, and older ones that bear on the query.
+        """Return what a model should see: the newest turns, and older messages and records that bear on the query.
 
-        Records of type `"profile"` are told whatever is asked, within `Settings.profile_tokens` (300).
+        Records of type `"profile"` are always part of it, within `Settings.profile_tokens` (300).
 
         Args:
-            query: What to recall for; the newest user message if left out. It is not stored. Empty: nothing is told
-                from outside the session.
-            saying: What comes next, told as if it were stored already, and not stored: for a caller who stores
-                a question together with its answer, `add_messages([question, answer], told=context)`. It may
-                begin with messages that the session has already, by their ids.
-            token_limit: Tokens of the whole; `Settings.max_tokens` (8000) if left out. Only a newest turn
-                that is larger by itself goes over it, and `reasons` say so.
-            policy: `"max_messages"`, `"max_rounds"` (10 each), `"max_tokens"`, an object such as
-                `MaxRounds(4)`, the same as JSON, `{"max_rounds": 4}`, or several that hold together. Without
-                it, what the settings say.
-            placement: Where recalled text goes, `"user"` or `"system"`; `Settings.recall_placement` if left
-                out.
+            query: What to recall for; the newest user message if left out. It is not stored. With `""`, nothing from
+                outside the session is part of the context.
+            pending: Messages that follow the stored ones in the context and are not stored: for a caller who stores a
+                question together with its answer, `add_messages([question, answer], context=context)`. Messages
+                that the session has already, by their ids, may come first.
+            token_limit: Tokens of the whole; `Settings.max_tokens` (8000) if left out. Only a newest turn that is
+                larger by itself goes over it, and `reasons` say so.
+            policy: What else limits the window: `"max_messages"` or `"max_rounds"` (10 each), `"max_tokens"`, an object
+                such as `MaxRounds(4)`, the same as JSON, `{"max_rounds": 4}`, an object of your own with
+                `allows(portion)`, or several of these. Without it, what the settings say.
+            placement: Where recalled text goes, `"user"` or `"system"`; `Settings.recall_placement` if left out.
 
         Raises:
             InvalidLimitError: A limit below one, an unknown policy, or a system message that is larger than
                 the limit by itself.
-            InvalidMessageError: What is being said could not be stored.
+            InvalidMessageError: A pending message could not be stored.
         """
-        asked = None if query is None else text_of("query", query)
-        world = self.memory._world()  # noqa: SLF001
-        return await context_flow(
-            world, drive, self.scope, asked, token_limit, policy, self.roles, placement, saying
+        return step(
+            context.context(
+                self.memory.runtime,
+                SYNC,
+                self.scope,
+                query,
+                token_limit,
+                policy,
+                self.roles,
+                placement,
+                pending,
+            )
         )
 
-    context, acontext = both(_context)
-
-    async def _recall(
+    async def acontext(
         self,
-        drive: Drive,
+        query: str | None = None,
+        *,
+        pending: Sequence[Message] = (),
+        token_limit: int | None = None,
+        policy: Policies | None = None,
+        placement: Placement | None = None,
+    ) -> Context:
+        """Do `context` without blocking the event loop."""
+        return await context.context(
+            self.memory.runtime, ASYNC, self.scope, query, token_limit, policy, self.roles, placement, pending
+        )
+
+    def recall(
+        self,
         query: str,
         *,
-        told: Iterable[Message] = (),
-        k: int = 10,
+        exclude: Sequence[Message] = (),
+        limit: int = 10,
         token_limit: int | None = None,
     ) -> Hits:
-        """Return what is worth telling a model for a question, if you tell it the conversation yourself.
+        """Return what bears on a question, for a caller who shows the model the session in another way.
 
-        Older turns of this session, what was said in others of the user, and records; nothing where nothing
-        bears on the question. `context` tells the conversation as well.
+        Hits are older turns of this session, messages of the user's other sessions, and records. There are none if
+        nothing bears on the question. `context` returns the session's newest turns as well.
 
         Args:
             query: The question.
-            told: What the model is told anyway: that, and the same words elsewhere, are left out.
-            k: How many hits at the most.
+            exclude: Messages that the model sees anyway; they, and the same words elsewhere, are left out.
+            limit: How many hits at the most.
             token_limit: Tokens that they may cost together; `Settings.recall_tokens` (600) if left out.
 
         Returns:
             Hits, the best first.
         """
-        asked, world = text_of("query", query), self.memory._world()  # noqa: SLF001
-        known = checked_all(told)
-        return await recall_flow(world, drive, self.scope, asked, k, token_limit, known, self.roles)
+        return step(
+            chat_recall.recall(
+                self.memory.runtime, SYNC, self.scope, query, limit, token_limit, exclude, self.roles
+            )
+        )
 
-    recall, arecall = both(_recall)
+    async def arecall(
+        self,
+        query: str,
+        *,
+        exclude: Sequence[Message] = (),
+        limit: int = 10,
+        token_limit: int | None = None,
+    ) -> Hits:
+        """Do `recall` without blocking the event loop."""
+        return await chat_recall.recall(
+            self.memory.runtime, ASYNC, self.scope, query, limit, token_limit, exclude, self.roles
+        )
 
-    async def _recalled(self, drive: Drive, *, limit: int = 20, offset: int = 0) -> list[Recalled]:
-        """Return what models were shown of older talk, with which question, the newest first.
+    def pinned_recalls(self, *, limit: int = 20, offset: int = 0) -> list[PinnedRecall]:
+        """Return the recalled text that is pinned to questions of this session, the newest first.
 
-        It is what stands in front of those questions in every prompt from then on. What quotes something that was
-        deleted or edited is gone.
+        It is put in front of its question in every later context. It is deleted with any message that it quotes, and
+        when one of them is edited. Text that quotes a record is left out if the record has expired, or if this user
+        may not see it in these roles.
 
         Args:
-            limit: Questions at the most.
-            offset: Questions to pass over.
+            limit: Questions at the most, also those whose text is left out.
+            offset: Questions to skip.
         """
-        return await recalled(self.memory._world(), drive, self.scope, limit, offset)  # noqa: SLF001
+        return step(recall.pinned_recalls(self.memory.runtime, SYNC, self.scope, limit, offset, self.roles))
 
-    recalled, arecalled = both(_recalled)
+    async def apinned_recalls(self, *, limit: int = 20, offset: int = 0) -> list[PinnedRecall]:
+        """Do `pinned_recalls` without blocking the event loop."""
+        return await recall.pinned_recalls(self.memory.runtime, ASYNC, self.scope, limit, offset, self.roles)
 
-    async def _summary(self, drive: Drive, *, every: bool = False) -> list[Summary]:
-        """Return what stands for the turns that left the window: an overview of the oldest, then episodes.
+    def summary(self, *, all_versions: bool = False) -> list[Summary]:
+        """Return the summaries of turns that left the window: an overview of the oldest ones, then the others.
 
         Args:
-            every: All versions, also those that others took the place of.
+            all_versions: Also summaries that newer ones replaced.
         """
-        return await summaries(self.memory._world(), drive, self.scope, every=every)  # noqa: SLF001
+        return step(summarize.summaries(self.memory.runtime, SYNC, self.scope, all_versions=all_versions))
 
-    summary, asummary = both(_summary)
+    async def asummary(self, *, all_versions: bool = False) -> list[Summary]:
+        """Do `summary` without blocking the event loop."""
+        return await summarize.summaries(self.memory.runtime, ASYNC, self.scope, all_versions=all_versions)
 
-    async def _clear(self, drive: Drive) -> int:
-        """Delete this session's messages, and what they can be found by. Returns how many."""
-        return await clear_flow(self.memory._world(), drive, self.scope)  # noqa: SLF001
+    def remember(self, text: str, **fields: Unpack[RecordFields]) -> Record:
+        """Store a record of the user, which all later sessions recall. It is durable when this returns; no model is called.
 
-    clear, aclear = both(_clear)
+        The same words again, whatever their case and spacing, are not stored twice: the record that exists is returned,
+        with one mention more and a little more confidence. If access is given again, only readers that both name keep
+        it; `revise` gives access to more. An inferred record (`source="implicit_inference"`) has a confidence of 0.6
+        at the most, and never changes a record that somebody stated.
+
+        Args:
+            text: What the record says.
+            **fields: `type` (`"semantic"`; or `"episodic"`, `"procedural"`, `"preference"`, `"profile"`),
+                `importance` (0.5) and `confidence` (1.0), `tags`, `expires_at` (with a time zone), `category`,
+                `key`, `value`, `summary`, `structured`, `source`, `relations`, and who else may see it:
+                `visibility` (`"private"`), `allowed_users`, `allowed_roles`. `Record` explains each.
+
+        Raises:
+            InvalidRecordError: It cannot be stored; nothing was written.
+        """
+        return step(records.remember(self.memory.runtime, SYNC, self.scope, text, fields))
+
+    async def aremember(self, text: str, **fields: Unpack[RecordFields]) -> Record:
+        """Do `remember` without blocking the event loop."""
+        return await records.remember(self.memory.runtime, ASYNC, self.scope, text, fields)
+
+    def revise(
+        self,
+        record_id: str,
+        text: str | None = None,
+        *,
+        merge: Sequence[str] = (),
+        **fields: Unpack[RecordFields],
+    ) -> Record:
+        """Change a record of the user. It gets a new version, and `records(all_versions=True)` returns the old one.
+
+        Args:
+            record_id: Its `memory_id`.
+            text: The new text. Its summary is deleted, unless you give another.
+            merge: Ids of the user's records to merge into it. Their mentions, tags and relations are added to it, and
+                they are not recalled any more. Its access stays as it is.
+            **fields: As for `remember`; what you leave out stays.
+
+        Returns:
+            The record as it is now, in the same version if nothing changed.
+
+        Raises:
+            UnknownRecordError: The user has no such record.
+            InvalidRecordError: It cannot be stored, or another record has these words; nothing was written.
+        """
+        return step(records.revise(self.memory.runtime, SYNC, self.scope, record_id, text, merge, fields))
+
+    async def arevise(
+        self,
+        record_id: str,
+        text: str | None = None,
+        *,
+        merge: Sequence[str] = (),
+        **fields: Unpack[RecordFields],
+    ) -> Record:
+        """Do `revise` without blocking the event loop."""
+        return await records.revise(self.memory.runtime, ASYNC, self.scope, record_id, text, merge, fields)
+
+    def clear(self) -> int:
+        """Delete this session's messages with all their versions. Forks of the session stay.
+
+        Returns:
+            How many messages it had.
+        """
+        return step(remember.clear(self.memory.runtime, SYNC, self.scope))
+
+    async def aclear(self) -> int:
+        """Do `clear` without blocking the event loop."""
+        return await remember.clear(self.memory.runtime, ASYNC, self.scope)
 
     @property
     def component_name(self) -> str:
-        """What its state is called in a session file."""
+        """The name of its state in a session file."""
         return type(self).__name__
 
-    async def _save_state(self, drive: Drive) -> dict[str, Any]:
-        """Return everything that was said in this session, its title and its end, as JSON."""
-        return await save(self.memory._world(), drive, self.scope)  # noqa: SLF001
+    def save_state(self) -> dict[str, JSON]:
+        """Return the session as JSON: its messages, its title, and where its working memory begins."""
+        return step(transfer.save(self.memory.runtime, SYNC, self.scope))
 
-    save_state, asave_state = both(_save_state)
+    async def asave_state(self) -> dict[str, JSON]:
+        """Do `save_state` without blocking the event loop."""
+        return await transfer.save(self.memory.runtime, ASYNC, self.scope)
 
-    async def _load_state(self, drive: Drive, state: Mapping[str, Any]) -> Receipt:
-        """Make the session what `save_state` returned, in one transaction: what it held before is gone.
+    def load_state(self, state: Mapping[str, JSON]) -> Receipt:
+        """Replace the session by a saved state, in one transaction. Its messages before that are deleted.
+
+        Args:
+            state: What `save_state` returned.
 
         Raises:
-            InvalidStateError: It is no state, or of another version; nothing was changed.
+            InvalidStateError: It is no state, or one of another version; nothing was changed.
         """
-        return await load(self.memory._world(), drive, self.scope, state)  # noqa: SLF001
+        return step(transfer.load(self.memory.runtime, SYNC, self.scope, state))
 
-    load_state, aload_state = both(_load_state)
+    async def aload_state(self, state: Mapping[str, JSON]) -> Receipt:
+        """Do `load_state` without blocking the event loop."""
+        return await transfer.load(self.memory.runtime, ASYNC, self.scope, state)
+
+    def set_memory(self, memory: "memories.Memory") -> None:
+        """Continue in another memory, in the session of the same id. Messages so far stay in the old memory.
+
+        Args:
+            memory: The other memory.
+
+        Raises:
+            ConfigurationError: It is no `Memory`.
+            StoreClosedError: It is closed.
+        """
+        _ = memories.memory_of(memory).runtime  # raises if it is closed
+        self.memory = memory
 
     def __repr__(self) -> str:
         return f"Chat(user_id={self.scope.user_id!r}, session_id={self.scope.session_id!r})"
 
-    def _repr_html_(self) -> str:
-        journal = self.memory._world().journal  # noqa: SLF001
-        session = journal.session(self.scope)
-        if session is None:
-            return show.table(["who", "what"], [], caption=f"{self!r}: nothing said yet")
-        last = journal.read(session, [entry.seq for entry in journal.tail(session, None, 10)])
-        return show.table(
-            ["when", "who", "what"],
-            [[f"{s.message.created_at:%Y-%m-%d %H:%M}", s.message.speaker, s.message.text] for s in last],
-            caption=f"{self!r}: {session.messages} message(s), {session.tokens} tokens; the last {len(last)}",
-        )
+    def _view(self) -> View:
+        last = session_view(self.memory.runtime.db, self.scope, 10)
+        return View(f"{self!r}: nothing said yet") if last is None else last
 
 
-def text_of(name: str, value: object) -> str:
-    """Return an argument that must be text.
-
-    Raises:
-        InvalidMessageError: It is not.
-    """
-    if not isinstance(value, str):
-        raise InvalidMessageError(
-            f"`{name}` must be a string, got {type(value).__name__}", hint=f"Pass `{name}` as text."
-        )
-    return value
+from memlayer_core import memory as memories  # noqa: E402  (`memory` imports the class above)

@@ -12,28 +12,33 @@
     │   ├── InvalidRecordError             a record or a part of it
     │   │   └── UnknownRecordError             an id that no record of the user has
     │   ├── InvalidItemError               an item, its folder or its key, or a filter
-    │   ├── InvalidLimitError              a limit that no context can keep
+    │   ├── InvalidLimitError              a limit that cannot be used
     │   └── InvalidStateError              a saved state or a session file
     ├── ImportStoppedError (ValueError)    an export that cannot be read further; its beginning was imported
     ├── ConfigurationError                 settings, paths, URLs, names of models
     │   ├── MissingExtraError (ImportError)    an optional package is not installed
     │   ├── EmbedderMismatchError          the store was built with another embedder
-    │   └── NewerSchemaError               the store was written by a newer memlayer
+    │   ├── NewerSchemaError               the store was written by a newer memlayer
+    │   └── OlderSchemaError               the store was written by an earlier memlayer; the hint tells how to convert it
     ├── StoreError                         the journal or the index
-    │   ├── StoreUnavailableError          unreachable, locked, read-only or full; often passes
+    │   ├── StoreUnavailableError          unreachable, locked, read-only or full; often temporary
     │   ├── StoreClosedError               used after `close()`
-    │   ├── IndexUnavailableError          Chroma is out of reach; recall goes on without it
+    │   ├── JournalCorruptError            the journal's pages are damaged; what can be read can be exported
+    │   ├── IndexUnavailableError          Chroma cannot be reached; recall works without it
     │   └── IndexCorruptError              Chroma's files are damaged; they can be rebuilt
-    ├── EmbedderError                      an embedder raised, timed out or answered nonsense
+    ├── EmbedderError                      an embedder raised, timed out or returned no vectors
     ├── ModelError                         a language model did not answer
     │   └── ModelContextError              the prompt is longer than it can read
-    └── FlushTimeoutError (TimeoutError)   background work is not done yet; it goes on
+    └── FlushTimeoutError (TimeoutError)   background jobs are not done yet; they go on
 
-Each error carries `hint` (what to do, also shown under the traceback) and `retryable` (whether the
-same call may succeed later).
+Each error has a `hint` (what to do, also printed below the traceback) and `retryable` (whether the same call may
+succeed later).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 __all__ = [
     "ConfigurationError",
@@ -50,6 +55,7 @@ __all__ = [
     "InvalidRecordError",
     "InvalidScopeError",
     "InvalidStateError",
+    "JournalCorruptError",
     "MemlayerError",
     "MessageChangedError",
     "MessageTypeError",
@@ -57,6 +63,7 @@ __all__ = [
     "ModelContextError",
     "ModelError",
     "NewerSchemaError",
+    "OlderSchemaError",
     "StoreClosedError",
     "StoreError",
     "StoreUnavailableError",
@@ -69,7 +76,7 @@ class MemlayerError(Exception):
     """The root of memlayer's errors.
 
     Args:
-        message: What went wrong, with the values that it went wrong with.
+        message: What is wrong, with the values that are wrong.
         hint: What to do about it, in one sentence.
     """
 
@@ -94,7 +101,7 @@ class InvalidMessageError(InputError):
 
 
 class MessageTypeError(InvalidMessageError, TypeError):
-    """Something was given as a message that is none, such as a bare `str`."""
+    """An argument must be a message and is not, such as a bare `str`."""
 
 
 class UnknownMessageError(InvalidMessageError):
@@ -102,7 +109,7 @@ class UnknownMessageError(InvalidMessageError):
 
 
 class MessageChangedError(InvalidMessageError):
-    """A message was to be changed, and is not what the caller saw last: somebody else was faster."""
+    """A message cannot be changed, since it is not what the caller last saw: somebody else changed it."""
 
 
 class InvalidRecordError(InputError):
@@ -110,15 +117,15 @@ class InvalidRecordError(InputError):
 
 
 class UnknownRecordError(InvalidRecordError):
-    """The user has no record of that id, or no longer."""
+    """The user has no record of that id, or has it no longer."""
 
 
 class InvalidItemError(InputError):
-    """An item, the folder or the key that it is put under, or a filter for items cannot be used."""
+    """An item, its folder, its key, or a filter for items cannot be used."""
 
 
 class InvalidLimitError(InputError):
-    """A limit (tokens, hits, seconds) that no answer can keep."""
+    """A limit (tokens, hits, seconds) cannot be used: no answer can be within it."""
 
 
 class InvalidStateError(InputError):
@@ -126,7 +133,7 @@ class InvalidStateError(InputError):
 
 
 class ImportStoppedError(MemlayerError, ValueError):
-    """An export cannot be read further. What stands before was imported, and stays."""
+    """An export cannot be read further. The lines before are imported."""
 
 
 class ConfigurationError(MemlayerError):
@@ -138,15 +145,19 @@ class MissingExtraError(ConfigurationError, ImportError):
 
 
 class EmbedderMismatchError(ConfigurationError):
-    """The store's vectors were made by another embedder than the one given."""
+    """Another embedder than the one in use made the store's vectors."""
 
 
 class NewerSchemaError(ConfigurationError):
-    """The store was written by a newer version of memlayer."""
+    """A newer version of memlayer wrote the store."""
+
+
+class OlderSchemaError(ConfigurationError):
+    """An earlier version of memlayer wrote the store. The hint names the commands that convert it."""
 
 
 class StoreError(MemlayerError):
-    """The journal or the index could not do what was asked."""
+    """The journal or the index failed."""
 
 
 class StoreUnavailableError(StoreError):
@@ -159,24 +170,28 @@ class StoreClosedError(StoreError):
     """The memory was used after `close()`."""
 
 
+class JournalCorruptError(StoreError):
+    """The journal's pages are damaged, or the file is no journal at all."""
+
+
 class IndexUnavailableError(StoreError):
-    """Chroma is out of reach. Recall goes on over the journal alone."""
+    """Chroma cannot be reached. Recall works with the journal alone."""
 
     retryable = True
 
 
 class IndexCorruptError(StoreError):
-    """Chroma's files are damaged. They are a projection and can be rebuilt from the journal."""
+    """Chroma's files are damaged. They can be built again from the journal."""
 
 
 class EmbedderError(MemlayerError):
-    """An embedder raised, took too long or answered with something that is no vector."""
+    """An embedder raised, took too long, or returned something that is no vector."""
 
     retryable = True
 
 
 class ModelError(MemlayerError):
-    """A language model did not answer: it is away, overloaded, or refused the call."""
+    """A language model did not answer: it is not reachable, is overloaded, or refused the call."""
 
     retryable = True
 
@@ -186,6 +201,29 @@ class ModelContextError(ModelError):
 
 
 class FlushTimeoutError(MemlayerError, TimeoutError):
-    """Background work was not finished in the time given. It goes on."""
+    """Background jobs were not finished within the timeout. They go on."""
 
     retryable = True
+
+
+@contextmanager
+def errors_as(error: type[MemlayerError], place: str = "") -> Iterator[None]:
+    """Raise an `InputError` of the block as an error of another type, with the same hint.
+
+    Args:
+        error: The type.
+        place: What stands in front of the error's text, such as `"message 3: "`.
+    """
+    try:
+        yield
+    except InputError as problem:
+        raise error(f"{place}{problem}", hint=problem.hint) from None
+
+
+def in_short(problem: BaseException) -> str:
+    """Return a text about an error that may be logged and stored, since it quotes no message.
+
+    An error of another library, or an `InputError`, may quote a message: for these it is the type's name.
+    """
+    ours = isinstance(problem, MemlayerError) and not isinstance(problem, InputError)
+    return str(problem) if ours else type(problem).__name__

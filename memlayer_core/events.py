@@ -1,7 +1,7 @@
-"""One frozen value for each happening: what logs, tracing and progress bars hear.
+"""Events: frozen values that tell listeners what happened, for logs, tracing and progress bars.
 
-Listeners are called in the thread where the thing happened. One that raises is logged and never
-disturbs the work that it listens to. No event carries message content.
+A listener is called in the thread in which the event happens. If it raises, the error is logged, and the work goes on.
+No event quotes a message.
 """
 
 from __future__ import annotations
@@ -13,31 +13,35 @@ from typing import Literal
 
 __all__ = [
     "EmbedderFallback",
+    "ErasureDelayed",
     "Event",
+    "EventBus",
     "Health",
     "IndexDegraded",
     "IndexRebuilt",
     "IndexRecovered",
-    "Indexed",
     "JobDead",
     "JobFailed",
     "Listener",
-    "Remembered",
+    "MessagesIndexed",
+    "MessagesStored",
+    "RecordStored",
     "SessionEnded",
-    "Stored",
-    "Summarized",
-    "SummarizerAway",
-    "Switchboard",
-    "TemporaryGivenUp",
+    "StoreMissing",
+    "SummarizerUnavailable",
+    "SummaryWritten",
+    "TemporaryDropped",
+    "WordsRepaired",
+    "WorkerFailed",
 ]
 
 logger = logging.getLogger("memlayer")
 
-Source = Literal["index", "embedder", "summarizer"]
+Source = Literal["journal", "erasure", "index", "embedder", "summarizer", "worker"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class MessagesStored:
     """Messages of one session were committed to the journal."""
 
     namespace: str
@@ -48,8 +52,8 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """A record was committed to the journal: a new one, a new version, or one that was said once more."""
+class RecordStored:
+    """A record was committed to the journal: a new one, a new version, or one that was remembered once more."""
 
     namespace: str
     memory_id: str
@@ -58,8 +62,8 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
-    """A batch of messages can now be found by meaning."""
+class MessagesIndexed:
+    """A batch of messages was indexed: a search finds them by meaning now. `embedded` counts new vectors."""
 
     messages: int
     embedded: int
@@ -67,7 +71,7 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """A session's working memory begins anew; its history and what is recalled of it stay."""
+    """A session has ended. Its next context begins empty, unless the session was only `idle`. Its history stays."""
 
     namespace: str
     session_id: str
@@ -75,8 +79,8 @@ class SessionEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class TemporaryGivenUp:
-    """Too many sessions waited for a model's answer: temporary messages of one will not be told any more."""
+class TemporaryDropped:
+    """Temporary messages of a session were dropped, since too many sessions wait for a model's answer."""
 
     namespace: str
     session_id: str
@@ -84,8 +88,8 @@ class TemporaryGivenUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Summarized:
-    """Turns that left a session's window are summed up; `model` is None where no model was asked."""
+class SummaryWritten:
+    """A summary of turns that left a window was written. `model` is None if no model was called."""
 
     namespace: str
     session_id: str
@@ -97,30 +101,56 @@ class Summarized:
 
 
 @dataclass(frozen=True, slots=True)
-class SummarizerAway:
-    """The model that writes summaries does not answer; extracts stand in for it, and it is asked again."""
+class SummarizerUnavailable:
+    """The summariser does not answer. Extracts are written instead, and it is asked again later."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMissing:
+    """The store's files were removed or replaced while they were open. Nothing is written any more."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class IndexDegraded:
-    """Nearest-neighbour search is not to be had; recall goes on without it."""
+    """The vector index or the embedder does not work. Recall works without it."""
 
     source: Source
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """An unexpected error stops all background work. The worker tries again every few seconds."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureDelayed:
+    """Deleted data is still in the journal's files, where nothing finds it. It will be erased later."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WordsRepaired:
+    """The journal's word index differed from its texts, and was built again from them."""
+
+
+@dataclass(frozen=True, slots=True)
 class IndexRecovered:
-    """What `IndexDegraded` or `SummarizerAway` told of is over."""
+    """What `IndexDegraded`, `SummarizerUnavailable`, `ErasureDelayed` or `WorkerFailed` told of is over."""
 
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRebuilt:
-    """Shards of the index were built again from the journal's vectors."""
+    """Collections of the index were built again from the journal's vectors."""
 
     shards: tuple[int, ...]
     vectors: int
@@ -129,14 +159,14 @@ class IndexRebuilt:
 
 @dataclass(frozen=True, slots=True)
 class EmbedderFallback:
-    """`embedder="auto"` could not have MiniLM and took the built-in hashing embedder."""
+    """`embedder="auto"` could not load MiniLM, and uses the built-in hashing embedder."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """A background job raised and will run again."""
+    """A background job failed and will run again."""
 
     kind: str
     subject: int
@@ -146,7 +176,7 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobDead:
-    """A background job raised too often and waits in the dead letters for a person."""
+    """A background job failed too often and is a dead letter now. `Memory.retry_dead` starts it again."""
 
     kind: str
     subject: int
@@ -154,13 +184,17 @@ class JobDead:
 
 
 Event = (
-    Stored
-    | Remembered
-    | Indexed
+    MessagesStored
+    | RecordStored
+    | MessagesIndexed
     | SessionEnded
-    | TemporaryGivenUp
-    | Summarized
-    | SummarizerAway
+    | TemporaryDropped
+    | SummaryWritten
+    | SummarizerUnavailable
+    | ErasureDelayed
+    | WorkerFailed
+    | WordsRepaired
+    | StoreMissing
     | IndexDegraded
     | IndexRecovered
     | IndexRebuilt
@@ -173,17 +207,21 @@ Listener = Callable[[Event], None]
 _LEVELS: dict[type, int] = {
     IndexDegraded: logging.WARNING,
     EmbedderFallback: logging.WARNING,
-    SummarizerAway: logging.WARNING,
+    SummarizerUnavailable: logging.WARNING,
+    ErasureDelayed: logging.WARNING,
+    WorkerFailed: logging.WARNING,
+    WordsRepaired: logging.WARNING,
+    StoreMissing: logging.ERROR,
     JobDead: logging.ERROR,
-    TemporaryGivenUp: logging.WARNING,
+    TemporaryDropped: logging.WARNING,
     JobFailed: logging.INFO,
     IndexRebuilt: logging.WARNING,
     IndexRecovered: logging.INFO,
 }
 
 
-class Switchboard:
-    """Passes each event to the log and to whoever listens."""
+class EventBus:
+    """Passes each event to the log and to every listener."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()
@@ -192,7 +230,7 @@ class Switchboard:
         """Call `listener` for every event from now on.
 
         Returns:
-            A function that ends it.
+            A function that removes the listener.
         """
         self._listeners = (*self._listeners, listener)
 
@@ -201,8 +239,8 @@ class Switchboard:
 
         return stop
 
-    def tell(self, event: Event) -> None:
-        """Log `event` and hand it to every listener."""
+    def emit(self, event: Event) -> None:
+        """Log `event` and pass it to every listener."""
         logger.log(_LEVELS.get(type(event), logging.DEBUG), "%r", event)
         for listener in self._listeners:
             try:
@@ -212,25 +250,34 @@ class Switchboard:
 
 
 class Health:
-    """Remembers what does not work at the moment, so that each failure is told once and its end too."""
+    """The problems at the moment. It emits one event when a problem begins, and one when it ends."""
 
-    def __init__(self, tell: Callable[[Event], None]) -> None:
-        self._tell = tell
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self._emit = emit
         self._down: dict[Source, str] = {}
 
     def down(self, source: Source, reason: str) -> None:
-        """Note a failure."""
+        """Note that a source does not work."""
         if source not in self._down:
             self._down[source] = reason
-            away = SummarizerAway(reason) if source == "summarizer" else IndexDegraded(source, reason)
-            self._tell(away)
+            match source:
+                case "journal":
+                    self._emit(StoreMissing(reason))
+                case "erasure":
+                    self._emit(ErasureDelayed(reason))
+                case "summarizer":
+                    self._emit(SummarizerUnavailable(reason))
+                case "worker":
+                    self._emit(WorkerFailed(reason))
+                case _:
+                    self._emit(IndexDegraded(source, reason))
 
     def up(self, source: Source) -> None:
-        """Note that it works."""
+        """Note that a source works again."""
         if self._down.pop(source, None) is not None:
-            self._tell(IndexRecovered(source))
+            self._emit(IndexRecovered(source))
 
     @property
-    def complaints(self) -> dict[str, str]:
-        """What does not work, and why."""
+    def problems(self) -> dict[str, str]:
+        """The reason of each problem, by its source."""
         return {source: reason for source, reason in self._down.items()}  # noqa: C416  (a wider type)

@@ -1,80 +1,94 @@
-"""The façade: a memory, and one conversation in it. Each verb has an async twin with an `a` in front."""
+"""`Memory`: opens a store, searches it and manages it. Each blocking verb has an async one with an `a` in front."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here and in the other files with verbs: LlamaIndex's tools read annotations
+# from the signature, and need objects, not texts.
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, Annotated, Self, TypeAlias
 
-from memlayer_core.chat import Chat, text_of
-from memlayer_core.drive import Drive, both
+from pydantic import InstanceOf
+
+from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, StoreClosedError
-from memlayer_core.events import Listener, Switchboard
-from memlayer_core.flows import index as index_flows
-from memlayer_core.flows.condense import summed_up
-from memlayer_core.flows.recall import search as search_flow
-from memlayer_core.items import HasItems
-from memlayer_core.live import Live, directory_at
-from memlayer_core.records.context import Hits
-from memlayer_core.records.job import Backlog
-from memlayer_core.records.message import Message
-from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Session
-from memlayer_core.records.summary import Cost
-from memlayer_core.remembering import Remembrance
-from memlayer_core.rules.check import at_least_one, checked_all, in_utc, seconds, whole
-from memlayer_core.rules.records import roles_of
+from memlayer_core.events import EventBus, Listener
+from memlayer_core.item_store import Items
+from memlayer_core.message import Message
+from memlayer_core.messages.flow import sessions
+from memlayer_core.messages.model import ForgetReport, Session
+from memlayer_core.messages.rules.check import seconds
+from memlayer_core.models.foreign import EmbedderLike, SummarizerLike, TokenizerLike
+from memlayer_core.opening import Resources, directory_at
+from memlayer_core.recall.flow import recall
+from memlayer_core.recall.model import Hits
+from memlayer_core.records import flow as records
+from memlayer_core.records.model import Record, RecordFilter, RecordType
+from memlayer_core.records.rules.records import roles_of
+from memlayer_core.runner import ASYNC, SYNC, step
+from memlayer_core.runtime import Runtime
+from memlayer_core.scope import Scope
+from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
-from memlayer_core.transfers import Transfers
-
-if TYPE_CHECKING:
-    from memlayer_core.ports import Index, TokenCounter, World
+from memlayer_core.storage import costs as model_costs
+from memlayer_core.storage import job_queue
+from memlayer_core.storage.costs import Cost
+from memlayer_core.storage.files import FileWriter, LineReader
+from memlayer_core.storage.job import Backlog
+from memlayer_core.summaries.flow import condense
+from memlayer_core.transfer.flow import export as transfer
+from memlayer_core.transfer.flow import forget, imports
+from memlayer_core.transfer.flow.export import Progress
+from memlayer_core.transfer.flow.imports import ImportReport
+from memlayer_core.worker.flow import repair
 
 __all__ = ["Memory", "Status", "memory_of"]
 
+TextFile: TypeAlias = Annotated[IO[str], InstanceOf()]
+"""An open text file, in a form that pydantic accepts: tool builders make a pydantic model of a verb's arguments."""
+
 _inherited: list[object] = []
-"""What a forked child has from its parent: never used, and never closed either, for it is the parent's."""
+"""Resources that a forked child inherits. It neither uses nor closes them, since they belong to the parent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a memory is doing.
+    """The state of a memory.
 
     Attributes:
         store_id: A UUID, made with the store.
         embedder: Identity of the embedder in use.
-        index: `"held"`: this process keeps Chroma up to date; `"not held"`: another one does, or nobody
-            yet; `"none"`: the memory works without Chroma.
-        backlog: What background work is left.
-        complaints: What does not work at the moment, and why.
+        index: `"held"`: this process keeps Chroma up to date. `"not held"`: another process does, or none yet.
+            `"none"`: the memory works without Chroma.
+        backlog: Background jobs that are left.
+        problems: Problems at the moment: the reason, by the source of the problem.
     """
 
     store_id: str
     embedder: str
     index: str
     backlog: Backlog
-    complaints: Mapping[str, str]
+    problems: Mapping[str, str]
 
 
-class Memory(Remembrance, HasItems, Transfers):
-    """A durable memory of any number of tenants, users and sessions.
+class Memory:
+    """A durable memory for any number of tenants, users and sessions. `open` or `in_memory` makes one.
 
-    Open one for an application and keep it: it is safe to use from threads, from any event loop, and by
-    several processes on one directory. Made by `open` or `in_memory`.
+    Open one for the whole application. Threads and event loops may share it, and several processes may open the same
+    directory.
     """
 
-    def __init__(self, opener: Callable[[Switchboard], Live], *, survives_fork: bool) -> None:
-        self._switchboard = Switchboard()
+    def __init__(self, opener: Callable[[EventBus], Resources], *, survives_fork: bool) -> None:
+        self._bus = EventBus()
         self._opener = opener
         self._survives_fork = survives_fork
         self._closed = False
-        self._live = opener(self._switchboard)
+        self._resources = opener(self._bus)
 
     @classmethod
     def open(
@@ -83,42 +97,42 @@ class Memory(Remembrance, HasItems, Transfers):
         *,
         database_url: str | None = None,
         chroma_url: str | None = None,
-        embedder: Any = "auto",
-        tokenizer: Any = "auto",
+        embedder: EmbedderLike = "auto",
+        tokenizer: TokenizerLike = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
-        summarizer: Any = "extractive",
+        summarizer: SummarizerLike | None = "extractive",
         settings: Settings | None = None,
         reembed: bool = False,
-    ) -> Memory:
-        """Open a memory, made if it is not there.
+    ) -> Self:
+        """Open a memory. If there is none, it is created.
 
-        This blocks for a second or so (databases, tables of tokens): open once, before the event loop
-        serves anybody, or with `await asyncio.to_thread(Memory.open, …)`.
+        This blocks for about a second. Call it once, before the event loop starts, or call
+        `await asyncio.to_thread(Memory.open, …)`.
 
         Args:
-            path: A directory, for the journal in SQLite and for Chroma's files. Several processes may
-                share it.
-            database_url: PostgreSQL for the journal, `"postgresql+psycopg://user@host/name"`.
-            chroma_url: A Chroma server, `"http://host:8000"`. Without it, Chroma's files are in `path`;
-                without `path` too, vectors are compared in the journal.
-            embedder: `"auto"` (MiniLM where it is at hand or can be downloaded, else hashing), `"minilm"`,
-                `"hashing"`, a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma embedding
-                function, or any callable of a list of texts.
-            tokenizer: `"auto"` (tiktoken where its tables are at hand, else an estimate), the name of a
-                model or an encoding, `"estimate"`, or any callable of a text.
-            truncate_with: Shortens a text to so many characters where `Settings.truncate_messages` is on:
-                your own summary or extraction of keywords. Without it, the text's beginning is kept.
-            summarizer: Sums up turns that leave the window, in the background. `"extractive"`: sentences that were
-                said, no model is asked. A LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt,
-                blocking or async; a small model does. None or `"off"`: they are recalled, and not summed up.
-            settings: Everything else; `Settings()` reads the MEMLAYER_ environment variables.
-            reembed: If the store's vectors come from another embedder, drop them and embed everything
-                again in the background, instead of refusing.
+            path: A directory for the journal in SQLite and for Chroma's files. Several processes may share it.
+            database_url: PostgreSQL for the journal, such as `"postgresql+psycopg://user@host/name"`.
+            chroma_url: A Chroma server, such as `"http://host:8000"`. Without it, Chroma's files are in `path`. Without
+                `path` too, the journal's vectors are compared one by one.
+            embedder: `"auto"` (MiniLM if it is installed or can be downloaded, else hashing), `"minilm"`, `"hashing"`,
+                a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma embedding function, or a function from
+                a list of texts to vectors.
+            tokenizer: `"auto"` (tiktoken if its tables are installed, else an estimate), the name of a model or of an
+                encoding, `"estimate"`, or a function that counts the tokens of a text.
+            truncate_with: A function that shortens a text to a number of characters, if `Settings.truncate_messages`
+                is on. Without it, the beginning of the text stays.
+            summarizer: Sums up turns that leave the window, in the background. `"extractive"`: it quotes sentences, and
+                no model is called. Or a LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt, blocking
+                or async; a small model is enough. None or `"off"`: there are no summaries, only recall.
+            settings: All other settings. `Settings()` reads the MEMLAYER_ environment variables.
+            reembed: If another embedder made the store's vectors, delete them and embed everything again in the
+                background. Otherwise, this raises an error.
 
         Raises:
             ConfigurationError: An argument cannot be used.
-            EmbedderMismatchError: The store's vectors come from another embedder.
+            EmbedderMismatchError: Another embedder made the store's vectors.
             NewerSchemaError: A newer memlayer wrote the store.
+            OlderSchemaError: An earlier memlayer wrote the store. The hint names the commands that convert it.
             StoreUnavailableError: The database does not answer.
         """
         if path is None and database_url is None:
@@ -128,7 +142,7 @@ class Memory(Remembrance, HasItems, Transfers):
             )
         directory = directory_at(path) if path is not None else None
         opener = partial(
-            Live,
+            Resources,
             database=database_url if database_url is not None else directory,
             directory=directory,
             chroma_url=chroma_url,
@@ -145,18 +159,19 @@ class Memory(Remembrance, HasItems, Transfers):
     def in_memory(
         cls,
         *,
-        embedder: Any = "hashing",
-        tokenizer: Any = "auto",
+        embedder: EmbedderLike = "hashing",
+        tokenizer: TokenizerLike = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
-        summarizer: Any = "extractive",
+        summarizer: SummarizerLike | None = "extractive",
         settings: Settings | None = None,
-    ) -> Memory:
-        """Open a memory that is gone when it is closed, for tests and notebooks.
+    ) -> Self:
+        """Open a memory that is deleted when it is closed, for tests and notebooks.
 
-        It downloads nothing unless `embedder` says so, and needs no Chroma: vectors are compared exactly.
+        It needs no Chroma: vectors are compared one by one. It downloads nothing, unless `embedder` needs it. The
+        arguments are those of `open`.
         """
         opener = partial(
-            Live,
+            Resources,
             database=None,
             directory=None,
             chroma_url=None,
@@ -171,8 +186,8 @@ class Memory(Remembrance, HasItems, Transfers):
 
     @staticmethod
     def is_at(path: str | os.PathLike[str]) -> bool:
-        """Tell whether a directory holds a memory's journal. Nothing is opened or made."""
-        from memlayer_core.stores.database import journal_file  # noqa: PLC0415
+        """Return whether a directory contains a memory's journal. Nothing is opened or created."""
+        from memlayer_core.storage.sqlite import journal_file
 
         return journal_file(Path(path).expanduser()).is_file()
 
@@ -183,16 +198,16 @@ class Memory(Remembrance, HasItems, Transfers):
         session_id: str | None = None,
         tenant_id: str = "default",
         agent_id: str | None = None,
-        roles: Iterable[str] = (),
+        roles: Sequence[str] = (),
     ) -> Chat:
-        """Return one conversation. Nothing is written before the first message.
+        """Return a conversation of a user. Nothing is written before its first message.
 
         Args:
-            user_id: Whose conversation it is; recall looks through all sessions of this user.
-            session_id: Which one; without it, a new one.
-            tenant_id: Users of different tenants are different users, whatever their ids.
-            agent_id: Recall then looks through the sessions with this agent alone.
-            roles: The roles in which the user speaks: records of others may be shown to one of them.
+            user_id: The user. Recall searches all sessions of this user.
+            session_id: The session; a new one if left out.
+            tenant_id: The user's tenant. Equal user ids of different tenants are different users.
+            agent_id: The agent. If it is given, recall searches only the user's sessions with this agent.
+            roles: Roles of the user. Records of other users that allow one of them are recalled, too.
 
         Raises:
             InvalidScopeError: An id is empty or cannot be stored.
@@ -200,208 +215,475 @@ class Memory(Remembrance, HasItems, Transfers):
         """
         return self.chat_of(Scope(user_id, session_id, agent_id, tenant_id), roles=roles)
 
-    def chat_of(self, scope: Scope, *, roles: Iterable[str] = ()) -> Chat:
-        """Return the conversation that a scope names."""
+    def chat_of(self, scope: Scope, *, roles: Sequence[str] = ()) -> Chat:
+        """Return the conversation of a scope; a new session if the scope names none."""
         if scope.session_id is None:
             scope = replace(scope, session_id=str(uuid.uuid4()))
         return Chat(self, scope, roles_of(roles))
 
-    async def _search(
+    def search(
         self,
-        drive: Drive,
         query: str,
         *,
         user_id: str,
         tenant_id: str = "default",
         agent_id: str | None = None,
         session_id: str | None = None,
-        k: int = 10,
+        limit: int = 10,
         token_limit: int | None = None,
-        roles: Iterable[str] = (),
+        roles: Sequence[str] = (),
         now: datetime | None = None,
     ) -> Hits:
-        """Find what a user said, was told, or is remembered by, and what others share of theirs.
+        """Search a user's messages and records, and the records that other users share with them.
 
         Args:
             query: A question or words.
-            user_id: Whose memory is searched.
+            user_id: The user whose memory is searched.
             tenant_id: The user's tenant.
             agent_id: Only sessions with this agent.
-            session_id: Only what was said in this session.
-            k: How many hits at the most.
-            token_limit: Tokens that the hits may cost together, each shown in one line.
-            roles: The roles in which the user asks: records of others may be shown to one of them.
-            now: What "last week" or 上个月 is counted from, the present if left out; without a time zone UTC.
+            session_id: Only messages of this session.
+            limit: How many hits at the most.
+            token_limit: Tokens that all hits may cost together, each as one line.
+            roles: Roles of the user. Records of other users that allow one of them are found, too.
+            now: The time that "last week" or 上个月 in the query refers to; the present if left out. Without a time zone
+                it is taken as UTC.
 
         Returns:
-            Hits, the best first.
+            The hits, the best first.
         """
-        reach = Scope(user_id, session_id, agent_id, tenant_id)
-        asked, world, now = text_of("query", query), self._world(), in_utc(now, "now")
-        return await search_flow(world, drive, reach, asked, k, token_limit, roles_of(roles), now)
+        return step(
+            recall.search(
+                self.runtime,
+                SYNC,
+                Scope(user_id, session_id, agent_id, tenant_id),
+                query,
+                limit,
+                token_limit,
+                roles,
+                now,
+            )
+        )
 
-    search, asearch = both(_search)
-
-    async def _summarize(
+    async def asearch(
         self,
-        drive: Drive,
+        query: str,
+        *,
+        user_id: str,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+        session_id: str | None = None,
+        limit: int = 10,
+        token_limit: int | None = None,
+        roles: Sequence[str] = (),
+        now: datetime | None = None,
+    ) -> Hits:
+        """Do `search` without blocking the event loop."""
+        return await recall.search(
+            self.runtime,
+            ASYNC,
+            Scope(user_id, session_id, agent_id, tenant_id),
+            query,
+            limit,
+            token_limit,
+            roles,
+            now,
+        )
+
+    def records(
+        self,
+        *,
+        user_id: str,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+        record_id: str | None = None,
+        type: RecordType | None = None,
+        tags: Sequence[str] = (),
+        all_versions: bool = False,
+        shared: bool = False,
+        roles: Sequence[str] = (),
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[Record]:
+        """Return the records of a user, the last written first, of any importance and confidence.
+
+        Args:
+            user_id: The user.
+            tenant_id: The user's tenant.
+            agent_id: Only records of this agent.
+            record_id: Only this record.
+            type: Only records of this type.
+            tags: Only records with all of these tags.
+            all_versions: Also replaced versions, merged records and expired ones, but only the user's own.
+            shared: Also records of other users of the tenant that this user may see.
+            roles: Roles of the user, for `shared`.
+            limit: How many records at the most.
+            offset: How many records to skip.
+        """
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        wanted = RecordFilter(record_id, type, tuple(tags), all_versions, shared, limit, offset)
+        return step(records.records(self.runtime, SYNC, reach, wanted, roles))
+
+    async def arecords(
+        self,
+        *,
+        user_id: str,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+        record_id: str | None = None,
+        type: RecordType | None = None,
+        tags: Sequence[str] = (),
+        all_versions: bool = False,
+        shared: bool = False,
+        roles: Sequence[str] = (),
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[Record]:
+        """Do `records` without blocking the event loop."""
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        wanted = RecordFilter(record_id, type, tuple(tags), all_versions, shared, limit, offset)
+        return await records.records(self.runtime, ASYNC, reach, wanted, roles)
+
+    def forget(
+        self,
+        user_id: str | None = None,
+        *,
+        session_id: str | None = None,
+        record_id: str | None = None,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+    ) -> ForgetReport:
+        """Delete everything of a user for good: sessions, messages, records, and everything that finds them.
+
+        Nothing finds it any more when this returns. Chroma's vectors and the journal's files are erased in the
+        background; `flush` waits for that.
+
+        What stays: items of the tenant, since they belong to no user (`memory.items(tenant_id=…).forget(labels)`);
+        forks of a session, if only that session is forgotten; your exports, saved states and backups. Some databases
+        keep deleted data for a while: PostgreSQL keeps rows until it vacuums the tables, and its write-ahead log as
+        configured; a Chroma server keeps vectors in its files until it rewrites them; SQLite keeps fragments of texts
+        in a file above 256 MB until somebody runs `VACUUM`.
+
+        Args:
+            user_id: The user. Not needed with `record_id`, or for a session without a user.
+            session_id: Only this session, with its replaced messages and the records that come from it. Without
+                `user_id`, the session of this id that has no user.
+            record_id: Only this record, with its old versions and the records that were merged into it.
+            tenant_id: The user's tenant.
+            agent_id: Only sessions and records with this agent.
+
+        Returns:
+            How much was deleted.
+
+        Raises:
+            InvalidScopeError: No user, session or record is named.
+            UnknownRecordError: There is no such record, or it belongs to another user.
+        """
+        return step(forget.forget(self.runtime, SYNC, user_id, session_id, record_id, tenant_id, agent_id))
+
+    async def aforget(
+        self,
+        user_id: str | None = None,
+        *,
+        session_id: str | None = None,
+        record_id: str | None = None,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+    ) -> ForgetReport:
+        """Do `forget` without blocking the event loop."""
+        return await forget.forget(self.runtime, ASYNC, user_id, session_id, record_id, tenant_id, agent_id)
+
+    def summarize(
+        self,
         messages: Iterable[Message],
         *,
         previous: str = "",
         token_limit: int | None = None,
     ) -> str:
-        """Sum up messages as turns that leave a window are, and wait for it. They need not be stored, and are not.
+        """Return a summary of messages, as it is written for turns that leave a window. Nothing is stored.
 
-        The memory's summariser writes it; its answer is judged, and asked for again if it is bad. Without one, or
-        if it does not answer, sentences that were said stand for it: `status()` then tells what is wrong.
+        The memory's summariser writes it. A bad answer is rejected, and the summariser is asked again. Without a
+        summariser, or if it does not answer, the summary quotes sentences; `status()` then shows the problem.
 
         Args:
-            messages: What was said. Instructions, and what only people see, are left out.
-            previous: The summary of what was said before; the new one tells that, too.
+            messages: The messages; they need not be stored. System and hidden messages are left out.
+            previous: A summary of earlier messages. The new summary includes it.
             token_limit: Tokens of the summary; `Settings.summary_tokens` (600) if left out.
 
         Raises:
-            MessageTypeError: Something in it is no message.
+            MessageTypeError: One of them is no message.
             InvalidLimitError: `token_limit` is below one.
         """
-        told, before = checked_all(messages), text_of("previous", previous)
-        return await summed_up(self._world(), drive, told, before, token_limit)
+        return step(condense.summarize_messages(self.runtime, SYNC, messages, previous, token_limit))
 
-    summarize, asummarize = both(_summarize)
-
-    async def _sessions(
+    async def asummarize(
         self,
-        drive: Drive,
+        messages: Iterable[Message],
+        *,
+        previous: str = "",
+        token_limit: int | None = None,
+    ) -> str:
+        """Do `summarize` without blocking the event loop."""
+        return await condense.summarize_messages(self.runtime, ASYNC, messages, previous, token_limit)
+
+    def sessions(
+        self,
         *,
         user_id: str,
         tenant_id: str = "default",
         agent_id: str | None = None,
         limit: int = 100,
         offset: int = 0,
-        superseded: bool = False,
+        all_versions: bool = False,
     ) -> list[Session]:
-        """Return a user's sessions, the last used first. Each has a `label` to show.
+        """Return a user's sessions, the last used first. Each has a `label` for lists.
 
         Args:
-            user_id: Whose sessions.
+            user_id: The user.
             tenant_id: The user's tenant.
             agent_id: Only sessions with this agent.
-            limit: How many at the most.
-            offset: How many to pass over.
-            superseded: Also those that keep what other words took the place of.
+            limit: How many sessions at the most.
+            offset: How many sessions to skip.
+            all_versions: Also sessions that hold replaced messages of another session.
         """
-        at_least_one("limit", limit)
-        whole("offset", offset)
-        reach, journal = Scope(user_id, None, agent_id, tenant_id), self._world().journal
-        return await drive.call(journal.sessions, reach, limit, offset, superseded=superseded)
+        reach = Scope(user_id, None, agent_id, tenant_id)
+        return step(sessions.sessions(self.runtime, SYNC, reach, limit, offset, all_versions=all_versions))
 
-    sessions, asessions = both(_sessions)
+    async def asessions(
+        self,
+        *,
+        user_id: str,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        all_versions: bool = False,
+    ) -> list[Session]:
+        """Do `sessions` without blocking the event loop."""
+        reach = Scope(user_id, None, agent_id, tenant_id)
+        return await sessions.sessions(self.runtime, ASYNC, reach, limit, offset, all_versions=all_versions)
 
-    async def _flush(self, drive: Drive, timeout: float = 60.0) -> Backlog:  # noqa: ASYNC109
-        """Wait until no background work is owed.
+    def items(self, *, tenant_id: str = "default", omit_expired: bool = False) -> Items:
+        """Return the items of a tenant: JSON values under keys in folders. They belong to no user.
 
         Args:
-            timeout: Seconds to wait at the most.
-
-        Returns:
-            What is left: nothing queued, and how many jobs were given up.
+            tenant_id: The tenant. Tenants never share items, even in folders of the same name.
+            omit_expired: Whether expired items are hidden before they are swept.
 
         Raises:
-            FlushTimeoutError: Work is still owed.
+            InvalidScopeError: The id cannot be stored.
         """
-        self._world()
-        return await drive.call(self._live.worker.flush, seconds("timeout", timeout))
+        return Items(self, tenant_id, omit_expired=omit_expired)
 
-    flush, aflush = both(_flush)
+    def export(
+        self,
+        target: str | os.PathLike[str] | TextFile,
+        *,
+        user_id: str | None = None,
+        tenant_id: str = "default",
+        progress: Progress | None = None,
+    ) -> int:
+        """Write the messages and records of a user as lines of JSON. It works page by page, at any size.
 
-    async def _verify(self, drive: Drive) -> list[int]:
-        """Compare the index with the journal and build again what does not agree.
+        Args:
+            target: A path, or an open text file. The file at a path appears when it is complete.
+            user_id: The user; if left out, all users of the tenant, and the tenant's items.
+            tenant_id: The tenant.
+            progress: Called after each page with the number of messages that are done and of all messages.
 
         Returns:
-            The shards that were built again; none if all is well, or if another process holds the index.
+            How many messages were written.
+
+        Raises:
+            StoreUnavailableError: The target cannot be written. An existing file is unchanged.
         """
-        world = self._world()
-        if world.index is None or not await drive.call(_hold, world.index):
-            return []
-        return await index_flows.adopt(world, drive, reason="it was verified")
+        rt, out = self.runtime, FileWriter(target)
+        return step(
+            transfer.export(
+                rt.db, SYNC, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
+            )
+        )
 
-    verify, averify = both(_verify)
+    async def aexport(
+        self,
+        target: str | os.PathLike[str] | TextFile,
+        *,
+        user_id: str | None = None,
+        tenant_id: str = "default",
+        progress: Progress | None = None,
+    ) -> int:
+        """Do `export` without blocking the event loop."""
+        rt, out = self.runtime, FileWriter(target)
+        return await transfer.export(
+            rt.db, ASYNC, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
+        )
 
-    async def _reindex(self, drive: Drive) -> int:
-        """Build the whole index again from the journal's vectors; no model is asked.
+    def import_from(
+        self,
+        source: str | os.PathLike[str] | Iterable[str | bytes],
+        *,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """Store what `export` wrote, page by page. A second import of the same file changes nothing.
+
+        Sessions keep their ids and times. If a session exists already, its messages stay; new messages are added at
+        its end, and a message of an existing id is replaced by the imported one. Imported items replace older ones.
+
+        Args:
+            source: A path, an open file, or any lines.
+            user_id: The user that everything in the file must belong to, such as the user who uploads it. A file is
+                refused if it has a line of another user, an item, a record that others may see, or another tenant
+                than `tenant_id` (`"default"` if left out). If `source` can be read twice (a path, or a file that can
+                seek), all of it is checked before anything is stored. Otherwise the lines before the refused one are
+                stored. None: the file may belong to anybody; only for files that you trust.
+            tenant_id: The tenant to import into; the tenant of the export if left out.
+            progress: Called after each page with the number of messages that are done and of all messages.
+
+        Raises:
+            ImportStoppedError: A line cannot be read, is larger than `Settings.import_line_bytes`, or is refused
+                because of `user_id`. The lines before it were imported, unless the file was checked first.
+            InvalidScopeError: An id is empty or cannot be stored.
+        """
+        rt = self.runtime
+        lines = LineReader(source, rt.settings.import_line_bytes)
+        return step(
+            imports.import_from(rt, SYNC, lines, user_id=user_id, tenant_id=tenant_id, progress=progress)
+        )
+
+    async def aimport_from(
+        self,
+        source: str | os.PathLike[str] | Iterable[str | bytes],
+        *,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """Do `import_from` without blocking the event loop."""
+        rt = self.runtime
+        lines = LineReader(source, rt.settings.import_line_bytes)
+        return await imports.import_from(
+            rt, ASYNC, lines, user_id=user_id, tenant_id=tenant_id, progress=progress
+        )
+
+    def flush(self, timeout: float = 60.0) -> Backlog:
+        """Wait until no background job is left: everything is indexed, and deleted data is erased from the files.
+
+        Args:
+            timeout: How many seconds to wait at the most.
+
+        Returns:
+            The backlog: nothing queued, and the number of dead letters.
+
+        Raises:
+            FlushTimeoutError: Jobs are left after that time.
+        """
+        return self._open_resources.worker.flush(seconds("timeout", timeout))
+
+    async def aflush(self, timeout: float = 60.0) -> Backlog:  # noqa: ASYNC109
+        """Do `flush` without blocking the event loop."""
+        return await ASYNC(self.flush, timeout)
+
+    def verify(self) -> list[str]:
+        """Check the journal, compare both indexes with it, and repair what differs.
+
+        Writers of other processes wait while the word index is compared.
+
+        Returns:
+            What was repaired: `"words"` for the word index, `"collection 3"` for one of Chroma's collections; empty if
+            nothing was wrong. Chroma is not compared if another process holds it.
+
+        Raises:
+            JournalCorruptError: The journal is damaged. `memlayer export` writes what can still be read.
+            StoreUnavailableError: The store was removed while it was open.
+        """
+        return step(repair.verify(self.runtime, SYNC))
+
+    async def averify(self) -> list[str]:
+        """Do `verify` without blocking the event loop."""
+        return await repair.verify(self.runtime, ASYNC)
+
+    def reindex(self) -> int:
+        """Build the whole vector index again from the journal's vectors. No model is called.
 
         Returns:
             How many vectors were written; 0 if another process holds the index.
         """
-        world = self._world()
-        if world.index is None or not await drive.call(_hold, world.index):
-            return 0
-        shards = range((await drive.call(world.journal.layout)).shards)
-        return await index_flows.rebuild(world, drive, shards, reason="it was asked for")
+        return step(repair.reindex(self.runtime, SYNC))
 
-    reindex, areindex = both(_reindex)
+    async def areindex(self) -> int:
+        """Do `reindex` without blocking the event loop."""
+        return await repair.reindex(self.runtime, ASYNC)
 
-    async def _retry_dead(self, drive: Drive) -> int:
-        """Give every dead letter of the background work a new start. Returns how many there were."""
-        world = self._world()
-        revived = await drive.call(world.journal.revive, world.now())
-        world.wake()
-        return revived
+    def retry_dead(self) -> int:
+        """Start all dead letters again. Returns how many there were."""
+        return step(repair.retry_dead(self.runtime, SYNC))
 
-    retry_dead, aretry_dead = both(_retry_dead)
+    async def aretry_dead(self) -> int:
+        """Do `retry_dead` without blocking the event loop."""
+        return await repair.retry_dead(self.runtime, ASYNC)
 
-    async def _costs(self, drive: Drive) -> list[Cost]:
-        """Return what models were paid in the background: calls and tokens, by kind of work and model."""
-        return await drive.call(self._world().journal.costs)
+    def costs(self) -> list[Cost]:
+        """Return what models cost in the background: calls and tokens, by kind of work and model."""
+        return self.runtime.db.read(model_costs.ledger)
 
-    costs, acosts = both(_costs)
+    async def acosts(self) -> list[Cost]:
+        """Do `costs` without blocking the event loop."""
+        return await ASYNC(self.costs)
 
-    async def _status(self, drive: Drive) -> Status:
-        """Tell how the memory is doing."""
-        world = self._world()
-        held = "none" if world.index is None else "held" if world.index.held else "not held"
-        backlog = await drive.call(world.journal.backlog)
-        return Status(self._live.store_id, world.embedder.identity, held, backlog, world.health.complaints)
+    def status(self) -> Status:
+        """Return the memory's state: its backlog and its problems."""
+        rt = self.runtime
+        held = "none" if rt.index is None else "held" if rt.index.held else "not held"
+        problems = rt.health.problems
+        # If the journal was removed, its jobs are gone, too.
+        backlog = Backlog(queued=0, dead=0) if "journal" in problems else rt.db.read(job_queue.backlog)
+        return Status(self._resources.store_id, rt.embedder.identity, held, backlog, problems)
 
-    status, astatus = both(_status)
+    async def astatus(self) -> Status:
+        """Do `status` without blocking the event loop."""
+        return await ASYNC(self.status)
 
     @property
     def store_id(self) -> str:
         """The store's id: a UUID, made with the store, the same in every process."""
-        self._world()
-        return self._live.store_id
+        return self._open_resources.store_id
 
     @property
     def path(self) -> Path | None:
-        """The directory that it was opened at; None for a memory without one."""
-        return self._live.directory
+        """The memory's directory; None if it has none."""
+        return self._resources.directory
 
     @property
     def settings(self) -> Settings:
-        """What it was opened with."""
-        return self._live.world.settings
+        """The settings that it was opened with."""
+        return self._resources.runtime.settings
 
     @property
     def tokens(self) -> TokenCounter:
-        """What it counts tokens with."""
-        return self._world().tokens
+        """The token counter in use."""
+        return self.runtime.tokens
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether `close` was called."""
         return self._closed
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every event (see `memlayer_core.events`). Returns a function that ends it."""
-        return self._switchboard.listen(listener)
+        """Call `listener` with every event (see `memlayer_core.events`). Returns a function that removes it."""
+        return self._bus.listen(listener)
 
-    async def _close(self, drive: Drive) -> None:
-        """Finish the batch in hand and let go of everything. Owed work stays owed, for the next opening."""
+    def close(self) -> None:
+        """Finish the current batch and close everything. Jobs that are left are done after the next `open`."""
         if not self._closed:
             self._closed = True
-            await drive.call(self._live.close)
+            self._resources.close()
 
-    close, aclose = both(_close)
+    async def aclose(self) -> None:
+        """Do `close` without blocking the event loop."""
+        if not self._closed:
+            self._closed = True
+            await ASYNC(self._resources.close)
 
     def __enter__(self) -> Self:
         return self
@@ -419,32 +701,42 @@ class Memory(Remembrance, HasItems, Transfers):
     ) -> None:
         await self.aclose()
 
-    def _world(self) -> World:
+    @property
+    def runtime(self) -> Runtime:
+        """The memory's runtime in this process, for memlayer's own adapters.
+
+        Raises:
+            StoreClosedError: The memory is closed, or an in-memory one of the process that this one was forked from.
+        """
+        return self._open_resources.runtime
+
+    @property
+    def _open_resources(self) -> Resources:
         if self._closed:
             raise StoreClosedError(
                 "this memory is closed", hint="Open it again with `Memory.open(…)`, or close it later."
             )
-        if self._live.pid != os.getpid():
+        if self._resources.pid != os.getpid():
             self._reopen()
-        return self._live.world
+        return self._resources
 
     def _reopen(self) -> None:
-        """Open everything anew in a forked child: connections, locks and threads are the parent's."""
+        """Open everything again in a forked child, since connections, locks and threads belong to the parent."""
         if not self._survives_fork:
             raise StoreClosedError(
-                "a memory that lives in memory does not survive a fork",
-                hint="Use `Memory.open(directory)`, or make one in the child.",
+                "an in-memory memory cannot be used in a forked process",
+                hint="Use `Memory.open(directory)`, or open one in the child.",
             )
-        _inherited.append(self._live)
-        self._live.disown()
-        self._live = self._opener(self._switchboard)
+        _inherited.append(self._resources)
+        self._resources.disown()
+        self._resources = self._opener(self._bus)
 
 
 def memory_of(value: object) -> Memory:
-    """Return an argument that must be a memory.
+    """Return `value`, which must be a memory.
 
     Raises:
-        ConfigurationError: It is not.
+        ConfigurationError: It is no `Memory`.
     """
     if not isinstance(value, Memory):
         raise ConfigurationError(
@@ -452,7 +744,3 @@ def memory_of(value: object) -> Memory:
             hint='`Memory.open("./memory")`, once for the whole application.',
         )
     return value
-
-
-def _hold(index: Index) -> bool:
-    return index.held or index.acquire()

@@ -1,4 +1,4 @@
-"""Keeps the state of a session's components (a chat, an agent, whatever has a state) in a JSON file.
+"""Saves the states of a session's components (a chat, an agent, anything with a state) in a JSON file.
 
 ::
 
@@ -9,61 +9,58 @@
     manager.save_session()
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 from urllib.parse import quote
 
-from memlayer_core.drive import Drive, both
+from memlayer_core.chat import Chat
 from memlayer_core.errors import InputError, InvalidStateError, StoreUnavailableError
-from memlayer_core.records.scope import Scope
-from memlayer_core.rules.json_text import shown
-from memlayer_core.rules.state import components_of, session_text
-from memlayer_core.stores.files import whole
+from memlayer_core.message import JSON
+from memlayer_core.runner import ASYNC, SYNC, Runner, step
+from memlayer_core.scope import Scope
+from memlayer_core.storage.codec import short_repr
+from memlayer_core.storage.files import write_whole
+from memlayer_core.transfer.rules.state import components_of, session_text
 
-if TYPE_CHECKING:
-    from memlayer_core.chat import Chat
-
-__all__ = ["Component", "JsonSession", "SavesItsChat", "SessionManager"]
+__all__ = ["ChatState", "Component", "JsonSession", "SessionManager"]
 
 _LONGEST_NAME = 200  # bytes of a file's name, below every file system's limit
 
 
 class Component(Protocol):
-    """What has a state.
+    """An object with a state.
 
-    It is called by its class, or by its `component_name` if it has one. Where it has `asave_state` and
-    `aload_state` too, those are awaited by the manager's async verbs.
+    Its name in the file is its `component_name` if it has one, or the name of its class. If it has `asave_state` and
+    `aload_state`, too, the manager's async verbs await those.
     """
 
-    def save_state(self) -> Mapping[str, Any]:
+    def save_state(self) -> Mapping[str, JSON]:
         """Return its state as JSON."""
         ...
 
-    def load_state(self, state: Any, /) -> object:
-        """Become what a state says."""
+    def load_state(self, state: JSON, /) -> object:
+        """Replace its state by this one."""
         ...
 
 
 class JsonSession:
-    """Session files, each written whole or not at all.
+    """Session files. Each is written completely or not at all.
 
     Args:
-        path: A directory, which gets a file for each session, or one file, whose name ends in `.json`.
+        path: A directory for a file per session, or one file whose name ends with `.json`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).expanduser()
 
     def file_of(self, session_id: str) -> Path:
-        """Return where a session is kept.
+        """Return the path of a session's file.
 
         Raises:
-            InputError: No file can have such a name.
+            InputError: The session id cannot be the name of a file.
         """
         if self.path.suffix == ".json" and not self.path.is_dir():
             return self.path
@@ -75,24 +72,24 @@ class JsonSession:
             )
         return self.path / name
 
-    def save(self, session_id: str, components: Mapping[str, Any], now: datetime) -> None:
-        """Write a session's file in place of what it was before.
+    def save(self, session_id: str, components: Mapping[str, JSON], now: datetime) -> None:
+        """Write a session's file. It replaces the old one.
 
         Raises:
-            InvalidStateError: A state is no JSON, or the file there is no readable one of this session: it
+            InvalidStateError: A state is no JSON, or the existing file is not a readable file of this session; it
                 stays as it is.
             StoreUnavailableError: It cannot be written.
         """
         text = session_text(session_id, components, now)
-        self.load(session_id)  # what is there is this session's, or stays
-        whole(self.file_of(session_id), text)
+        self.load(session_id)  # raises if the existing file is not this session's
+        write_whole(self.file_of(session_id), text)
 
-    def load(self, session_id: str) -> dict[str, Any] | None:
-        """Return the states in a session's file by their component's name, None where there is no file.
+    def load(self, session_id: str) -> dict[str, JSON] | None:
+        """Return the states in a session's file, by the component's name; None if there is no file.
 
         Raises:
-            InvalidStateError: It is cut off, no session file, of another version or of another session.
-            StoreUnavailableError: It cannot be read.
+            InvalidStateError: The file is cut off, is no session file, or is of another version or session.
+            StoreUnavailableError: The file cannot be read.
         """
         file = self.file_of(session_id)
         try:
@@ -108,7 +105,7 @@ class JsonSession:
 
 
 class SessionManager:
-    """Saves and loads the components of one session together. Made by `for_session_id`."""
+    """Saves and loads the components of one session together. `for_session_id` makes it."""
 
     def __init__(self, session_id: str) -> None:
         Scope.alone(session_id)  # checks the id
@@ -118,92 +115,102 @@ class SessionManager:
 
     @classmethod
     def for_session_id(cls, session_id: str) -> Self:
-        """Begin with a session's id.
+        """Return a manager for the session of this id.
 
         Raises:
-            InvalidScopeError: It is empty or cannot be stored.
+            InvalidScopeError: The id is empty or cannot be stored.
         """
         return cls(session_id)
 
     def with_session(self, session: JsonSession) -> Self:
-        """Say where the session is kept."""
+        """Set the files that the session is saved in."""
         self._session = session
         return self
 
     def add_component(self, component: Component, name: str | None = None) -> Self:
-        """Add something that has a state.
+        """Add an object with a state.
 
         Args:
-            component: It has `save_state` and `load_state`.
-            name: What its state is called in the file; its `component_name` or its class if left out.
+            component: An object with `save_state` and `load_state`.
+            name: Name of its state in the file; its `component_name` or the name of its class if left out.
 
         Raises:
-            InputError: It has no state, or another component has that name.
+            InputError: It has no such methods, or another component has that name.
         """
         if not (
             callable(getattr(component, "save_state", None))
             and callable(getattr(component, "load_state", None))
         ):
             raise InputError(
-                f"a component has `save_state` and `load_state`, got {shown(component)}",
+                f"a component has `save_state` and `load_state`, got {short_repr(component)}",
                 hint="Add a chat, one of the adapters' memories, or an object with these two methods.",
             )
         called = name or getattr(component, "component_name", None) or type(component).__name__
         if called in self._components:
             raise InputError(
                 f"this session has a component {called!r} already",
-                hint="Name them apart: `add_component(component, name=…)`.",
+                hint="Give it another name: `add_component(component, name=…)`.",
             )
         self._components[called] = component
         return self
 
-    async def _save_session(self, drive: Drive) -> None:
-        """Write the state of every component into the session's file, whole or not at all.
+    def save_session(self) -> None:
+        """Write the states of all components into the session's file: all of them, or none.
 
         Raises:
-            InputError: No place was named with `with_session`.
-            InvalidStateError: A state is no JSON, or the file is no readable one of this session.
+            InputError: `with_session` was not called.
+            InvalidStateError: A state is no JSON, or the existing file is not a readable file of this session.
             StoreUnavailableError: The file cannot be written.
         """
-        session = self._kept()
-        states = {
-            name: await drive.ask(component.save_state, _twin(component, "asave_state"))
-            for name, component in self._components.items()
-        }
-        await drive.call(session.save, self.session_id, states, datetime.now(UTC))
+        step(self._save_session(SYNC))
 
-    save_session, asave_session = both(_save_session)
+    async def asave_session(self) -> None:
+        """Do `save_session` without blocking the event loop."""
+        await self._save_session(ASYNC)
 
-    async def _load_if_exists(self, drive: Drive) -> bool:
-        """Load every component that the session's file has a state of; the others stay as they are.
+    def load_if_exists(self) -> bool:
+        """Load the state of every component that the session's file contains. Other components stay as they are.
 
         Returns:
-            Whether there is such a file.
+            Whether the file exists.
 
         Raises:
-            InputError: No place was named with `with_session`.
-            InvalidStateError: The file cannot be used, and nothing was loaded; or one component's state
-                cannot, and the components added after it were not loaded.
+            InputError: `with_session` was not called.
+            InvalidStateError: The file cannot be used, and nothing was loaded. Or a component's state cannot be used,
+                and the components added after it were not loaded.
             StoreUnavailableError: The file cannot be read.
         """
-        states = await drive.call(self._kept().load, self.session_id)
+        return step(self._load_if_exists(SYNC))
+
+    async def aload_if_exists(self) -> bool:
+        """Do `load_if_exists` without blocking the event loop."""
+        return await self._load_if_exists(ASYNC)
+
+    async def _save_session(self, run: Runner) -> None:
+        session = self._file_store()
+        states = {
+            name: await run.either(component.save_state, _async_twin(component, "asave_state"))
+            for name, component in self._components.items()
+        }
+        await run(session.save, self.session_id, states, datetime.now(UTC))
+
+    async def _load_if_exists(self, run: Runner) -> bool:
+        states = await run(self._file_store().load, self.session_id)
         if states is None:
             return False
         for name, component in self._components.items():
             if name not in states:
                 continue
             try:
-                await drive.ask(component.load_state, _twin(component, "aload_state"), states[name])
+                await run.either(component.load_state, _async_twin(component, "aload_state"), states[name])
             except InvalidStateError as problem:
                 raise InvalidStateError(f"component {name!r}: {problem}", hint=problem.hint) from None
         return True
 
-    load_if_exists, aload_if_exists = both(_load_if_exists)
-
-    def _kept(self) -> JsonSession:
+    def _file_store(self) -> JsonSession:
         if self._session is None:
             raise InputError(
-                "it is not known where the session is kept", hint='`with_session(JsonSession("sessions"))`.'
+                "no session files were given", hint='Call `with_session(JsonSession("sessions"))` first.'
             )
         return self._session
 
@@ -216,33 +223,29 @@ class _HasChat(Protocol):
     def chat(self) -> Chat: ...
 
 
-class SavesItsChat:
-    """Gives an object with a `chat` that conversation's state."""
+class ChatState:
+    """Mixin: gives an object with a `chat` the state of that conversation."""
 
-    def save_state(self: _HasChat) -> dict[str, Any]:
-        """Return everything that was said in this session, its title and its end, as JSON."""
+    def save_state(self: _HasChat) -> dict[str, JSON]:
+        """Return the session as JSON: its messages, its title, and where its working memory begins."""
         return self.chat.save_state()
 
-    async def asave_state(self: _HasChat) -> dict[str, Any]:
-        """Return everything that was said in this session, its title and its end, as JSON."""
+    async def asave_state(self: _HasChat) -> dict[str, JSON]:
+        """Do `save_state` without blocking the event loop."""
         return await self.chat.asave_state()
 
-    def load_state(self: _HasChat, state: Mapping[str, Any]) -> None:
-        """Make the session what `save_state` returned, in one transaction: what it held before is gone.
+    def load_state(self: _HasChat, state: Mapping[str, JSON]) -> None:
+        """Replace the session by a saved state, in one transaction. Its messages before that are deleted.
 
         Raises:
-            InvalidStateError: It is no state, or of another version; nothing was changed.
+            InvalidStateError: It is no state, or one of another version; nothing was changed.
         """
         self.chat.load_state(state)
 
-    async def aload_state(self: _HasChat, state: Mapping[str, Any]) -> None:
-        """Make the session what `save_state` returned, in one transaction: what it held before is gone.
-
-        Raises:
-            InvalidStateError: It is no state, or of another version; nothing was changed.
-        """
+    async def aload_state(self: _HasChat, state: Mapping[str, JSON]) -> None:
+        """Do `load_state` without blocking the event loop."""
         await self.chat.aload_state(state)
 
 
-def _twin(component: Component, name: str) -> Callable[..., Awaitable[Any]] | None:
+def _async_twin(component: Component, name: str) -> Callable[..., Awaitable[Any]] | None:
     return getattr(component, name, None)

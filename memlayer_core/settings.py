@@ -1,6 +1,6 @@
-"""Every default, with the place that it comes from.
+"""All settings and their defaults.
 
-Each setting can be given by name, or by an environment variable `MEMLAYER_<NAME>`.
+Set each by name, or with an environment variable `MEMLAYER_<NAME>`.
 """
 
 from __future__ import annotations
@@ -16,72 +16,70 @@ __all__ = ["Settings"]
 
 
 class Settings(BaseSettings):
-    """How a memory behaves. Frozen; make another with `settings.replace(name=value)`.
+    """How a memory behaves. Frozen: `settings.replace(name=value)` returns changed settings.
 
     Attributes:
-        max_tokens: Tokens of a context when a call names no limit.
-        max_messages: Messages of the session in a context, the system message not counted; None: as many as
-            there is room for. Where it is chosen without a number (`policy="max_messages"`), 10.
-        max_rounds: Rounds in a context: a user's message and everything up to the next one; None: as many
-            as there is room for. Where it is chosen without a number (`policy="max_rounds"`), 10.
-        compact_to: When a context has grown over its limit, its oldest turns are left out until at most this
-            part of the limit is taken. The next ones then have room, and the prompt's beginning stays the
-            same for a while, which providers' caches reward. With 0.3, 93 % of what is sent at a limit of
-            3,000 tokens is an unchanged beginning (`benchmarks/prefix.py`).
-        truncate_messages: Show at most `truncate_characters` of each message but the newest question. What
-            is stored stays whole.
-        truncate_characters: See `truncate_messages`; 1000 is the common default where it is on.
-        offload: Before turns are left out, show previews of large old messages and tool runs; their ids
-            load them again. Off: turns are left out at once.
-        offload_characters: Characters of a large message: 5 x 1024, as in AgentScope.
-        preview_characters: Characters that a preview shows.
-        last_keep: Newest messages that are made smaller only when nothing older helps.
-        recall_tokens: Tokens of a context that recalled turns may take; never more than a quarter
-            of the limit.
-        recall_candidates: How many hits each source of recall is asked for.
-        recall_importance: Records of episodes are recalled if they are more important than this; 0.3, as in
-            layered agent memories.
-        recall_confidence: All other records are recalled from this confidence on; 0.6, likewise.
-        recall_placement: `"user"` puts what is recalled in front of the newest user message, inside it:
-            it never speaks with the system's authority, and the prompt's prefix stays cacheable.
-            `"system"` appends it to the leading system message.
-        profile_tokens: Tokens of a context that records of type `"profile"` may take, whatever is asked; never more
-            than a quarter of the limit. 0: they are recalled as other records are.
-        summary_tokens: Tokens of a context that summaries of older turns may take; never more than a quarter
-            of the limit.
-        summary_rounds: Rounds that make an episode: what leaves the window at once is summed up at once, and one
-            with fewer rounds goes on with the next ones. 10, where layered memories compress.
-        summary_batch: Messages outside of a window that keeps a number of messages or rounds, before they are
+        max_tokens: Token limit of a context, if a call names none.
+        max_messages: Messages of the session in a window, without the system message; None: no limit. With
+            `policy="max_messages"` and None here, 10.
+        max_rounds: Rounds in a window. A round is a user's message and everything up to the next one. None: no limit.
+            With `policy="max_rounds"` and None here, 10.
+        compact_to: When a context grows over its token limit, its oldest turns are left out until it uses at most
+            this part of the limit. The window then has space for the next turns, and the prompt's beginning stays the
+            same for a while, so that providers cache it. With 0.3, 93 % of the tokens sent at a limit of 3,000 are an
+            unchanged beginning (`benchmarks/prefix.py`).
+        truncate_messages: Whether a model sees at most `truncate_characters` of each message except the newest
+            question. The stored messages stay whole.
+        truncate_characters: See `truncate_messages`; 1000 is a common default.
+        offload: Whether large old messages and tool runs become previews before turns are left out. The ids in the
+            previews load them again.
+        offload_characters: Characters from which on a message is large: 5 x 1024, as in AgentScope.
+        preview_characters: Characters of a preview.
+        last_keep: Newest messages that become previews only if that of older ones is not enough.
+        recall_tokens: Tokens of a context for the recall; never more than a quarter of the token limit.
+        recall_candidates: Candidates that each part of the search (such as words or vectors) returns at the most.
+        recall_importance: Episodes are recalled if their importance is above this; 0.3, as in layered agent memories.
+        recall_confidence: All other records are recalled if their confidence is at least this; 0.6, likewise.
+        recall_placement: `"user"` puts the recall into the newest user message, in front of its text: it has no
+            authority of the system message, and the prompt's beginning can be cached. `"system"` appends it to the
+            leading system message.
+        profile_tokens: Tokens of a context for records of type `"profile"`; never more than a quarter of the token
+            limit. 0: they are recalled like other records.
+        summary_tokens: Tokens of a context for summaries; never more than a quarter of the token limit.
+        summary_rounds: Rounds of one summary. Turns that leave the window together are summed up together; a summary
+            of fewer rounds is extended by the next ones. 10, as in layered memories.
+        summary_batch: With a policy of messages or rounds: messages that must have left the window before they are
             summed up together.
-        summary_input: Tokens that a model is given at once; what is longer is summed up in parts. No more than a
-            context has by default, so that what leaves a window costs one call.
-        summary_coverage: Share of the telling names, numbers and words that a model's summary must keep.
+        summary_input: Tokens of one prompt to the summariser; longer texts are summed up in parts. It is as large as a
+            context by default, so that turns that leave a window cost one call.
+        summary_coverage: Share of the important names, numbers and words that a model's summary must contain.
         summary_rewrites: How often a model is asked again after a bad summary.
-        summary_attempts: How often a model that does not answer is tried before extracts stand in for it.
-        episodes: Remember a session that ends as one record, which later searches and contexts find. Where nothing
-            is summed up, there are none.
-        episode_messages: Messages that make an episode: 4, two rounds, as in layered agent memories.
-        episode_tokens: Tokens of an episode's summary; about the 50 Chinese characters of layered agent memories.
-        durability: `"full"` survives a power cut at the price of one disk flush a write; `"normal"`
-            survives a killed process, and may lose the last writes in a power cut.
-        busy_timeout: Seconds that a write waits for another process before it gives up.
-        message_bytes_limit: UTF-8 bytes that one message may have, its framework's dump included.
-        indexed_characters: Characters of a message's beginning that recall looks at.
-        index_batch: Messages that the worker takes on at once: embedded together, and committed in one
-            transaction.
-        index_delay: Seconds that the worker lets messages gather before it indexes them.
-        exact_scan_limit: Up to so many vectors in reach, recall compares them all (exact, and faster
-            than a filtered search); beyond it asks Chroma.
-        chroma_collections: Collections that the users are spread over when a store is made.
-        download_timeout: Seconds that fetching the default embedding model may take, all in all.
-        embedder_timeout: Seconds that a search waits for an embedder that is not built in; then it finds by words
-            alone, and does not ask again for as long.
-        lease_seconds: Seconds after which the job of a process that vanished is given to another. Let it be longer
-            than a summariser takes to answer, or two processes may pay for the same summary.
+        summary_attempts: How often a model that does not answer is called before an extract is written instead.
+        episodes: Whether an episode is written about a session that ends: a record that later searches and contexts
+            find. There are none without a summariser.
+        episode_messages: Messages that a session needs for an episode: 4, two rounds, as in layered agent memories.
+        episode_tokens: Tokens of an episode; about the 50 Chinese characters of layered agent memories.
+        durability: `"full"`: writes survive a power cut, and each costs a disk flush. `"normal"`: writes survive the
+            end of the process; a power cut may lose the last ones.
+        busy_timeout: Seconds that a write waits for another process before it fails.
+        message_bytes_limit: UTF-8 bytes that a message may have, with its framework's dump.
+        import_line_bytes: Bytes that a line of an import may have (characters, if it is a text); twice those of a
+            message, since JSON escapes some characters.
+        indexed_characters: Characters at a message's beginning that are indexed for recall.
+        index_batch: Messages that the worker embeds and commits at once.
+        index_delay: Seconds that the worker waits for more messages before it indexes a batch.
+        exact_scan_limit: Up to so many vectors, recall compares all of them, which is exact and faster than a filtered
+            search. With more, it asks Chroma.
+        chroma_collections: Number of collections that users are spread over. A store fixes it when it is created.
+        download_timeout: Seconds that the download of the default embedding model may take.
+        embedder_timeout: Seconds that a search waits for an embedder of yours. After that, searches use words only,
+            and do not call it again for the same time.
+        lease_seconds: Seconds of a lease. If a process dies, another one gets its jobs after that time. It should be
+            longer than a summariser needs to answer, or two processes may pay for the same summary.
         job_attempts: How often a job is tried before it becomes a dead letter.
-        session_idle_days: Days without a new message after which a session's working memory is ended, as in
-            Agents-Flex; nothing is deleted by it. None: never.
-        job_backoff: Seconds before the second attempt; each further one waits twice as long, ten minutes
+        session_idle_days: Days without a new message after which an episode is written about a session. Its window
+            and its history stay, so that a user can continue it. None: never.
+        job_backoff: Seconds before the second attempt of a job. Each further attempt waits twice as long, ten minutes
             at the most.
     """
 
@@ -116,6 +114,7 @@ class Settings(BaseSettings):
     durability: Literal["full", "normal"] = "full"
     busy_timeout: float = Field(default=30.0, gt=0)
     message_bytes_limit: int = Field(default=64_000_000, ge=1)
+    import_line_bytes: int = Field(default=128_000_000, ge=1)
     indexed_characters: int = Field(default=20_000, ge=1)
     index_batch: int = Field(default=64, ge=1, le=1000)
     index_delay: float = Field(default=0.25, ge=0)
@@ -132,15 +131,15 @@ class Settings(BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as problem:
-            said = "; ".join(
+            errors = "; ".join(
                 f"`{'.'.join(map(str, error['loc']))}`: {error['msg']} (got {error['input']!r})"
                 for error in problem.errors()
             )
             raise ConfigurationError(
-                f"settings cannot be used: {said}",
+                f"settings cannot be used: {errors}",
                 hint="Correct the named setting, or the MEMLAYER_ environment variable of that name.",
             ) from None
 
     def replace(self, **changes: Any) -> Self:
-        """Return these settings with some of them changed, checked like new ones."""
+        """Return a copy of these settings with some values changed. The values are checked."""
         return type(self)(**{**self.model_dump(), **changes})

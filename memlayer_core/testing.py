@@ -1,68 +1,78 @@
-"""For tests of your own: a journal's conformance suite, ports that fail on demand, and a clock that stands.
+"""For tests of your own: a suite of claims for each seam, and an embedder that fails on demand.
 
-::
+Subclass a suite in a test file, and give it a fixture of the name that it asks for:
 
-    from memlayer_core.testing import JournalConformance
-
-    class TestMyJournal(JournalConformance):
+    class TestMyEmbedder(EmbedderConformance):
         @pytest.fixture
-        def journal(self):
-            return MyJournal()
+        def embedder(self) -> Embedder:
+            return MyEmbedder()
 """
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from datetime import UTC, datetime
+from itertools import product
+from typing import Any
 
 from memlayer_core.errors import EmbedderError
-from memlayer_core.ports import Draft, Embedder, Journal
-from memlayer_core.records.message import Message, Raw, ToolCall
-from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Mark
-from memlayer_core.records.vector import Filing, FloatVector
-from memlayer_core.rules.check import digest
-from memlayer_core.rules.terms import asked, filed
+from memlayer_core.message import Message, MessageList, ToolCall
+from memlayer_core.messages.draft import PreparedMessage
+from memlayer_core.messages.rules.check import digest
+from memlayer_core.policy import Portion
+from memlayer_core.scope import Scope
+from memlayer_core.seams import Embedder, LanguageModel, MessageStore, Policy, TokenCounter, VectorIndex
+from memlayer_core.storage.terms import index_terms
+from memlayer_core.vector import FloatVector, IndexEntry
 
-__all__ = ["NOON", "FlakyEmbedder", "JournalConformance", "draft", "drafts", "filing"]
+__all__ = [
+    "NOON",
+    "EmbedderConformance",
+    "FlakyEmbedder",
+    "LanguageModelConformance",
+    "MessageStoreConformance",
+    "PolicyConformance",
+    "TokenCounterConformance",
+    "VectorIndexConformance",
+    "draft",
+    "drafts",
+    "filing",
+]
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
-"""A moment to use as the present."""
+"""A fixed time to use as the present."""
 
 
-def draft(role: Any, text: str, *, id: str | None = None, tokens: int = 10, **fields: Any) -> Draft:  # noqa: A002
-    """Make a message ready to be written, as the flow that remembers would."""
-    searched = "" if role == "system" else text
-    given = id or f"made-{next(_numbers)}"
-    message = Message(role, text, id=given, **{"created_at": NOON, **fields})
-    return Draft(
+def draft(role: Any, text: str, *, id: str | None = None, tokens: int = 10, **fields: Any) -> PreparedMessage:
+    """Make a prepared message, as the flow `remember` does."""
+    search_text = "" if role == "system" else text
+    message = Message(role, text, id=id or f"made-{next(_numbers)}", **{"created_at": NOON, **fields})
+    return PreparedMessage(
         message,
-        given_id=id is not None,
-        given_time="created_at" in fields,
+        has_own_id=id is not None,
+        has_own_time="created_at" in fields,
         digest=digest(message),
         tokens=tokens,
         counter="words",
-        searched=searched,
-        terms=filed(searched),
+        search_text=search_text,
+        terms=index_terms(search_text),
     )
 
 
-def drafts(*texts: str) -> list[Draft]:
-    """Make user and assistant messages in turn."""
+def drafts(*texts: str) -> list[PreparedMessage]:
+    """Make prepared messages: the first of a user, then an assistant's and a user's in turn."""
     return [draft("assistant" if place % 2 else "user", text) for place, text in enumerate(texts)]
 
 
-def filing(key: int, scope: Scope, vector: Sequence[float], *, shard: int = 0) -> Filing:
-    """Make a vector ready to be filed."""
-    import numpy as np  # noqa: PLC0415
+def filing(key: int, scope: Scope, vector: Sequence[float], *, shard: int = 0) -> IndexEntry:
+    """Make an entry for a vector index. The vector is normalised."""
+    import numpy as np
 
     lanes = (scope.user_lane, scope.agent_lane, scope.session_lane)
     made: FloatVector = np.asarray(vector, dtype=np.float32)
-    return Filing(key, shard, lanes, made / np.linalg.norm(made), f"hash-of-{key}")
+    return IndexEntry(key, shard, lanes, made / np.linalg.norm(made), f"hash-of-{key}")
 
 
 def _count() -> Any:
@@ -76,10 +86,10 @@ _numbers = _count()
 
 
 class FlakyEmbedder:
-    """An embedder that fails while `failing` is set, and counts what it is asked.
+    """An embedder that fails for texts that `failing` is true of, and records all texts and queries.
 
     Args:
-        inner: Does the work when nothing fails.
+        inner: The embedder that does the work.
     """
 
     def __init__(self, inner: Embedder) -> None:
@@ -90,29 +100,29 @@ class FlakyEmbedder:
 
     @property
     def identity(self) -> str:
-        """The inner embedder's."""
+        """Identity of the inner embedder."""
         return self.inner.identity
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Embed, or fail if one of the texts makes it."""
+        """Embed texts, or fail if `failing` is true of one of them."""
         self.texts.extend(texts)
         self._check(texts)
         return self.inner.embed(texts)
 
     async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Embed, or fail if one of the texts makes it."""
+        """Embed texts, or fail if `failing` is true of one of them."""
         self.texts.extend(texts)
         self._check(texts)
         return await self.inner.aembed(texts)
 
     def embed_query(self, text: str) -> FloatVector:
-        """Embed a question, or fail if it makes it."""
+        """Embed a question, or fail if `failing` is true of it."""
         self.queries.append(text)
         self._check([text])
         return self.inner.embed_query(text)
 
     async def aembed_query(self, text: str) -> FloatVector:
-        """Embed a question, or fail if it makes it."""
+        """Embed a question, or fail if `failing` is true of it."""
         self.queries.append(text)
         self._check([text])
         return await self.inner.aembed_query(text)
@@ -122,316 +132,207 @@ class FlakyEmbedder:
             raise EmbedderError("the model is away", hint="This embedder fails on demand.")
 
 
-def filed_under(journal: Journal, reach: Scope, words: str) -> list[int]:
-    """Return the keys of what any of the words stands in, in their order."""
-    found = journal.postings(reach, asked(words))
-    return sorted(set().union(*found.values()))
+_TEXTS = ("I moved to Tokyo.", "我搬到东京了。", "a" * 5000, "two\nlines", "🙂")
 
 
-class JournalConformance:
-    """Claims that every journal must fulfil. Subclass it with a pytest fixture `journal`."""
+class EmbedderConformance:
+    """What memlayer expects of an `Embedder`. The fixture `embedder` returns it."""
 
-    LOUIS: ClassVar[Scope] = Scope("louis", "s1")
-    EVE: ClassVar[Scope] = Scope("eve", "s1")
+    def test_it_returns_one_unit_vector_for_each_text(self, embedder: Embedder) -> None:
+        vectors = embedder.embed(_TEXTS)
+        assert len(vectors) == len(_TEXTS)
+        assert {vector.shape for vector in vectors} == {(len(vectors[0]),)}
+        assert {str(vector.dtype) for vector in vectors} == {"float32"}
+        assert all(abs(float(vector @ vector) - 1) < 1e-3 for vector in vectors)
+        assert embedder.embed([]) == []
 
-    def texts(self, journal: Journal, scope: Scope) -> list[str]:
-        """Return what a session holds."""
-        session = journal.session(scope)
-        return [] if session is None else [s.message.text for s in journal.history(session, -1, None)]
+    def test_a_text_has_the_same_vector_alone_and_among_others(self, embedder: Embedder) -> None:
+        for text, vector in zip(_TEXTS, embedder.embed(_TEXTS), strict=True):
+            assert float(embedder.embed([text])[0] @ vector) > 0.999
 
-    def test_messages_come_back_in_their_order_and_equal(self, journal: Journal) -> None:
-        given = [
-            draft("system", "be kind"),
-            draft("user", "hi \0 \ud800 𝄞", name="Louis", metadata={"a": [1, None, {"b": "ü"}]}),
-            draft("assistant", "", tool_calls=(ToolCall("c1", "look", '{"x":1}'),)),
-            draft("tool", "found", tool_call_id="c1"),
-            draft("assistant", "done", raw=Raw("somewhere", "1.0", {"deep": {"er": [1.5, "\0"]}})),
-        ]
-        blocks = replace(given[1].message, id="blocks", content=({"type": "image_url", "image_url": "x"},))
-        given.append(replace(given[1], message=blocks))
-        receipt = journal.append(self.LOUIS, given, NOON)
-        session = journal.session(self.LOUIS)
-        assert session is not None
-        stored = [item.message for item in journal.history(session, -1, None)]
-        assert stored == [item.message for item in given]
-        assert receipt.stored == len(given)
-        assert receipt.ids == tuple(item.message.id for item in given)
+    def test_a_query_has_a_vector_of_the_same_length(self, embedder: Embedder) -> None:
+        vector = embedder.embed_query("Where did I move?")
+        assert vector.shape == embedder.embed(["I moved."])[0].shape
+        assert abs(float(vector @ vector) - 1) < 1e-3
 
-    def test_running_totals_agree_with_the_messages(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts("a", "b", "c"), NOON)
-        journal.append(self.LOUIS, [draft("user", "d", tokens=5)], NOON + timedelta(seconds=1))
-        session = journal.session(self.LOUIS)
-        assert session is not None
-        assert (session.messages, session.tokens) == (4, 35)
-        assert session.updated_at == NOON + timedelta(seconds=1)
+    def test_the_async_methods_return_the_same(self, embedder: Embedder) -> None:
+        (vector,) = asyncio.run(embedder.aembed(_TEXTS[:1]))
+        assert float(vector @ embedder.embed(_TEXTS[:1])[0]) > 0.999
+        query = asyncio.run(embedder.aembed_query(_TEXTS[0]))
+        assert float(query @ embedder.embed_query(_TEXTS[0])) > 0.999
 
-    def test_the_same_id_again_changes_nothing(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, [draft("user", "hello", id="m1")], NOON)
-        again = journal.append(self.LOUIS, [draft("user", "hello", id="m1")], NOON)
-        assert (again.stored, again.unchanged, again.replaced) == (0, 1, 0)
-        assert self.texts(journal, self.LOUIS) == ["hello"]
+    def test_its_identity_is_a_name_that_stays(self, embedder: Embedder) -> None:
+        before = embedder.identity
+        embedder.embed(_TEXTS)
+        assert before == embedder.identity
+        assert before.strip()
 
-    def test_the_same_id_with_another_text_takes_the_place_of_the_old(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, [draft("user", "tokyo", id="m1", tokens=3), draft("user", "then")], NOON)
-        again = journal.append(self.LOUIS, [draft("user", "osaka", id="m1", tokens=4)], NOON)
-        assert (again.stored, again.unchanged, again.replaced) == (0, 0, 1)
-        assert self.texts(journal, self.LOUIS) == ["osaka", "then"]
-        assert filed_under(journal, self.LOUIS.reach(), "tokyo") == []
-        assert len(filed_under(journal, self.LOUIS.reach(), "osaka")) == 1
-        session = journal.session(self.LOUIS)
-        assert session is not None
-        assert session.tokens == 14
 
-    def test_the_same_id_with_another_time_is_a_correction(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, [draft("user", "hello", id="m1")], NOON)
-        later = NOON + timedelta(days=1)
-        again = journal.append(self.LOUIS, [draft("user", "hello", id="m1", created_at=later)], NOON)
-        assert again.replaced == 1
-        session = journal.session(self.LOUIS)
-        assert session is not None
-        assert journal.history(session, -1, None)[0].message.created_at == later
+class TokenCounterConformance:
+    """What memlayer expects of a `TokenCounter`. The fixture `counter` returns it."""
 
-    def test_one_id_in_two_sessions_is_two_messages(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, [draft("user", "one", id="m1")], NOON)
-        journal.append(Scope("louis", "s2"), [draft("user", "two", id="m1")], NOON)
-        assert self.texts(journal, self.LOUIS) == ["one"]
-        assert self.texts(journal, Scope("louis", "s2")) == ["two"]
+    def test_longer_texts_cost_more(self, counter: TokenCounter) -> None:
+        assert counter.text("") == 0
+        assert 0 < counter.text("hello") < counter.text("hello " * 50)
 
-    def test_a_session_of_any_tenant_user_or_agent_is_its_own(self, journal: Journal) -> None:
-        scopes = [
-            Scope("louis", "s1"),
-            Scope("eve", "s1"),
-            Scope("louis", "s1", tenant_id="other"),
-            Scope("louis", "s1", agent_id="helper"),
-            Scope("l" * 10_000, "'; DROP TABLE memlayer_messages; --"),
-        ]
-        for number, scope in enumerate(scopes):
-            journal.append(scope, [draft("user", f"secret {number}")], NOON)
-        for number, scope in enumerate(scopes):
-            assert self.texts(journal, scope) == [f"secret {number}"]
+    def test_a_message_costs_at_least_its_text_its_name_and_its_calls(self, counter: TokenCounter) -> None:
+        plain = counter.message(Message("user", "hello " * 20))
+        assert plain >= counter.text("hello " * 20)
+        assert counter.message(Message("user", "hello " * 20, name="Ada")) > plain
+        call = ToolCall("c1", "weather", '{"city": "Tokyo"}')
+        asking = Message("assistant", "hello " * 20, tool_calls=(call,))
+        assert counter.message(asking) > counter.message(Message("assistant", "hello " * 20))
 
-    def test_words_are_found_only_within_reach(self, journal: Journal) -> None:
-        helper = Scope("louis", "s1", agent_id="helper")
-        for scope in (self.LOUIS, self.EVE, helper, Scope("louis", "s1", tenant_id="other")):
-            journal.append(scope, [draft("user", f"tokyo of {scope.user_id}")], NOON)
+    def test_it_counts_the_same_again_under_the_same_name(self, counter: TokenCounter) -> None:
+        name, counts = counter.name, [counter.text(text) for text in _TEXTS]
+        assert [counter.text(text) for text in _TEXTS] == counts
+        assert name.strip()
+        assert counter.name == name
 
-        def whose(reach: Scope) -> list[tuple[str, str | None, str]]:
-            found = filed_under(journal, reach, "tokyo")
-            records = journal.records(reach, found)
-            assert len(records) == len(found)
-            return sorted((r.scope.user_id, r.scope.agent_id or "", r.scope.tenant_id) for r in records)
 
-        assert whose(Scope("louis")) == [("louis", "", "default"), ("louis", "helper", "default")]
-        assert whose(Scope("louis", agent_id="helper")) == [("louis", "helper", "default")]
-        assert whose(self.EVE) == [("eve", "", "default")]
-        assert whose(Scope("louis", tenant_id="other")) == [("louis", "", "other")]
-        assert whose(Scope("nobody")) == []
+class LanguageModelConformance:
+    """What memlayer expects of a `LanguageModel`. The fixture `model` returns it."""
 
-    def test_keys_of_others_bring_nothing(self, journal: Journal) -> None:
-        journal.append(self.EVE, [draft("user", "a secret of eve")], NOON)
-        keys = filed_under(journal, self.EVE.reach(), "secret")
-        assert len(keys) == 1
-        assert journal.records(Scope("louis"), keys) == []
+    def test_it_answers_with_text_and_counts_what_it_cost(self, model: LanguageModel) -> None:
+        reply = model.ask("Sum up in one sentence.", "user: I moved to Tokyo.")
+        assert isinstance(reply.text, str)
+        assert all(count is None or count >= 0 for count in (reply.tokens_in, reply.tokens_out))
 
-    def test_chinese_words_of_two_characters_are_found(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts("我五月份搬到了东京。", "很好!"), NOON)
-        found = journal.postings(self.LOUIS.reach(), ("东京", "京东", "京"))
-        assert {word: list(keys.values()) for word, keys in found.items()} == {"东京": [1], "京": [1]}
+    def test_it_has_a_name(self, model: LanguageModel) -> None:
+        assert model.name.strip()
+        assert isinstance(model.own, bool)
 
-    def test_hostile_words_are_words(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts("it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"), NOON)
-        for query in ("it's", '"quoted"', "AND", "near*", "'x'", "\\", "lanes : *", "NOT"):
-            filed_under(journal, self.LOUIS.reach(), query)
-        assert len(filed_under(journal, self.LOUIS.reach(), "quoted")) == 1
 
-    def test_the_last_entries_come_first_and_page_by_page(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts(*(str(n) for n in range(10))), NOON)
-        session = journal.session(self.LOUIS)
-        assert session is not None
-        first = journal.tail(session, None, 4)
-        second = journal.tail(session, first[-1].seq, 4)
-        assert [entry.seq for entry in (*first, *second)] == [9, 8, 7, 6, 5, 4, 3, 2]
-        read = journal.read(session, [entry.seq for entry in second])
-        assert [item.message.text for item in read] == ["2", "3", "4", "5"]
+class PolicyConformance:
+    """What memlayer expects of a window `Policy`. The fixture `policy` returns it."""
 
-    def test_the_newest_system_message_is_the_one_in_force(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, [draft("system", "be brief"), draft("user", "hi")], NOON)
-        again = journal.append(self.LOUIS, [draft("system", "be brief")], NOON)
-        assert (again.stored, again.unchanged) == (0, 1)
-        journal.append(self.LOUIS, [draft("system", "be long")], NOON)
-        assert self.in_force(journal) == "be long"
-        journal.rewrite(self.LOUIS, drafts("hi"), NOON)
-        assert self.in_force(journal) is None
+    def test_what_allows_a_portion_allows_every_smaller_one(self, policy: Policy) -> None:
+        sizes = (0, 1, 2, 3, 10, 40, 1000)
+        portions = [Portion(*sizes) for sizes in product(sizes, sizes, (0, 10, 1000, 10**6))]
+        allowed = [portion for portion in portions if policy.allows(portion)]
+        for larger in allowed:
+            smaller = [one for one in portions if all(a <= b for a, b in zip(one, larger, strict=True))]
+            assert all(map(policy.allows, smaller)), larger
 
-    def in_force(self, journal: Journal) -> str | None:
-        session = journal.session(self.LOUIS)
-        assert session is not None
-        if session.instructions is None:
-            return None
-        return journal.read(session, [session.instructions & 0xFFFF_FFFF])[0].message.text
+    def test_it_answers_the_same_again(self, policy: Policy) -> None:
+        portion = Portion(10, 5, 500)
+        assert policy.allows(portion) == policy.allows(portion)
+        assert isinstance(policy.allows(portion), bool)
 
-    def test_a_mark_moves_forward_only_and_goes_with_its_message(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts("a", "b", "c"), NOON)
-        session = journal.session(self.LOUIS)
-        assert session is not None
-        for mark in (Mark(2, 1), Mark(1, 5), Mark(2, 3), Mark(2, 2)):
-            journal.move_mark(session.number, 30, mark)
-        assert (journal.mark(session, 30), journal.mark(session, 31)) == (Mark(2, 3), Mark())
-        journal.rewrite(self.LOUIS, drafts("a"), NOON)
-        assert journal.mark(session, 30) == Mark()
-        journal.move_mark(session.number, 30, Mark(2, 3))
-        assert journal.mark(session, 30) == Mark()
 
-    def test_rewriting_keeps_a_common_beginning(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts("a", "b", "c"), NOON)
-        before = filed_under(journal, self.LOUIS.reach(), "b")
-        receipt = journal.rewrite(self.LOUIS, drafts("a", "b", "d", "e"), NOON)
-        assert (receipt.unchanged, receipt.stored) == (2, 2)
-        assert self.texts(journal, self.LOUIS) == ["a", "b", "d", "e"]
-        assert filed_under(journal, self.LOUIS.reach(), "b") == before
-        assert filed_under(journal, self.LOUIS.reach(), "c") == []
-        session = journal.session(self.LOUIS)
-        assert session is not None
-        assert (session.messages, session.tokens) == (4, 40)
+class MessageStoreConformance:
+    """What memlayer expects of a `MessageStore`. The fixture `message_store` returns an empty one."""
 
-    def test_a_list_is_inserted_into_archived_taken_from_and_replaced(self, journal: Journal) -> None:
-        whose = self.LOUIS
-        journal.append(whose, drafts("a", "b", "c"), NOON)
-        journal.insert(whose, drafts("x"), NOON, 1)
-        assert [one.message.text for one in journal.archive(whose, 2, NOON, None)] == ["a", "x"]
-        assert [one.message.text for one in journal.take(whose, "active", -1, 1, NOON)] == ["c"]
-        session = journal.session(whose)
-        assert session is not None
-        assert [one.message.text for one in journal.listed(session, "archived", None, 1)] == ["x"]
-        assert (journal.counted(session, "active"), self.texts(journal, whose)) == (1, ["a", "x", "b"])
-        journal.replace(whose, drafts("x", "b", "d"), NOON, "aside", "active")
-        assert self.texts(journal, whose) == ["x", "b", "d"]
-        assert self.texts(journal, replace(whose, session_id="aside")) == ["a"]
-        assert journal.session_ids(whose.tenant_id, whose.user_id, None) == ["s1"]
+    LIST = (
+        Message("system", "Be brief.", id="s"),
+        Message("user", ({"type": "text", "text": "你好 🙂"}, {"type": "image", "url": "cat.png"}), id="u"),
+        Message("assistant", id="a", tool_calls=(ToolCall("c1", "look", '{"at": 1}'),), created_at=NOON),
+        Message("tool", "a cat", id="t", tool_call_id="c1", metadata={"seconds": 0.5}, model_visible=False),
+    )
 
-    def test_clearing_leaves_nothing_and_no_key_comes_back(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts("alpha", "beta"), NOON)
-        old = set(filed_under(journal, self.LOUIS.reach(), "alpha beta"))
-        journal.file([filing(key, self.LOUIS, [1, 0]) for key in old])
-        assert journal.clear(self.LOUIS, NOON) == 2
-        assert self.texts(journal, self.LOUIS) == []
-        assert filed_under(journal, self.LOUIS.reach(), "alpha beta") == []
-        assert journal.filings(None, -1, 10) == []
-        assert journal.overview(self.LOUIS.reach()).vectors == 0
-        journal.append(self.LOUIS, drafts("alpha"), NOON)
-        new = set(filed_under(journal, self.LOUIS.reach(), "alpha"))
-        assert not new & old
+    def test_a_missing_session_is_an_empty_list(self, message_store: MessageStore) -> None:
+        assert message_store.get_messages("nobody:0") == MessageList((), None)
+        message_store.delete_messages("nobody:0")
 
-    def test_a_leased_job_is_given_to_nobody_else_until_the_lease_ends(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts("a", "b"), NOON)
-        until = NOON + timedelta(seconds=60)
-        first = journal.lease(["index", "unindex"], 10, "one", NOON, until)
-        assert len(first) == 2
-        assert journal.lease(["index"], 10, "two", NOON + timedelta(seconds=59), until) == []
-        again = journal.lease(["index"], 10, "two", until, until + timedelta(seconds=60))
-        assert [job.subject for job in again] == [job.subject for job in first]
-        assert {job.attempts for job in again} == {2}
+    def test_what_is_stored_comes_back_equal_and_only_in_its_session(
+        self, message_store: MessageStore
+    ) -> None:
+        assert message_store.update_messages("ada:1", self.LIST, None) is True
+        messages, version = message_store.get_messages("ada:1")
+        assert tuple(messages) == self.LIST
+        assert isinstance(version, str)
+        assert message_store.get_messages("ada:2").version is None
+        if isinstance(messages, list):
+            messages.clear()  # the list is the caller's own
+        assert tuple(message_store.get_messages("ada:1").messages) == self.LIST
 
-    def test_jobs_end_done_failed_or_dead_and_the_dead_can_be_revived(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts("a", "b", "c"), NOON)
-        until = NOON + timedelta(seconds=60)
-        done, failed, dead = journal.lease(["index"], 3, "one", NOON, until)
-        journal.finish([done])
-        journal.fail([failed], "later", NOON + timedelta(seconds=5))
-        journal.fail([dead], "never", None)
-        backlog = journal.backlog()
-        assert (backlog.queued, backlog.dead) == (1, 1)
-        assert journal.lease(["index"], 3, "one", NOON + timedelta(seconds=4), until) == []
-        again = journal.lease(["index"], 3, "one", NOON + timedelta(seconds=5), until)
-        assert [job.subject for job in again] == [failed.subject]
-        assert journal.revive(NOON) == 1
-        revived = journal.lease(["index"], 3, "one", NOON + timedelta(seconds=6), until)
-        assert [job.subject for job in revived] == [dead.subject]
+    def test_an_update_of_another_version_changes_nothing(self, message_store: MessageStore) -> None:
+        assert message_store.update_messages("ada:1", self.LIST[:1], None) is True
+        first = message_store.get_messages("ada:1").version
+        assert message_store.update_messages("ada:1", self.LIST[:2], None) is False
+        assert message_store.update_messages("ada:1", self.LIST[:2], first) is True
+        assert message_store.update_messages("ada:1", self.LIST, first) is False
+        assert tuple(message_store.get_messages("ada:1").messages) == self.LIST[:2]
 
-    def test_a_worker_that_leaves_gives_its_jobs_back(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts("a"), NOON)
-        until = NOON + timedelta(seconds=60)
-        assert len(journal.lease(["index"], 1, "one", NOON, until)) == 1
-        journal.release("one", NOON)
-        (job,) = journal.lease(["index"], 1, "two", NOON, until)
-        assert job.attempts == 1
+    def test_what_is_deleted_is_missing(self, message_store: MessageStore) -> None:
+        assert message_store.update_messages("ada:1", self.LIST, None) is True
+        assert message_store.update_messages("ada:2", self.LIST[:1], None) is True
+        before = message_store.get_messages("ada:1").version
+        message_store.delete_messages("ada:1")
+        assert message_store.get_messages("ada:1") == MessageList((), None)
+        assert message_store.update_messages("ada:1", self.LIST, before) is False
+        assert tuple(message_store.get_messages("ada:2").messages) == self.LIST[:1]
 
-    def test_vectors_are_compared_within_reach_alone(self, journal: Journal) -> None:
-        helper = Scope("louis", "s1", agent_id="helper")
-        for scope, vector in ((self.LOUIS, [1, 0]), (helper, [0.8, 0.6]), (self.EVE, [1, 0])):
-            journal.append(scope, drafts("x"), NOON)
-            (key,) = filed_under(journal, scope, "x")
-            journal.file([filing(key, scope, vector)])
-        near = journal.scan(Scope("louis"), filing(0, self.LOUIS, [1, 0]).vector, 10)
-        assert [round(neighbour.similarity, 3) for neighbour in near] == [1.0, 0.8]
-        only = journal.scan(Scope("louis", agent_id="helper"), filing(0, helper, [1, 0]).vector, 10)
-        assert [round(neighbour.similarity, 3) for neighbour in only] == [0.8]
-        assert journal.overview(Scope("louis")).vectors == 2
-
-    def test_no_vector_is_kept_of_a_message_that_is_gone(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts("x"), NOON)
-        (key,) = filed_under(journal, self.LOUIS, "x")
-        journal.clear(self.LOUIS, NOON)
-        journal.file([filing(key, self.LOUIS, [1, 0])])
-        assert journal.filings(None, -1, 10) == []
-        assert journal.unindexed([key]) == []
-
-    def test_a_kept_vector_is_offered_again_for_the_same_text_only(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, [draft("user", "x", id="m1")], NOON)
-        (key,) = filed_under(journal, self.LOUIS, "x")
-        (waiting,) = journal.unindexed([key])
-        assert waiting.vector is None
-        assert waiting.lanes == (self.LOUIS.user_lane, self.LOUIS.agent_lane, self.LOUIS.session_lane)
-        journal.file([replace(filing(key, self.LOUIS, [1, 0]), text_hash=waiting.text_hash)])
-        assert journal.unindexed([key])[0].vector is not None
-        journal.append(self.LOUIS, [draft("user", "y", id="m1")], NOON)
-        assert journal.unindexed([key])[0].vector is None
-
-    def test_the_embedder_of_the_first_vectors_is_recorded_and_stays(self, journal: Journal) -> None:
-        assert journal.layout().embedder is None
-        assert journal.settle("none yet", None).embedder == "none yet"
-        assert journal.layout().dimension is None
-        assert journal.settle("one", 4).embedder == "one"
-        assert journal.settle("two", 8).embedder == "one"
-        assert journal.settle("three", None).embedder == "one"
-        assert journal.layout().dimension == 4
-        journal.append(self.LOUIS, [*drafts("x"), draft("system", "no")], NOON)
-        journal.forget_vectors(NOON)
-        assert journal.layout().embedder is None
-        assert journal.backlog().queued == 1
-
-    def test_a_refused_message_leaves_nothing_of_its_batch(self, journal: Journal) -> None:
-        broken = draft("user", "no", created_at="not a time")
-        try:
-            journal.append(self.LOUIS, [*drafts("a", "b"), broken], NOON)
-        except Exception:  # noqa: BLE001, S110  (which error is the store's own affair)
-            pass
-        else:
-            raise AssertionError("a message without a time was stored")
-        assert self.texts(journal, self.LOUIS) == []
-        assert journal.backlog().queued == 0
-
-    def test_many_threads_lose_nothing_and_number_without_gaps(self, journal: Journal) -> None:
-        threads, each = 8, 10
-        start = threading.Barrier(threads)
-
+    def test_of_writers_at_the_same_time_each_message_is_stored_once(
+        self, message_store: MessageStore
+    ) -> None:
         def write(number: int) -> None:
-            start.wait()
-            for turn in range(each):
-                journal.append(self.LOUIS, [draft("user", f"{number}:{turn}")], NOON)
-                journal.append(Scope(f"user {number}", "own"), [draft("user", str(turn))], NOON)
+            new, done = Message("user", str(number), id=str(number)), False
+            while not done:
+                found = message_store.get_messages("ada:1")
+                done = message_store.update_messages("ada:1", (*found.messages, new), found.version)
 
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(write, range(threads)))
-        session = journal.session(self.LOUIS)
-        assert session is not None
-        stored = journal.history(session, -1, None)
-        assert [item.seq for item in stored] == list(range(threads * each))
-        for number in range(threads):
-            mine = [item.message.text for item in stored if item.message.text.startswith(f"{number}:")]
-            assert mine == [f"{number}:{turn}" for turn in range(each)]
-            assert self.texts(journal, Scope(f"user {number}", "own")) == [str(t) for t in range(each)]
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(write, range(20)))
+        stored = [message.id for message in message_store.get_messages("ada:1").messages]
+        assert sorted(stored, key=str) == sorted(map(str, range(20)))
 
-    def test_a_snapshot_does_not_move(self, journal: Journal) -> None:
-        journal.append(self.LOUIS, drafts("a"), NOON)
-        assert journal.at_once(lambda inside: self.texts(inside, self.LOUIS)) == ["a"]
+    def test_the_async_methods_if_there_are_any_do_the_same(self, message_store: Any) -> None:
+        verbs = [hasattr(message_store, f"a{verb}_messages") for verb in ("get", "update", "delete")]
+        assert len(set(verbs)) == 1
+
+        async def use() -> None:
+            assert await message_store.aupdate_messages("ada:1", self.LIST, None) is True
+            found = await message_store.aget_messages("ada:1")
+            assert tuple(found.messages) == self.LIST
+            assert await message_store.aupdate_messages("ada:1", self.LIST, None) is False
+            await message_store.adelete_messages("ada:1")
+            assert (await message_store.aget_messages("ada:1")).version is None
+
+        if all(verbs):
+            asyncio.run(use())
+
+
+class VectorIndexConformance:
+    """What memlayer expects of a `VectorIndex`. The fixture `index` returns an empty one of four dimensions."""
+
+    ADA, BOB = Scope("ada", "monday"), Scope("bob", "monday")
+
+    def test_the_nearest_vectors_come_first_and_only_of_the_lane(self, index: VectorIndex) -> None:
+        assert index.acquire()
+        assert index.held
+        index.upsert([filing(1, self.ADA, (1, 0, 0, 0)), filing(2, self.ADA, (1, 1, 0, 0))])
+        index.upsert([filing(3, self.BOB, (1, 0.1, 0, 0))])
+        query = filing(0, self.ADA, (1, 0, 0, 0)).vector
+        assert [one.key for one in index.nearest(0, self.ADA.user_lane, query, 10)] == [1, 2]
+        assert [one.key for one in index.nearest(0, None, query, 10)] == [1, 3, 2]
+        assert [one.key for one in index.nearest(0, None, query, 1)] == [1]
+        (first, *_) = index.nearest(0, None, query, 1)
+        assert abs(first.similarity - 1) < 1e-3
+
+    def test_writing_twice_is_writing_once_and_removing_what_is_missing_is_fine(
+        self, index: VectorIndex
+    ) -> None:
+        assert index.acquire()
+        entries = [filing(key, self.ADA, (key, 1, 0, 0)) for key in range(1, 6)]
+        index.upsert(entries)
+        index.upsert(entries)
+        assert index.keys(0) == {1, 2, 3, 4, 5}
+        index.remove(0, [4, 5, 6])
+        assert index.keys(0) == {1, 2, 3}
+
+    def test_erasing_empties_a_shard_and_no_other(self, index: VectorIndex) -> None:
+        assert index.acquire()
+        index.upsert([filing(1, self.ADA, (1, 0, 0, 0)), filing(2, self.ADA, (1, 0, 0, 0), shard=1)])
+        index.erase([0])
+        assert index.keys(0) == set()
+        assert index.keys(1) == {2}
+
+    def test_a_shard_that_is_being_filled_is_not_searched(self, index: VectorIndex) -> None:
+        assert index.acquire()
+        index.upsert([filing(1, self.ADA, (1, 0, 0, 0))])
+        assert index.serves(0)
+        index.hide(0)
+        assert not index.serves(0)
+        index.show(0, whole=True)
+        assert index.serves(0)

@@ -1,37 +1,31 @@
-"""Conversations as plain lists under their keys: what a framework's chat store is made of.
+"""Conversations as plain lists of messages under keys, for the chat stores of frameworks.
 
-A chat store knows no windows and no recall. It sets, adds, deletes and counts, and may call older messages archived:
-they lie before the place where our working memory begins.
+A chat store has no windows and no recall. It sets, adds, deletes and counts messages, and archives older ones:
+archived messages are those before working memory begins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from memlayer_core.drive import Drive, both
-from memlayer_core.flows import lists as flows
-from memlayer_core.flows.remember import remember
-from memlayer_core.records.message import Message, Receipt
-from memlayer_core.records.scope import Scope
-from memlayer_core.records.session import Part
-
-if TYPE_CHECKING:
-    from memlayer_core.memory import Memory
+from memlayer_core.memory import Memory
+from memlayer_core.message import Message, Receipt
+from memlayer_core.messages.flow import lists
+from memlayer_core.messages.model import Part
+from memlayer_core.runner import ASYNC, SYNC, step
+from memlayer_core.scope import Scope
 
 __all__ = ["Transcripts"]
 
 
 class Transcripts:
-    """The conversations of one user, each under its session id. Each verb has an async twin with an `a` in front.
+    """The conversations of one user, each under its session id. Each blocking verb has an async one with an `a` in front.
 
-    Cheap, and holds no state of its own. Every verb is one transaction.
+    It has no state of its own, so it is cheap to make. Every verb is one transaction.
 
     Args:
-        memory: Where they are kept.
-        user_id: Whose; None: each of them stands alone, and is recalled into no other.
-        tenant_id: Users of different tenants are different users.
-        agent_id: Only conversations with this agent; None: those without one.
+        memory: The memory that stores them.
+        user_id: The user; None: conversations without a user, which recall never connects.
+        tenant_id: The user's tenant. Equal user ids of different tenants are different users.
+        agent_id: Only conversations with this agent; None: only those without an agent.
 
     Raises:
         InvalidScopeError: An id is empty or cannot be stored.
@@ -52,111 +46,121 @@ class Transcripts:
         self.scope_of("anything")  # checks the ids
 
     def scope_of(self, key: str) -> Scope:
-        """Return which session a key names.
+        """Return the scope of the session under a key.
 
         Raises:
             InvalidScopeError: The key is empty or cannot be stored.
         """
         return Scope.of_session(key, user_id=self.user_id, tenant_id=self.tenant_id, agent_id=self.agent_id)
 
-    async def _keys(self, drive: Drive) -> list[str]:
-        """Return the keys under which there are messages, in the order in which they were begun."""
-        world = self.memory._world()  # noqa: SLF001
-        return await flows.keys(world, drive, self.tenant_id, self.user_id, self.agent_id)
+    def keys(self) -> list[str]:
+        """Return the keys of all conversations that have messages, the oldest conversation first."""
+        return step(lists.keys(self.memory.runtime, SYNC, self.tenant_id, self.user_id, self.agent_id))
 
-    keys, akeys = both(_keys)
+    async def akeys(self) -> list[str]:
+        """Do `keys` without blocking the event loop."""
+        return await lists.keys(self.memory.runtime, ASYNC, self.tenant_id, self.user_id, self.agent_id)
 
-    async def _messages(
-        self, drive: Drive, key: str, *, part: Part | None = None, limit: int | None = None, offset: int = 0
+    def messages(
+        self, key: str, *, part: Part | None = None, limit: int | None = None, offset: int = 0
     ) -> list[Message]:
-        """Return the messages under a key, the oldest first; none where there is nothing.
+        """Return the messages under a key, the oldest first; an empty list if there are none.
 
         Args:
-            key: Which conversation.
+            key: Key of the conversation.
             part: `"active"` or `"archived"`; both if left out.
-            limit: How many at the most.
-            offset: How many to pass over.
+            limit: How many messages at the most.
+            offset: How many messages to skip.
         """
-        world = self.memory._world()  # noqa: SLF001
-        return await flows.listed(world, drive, self.scope_of(key), part, limit, offset)
+        return step(lists.list_messages(self.memory.runtime, SYNC, self.scope_of(key), part, limit, offset))
 
-    messages, amessages = both(_messages)
+    async def amessages(
+        self, key: str, *, part: Part | None = None, limit: int | None = None, offset: int = 0
+    ) -> list[Message]:
+        """Do `messages` without blocking the event loop."""
+        return await lists.list_messages(self.memory.runtime, ASYNC, self.scope_of(key), part, limit, offset)
 
-    async def _count(self, drive: Drive, key: str, *, part: Part | None = None) -> int:
+    def count(self, key: str, *, part: Part | None = None) -> int:
         """Return how many messages there are under a key."""
-        return await flows.count(self.memory._world(), drive, self.scope_of(key), part)  # noqa: SLF001
+        return step(lists.count(self.memory.runtime, SYNC, self.scope_of(key), part))
 
-    count, acount = both(_count)
+    async def acount(self, key: str, *, part: Part | None = None) -> int:
+        """Do `count` without blocking the event loop."""
+        return await lists.count(self.memory.runtime, ASYNC, self.scope_of(key), part)
 
-    async def _add(
-        self, drive: Drive, key: str, messages: Iterable[Message], *, part: Part = "active"
-    ) -> Receipt:
-        """Store messages at the end of a part: all of them, or none. No messages change nothing.
+    def add(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
+        """Store messages at the end of a part: all of them, or none.
 
         Raises:
             InvalidMessageError: One of them cannot be stored.
         """
-        world, scope = self.memory._world(), self.scope_of(key)  # noqa: SLF001
-        if part == "archived":
-            return await flows.insert(world, drive, scope, messages, None)
-        return await remember(world, drive, scope, messages, verbatim=True)
+        return step(lists.add(self.memory.runtime, SYNC, self.scope_of(key), messages, part))
 
-    add, aadd = both(_add)
+    async def aadd(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
+        """Do `add` without blocking the event loop."""
+        return await lists.add(self.memory.runtime, ASYNC, self.scope_of(key), messages, part)
 
-    async def _insert(self, drive: Drive, key: str, place: int, messages: Iterable[Message]) -> Receipt:
-        """Put messages in front of the one at a place, as a list's `insert` does.
+    def insert(self, key: str, place: int, messages: Iterable[Message]) -> Receipt:
+        """Insert messages in front of the message at a place, as a list's `insert` does.
 
-        What stands behind it is given new places: this costs as much as there is of that.
+        All messages behind that place get new places, so the cost grows with their number.
 
         Args:
-            key: Which conversation.
-            place: From 0, or below zero from the end; beyond either end, that end.
-            messages: What is put there.
+            key: Key of the conversation.
+            place: The place, from 0; below zero, counted from the end. A place beyond an end means that end.
+            messages: The messages to insert.
 
         Raises:
-            InvalidMessageError: One of them cannot be stored, or is there already by its id.
+            InvalidMessageError: One of them cannot be stored, or its id is in the conversation already.
         """
-        world = self.memory._world()  # noqa: SLF001
-        return await flows.insert(world, drive, self.scope_of(key), messages, place)
+        return step(lists.insert(self.memory.runtime, SYNC, self.scope_of(key), messages, place))
 
-    insert, ainsert = both(_insert)
+    async def ainsert(self, key: str, place: int, messages: Iterable[Message]) -> Receipt:
+        """Do `insert` without blocking the event loop."""
+        return await lists.insert(self.memory.runtime, ASYNC, self.scope_of(key), messages, place)
 
-    async def _set(
-        self, drive: Drive, key: str, messages: Iterable[Message], *, part: Part = "active"
-    ) -> Receipt:
-        """Make the conversation exactly these messages, all of one part.
+    def set(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
+        """Make the conversation consist of exactly these messages, all of them in one part.
 
-        What they take the place of is kept in a session of its own (`Session.superseded`) and no longer recalled;
-        what was there before and comes in the same order is not written again.
+        Replaced messages stay in a session of their own (`Session.superseded`), and are not recalled any more.
+        Messages that are there already, in the same order, are not written again.
 
         Raises:
             InvalidMessageError: One of them cannot be stored; nothing was changed.
         """
-        return await flows.replace(self.memory._world(), drive, self.scope_of(key), messages, part)  # noqa: SLF001
+        return step(lists.replace(self.memory.runtime, SYNC, self.scope_of(key), messages, part))
 
-    set, aset = both(_set)
+    async def aset(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
+        """Do `set` without blocking the event loop."""
+        return await lists.replace(self.memory.runtime, ASYNC, self.scope_of(key), messages, part)
 
-    async def _take(
-        self, drive: Drive, key: str, first: int = 0, count: int | None = None, *, part: Part | None = None
+    def take(
+        self, key: str, first: int = 0, count: int | None = None, *, part: Part | None = None
     ) -> list[Message]:
-        """Delete messages, and what they can be found by. Returns them; none where there are none.
+        """Delete messages for good, with everything that finds them. Returns them.
 
         Args:
-            key: Which conversation.
-            first: The place of the first one; below zero, counted from the end.
-            count: How many at the most; all from there on if left out.
-            part: What is counted in and deleted from; both if left out.
+            key: Key of the conversation.
+            first: Place of the first message; below zero, counted from the end.
+            count: How many messages at the most; all from `first` on if left out.
+            part: The part that is counted in and deleted from; both if left out.
         """
-        world = self.memory._world()  # noqa: SLF001
-        return await flows.take(world, drive, self.scope_of(key), part, first, count)
+        return step(lists.take(self.memory.runtime, SYNC, self.scope_of(key), part, first, count))
 
-    take, atake = both(_take)
+    async def atake(
+        self, key: str, first: int = 0, count: int | None = None, *, part: Part | None = None
+    ) -> list[Message]:
+        """Do `take` without blocking the event loop."""
+        return await lists.take(self.memory.runtime, ASYNC, self.scope_of(key), part, first, count)
 
-    async def _archive(self, drive: Drive, key: str, count: int) -> list[Message]:
-        """Archive the oldest active messages, which stay in the history and are recalled. Returns them.
+    def archive(self, key: str, count: int) -> list[Message]:
+        """Archive the oldest active messages. They stay in the history and are recalled. Returns them.
 
-        Four and more of them are remembered as an episode, in the background, as those of an ended session are.
+        If there are `Settings.episode_messages` (4) or more, an episode about them is written in the background, as for
+        an ended session.
         """
-        return await flows.archive(self.memory._world(), drive, self.scope_of(key), count)  # noqa: SLF001
+        return step(lists.archive(self.memory.runtime, SYNC, self.scope_of(key), count))
 
-    archive, aarchive = both(_archive)
+    async def aarchive(self, key: str, count: int) -> list[Message]:
+        """Do `archive` without blocking the event loop."""
+        return await lists.archive(self.memory.runtime, ASYNC, self.scope_of(key), count)

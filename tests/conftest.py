@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from pytest_socket import socket_allow_hosts
+from sqlalchemy import NullPool, create_engine, text
 
+from examples import examples
 from memlayer_core import Memory, Settings
 
 hypothesis_settings.register_profile(
-    "memlayer", deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow]
+    "memlayer", examples(150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 )
 hypothesis_settings.load_profile("memlayer")
 
@@ -35,6 +38,15 @@ PROMPT = Settings(index_delay=0.0, durability="normal")
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_setup() -> None:
     socket_allow_hosts(["127.0.0.1", "::1"], allow_unix_socket=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[Any]:
+    """Give all skips one place, so that the end of a run shows one line for each reason."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        report.longrepr = (__file__, 1, report.longrepr[2])
+    return report
 
 
 @pytest.fixture(autouse=True)
@@ -87,14 +99,12 @@ def open_at(tmp_path: Path) -> Iterator[Callable[..., Memory]]:
         one.close()
 
 
-@pytest.fixture
-def postgres_url() -> Iterator[str]:
-    """Return the URL of a PostgreSQL schema that this test has for itself."""
+@contextmanager
+def _postgres_schema() -> Iterator[str]:
+    """Make a PostgreSQL schema of its own, and drop it at the end. Gives its URL."""
     server = os.environ.get("MEMLAYER_TEST_POSTGRES")
     if not server:
         pytest.skip("no PostgreSQL: set MEMLAYER_TEST_POSTGRES=postgresql+psycopg://user@host:5432/name")
-    from sqlalchemy import create_engine, text
-
     schema = f"memlayer_{uuid.uuid4().hex[:12]}"
     engine = create_engine(server, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -104,6 +114,46 @@ def postgres_url() -> Iterator[str]:
     with engine.connect() as connection:
         connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
     engine.dispose()
+
+
+@pytest.fixture
+def new_postgres_url() -> Iterator[str]:
+    """Return the URL of a PostgreSQL schema without tables, for tests of processes that die and of the tables."""
+    with _postgres_schema() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def _shared_postgres() -> Iterator[tuple[str, str]]:
+    """Make one store for all tests of this process, for tables cost a quarter of a second.
+
+    Gives its URL and the statements that make it as it was: empty, and a store that nobody knows.
+    """
+    with _postgres_schema() as url:
+        Memory.open(database_url=url, embedder="hashing", settings=PROMPT).close()
+        engine = create_engine(url)
+        with engine.connect() as connection:
+            names = (
+                "SELECT relkind, relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+            )
+            found = [tuple(row) for row in connection.execute(text(names))]
+        engine.dispose()
+        emptied = [f"DELETE FROM {name}" for kind, name in found if kind == "r" and name != "memlayer_meta"]
+        restarted = [f"SELECT setval('{name}', 1, false)" for kind, name in found if kind == "S"]
+        known = "name NOT IN ('store_id', 'shards', 'schema_version')"
+        store = "UPDATE memlayer_meta SET value = md5(random()::text) WHERE name = 'store_id'"
+        yield url, ";".join([*emptied, *restarted, f"DELETE FROM memlayer_meta WHERE {known}", store])
+
+
+@pytest.fixture
+def postgres_url(_shared_postgres: tuple[str, str]) -> str:
+    """Return the URL of an empty store in PostgreSQL that this test has for itself."""
+    url, emptied = _shared_postgres
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(text("SET LOCAL lock_timeout = '20s'"))  # whoever holds it was not closed
+        connection.exec_driver_sql(emptied)
+    return url
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memlayer_core.rules.rank import Weights
+from memlayer_core.recall.rules.rank import Weights
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 PARTS = {"add", "context", "add_busy", "context_busy", "context_net", "embed", "bare_read", "vector_search"}
@@ -166,7 +166,7 @@ def test_recall_tells_what_each_ingredient_of_the_order_is_worth(tmp_path):
     whole = talk["ablation"].pop("with all")
     assert whole.items() <= talk["found"][f"memlayer, {result['vectors']}"].items()
     assert {f"without {one.name}" for one in fields(Weights)} == set(talk["ablation"])
-    assert talk["ablation"]["without named"]["first_10"] < whole["first_10"], "a question names Ben"
+    assert talk["ablation"]["without speaker"]["first_10"] < whole["first_10"], "a question names Ben"
 
 
 @pytest.mark.slow

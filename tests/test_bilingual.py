@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from memlayer_core.records.message import ROLES
+from memlayer_core.message import ROLES
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 KINDS = {

@@ -85,7 +85,7 @@ class Isolation(RuleBasedStateMachine):
             tenant_id=scope.tenant_id,
             agent_id=scope.agent_id,
             session_id=scope.session_id if narrow else None,
-            k=1000,
+            limit=1000,
         )
         within = {
             text

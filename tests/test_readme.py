@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from message_store import DictStore
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,8 +30,8 @@ def test_every_example_runs_and_prints_what_the_readme_says(tmp_path, monkeypatc
 
     monkeypatch.chdir(tmp_path)
     model = ModelWithTools(messages=iter(["To Tokyo.", "In Tokyo."]))
-    names = {"model": model, "llm": MockLLM(is_chat_model=True)}
-    assert len(PYTHON) == 5
+    names = {"model": model, "llm": MockLLM(is_chat_model=True), "store": DictStore()}
+    assert len(PYTHON) == 6
     for example, output in zip(PYTHON[:2], OUTPUT, strict=True):
         exec(compile(example, "README.md", "exec"), names)
         assert capsys.readouterr().out == output
@@ -38,7 +39,7 @@ def test_every_example_runs_and_prints_what_the_readme_says(tmp_path, monkeypatc
     for number, example in enumerate(PYTHON[2:], start=3):
         exec(compile(example, f"README.md, example {number}", "exec"), names)
     memory = names["memory"]
-    langchain = MemlayerChatMessageHistory("langchain", memory=memory, user_id="louis")
+    langchain = MemlayerChatMessageHistory(memory, session_id="langchain", user_id="louis")
     assert [m.content for m in langchain.messages] == ["Where did I move?", "In Tokyo."]
     assert "I moved to Tokyo" in str(langchain.context("Where did I move?", token_limit=3000))
     agent = memory.chat(user_id="louis", session_id="an-agent")
@@ -47,6 +48,7 @@ def test_every_example_runs_and_prints_what_the_readme_says(tmp_path, monkeypatc
     told = names["engine"].chat_history
     assert [m.role.value for m in told] == ["user", "assistant"]
     assert "I moved to Tokyo" in told[1].content  # this model repeats what it is given
+    assert [m.text for m in names["messages"]] == ["Be brief.", "Where is my order?"]
     memory.close()
 
 
@@ -85,5 +87,20 @@ def test_every_link_leads_to_a_file() -> None:
         assert target.startswith("https://") or (ROOT / target).exists(), target
 
 
+def test_the_page_about_adapters_quotes_the_example() -> None:
+    page = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
+    example = (ROOT / "examples" / "openai_agents_session.py").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 4
+    assert [block for block in blocks if block not in example] == []
+    for target in re.findall(r"\]\(([^)#]+)\)", page):
+        assert (ROOT / "docs" / target).exists(), target
+
+
+@pytest.mark.requirement("F07")
+def test_it_names_the_limit_that_suits_most_chats() -> None:
+    assert "four to ten rounds suit most chats" in " ".join(README.split())
+
+
 def test_it_stays_short() -> None:
-    assert len(README.splitlines()) < 230
+    assert len(README.splitlines()) < 250

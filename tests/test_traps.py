@@ -33,6 +33,7 @@ LANGCHAIN = {
     22: "one object serves every conversation at once",
     23: "what is pruned is a copy of the history: nothing goes, and the summary is lost on a restart",
     24: "more than one input key, messages as input, further output keys",
+    25: "a message is removed from a state by its user between runs, and by middleware inside one",
 }
 
 LLAMAINDEX = {

@@ -1,4 +1,4 @@
-"""The command line: `memlayer demo`, and what one does to a store from outside."""
+"""The command line: `memlayer demo`, and commands that read and maintain a store."""
 
 from memlayer_core.cli.commands import app
 

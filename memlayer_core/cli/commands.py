@@ -1,39 +1,31 @@
-"""The commands. Each loads what it needs when it is run, so that `--help` is quick."""
+"""The commands. Each imports its modules when it runs, so that `--help` is quick."""
 
 from __future__ import annotations
 
-import shutil
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from enum import StrEnum
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from memlayer_core.cli.backlog import show_backlog, work_off
 from memlayer_core.cli.terminal import Commands, console
 from memlayer_core.errors import FlushTimeoutError, IndexUnavailableError, InputError
-from memlayer_core.records.scope import Scope
+from memlayer_core.events import Event, IndexRebuilt
+from memlayer_core.models.foreign import EmbedderName
+from memlayer_core.scope import Scope
 
 if TYPE_CHECKING:
     from memlayer_core.memory import Memory
 
 __all__ = ["app"]
-
-
-class Embedders(StrEnum):
-    """Embedders that the demo can be given by name."""
-
-    auto = "auto"
-    minilm = "minilm"
-    hashing = "hashing"
 
 
 app = typer.Typer(
@@ -54,45 +46,31 @@ _Agent = Annotated[str | None, typer.Option(help="Sessions with this agent alone
 @app.command()
 def demo(
     path: Annotated[Path | None, typer.Option(help="Keep the memory here; it must not hold one yet.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A real model for LangChain's init_chat_model, PROVIDER:NAME.")
-    ] = None,
-    data: Annotated[Path | None, typer.Option(help="Play this file, in the format of LoCoMo.")] = None,
-    conversation: Annotated[int, typer.Option(help="Which conversation of the file, from 1.")] = 1,
-    questions: Annotated[int, typer.Option(min=0, help="How many of the file's questions to ask.")] = 3,
-    token_limit: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a context; 800, for a file 1200.")
-    ] = None,
-    embedder: Annotated[Embedders, typer.Option(help="What makes the vectors.")] = Embedders.auto,
+    embedder: Annotated[EmbedderName, typer.Option(help="What makes the vectors.")] = "auto",
 ) -> None:
-    """Play a conversation over several sessions, and show what the model was given.
+    """Show that a memory outlives its process: the first process is killed, the second remembers.
 
-    The model is scripted unless --model names a real one: no key is needed, and no network.
+    No model is called: no key is needed, and no network.
     """
+    from memlayer_core.cli.demo import play
+    from memlayer_core.memory import Memory
+
     out = console()
-    if data is None:
-        from memlayer_core.demo.story import play_story  # noqa: PLC0415
-
-        with _stage(out, path, "maya", "old maps") as directory:
-            play_story(out, directory, embedder=embedder.value, token_limit=token_limit or 800, model=model)
+    if path is None:
+        with TemporaryDirectory(prefix="memlayer-demo-", ignore_cleanup_errors=True) as directory:
+            play(out, Path(directory), embedder)
+        out.print(f"\n{escape(directory)} was removed; `--path DIR` keeps it.", soft_wrap=True)
         return
-    if model is not None:
+    if Memory.is_at(path):
         raise InputError(
-            "`--model` and `--data` were both given", hint="A file is played without a model: leave one out."
+            f"there is a memory in {str(path)!r} already",
+            hint="The demo needs a new directory: choose another.",
         )
-    from memlayer_core.demo.locomo import read  # noqa: PLC0415
-    from memlayer_core.demo.recording import play_recording  # noqa: PLC0415
-
-    told = read(data, conversation)
-    with _stage(out, path, told.speakers[0], "holiday") as directory:
-        play_recording(
-            out,
-            directory,
-            told,
-            questions=questions,
-            embedder=embedder.value,
-            token_limit=token_limit or 1200,
-        )
+    play(out, path, embedder)
+    quoted = escape(shlex.quote(str(path)))
+    out.print(f"\nThe memory stays in {escape(str(path))}. Look at it:", soft_wrap=True)
+    out.print(f"  memlayer inspect {quoted} --user maya", soft_wrap=True)
+    out.print(f'  memlayer search {quoted} "old maps" --user maya', soft_wrap=True)
 
 
 @app.command()
@@ -109,18 +87,21 @@ def inspect(
 
     Only the journal is read: no embedder is loaded and no background work is begun.
     """
-    from memlayer_core.cli import looking  # noqa: PLC0415
+    from memlayer_core.cli import views
+    from memlayer_core.messages.flow.view import session_view
 
     if session is not None and user is None:
         raise InputError("`--session` was given without `--user`", hint="A session belongs to a user.")
     out = console()
-    with looking.journal_at(path, database_url) as opened:
+    with views.journal_at(path, database_url) as db:
         if user is None:
-            looking.show_store(out, path, opened, last)
+            for view in views.store_views(path, db, last):
+                out.print(view)
         elif session is None:
-            looking.show_sessions(out, opened[1], Scope(user, None, agent, tenant), last)
+            out.print(views.sessions_view(db, Scope(user, None, agent, tenant), last))
         else:
-            looking.show_session(out, opened[1], Scope(user, session, agent, tenant), last)
+            scope = Scope(user, session, agent, tenant)
+            out.print(session_view(db, scope, last) or views.missing_session(db, scope))
 
 
 @app.command()
@@ -135,38 +116,38 @@ def search(
     database_url: _Database = None,
     chroma_url: _Chroma = None,
 ) -> None:
-    """Find what a user said or was told."""
-    from memlayer_core.cli.looking import show_hits  # noqa: PLC0415
-
+    """Search the messages and records of a user."""
     where = None if str(path) == "-" else path
-    with _opened(where, database_url, chroma_url) as memory:
-        hits = memory.search(query, user_id=user, tenant_id=tenant, agent_id=agent, session_id=session, k=k)
-    show_hits(console(), hits)
+    with _open_memory(where, database_url, chroma_url) as memory:
+        hits = memory.search(
+            query, user_id=user, tenant_id=tenant, agent_id=agent, session_id=session, limit=k
+        )
+    console().print(hits)
 
 
 @app.command()
 def export(
     target: Annotated[str, typer.Argument(help="The file to write, or `-` for the standard output.")],
     path: _Where = None,
-    user: Annotated[str | None, typer.Option(help="Export what this user said and was told.")] = None,
+    user: Annotated[str | None, typer.Option(help="Export this user's conversations.")] = None,
     tenant: Annotated[
         str | None, typer.Option(help="The user's tenant; without --user, all of this tenant.")
     ] = None,
     database_url: _Database = None,
 ) -> None:
-    """Write the conversations of a user, or of a whole tenant, as lines of JSON.
+    """Write the conversations of a user, or of a whole tenant, as JSON lines.
 
     Only the journal is read. The file appears when it is complete.
     """
     if user is None and tenant is None:
         raise InputError(
-            "it was not said what to export", hint="Give `--user`, or `--tenant` for everybody in it."
+            "neither a user nor a tenant was given", hint="Give `--user`, or `--tenant` for all of its users."
         )
-    from memlayer_core.cli.looking import journal_at  # noqa: PLC0415
-    from memlayer_core.cli.moving import send  # noqa: PLC0415
+    from memlayer_core.cli.transfer import write_export
+    from memlayer_core.cli.views import journal_at
 
-    with journal_at(path, database_url) as (_, journal):
-        written = send(journal, target, tenant or "default", user)
+    with journal_at(path, database_url) as db:
+        written = write_export(db, target, tenant or "default", user)
     console(stderr=True).print(f"Exported: {written:,} message(s).")
 
 
@@ -177,20 +158,23 @@ def import_from(
     tenant: Annotated[
         str | None, typer.Option(help="The tenant to import into, if not the one it is from.")
     ] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Whose all of it must be: lines of anybody else are refused.")
+    ] = None,
     database_url: _Database = None,
     chroma_url: _Chroma = None,
 ) -> None:
-    """Store what an export holds, in a memory that is made if it is not there.
+    """Store the conversations of an export. The memory is made if it does not exist.
 
-    Importing twice changes nothing: messages have ids. What was imported is indexed in the background.
+    Importing twice changes nothing: messages have ids. The messages are indexed in the background.
     """
     if source != "-" and not Path(source).exists():
         raise InputError(f"there is no file {source!r}", hint="Give the path of an export.")
-    from memlayer_core.cli.moving import take  # noqa: PLC0415
-    from memlayer_core.memory import Memory  # noqa: PLC0415
+    from memlayer_core.cli.transfer import read_import
+    from memlayer_core.memory import Memory
 
     with Memory.open(path, database_url=database_url, chroma_url=chroma_url) as memory:
-        done = take(memory, source, tenant)
+        done = read_import(memory, source, tenant, user)
         backlog = memory.status().backlog
     out = console()
     out.print(f"Imported: {done}.")
@@ -203,12 +187,13 @@ def reindex(
     database_url: _Database = None,
     chroma_url: _Chroma = None,
     embedder: Annotated[
-        Embedders | None, typer.Option(help="Embed everything again with this one; else no model is asked.")
+        EmbedderName | None,
+        typer.Option(help="Embed everything again with this one; else no model is asked."),
     ] = None,
 ) -> None:
-    """Build Chroma's index again from the vectors in the journal, or embed everything anew."""
+    """Build Chroma's index again from the vectors in the journal, or embed everything again."""
     out = console()
-    with _opened(path, database_url, chroma_url, embedder, reembed=embedder is not None) as memory:
+    with _open_memory(path, database_url, chroma_url, embedder) as memory:
         work_off(out, memory)
         with out.status("Writing the index …"):
             written = memory.reindex()
@@ -226,24 +211,23 @@ def reindex(
 
 @app.command()
 def verify(path: _Where = None, database_url: _Database = None, chroma_url: _Chroma = None) -> None:
-    """Compare the index with the journal, and build again what does not agree.
+    """Check the journal, compare both indexes with it, and build again an index that does not agree.
 
-    The exit code is 1 if something had to be built again, could not be compared, or was given up.
+    The exit code is 1 if an index had to be built again or could not be compared, or if a job was given up.
     """
-    from memlayer_core.events import Event, IndexRebuilt  # noqa: PLC0415
-
     out = console()
     rebuilt: set[int] = set()
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, IndexRebuilt):
             rebuilt.update(event.shards)
 
-    with _opened(path, database_url, chroma_url) as memory:
-        memory.listen(hear)  # the worker may find it first
+    with _open_memory(path, database_url, chroma_url) as memory:
+        memory.listen(on_event)  # the worker may find it first
         with out.status("Comparing …"):
-            rebuilt.update(memory.verify())
+            repaired = memory.verify()
         status = memory.status()
+    out.print("Words    [yellow]filed again[/]" if "words" in repaired else "Words    agree with the journal")
     match status.index:
         case "none":
             out.print("Index    this memory works without Chroma: nothing to compare")
@@ -255,7 +239,7 @@ def verify(path: _Where = None, database_url: _Database = None, chroma_url: _Chr
         case _:
             out.print("Index    [yellow]not compared[/]: another process holds it")
     show_backlog(out, status.backlog)
-    if rebuilt or status.index == "not held" or status.backlog.dead:
+    if rebuilt or repaired or status.index == "not held" or status.backlog.dead:
         raise typer.Exit(1)
 
 
@@ -267,11 +251,11 @@ def work(
     revive: Annotated[bool, typer.Option("--revive", help="Try again what was given up.")] = False,
     once: Annotated[bool, typer.Option("--once", help="End when nothing is owed any more.")] = False,
 ) -> None:
-    """Do the background work of a store in this process, until it is ended."""
+    """Do the background work of a store in this process, until the process is ended."""
     out = console()
     if not once:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # a stopped service closes its store
-    with _opened(path, database_url, chroma_url) as memory:
+    with _open_memory(path, database_url, chroma_url) as memory:
         if revive:
             out.print(f"Revived: {memory.retry_dead()}")
         work_off(out, memory)
@@ -286,45 +270,23 @@ def work(
 
 
 @contextmanager
-def _opened(
+def _open_memory(
     path: Path | None,
     database_url: str | None,
     chroma_url: str | None,
-    embedder: Embedders | None = None,
-    *,
-    reembed: bool = False,
+    embedder: EmbedderName | None = None,
 ) -> Iterator[Memory]:
-    """Open a memory that is there already."""
-    from memlayer_core.cli.looking import journal_at  # noqa: PLC0415
-    from memlayer_core.memory import Memory  # noqa: PLC0415
+    """Open an existing memory; with `embedder`, embed all of it again."""
+    from memlayer_core.cli.views import journal_at
+    from memlayer_core.memory import Memory
 
     with journal_at(path, database_url):
-        pass  # it is there
-    chosen = (embedder or Embedders.auto).value
+        pass  # it exists
     with Memory.open(
-        path, database_url=database_url, chroma_url=chroma_url, embedder=chosen, reembed=reembed
+        path,
+        database_url=database_url,
+        chroma_url=chroma_url,
+        embedder=embedder or "auto",
+        reembed=embedder is not None,
     ) as memory:
         yield memory
-
-
-@contextmanager
-def _stage(out: Console, path: Path | None, user: str, words: str) -> Iterator[Path]:
-    """Give a demo a directory: a temporary one that is removed, or a named one that stays."""
-    if path is None:
-        directory = Path(mkdtemp(prefix="memlayer-demo-"))
-        try:
-            yield directory
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-        out.print(f"\n{escape(str(directory))} has been removed; `--path DIR` keeps it.", soft_wrap=True)
-        return
-    if (path / "journal.sqlite3").exists():
-        raise InputError(
-            f"there is a memory in {str(path)!r} already",
-            hint="The demo writes into no other: choose a new one.",
-        )
-    yield path
-    kept = escape(str(path))
-    out.print(f"\nThe memory stays in {kept}. Look into it:", soft_wrap=True)
-    out.print(f"  memlayer inspect {kept} --user {escape(user)}", soft_wrap=True)
-    out.print(f'  memlayer search {kept} "{words}" --user {escape(user)}', soft_wrap=True)

@@ -1,4 +1,4 @@
-"""How the command line speaks: a sentence and a hint for an error, a note for a warning, never a traceback."""
+"""The output of the command line: a sentence and a hint for an error, a note for a warning, never a traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from memlayer_core.errors import InputError, MemlayerError
-from memlayer_core.events import EmbedderFallback, IndexDegraded, IndexRebuilt, JobDead, SummarizerAway
+from memlayer_core.events import EmbedderFallback, IndexDegraded, IndexRebuilt, JobDead, SummarizerUnavailable
+from memlayer_core.show import visible
 
 __all__ = ["Commands", "console"]
 
@@ -31,21 +32,21 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except MemlayerError as problem:
-            shown = console(stderr=True)
-            shown.print(f"[bold red]Error:[/] {escape(str(problem))}", soft_wrap=True)
-            shown.print(f"[bold]Hint:[/]  {escape(problem.hint)}", soft_wrap=True)
+            terminal = console(stderr=True)
+            terminal.print(f"[bold red]Error:[/] {escape(visible(str(problem)))}", soft_wrap=True)
+            terminal.print(f"[bold]Hint:[/]  {escape(visible(problem.hint))}", soft_wrap=True)
             raise typer.Exit(2 if isinstance(problem, InputError) else 1) from None
         finally:
             logger.removeHandler(notes)
 
 
 class _Notes(logging.Handler):
-    """Shows what the memory warns of, in words."""
+    """Shows the memory's warnings as sentences."""
 
     def emit(self, record: logging.LogRecord) -> None:
         words = _words(record)
         if words:
-            console(stderr=True).print(f"[yellow]Note:[/] {escape(words)}", soft_wrap=True)
+            console(stderr=True).print(f"[yellow]Note:[/] {escape(visible(words))}", soft_wrap=True)
 
 
 def _words(record: logging.LogRecord) -> str:
@@ -53,7 +54,7 @@ def _words(record: logging.LogRecord) -> str:
     match event:
         case EmbedderFallback(reason=reason):
             return reason
-        case IndexDegraded(reason=reason) | SummarizerAway(reason=reason):
+        case IndexDegraded(reason=reason) | SummarizerUnavailable(reason=reason):
             source = event.source if isinstance(event, IndexDegraded) else "summariser"
             return f"the {source} does not work at the moment: {reason}"
         case IndexRebuilt(reason="it was asked for" | "it was verified"):

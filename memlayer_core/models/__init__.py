@@ -1,1 +1,1 @@
-"""Other people's models behind memlayer's ports, and what runs without any."""
+"""Other people's models behind memlayer's seams, and what runs without any."""

@@ -1,7 +1,6 @@
-"""Finds the embedder that a memory was given, or the best that is to be had.
+"""Finds the embedder for a memory: the caller's, or the best one that is available.
 
-Embedders of frameworks are known by their methods: nothing of a framework is imported. Their answers are
-checked, as a wrong one would be noticed much later, as a memory that finds nothing.
+Embedders of frameworks are recognised by their methods: no framework is imported. Their answers are checked.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ import numpy as np
 from memlayer_core.errors import ConfigurationError, EmbedderError, MemlayerError
 from memlayer_core.events import EmbedderFallback, Event
 from memlayer_core.models import hashing, minilm
-from memlayer_core.models.bounded import BoundedEmbedder
+from memlayer_core.models.deadline import DeadlineEmbedder
+from memlayer_core.models.foreign import EmbedderLike
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM
-from memlayer_core.ports import Embedder
+from memlayer_core.seams import Embedder
 from memlayer_core.settings import Settings
 
 if TYPE_CHECKING:
-    from memlayer_core.records.vector import FloatVector
+    from memlayer_core.vector import FloatVector
 
 __all__ = ["resolve_embedder", "trust_of"]
 
@@ -38,12 +38,9 @@ _WAY_OUT = (
     f"go online once, or put `{minilm.ARCHIVE}` from {minilm.URL} into "
     "`~/.cache/chroma/onnx_models/all-MiniLM-L6-v2`"
 )
-# What an error's text may quote of a key, and what a model's address may carry of one.
-_SECRET = re.compile(r"(?i)(\bsk-|\bbearer\s+|\bapi[ _-]?key\b[^\w]{1,4})[\w.*-]+")
 _CREDENTIALS = re.compile(r"(?<=//)[^/@]*@|\?.*$")
 
-# One fetch at a time, and what came of those that failed: no later opening waits for the same again.
-_fetching = threading.Lock()
+_fetching = threading.Lock()  # one fetch at a time; no later opening waits for one that failed
 _failed: dict[Path, str] = {}
 
 
@@ -58,31 +55,31 @@ if hasattr(os, "register_at_fork"):
 
 
 def resolve_embedder(
-    choice: Any, *, recorded: str | None, settings: Settings, tell: Callable[[Event], None]
+    choice: EmbedderLike, *, store_identity: str | None, settings: Settings, emit: Callable[[Event], None]
 ) -> Embedder:
-    """Return the embedder for a store. May take long: MiniLM is fetched where it is not at hand.
+    """Return the embedder for a store. This may take long, since MiniLM is downloaded if it is missing.
 
     Args:
         choice: `"auto"`: what the store was built with; for a new store MiniLM, and without it the built-in
             hashing embedder. `"minilm"`, `"hashing"`: that one. Or a LangChain `Embeddings`, a LlamaIndex
             `BaseEmbedding`, a Chroma embedding function, a function from a list of texts to their vectors,
             or an `Embedder`. Such an object is called from several threads.
-        recorded: Identity of the embedder that the store was built with, if it was.
+        store_identity: Identity of the embedder that made the store's vectors; None for a new store.
         settings: For `download_timeout` and `embedder_timeout`.
-        tell: Hears of the fallback to hashing, once per process.
+        emit: Receives the event of the fallback to hashing, once per process.
 
     Raises:
-        ConfigurationError: No such embedder, or the store needs one that has to be passed.
-        EmbedderError: MiniLM is needed and is not to be had.
+        ConfigurationError: It is no embedder, or the store needs one that must be passed.
+        EmbedderError: MiniLM is needed and cannot be loaded.
     """
     match choice:
-        case "auto" if recorded is None:
-            return _best(settings, tell)
-        case "auto" if recorded in {minilm.IDENTITY, hashing.IDENTITY}:
-            choice = "minilm" if recorded == minilm.IDENTITY else "hashing"
+        case "auto" if store_identity is None:
+            return _best(settings, emit)
+        case "auto" if store_identity in {minilm.IDENTITY, hashing.IDENTITY}:
+            choice = "minilm" if store_identity == minilm.IDENTITY else "hashing"
         case "auto":
             raise ConfigurationError(
-                f"the store was built with the embedder {recorded!r}, which only its owner can make",
+                f"the store was built with the embedder {store_identity!r}, which only its owner can make",
                 hint="Pass that embedder again (`embedder=...`), or re-embed with `memlayer reindex`.",
             )
         case _:
@@ -91,23 +88,23 @@ def resolve_embedder(
         case "hashing":
             return HashingEmbedder()
         case "minilm":
-            return _minilm(settings, of_store=recorded == minilm.IDENTITY)
-        case MiniLM() | HashingEmbedder() | BoundedEmbedder():
+            return _minilm(settings, of_store=store_identity == minilm.IDENTITY)
+        case MiniLM() | HashingEmbedder() | DeadlineEmbedder():
             return choice
         case _:
             foreign = _foreign(choice)
-            return BoundedEmbedder(foreign, settings.embedder_timeout, awaits=foreign.awaits)
+            return DeadlineEmbedder(foreign, settings.embedder_timeout, awaits=foreign.awaits)
 
 
 def trust_of(embedder: Embedder) -> Callable[[str], float]:
-    """Return how far an embedder's cosine is to be believed for a question, 0 to 1.
+    """Return a function that tells how reliable an embedder's cosine is for a question, 0 to 1.
 
-    The built-in ones know what they are worth. Others are taken at their word.
+    Only the built-in embedders have such a function. For others, it is always 1.
     """
     return embedder.trust if isinstance(embedder, HashingEmbedder | MiniLM) else lambda _: 1.0
 
 
-def _best(settings: Settings, tell: Callable[[Event], None]) -> Embedder:
+def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
     try:
         where = minilm.folder()
     except RuntimeError as problem:  # no home directory
@@ -115,15 +112,15 @@ def _best(settings: Settings, tell: Callable[[Event], None]) -> Embedder:
     else:
         lost = ""
     with _fetching:
-        if not lost and minilm.at_hand(where):
+        if not lost and minilm.is_present(where):
             return MiniLM(where)
         if where in _failed:
             return HashingEmbedder()
         try:
-            return _fetched(settings)
+            return _fetch_minilm(settings)
         except Exception as problem:  # noqa: BLE001  (without it, whatever the reason, there is another)
             reason = _failed[where] = f"{type(problem).__name__}: {problem}"
-    tell(
+    emit(
         EmbedderFallback(
             f"MiniLM cannot be fetched ({reason}). The built-in hashing embedder finds common words, not "
             f"meanings. To have MiniLM, {_WAY_OUT}; a store that was begun without needs `memlayer reindex` "
@@ -136,7 +133,7 @@ def _best(settings: Settings, tell: Callable[[Event], None]) -> Embedder:
 def _minilm(settings: Settings, *, of_store: bool) -> Embedder:
     with _fetching:
         try:
-            return _fetched(settings)
+            return _fetch_minilm(settings)
         except Exception as problem:
             who = "MiniLM, which the store was built with," if of_store else "MiniLM"
             other = "`memlayer reindex --embedder hashing`" if of_store else '`embedder="hashing"`'
@@ -146,22 +143,22 @@ def _minilm(settings: Settings, *, of_store: bool) -> Embedder:
             ) from problem
 
 
-def _fetched(settings: Settings) -> Embedder:
+def _fetch_minilm(settings: Settings) -> Embedder:
     where = minilm.folder()
-    if not minilm.at_hand(where):
+    if not minilm.is_present(where):
         minilm.fetch(where, url=minilm.URL, sha256=minilm.SHA256, seconds=settings.download_timeout)
     return MiniLM(where)
 
 
 class _Foreign:
-    """Somebody else's embedder: called, checked, and made unit length.
+    """An embedder of the user's or a framework's. Its vectors are checked and get unit length.
 
     Args:
-        identity: What a store remembers it by.
+        identity: Name of the embedder for the store.
         texts: Embeds a list of texts.
-        query: Embeds one question; without it `texts` does.
-        atexts: The async twin of `texts`, if it is more than a blocking call in disguise.
-        aquery: The same of `query`.
+        query: Embeds one question; None: `texts` does.
+        atexts: The async form of `texts`; None if it would only call the blocking one.
+        aquery: The async form of `query`; None likewise.
     """
 
     def __init__(
@@ -178,16 +175,16 @@ class _Foreign:
 
     @property
     def awaits(self) -> bool:
-        """Whether a question is embedded without a thread."""
+        """Whether `aembed_query` needs no thread."""
         return self._aquery is not None
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         texts = list(texts)
         if not texts:
             return []
-        with self._named():
+        with self._translate_errors():
             answer = self._texts(texts)
-        return self._checked(answer, texts)
+        return self._check_vectors(answer, texts)
 
     async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
         texts = list(texts)
@@ -195,42 +192,41 @@ class _Foreign:
             return []
         if self._atexts is None:
             return await asyncio.to_thread(self.embed, texts)
-        with self._named():
+        with self._translate_errors():
             answer = await self._atexts(texts)
-        return self._checked(answer, texts)
+        return self._check_vectors(answer, texts)
 
     def embed_query(self, text: str) -> FloatVector:
         if self._query is None:
             return self.embed([text])[0]
-        with self._named():
+        with self._translate_errors():
             answer = self._query(text)
-        return self._checked([answer], [text])[0]
+        return self._check_vectors([answer], [text])[0]
 
     async def aembed_query(self, text: str) -> FloatVector:
         if self._aquery is None:
             return await asyncio.to_thread(self.embed_query, text)
-        with self._named():
+        with self._translate_errors():
             answer = await self._aquery(text)
-        return self._checked([answer], [text])[0]
+        return self._check_vectors([answer], [text])[0]
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except MemlayerError:
             raise
         except Exception as problem:
-            said = _SECRET.sub(r"\1…", str(problem))[:500]
-            raise EmbedderError(
-                f"the embedder {self.identity} raised {type(problem).__name__}: {said}",
-                hint="The cause is shown above: its model, its credentials or its network.",
+            raise EmbedderError(  # its text may quote a message or a key, so only the cause has it
+                f"the embedder {self.identity} raised {type(problem).__name__}",
+                hint="Look at the error that it was raised from: its model, its credentials or its network.",
             ) from problem
 
-    def _checked(self, answer: Any, texts: list[str]) -> list[FloatVector]:
+    def _check_vectors(self, answer: Any, texts: list[str]) -> list[FloatVector]:
         """Return an answer as unit vectors.
 
-        A vector of zeros has no direction and would be near nothing: an error, except for a text without a
-        visible character, where a fixed vector takes its place.
+        A vector of zeros has no direction, so it is an error. Only for a text without a visible character, a fixed
+        vector is used instead.
         """
         try:
             rows = [np.asarray(row, dtype=np.float64) for row in answer]
@@ -259,9 +255,9 @@ class _Foreign:
         if size != known:
             raise self._nonsense(f"a vector of {size} dimensions after ones of {known}")
 
-    def _nonsense(self, what: str) -> EmbedderError:
+    def _nonsense(self, text: str) -> EmbedderError:
         return EmbedderError(
-            f"the embedder {self.identity} answered with {what}",
+            f"the embedder {self.identity} answered with {text}",
             hint="It must give one vector of finite numbers, not all zero, always of one length, for each text.",
         )
 
@@ -270,7 +266,7 @@ def _foreign(choice: Any) -> _Foreign:
     def has(*methods: str) -> bool:
         return all(callable(getattr(choice, method, None)) for method in methods)
 
-    def own(method: str, *doers: str) -> Any:
+    def async_method(method: str, *doers: str) -> Any:
         """Return an async method if it, or what does its work, awaits something; a thread is better if not."""
         doer = next((doer for doer in doers if has(doer)), method)
         return getattr(choice, method, None) if _awaits(getattr(type(choice), doer, None)) else None
@@ -281,15 +277,21 @@ def _foreign(choice: Any) -> _Foreign:
             hint=f"Pass an object of it: `embedder={choice.__qualname__}(...)`.",
         )
     if isinstance(getattr(choice, "identity", None), str) and has("embed", "embed_query"):
-        return _Foreign(choice.identity, choice.embed, choice.embed_query, own("aembed"), own("aembed_query"))
+        return _Foreign(
+            choice.identity,
+            choice.embed,
+            choice.embed_query,
+            async_method("aembed"),
+            async_method("aembed_query"),
+        )
     if has("embed_documents", "embed_query"):
         model = getattr(choice, "underlying_embeddings", choice)  # a cache answers with its model's vectors
         return _Foreign(
             _identity("langchain", _path(type(model)), lambda name: getattr(model, name, None)),
             choice.embed_documents,
             choice.embed_query,
-            own("aembed_documents"),
-            own("aembed_query"),
+            async_method("aembed_documents"),
+            async_method("aembed_query"),
         )
     if has("get_text_embedding_batch", "get_query_embedding"):
         name = choice.class_name() if has("class_name") else type(choice).__name__
@@ -297,8 +299,8 @@ def _foreign(choice: Any) -> _Foreign:
             _identity("llamaindex", name, lambda name: getattr(choice, name, None)),
             choice.get_text_embedding_batch,
             choice.get_query_embedding,
-            own("aget_text_embedding_batch", "_aget_text_embedding"),
-            own("aget_query_embedding", "_aget_query_embedding"),
+            async_method("aget_text_embedding_batch", "_aget_text_embedding"),
+            async_method("aget_query_embedding", "_aget_query_embedding"),
         )
     if not callable(choice) or any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__))):
         raise ConfigurationError(
@@ -315,7 +317,7 @@ def _foreign(choice: Any) -> _Foreign:
 
 
 def _awaits(method: Any) -> bool:
-    """Tell whether an async method ever gives the loop back; many only call their blocking twin."""
+    """Return whether an async method awaits anything. Many only call the blocking method."""
     code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
     waits = {"GET_AWAITABLE", "GET_ANEXT"}
     return code is not None and any(step.opname in waits for step in dis.get_instructions(code))
@@ -328,21 +330,21 @@ def _chroma_query(choice: Any) -> Callable[[str], Any] | None:
 
 
 def _chroma_identity(choice: Any) -> str:
-    def said(method: str) -> Any:
+    def call_own(method: str) -> Any:
         """Call a method, unless it is the base class's, which only warns that it is missing."""
         found = getattr(choice, method, None)
         own = callable(found) and getattr(found, "__module__", "") != "chromadb.api.types"
         return found() if own and found is not None else None
 
     # Chroma's default function lives in the base class's module, and its name is its own.
-    name = said("name") or ("default" if type(choice).__name__ == "DefaultEmbeddingFunction" else None)
-    config = said("get_config")
+    name = call_own("name") or ("default" if type(choice).__name__ == "DefaultEmbeddingFunction" else None)
+    config = call_own("get_config")
     values = config.get if isinstance(config, dict) else {}.get
     return _identity("chroma", name if isinstance(name, str) else _path(type(choice)), values)
 
 
 def _identity(framework: str, name: str, value: Callable[[str], Any]) -> str:
-    """Name a foreign model by what its vectors depend on, and by nothing that may be secret."""
+    """Return an identity of a model, from what its vectors depend on, without anything secret."""
     models = (value(key) for key in ("model", "model_name", "model_id", "deployment", "deployment_id"))
     model = next((str(found) for found in models if isinstance(found, str | Path) and str(found)), None)
     dimensions = value("dimensions")
@@ -354,5 +356,5 @@ def _identity(framework: str, name: str, value: Callable[[str], Any]) -> str:
     return ":".join(parts)
 
 
-def _path(named: Any) -> str:
-    return f"{named.__module__}.{named.__qualname__}"
+def _path(target: Any) -> str:
+    return f"{target.__module__}.{target.__qualname__}"

@@ -159,5 +159,5 @@ def _is_whole(folder: Path, path: str, digest: str) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _digest(file: Path, size: int, modified: int) -> str:  # noqa: ARG001  (a changed file is read again)
+def _digest(file: Path, size: int, mtime: int) -> str:  # a changed file is read again
     return hashlib.sha256(file.read_bytes()).hexdigest()

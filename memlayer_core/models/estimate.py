@@ -141,13 +141,13 @@ def estimate(text: str) -> int:
     cost = sum(map(_WORD_COSTS.__getitem__, map(len, _words(text))))
     cost += sum(map(_PUNCTUATION_COSTS.__getitem__, map(len, _punctuation(text))))
     cost += _UNIT * len(_singles(text))
-    cost += sum(round(len(run) * _DISORDER * _UNIT) for run in _unbroken(text) if _disordered(run))
+    cost += sum(round(len(run) * _DISORDER * _UNIT) for run in _unbroken(text) if _is_disordered(run))
     if not text.isascii():
         cost += sum(map(_COSTS.__getitem__, map(ord, "".join(_beyond_ascii(text)))))
     return max(1, -(-cost // _UNIT))
 
 
-def _disordered(run: str) -> bool:
+def _is_disordered(run: str) -> bool:
     """Tell base64 from a path or a long name: capitals, small letters and digits take turns in it."""
     mixed = run not in (run.lower(), run.upper())
     return mixed and len(_changes(run)) * _DISORDER_CHANGES > len(run)

@@ -28,7 +28,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from memlayer_core.records.vector import FloatVector
+    from memlayer_core.vector import FloatVector
 
 __all__ = ["DIMENSION", "IDENTITY", "HashingEmbedder"]
 
@@ -137,12 +137,12 @@ class HashingEmbedder:
 
     identity = IDENTITY
 
-    def trust(self, question: str) -> float:  # noqa: ARG002  (other embedders look at it)
-        """Return how far the cosine is to be believed: it mostly says again what the words say."""
+    def trust(self, question: str) -> float:  # other embedders look at it
+        """Return how reliable the cosine is, 0 to 1: little, as it mostly repeats what the word index finds."""
         return _TRUST
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Return one unit vector a text: float32, shape (1024,)."""
+        """Return one unit vector for each text: float32, shape (1024,)."""
         return [_vector(text, _BALLAST) for text in texts]
 
     async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:

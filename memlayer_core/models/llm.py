@@ -1,7 +1,6 @@
-"""Asks a language model for a text: one of LangChain, one of LlamaIndex, or any function.
+"""Calls a language model: one of LangChain, one of LlamaIndex, or a function.
 
-Models of frameworks are known by their methods: nothing of a framework is imported before its model is here.
-Only background work asks, in a thread of its own.
+Models of frameworks are recognised by their methods: nothing of a framework is imported.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
-from memlayer_core.records.summary import Reply
+from memlayer_core.seams import Reply
 
 __all__ = ["LanguageModel", "language_model"]
 
@@ -22,8 +21,6 @@ _TOO_LONG = re.compile(
     r"|input is too long|reduce the length|max_tokens_exceeded",
     re.IGNORECASE,
 )
-_SECRET = re.compile(r"(?i)(\bsk-|\bbearer\s+|\bapi[ _-]?key\b[^\w]{1,4})[\w.*-]+")
-_SHOWN = 300
 _INTERNAL = {"tags": ["nostream"], "metadata": {"lc_source": "memlayer"}}
 """LangGraph shows a call with this tag in no user's stream; traces show where it comes from."""
 
@@ -32,72 +29,75 @@ class LanguageModel:
     """A model that answers a prompt with a text.
 
     Args:
-        name: What it is called in records and errors.
-        ask: Takes instructions and a text.
+        name: The model's name in summaries and errors.
+        ask: Function of instructions and a text.
+        own: Whether it is the user's own function. Its answers are checked less than those of a model.
     """
 
-    def __init__(self, name: str, ask: Callable[[str, str], Reply]) -> None:
+    def __init__(self, name: str, ask: Callable[[str, str], Reply], *, own: bool = False) -> None:
         self.name = name
+        self.own = own
         self._ask = ask
 
     def ask(self, instructions: str, text: str) -> Reply:
-        """Ask, and wait for the answer.
+        """Send a prompt to the model, and wait for the answer.
 
         Raises:
             ModelContextError: The prompt is longer than the model can read.
-            ModelError: It did not answer: it is away, overloaded, or refused the call.
+            ModelError: It did not answer: it is not reachable, is overloaded, or refused the call.
         """
         try:
             return self._ask(instructions, text)
         except Exception as problem:
-            told = _SECRET.sub(r"\1…", f"{type(problem).__name__}: {problem}")[:_SHOWN]
+            error_type = type(
+                problem
+            ).__name__  # what it said may quote a message, or a key: only the cause tells
             if isinstance(problem, ModelContextError) or _TOO_LONG.search(str(problem)):
                 raise ModelContextError(
-                    f"{self.name} cannot read so long a prompt: {told}",
+                    f"{self.name} cannot read so long a prompt: {error_type}",
                     hint="It is asked again with half of it.",
                 ) from problem
             raise ModelError(
-                f"{self.name} did not answer: {told}",
-                hint="It is asked again later; `memory.status()` tells.",
+                f"{self.name} did not answer: {error_type}",
+                hint="It is asked again later; `memory.status()` shows the problem.",
             ) from problem
 
 
-def language_model(given: Any) -> LanguageModel | None:
-    """Return what asks the model that a memory was given.
+def language_model(model: Any) -> LanguageModel | None:
+    """Return the language model for a memory's `summarizer`.
 
     Args:
-        given: None for no model; a LangChain chat model or LLM; a LlamaIndex LLM; or a function of a prompt,
-            blocking or async, that returns a text. A function of two arguments is given the instructions and
-            the text apart.
+        model: None for no model; a LangChain chat model or LLM; a LlamaIndex LLM; or a function of a prompt, blocking
+            or async, that returns a text. A function of two arguments gets the instructions and the text separately.
 
     Raises:
         ConfigurationError: It is none of these.
     """
-    if given is None or isinstance(given, LanguageModel):
-        return given
-    if isinstance(given, type | str):
+    if model is None or isinstance(model, LanguageModel):
+        return model
+    if isinstance(model, type | str):
         raise ConfigurationError(
-            f"a summariser must be a model, not {given!r}",
+            f"a summariser must be a model, not {model!r}",
             hint='Pass a made model: `init_chat_model("openai:gpt-5-mini")`, a LlamaIndex `LLM`, or a function.',
         )
-    if hasattr(given, "invoke") and hasattr(given, "ainvoke"):
-        return LanguageModel(_name(given), lambda instructions, text: _langchain(given, instructions, text))
-    if hasattr(given, "complete") and hasattr(given, "acomplete"):
-        return LanguageModel(_name(given), lambda instructions, text: _llamaindex(given, instructions, text))
-    if callable(given):
-        return LanguageModel(_name(given), _function(given))
+    if hasattr(model, "invoke") and hasattr(model, "ainvoke"):
+        return LanguageModel(_name(model), lambda instructions, text: _langchain(model, instructions, text))
+    if hasattr(model, "complete") and hasattr(model, "acomplete"):
+        return LanguageModel(_name(model), lambda instructions, text: _llamaindex(model, instructions, text))
+    if callable(model):
+        return LanguageModel(_name(model), _function(model), own=True)
     raise ConfigurationError(
-        f"a summariser must be a model or a function, got {type(given).__name__}",
+        f"a summariser must be a model or a function, got {type(model).__name__}",
         hint="A LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt that returns a text.",
     )
 
 
-def _name(given: Any) -> str:
+def _name(model: Any) -> str:
     for attribute in ("model_name", "model", "model_id", "deployment_name"):
-        found = getattr(given, attribute, None)
+        found = getattr(model, attribute, None)
         if isinstance(found, str) and found:
-            return f"{type(given).__name__}:{found}"
-    return getattr(given, "__qualname__", None) or type(given).__name__
+            return f"{type(model).__name__}:{found}"
+    return getattr(model, "__qualname__", None) or type(model).__name__
 
 
 def _langchain(model: Any, instructions: str, text: str) -> Reply:
@@ -134,11 +134,11 @@ def _raw_usage(raw: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(usage).items() if isinstance(value, int)} if usage else {}
 
 
-def _function(given: Callable[..., Any]) -> Callable[[str, str], Reply]:
+def _function(function: Callable[..., Any]) -> Callable[[str, str], Reply]:
     try:
         taken = [
             parameter
-            for parameter in inspect.signature(given).parameters.values()
+            for parameter in inspect.signature(function).parameters.values()
             if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
             and parameter.default is parameter.empty
         ]
@@ -147,9 +147,9 @@ def _function(given: Callable[..., Any]) -> Callable[[str, str], Reply]:
     apart = len(taken) == 2  # noqa: PLR2004  (instructions and text)
 
     def ask(instructions: str, text: str) -> Reply:
-        answer = given(instructions, text) if apart else given(f"{instructions}\n\n{text}")
+        answer = function(instructions, text) if apart else function(f"{instructions}\n\n{text}")
         if inspect.isawaitable(answer):
-            answer = asyncio.run(_awaited(answer))
+            answer = asyncio.run(_await(answer))
         if not isinstance(answer, str):
             raise TypeError(f"it returned {type(answer).__name__} and no text")
         return Reply(answer)
@@ -157,5 +157,5 @@ def _function(given: Callable[..., Any]) -> Callable[[str, str], Reply]:
     return ask
 
 
-async def _awaited(answer: Any) -> Any:
+async def _await(answer: Any) -> Any:
     return await answer

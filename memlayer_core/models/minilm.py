@@ -29,9 +29,9 @@ import numpy as np
 from memlayer_core.errors import EmbedderError
 
 if TYPE_CHECKING:
-    from memlayer_core.records.vector import FloatVector
+    from memlayer_core.vector import FloatVector
 
-__all__ = ["ARCHIVE", "IDENTITY", "SHA256", "URL", "MiniLM", "at_hand", "fetch", "folder"]
+__all__ = ["ARCHIVE", "IDENTITY", "SHA256", "URL", "MiniLM", "fetch", "folder", "is_present"]
 
 IDENTITY = "minilm-l6-v2"
 # Facts of Chroma's release of the model, as in its `ONNXMiniLM_L6_V2`.
@@ -60,18 +60,18 @@ def folder() -> Path:
     return Path.home() / ".cache" / "chroma" / "onnx_models" / "all-MiniLM-L6-v2" / "onnx"
 
 
-def at_hand(where: Path) -> bool:
-    """Tell whether the model's files are in a folder. Looks at names only."""
-    return all((where / name).is_file() for name in _NEEDED)
+def is_present(directory: Path) -> bool:
+    """Return whether the model's files are in a folder. Only names are checked."""
+    return all((directory / name).is_file() for name in _NEEDED)
 
 
-def fetch(where: Path, *, url: str, sha256: str, seconds: float) -> None:
+def fetch(directory: Path, *, url: str, sha256: str, seconds: float) -> None:
     """Put the model into a folder, showing a progress bar. One process does it, others wait for that one.
 
     An archive that Chroma (or a person) has put beside the folder is used instead of the network.
 
     Args:
-        where: The folder; `folder()`.
+        directory: The folder; `folder()`.
         url: Where the archive is; `URL`.
         sha256: Hexadecimal digest of the archive; `SHA256`.
         seconds: How long it may take, waiting for other processes included.
@@ -80,21 +80,21 @@ def fetch(where: Path, *, url: str, sha256: str, seconds: float) -> None:
         OSError: It cannot be had: no network, too slow, a wrong digest, no space.
         Exception: Whatever else the network or the disk raised.
     """
-    from filelock import FileLock  # noqa: PLC0415  (only this once)
+    from filelock import FileLock  # only this once
 
     deadline = time.monotonic() + seconds
-    where.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(where.parent / "memlayer.lock", timeout=seconds):
-        if at_hand(where):
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(directory.parent / "memlayer.lock", timeout=seconds):
+        if is_present(directory):
             return
-        with tempfile.TemporaryDirectory(dir=where.parent, ignore_cleanup_errors=True) as temporary:
-            archive = where.parent / ARCHIVE
+        with tempfile.TemporaryDirectory(dir=directory.parent, ignore_cleanup_errors=True) as temporary:
+            archive = directory.parent / ARCHIVE
             if not (archive.is_file() and _digest(archive) == sha256):
                 archive = Path(temporary, ARCHIVE)
                 _download(url, archive, deadline)
                 if (found := _digest(archive)) != sha256:
                     raise OSError(f"the archive's SHA-256 is {found}, not {sha256}: damaged or tampered with")
-            _unpack(archive, Path(temporary), where)
+            _unpack(archive, Path(temporary), directory)
 
 
 def _digest(path: Path) -> str:
@@ -113,14 +113,14 @@ class _Transfer:
         self.abandoned = threading.Event()
         self.problem: Exception | None = None
 
-    def run(self, url: str, into: Path) -> None:
-        import httpx  # noqa: PLC0415  (only this once)
+    def run(self, url: str, path: Path) -> None:
+        import httpx  # only this once
 
         try:
             limits = httpx.Timeout(15.0, connect=_CONNECT_SECONDS)
             with (
                 httpx.stream("GET", url, timeout=limits, follow_redirects=True) as answer,
-                into.open("wb") as file,
+                path.open("wb") as file,
             ):
                 self.connected.set()
                 answer.raise_for_status()
@@ -136,12 +136,12 @@ class _Transfer:
             self.over.set()
 
 
-def _download(url: str, into: Path, deadline: float) -> None:
+def _download(url: str, path: Path, deadline: float) -> None:
     """Fetch an archive in a thread of its own, as looking up a name cannot be given a time limit."""
-    from tqdm import tqdm  # noqa: PLC0415  (only this once)
+    from tqdm import tqdm  # only this once
 
     transfer = _Transfer()
-    threading.Thread(target=transfer.run, args=(url, into), name="memlayer-fetch", daemon=True).start()
+    threading.Thread(target=transfer.run, args=(url, path), name="memlayer-fetch", daemon=True).start()
     # Twice the limit of one address: names often have two, and the first may be unreachable.
     connect_by = time.monotonic() + 2 * _CONNECT_SECONDS
     try:
@@ -162,7 +162,7 @@ def _download(url: str, into: Path, deadline: float) -> None:
         raise transfer.problem
 
 
-def _unpack(archive: Path, temporary: Path, where: Path) -> None:
+def _unpack(archive: Path, temporary: Path, directory: Path) -> None:
     """Take the model's files, and nothing else, out of an archive. Each appears whole or not at all."""
     with tarfile.open(archive, "r:gz") as tar:
         for member in tar:
@@ -171,19 +171,19 @@ def _unpack(archive: Path, temporary: Path, where: Path) -> None:
             if content is not None:
                 with content, (temporary / name).open("wb") as file:
                     shutil.copyfileobj(content, file)
-    if not at_hand(temporary):
+    if not is_present(temporary):
         raise OSError(f"the archive lacks {' or '.join(_NEEDED)}")
-    where.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for name in reversed(_FILES):  # the needed ones last: until then the model counts as absent
         with suppress(FileNotFoundError):
-            (temporary / name).replace(where / name)
+            (temporary / name).replace(directory / name)
 
 
 class _Model:
     """A loaded model: the tokenizer and the network. Both may be used by several threads at once."""
 
-    def __init__(self, where: Path) -> None:
-        from tokenizers import Tokenizer  # noqa: PLC0415  (half a second that only a first embedding pays)
+    def __init__(self, directory: Path) -> None:
+        from tokenizers import Tokenizer  # half a second that only a first embedding pays
 
         runtime = _runtime()
         options = runtime.SessionOptions()
@@ -193,9 +193,9 @@ class _Model:
         # Idle threads would keep their cores busy for a while after every text.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = runtime.InferenceSession(
-            str(where / "model.onnx"), options, providers=["CPUExecutionProvider"]
+            str(directory / "model.onnx"), options, providers=["CPUExecutionProvider"]
         )
-        self._tokenizer = Tokenizer.from_file(str(where / "tokenizer.json"))
+        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._tokenizer.enable_truncation(max_length=_TOKENS)
         self._tokenizer.no_padding()
 
@@ -230,7 +230,7 @@ def _runtime() -> Any:
     if unsaid:
         os.environ[name] = "1"
     try:
-        import onnxruntime  # noqa: PLC0415  (a fifth of a second that only a first embedding pays)
+        import onnxruntime  # a fifth of a second that only a first embedding pays
     finally:
         if unsaid:
             os.environ.pop(name, None)
@@ -264,20 +264,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_afresh)
 
 
-def _loaded(where: Path) -> _Model:
-    found = _models.get(where)
+def _load(directory: Path) -> _Model:
+    found = _models.get(directory)
     if found is not None:
         return found
     with _loading:
-        if where not in _models:
+        if directory not in _models:
             try:
-                _models[where] = _Model(where)
+                _models[directory] = _Model(directory)
             except Exception as problem:
                 raise EmbedderError(
-                    f"MiniLM in {where} cannot be loaded: {type(problem).__name__}: {problem}",
+                    f"MiniLM in {directory} cannot be loaded: {type(problem).__name__}: {problem}",
                     hint='Delete that folder so that it is fetched again, or use `embedder="hashing"`.',
                 ) from problem
-        return _models[where]
+        return _models[directory]
 
 
 class MiniLM:
@@ -286,7 +286,7 @@ class MiniLM:
     The model is loaded with the first text, once per process. Safe to share between threads and across a fork.
 
     Args:
-        where: The folder with the model's files.
+        directory: The folder with the model's files.
 
     Attributes:
         identity: `"minilm-l6-v2"`.
@@ -294,8 +294,8 @@ class MiniLM:
 
     identity = IDENTITY
 
-    def __init__(self, where: Path) -> None:
-        self._where = where
+    def __init__(self, directory: Path) -> None:
+        self._where = directory
 
     def trust(self, question: str) -> float:
         """Return how far the cosine is to be believed: the model reads no language but English well.
@@ -307,14 +307,14 @@ class MiniLM:
         return 1.0 if 2 * latin >= len(letters) else 0.0
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Return one unit vector a text: float32, shape (384,).
+        """Return one unit vector for each text: float32, shape (384,).
 
         Raises:
             EmbedderError: The model's files are gone, damaged or not to be run here.
         """
         if not texts:
             return []
-        model = _loaded(self._where)
+        model = _load(self._where)
         tokens = [model.tokens(text) for text in texts]
         order = sorted(range(len(texts)), key=lambda place: len(tokens[place]))
         vectors: list[FloatVector] = [np.empty(0, dtype=np.float32)] * len(texts)
@@ -324,7 +324,7 @@ class MiniLM:
                 made = model.vectors([tokens[place] for place in places])
             except Exception as problem:
                 raise EmbedderError(
-                    f"MiniLM in {self._where} failed: {type(problem).__name__}: {problem}",
+                    f"MiniLM in {self._where} failed: {type(problem).__name__}",
                     hint='Delete that folder so that it is fetched again, or use `embedder="hashing"`.',
                 ) from problem
             for place, vector in zip(places, made, strict=True):

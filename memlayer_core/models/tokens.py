@@ -11,16 +11,16 @@ import json
 import operator
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sized
 
 import tiktoken
 
 from memlayer_core.errors import ConfigurationError
+from memlayer_core.message import Block, Message
 from memlayer_core.models import encodings
 from memlayer_core.models.estimate import estimate
-from memlayer_core.ports import TokenCounter
-from memlayer_core.records.message import Block, Message
+from memlayer_core.models.foreign import TokenizerLike
+from memlayer_core.seams import TokenCounter
 
 __all__ = [
     "AUDIO_TOKENS",
@@ -68,7 +68,7 @@ _PIECE = 50_000
 
 
 def token_counter(
-    tokenizer: str | Callable[[str], int] | Callable[[str], Sequence[Any]] | TokenCounter = "auto",
+    tokenizer: TokenizerLike = "auto",
 ) -> TokenCounter:
     """Return a counter for a model, an encoding or a function of yours.
 
@@ -89,7 +89,7 @@ def token_counter(
             A function that answers with no count raises it too, here or at a later count.
     """
     if isinstance(tokenizer, str):
-        return _named(tokenizer)
+        return _counter_named(tokenizer)
     if all(hasattr(tokenizer, part) for part in ("name", "text", "message")):
         return tokenizer  # type: ignore[return-value]
     if not callable(tokenizer) or inspect.iscoroutinefunction(tokenizer):
@@ -101,13 +101,13 @@ def token_counter(
     return _Counter(f"{_function_name(tokenizer)}#{count(_SAMPLE)}", count)
 
 
-def _named(name: str) -> TokenCounter:
+def _counter_named(name: str) -> TokenCounter:
     if name == "estimate":
-        return _Counter(name, _estimated)
+        return _Counter(name, _estimate)
     if name == "auto":
         at_hand = (one for one in ("o200k_base", "cl100k_base") if encodings.find_tables(one))
         encoding = next(at_hand, None)
-        return _EncodingCounter(encoding) if encoding else _named("estimate")
+        return _EncodingCounter(encoding) if encoding else _counter_named("estimate")
     encoding = encodings.encoding_named(name)
     if encoding is None:
         raise ConfigurationError(
@@ -121,7 +121,7 @@ def _named(name: str) -> TokenCounter:
         f"tokens for {name!r} are estimated: the table of {encoding!r} is not on this machine, and it is "
         f"never downloaded. {encodings.how_to_get(encoding)}"
     )
-    return _named("estimate")
+    return _counter_named("estimate")
 
 
 class _Counter:
@@ -135,11 +135,11 @@ class _Counter:
         return f"<token counter {self.name}>"
 
     def text(self, text: str) -> int:
-        """Return the tokens of a text."""
+        """Return the number of tokens of a text."""
         return self._count(text) if text else 0
 
     def message(self, message: Message) -> int:
-        """Return the tokens of a message: text, name, tool calls, media and overhead."""
+        """Return the number of tokens of a message: text, name, tool calls, media and overhead."""
         return MESSAGE_TOKENS + sum(self._parts(message))
 
     def _parts(self, message: Message) -> Iterator[int]:
@@ -180,7 +180,7 @@ class _EncodingCounter(_Counter):
             encodings.warn_once(
                 f"tokens are estimated: the table of {self.name!r} went away. {encodings.how_to_get(self.name)}"
             )
-            self.name, self._count = "estimate", _estimated
+            self.name, self._count = "estimate", _estimate
         else:
             # `encode` raises on "<|endoftext|>" in what a user wrote; this one takes it for text.
             encode = encoding.encode_ordinary
@@ -188,7 +188,7 @@ class _EncodingCounter(_Counter):
         return self._count(text)
 
 
-def _estimated(text: str) -> int:
+def _estimate(text: str) -> int:
     return sum(map(estimate, _pieces(text)))
 
 

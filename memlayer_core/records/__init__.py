@@ -1,1 +1,1 @@
-"""Frozen nouns: what memlayer keeps and what it answers with."""
+"""What is known of a user: facts, preferences, episodes."""

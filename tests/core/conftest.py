@@ -1,17 +1,20 @@
-"""What tests of moving conversations share: a memory on each database, and conversations of every kind."""
+"""What tests of the core share: a memory on each database, the databases alone, and conversations of every kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
 from memlayer_core import Memory, Message, Settings, ToolCall
-from memlayer_core.records.message import ROLES, Raw
+from memlayer_core.message import ROLES, Raw
+from memlayer_core.storage.database import Database, open_database
+from memlayer_core.storage.migrations import ensure_tables
 
 OpenWith = Callable[[Settings], Memory]
 
@@ -33,6 +36,17 @@ def open_with(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) ->
 def store(open_with: OpenWith) -> Memory:
     """Return a memory on each database; nothing is indexed before a flush asks for it."""
     return open_with(Settings(index_delay=3600, durability="normal"))
+
+
+@pytest.fixture(params=["sqlite", "memory", pytest.param("postgres", marks=pytest.mark.postgres)])
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """Return an empty store of four shards: a file of SQLite, SQLite in memory, and PostgreSQL."""
+    targets = {"sqlite": lambda: tmp_path / "store", "memory": lambda: None}
+    target = targets.get(request.param, lambda: request.getfixturevalue("postgres_url"))()
+    database = open_database(target, Settings(durability="normal"))
+    database.write(ensure_tables, shards=4)
+    yield database
+    database.close()
 
 
 @pytest.fixture(scope="session")

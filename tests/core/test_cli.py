@@ -6,9 +6,11 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ from typer.testing import CliRunner, Result
 from memlayer_core import Memory, Scope, Settings
 from memlayer_core.cli import app
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.stores.migration import STEPS
+from memlayer_core.storage import vectors
+from memlayer_core.storage.migrations import SCHEMA_VERSION
 from memlayer_core.testing import FlakyEmbedder
 
 COMMANDS = ["demo", "inspect", "search", "export", "import", "reindex", "verify", "work"]
@@ -53,10 +56,10 @@ def kept(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
 def by_meaning(directory: Path) -> bool:
     """Tell whether Chroma itself finds something: the journal's own vectors are not compared."""
     with Memory.open(directory) as memory:
-        world = memory._live.world
-        assert world.index.acquire()
-        shard = world.journal.overview(Scope("ada")).shard
-        return bool(world.index.nearest(shard, None, world.embedder.embed_query("allergy"), 1))
+        rt = memory._resources.runtime
+        assert rt.index.acquire()
+        shard = rt.db.read(vectors.overview, Scope("ada")).shard
+        return bool(rt.index.nearest(shard, None, rt.embedder.embed_query("allergy"), 1))
 
 
 # --- help
@@ -119,7 +122,7 @@ def test_inspect_shows_the_store_and_its_users(kept: Path):
     shown = run("inspect", kept)
     assert shown.exit_code == 0
     assert re.search(r"Embedder +hashing-1024-v1, 1024 dimensions", shown.stdout)
-    assert re.search(rf"Schema +version {1 + len(STEPS)}", shown.stdout)
+    assert re.search(rf"Schema +version {SCHEMA_VERSION}", shown.stdout)
     assert re.search(r"Kept +4 message\(s\) in 3 session\(s\) of 2 user\(s\)", shown.stdout)
     assert re.search(r"Vectors +4", shown.stdout)
     assert re.search(r"Backlog +0 job\(s\) owed, 0 given up", shown.stdout)
@@ -279,6 +282,17 @@ def test_verify_mends_what_it_finds_and_says_so_with_1(kept: Path):
     assert run("verify", "--path", kept).exit_code == 0
 
 
+def test_verify_says_that_the_words_were_filed_again(kept: Path):
+    with closing(sqlite3.connect(kept / "journal.sqlite3", isolation_level=None)) as journal:
+        journal.execute("DELETE FROM memlayer_lexical_data WHERE id > 10")
+    shown = run("verify", "--path", kept)
+    assert shown.exit_code == 1
+    assert "filed again" in shown.stdout
+    again = run("verify", "--path", kept)
+    assert again.exit_code == 0
+    assert "Words    agree with the journal" in again.stdout
+
+
 def test_verify_and_reindex_admit_that_another_owner_has_the_index(
     kept: Path, open_at: Callable[..., Memory]
 ):
@@ -338,6 +352,7 @@ def test_work_does_what_another_process_left(kept: Path):
     assert "0 job(s) owed" in run("inspect", kept).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="SIGTERM is POSIX")
 def test_work_goes_on_until_it_is_ended_and_leaves_the_store_whole(kept: Path):
     command = [Path(sys.executable).parent / "memlayer", "work", "--path", str(kept)]

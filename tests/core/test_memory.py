@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import memlayer_core
 from memlayer_core import Memory, Message, Scope, Settings, ToolCall
-from memlayer_core.drive import BLOCKING, both, step
 from memlayer_core.errors import ConfigurationError, StoreClosedError
-from memlayer_core.events import Indexed, Stored
+from memlayer_core.events import MessagesIndexed, MessagesStored
+from memlayer_core.runner import ASYNC, SYNC, step
 
 MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 
@@ -100,7 +99,7 @@ def test_a_call_may_say_where_recall_stands(memory, do) -> None:
     assert asked.content == "Where is Tokyo?"
 
     chat.add("assistant", "In Japan.")
-    assert chat.recalled() == []
+    assert chat.pinned_recalls() == []
     with pytest.raises(ConfigurationError, match="'top'"):
         do(chat, "context", placement="top")
 
@@ -129,7 +128,7 @@ def test_search_finds_by_words_at_once_and_by_meaning_when_indexed(memory, do) -
     chat = memory.chat(user_id="louis", session_id="s1")
     chat.add("user", "I moved to Tokyo in May.", name="Louis", created_at=MAY)
     do(memory, "flush")
-    (hit,) = do(memory, "search", "Tokyo", user_id="louis", k=10)
+    (hit,) = do(memory, "search", "Tokyo", user_id="louis", limit=10)
     assert (hit.text, hit.speaker, hit.session_id) == ("I moved to Tokyo in May.", "Louis", "s1")
     assert hit.created_at == MAY
     assert {reason.code for reason in hit.reasons} == {"words", "meaning"}
@@ -173,8 +172,10 @@ def test_setting_messages_replaces_the_session_and_embeds_only_what_is_new(memor
     chat.add_messages([Message("user", "one"), Message("assistant", "two"), Message("user", "three")])
     memory.flush()
     embedded: list[int] = []
-    memory.listen(lambda e: embedded.append(e.embedded) if isinstance(e, Indexed) else None)
-    receipt = do(chat, "set_messages", [Message("user", "one"), Message("assistant", "two!")])
+    memory.listen(lambda e: embedded.append(e.embedded) if isinstance(e, MessagesIndexed) else None)
+    receipt = do(
+        chat, "resync", [Message("user", "one"), Message("assistant", "two!")], replace="all", erase=True
+    )
     assert (receipt.unchanged, receipt.stored) == (1, 1)
     memory.flush()
     assert sum(embedded) == 1
@@ -253,36 +254,16 @@ def test_any_message_comes_back_equal(given_messages) -> None:
         assert chat.context(token_limit=10_000_000).tokens >= 0
 
 
-def test_verbs_look_like_written_by_hand() -> None:
-    import inspect
-
-    for owner in (memlayer_core.Chat, memlayer_core.Memory):
-        for name in dir(owner):
-            twin = getattr(owner, "a" + name, None)
-            if name.startswith("_") or not callable(twin) or not inspect.iscoroutinefunction(twin):
-                continue
-            verb = getattr(owner, name)
-            assert verb.__doc__
-            assert verb.__doc__ == twin.__doc__
-            assert "drive" not in inspect.signature(verb).parameters
-            assert inspect.signature(verb) == inspect.signature(twin)
-            assert not inspect.iscoroutinefunction(verb)
-            assert verb.__qualname__.endswith(f".{name}")
-
-
 def test_a_blocking_flow_that_suspends_is_a_bug_that_shows() -> None:
-    class Thing:
-        async def _wait(self, drive) -> None:
-            await asyncio.sleep(0)
-
-        wait, await_ = both(_wait)
+    async def wait(run) -> None:
+        await asyncio.sleep(0)
 
     with pytest.raises(RuntimeError, match="suspended"):
-        Thing().wait()
-    asyncio.run(Thing().await_())
+        step(wait(SYNC))
+    asyncio.run(wait(ASYNC))
 
     async def answer() -> int:
-        return await BLOCKING.call(lambda: 42)
+        return await SYNC(lambda: 42)
 
     assert step(answer()) == 42
 
@@ -337,7 +318,7 @@ def test_listeners_hear_what_happened_and_cannot_disturb_it(memory) -> None:
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add("user", "a secret")
     memory.flush()
-    assert [type(event) for event in heard] == [Stored, Indexed]
+    assert [type(event) for event in heard] == [MessagesStored, MessagesIndexed]
     assert "secret" not in str(heard)
     stop()
     chat.add("user", "more")
@@ -384,14 +365,14 @@ def test_pieces_show_as_html_with_every_text_escaped(memory) -> None:
     assert "<svg" in chat.context()._repr_html_()
 
 
-def test_importing_the_core_loads_no_database_and_no_framework() -> None:
+def test_importing_the_core_loads_no_index_and_no_framework() -> None:
     code = "import sys, json, memlayer_core; print(json.dumps(sorted(sys.modules)))"
     heavy = {"chromadb", "langchain_core", "llama_index", "sqlalchemy", "numpy", "onnxruntime", "tiktoken"}
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     assert not heavy & set(loaded)
     code = "import sys, json; from memlayer_core import *; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-    assert not (heavy - {"numpy"}) & set(loaded)
+    assert not (heavy - {"numpy", "sqlalchemy"}) & set(loaded)  # verbs need these two
 
 
 def test_a_memory_in_memory_never_loads_chroma() -> None:

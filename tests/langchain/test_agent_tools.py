@@ -24,7 +24,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from pydantic import Field
 
-from langchain_memlayer import create_memory_tools
+from langchain_memlayer import MemlayerChatMessageHistory, create_memory_tools
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError, MissingExtraError
 
@@ -324,6 +324,20 @@ def test_a_function_that_tells_no_user_lets_nobody_in(run, memory) -> None:
 
     with pytest.raises(InvalidScopeError, match="user_id"):
         run(tool, LOOK["args"])
+
+
+def test_they_are_made_of_one_conversation_too(run, memory) -> None:
+    history = MemlayerChatMessageHistory(memory, user_id="ada", session_id="s", token_limit=400)
+    for source in (history, history.chat):
+        tools = named(create_memory_tools(source))
+        assert "pears" in run(tools["retrieve_from_memory"], LOOK["args"])
+        assert run(tools["retrieve_from_memory"], LOOK["args"], at("t", user_id="bob")).count("plums") == 0
+        assert run(tools["context_reload"], {"id": "msg-0"}) == "I grow pears."
+        with pytest.raises(ConfigurationError, match="its own ids"):
+            create_memory_tools(source, user_id="ada")
+    history.add_user_message(" ".join(f"pear {number}" for number in range(2000)))
+    part = run(named(create_memory_tools(history))["context_reload"], {"id": "msg-1"})
+    assert memory.tokens.text(part) <= 100, "a quarter of the history's limit"
 
 
 def test_they_are_not_made_without_a_memory_or_with_no_room(memory) -> None:

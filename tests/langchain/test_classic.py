@@ -35,7 +35,7 @@ from memlayer_core.errors import (
     MissingExtraError,
     StoreClosedError,
 )
-from memlayer_core.records.policy import MaxRounds
+from memlayer_core.policy import MaxRounds
 
 Script = Callable[[list[BaseMessage]], AIMessage]
 
@@ -67,7 +67,7 @@ def memory() -> Iterator[Memory]:
 
 @pytest.fixture
 def history(memory: Memory) -> MemlayerChatMessageHistory:
-    return MemlayerChatMessageHistory("today", memory=memory, user_id="ada")
+    return MemlayerChatMessageHistory(memory, session_id="today", user_id="ada")
 
 
 def run(chain: Any, given: Any, *, awaits: bool) -> Any:
@@ -174,7 +174,7 @@ def test_a_window_never_parts_a_tool_call_from_its_result(history) -> None:
 
 
 def test_the_limits_of_the_history_hold_where_the_memory_names_none(memory) -> None:
-    history = MemlayerChatMessageHistory("s", memory=memory, policy=MaxRounds(1))
+    history = MemlayerChatMessageHistory(memory, session_id="s", policy=MaxRounds(1))
     for turn in range(3):
         history.add_messages([HumanMessage(f"q{turn}"), AIMessage(f"a{turn}")])
 
@@ -197,7 +197,7 @@ def test_it_prunes_itself_and_no_model_is_asked_while_a_chain_waits(do) -> None:
 
     settings = Settings(index_delay=3600, durability="normal", summary_coverage=0, max_tokens=600)
     with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=sum_up) as memory:
-        history = MemlayerChatMessageHistory("long", memory=memory, user_id="ada")
+        history = MemlayerChatMessageHistory(memory, session_id="long", user_id="ada")
         classic = MemlayerConversationMemory(
             chat_memory=history, max_token_limit=400, return_messages=True, memory_key="chat"
         )
@@ -227,7 +227,7 @@ def test_the_summary_and_the_transcript_are_there_after_a_restart(open_at) -> No
 
     def opened() -> tuple[Memory, MemlayerConversationMemory]:
         memory = open_at(settings=settings, tokenizer="estimate")
-        history = MemlayerChatMessageHistory("long", memory=memory, user_id="ada")
+        history = MemlayerChatMessageHistory(memory, session_id="long", user_id="ada")
         return memory, MemlayerConversationMemory(chat_memory=history)
 
     memory, classic = opened()
@@ -259,7 +259,7 @@ def in_may(memory) -> None:
 
 
 @both_ways
-@pytest.mark.requirement("A13")
+@pytest.mark.requirement("J15")
 def test_what_was_said_in_another_session_is_recalled_for_the_input_alone(
     memory, history, in_may, awaits
 ) -> None:
@@ -274,7 +274,7 @@ def test_what_was_said_in_another_session_is_recalled_for_the_input_alone(
     assert "fish" not in model.seen[-1][0].text, "it is another user's"
     assert "allergic" not in chain.memory.buffer
     assert "allergic" not in str(history.messages)
-    alone = MemlayerConversationMemory(chat_memory=MemlayerChatMessageHistory("by itself", memory=memory))
+    alone = MemlayerConversationMemory(chat_memory=MemlayerChatMessageHistory(memory, session_id="by itself"))
     assert alone.load_memory_variables({"input": "What should I not eat in Tokyo?"}) == {"history": ""}
 
 

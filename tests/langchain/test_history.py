@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from clock import set_ahead
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import (
@@ -67,7 +68,7 @@ class Echo(BaseChatModel):
 
 @pytest.fixture
 def history(memory: Memory) -> MemlayerChatMessageHistory:
-    return MemlayerChatMessageHistory("s1", memory=memory, user_id="ada")
+    return MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada")
 
 
 def contents(messages: list[BaseMessage]) -> list[Any]:
@@ -76,7 +77,7 @@ def contents(messages: list[BaseMessage]) -> list[Any]:
 
 def in_list_mode(memory: Memory, model: Any) -> RunnableWithMessageHistory:
     return RunnableWithMessageHistory(
-        model, lambda session_id: MemlayerChatMessageHistory(session_id, memory=memory)
+        model, lambda session_id: MemlayerChatMessageHistory(memory, session_id=session_id)
     )
 
 
@@ -86,7 +87,9 @@ def in_key_mode(memory: Memory, model: Any) -> RunnableWithMessageHistory:
     )
     return RunnableWithMessageHistory(
         prompt | model,
-        lambda user_id, session_id: MemlayerChatMessageHistory(session_id, memory=memory, user_id=user_id),
+        lambda user_id, session_id: MemlayerChatMessageHistory(
+            memory, session_id=session_id, user_id=user_id
+        ),
         input_messages_key="question",
         history_messages_key="history",
         history_factory_config=[
@@ -203,7 +206,7 @@ async def test_messages_can_be_set_in_async_code(history: MemlayerChatMessageHis
 
 @pytest.mark.requirement("L10")
 def test_clearing_empties_this_session_alone(do: Any, memory: Memory) -> None:
-    cleared, other = (MemlayerChatMessageHistory(name, memory=memory, user_id="ada") for name in "ab")
+    cleared, other = (MemlayerChatMessageHistory(memory, session_id=name, user_id="ada") for name in "ab")
     cleared.add_messages(TURN)
     other.add_messages(TURN)
 
@@ -215,7 +218,7 @@ def test_clearing_empties_this_session_alone(do: Any, memory: Memory) -> None:
 
 @pytest.mark.requirement("L08", "L12")
 def test_an_unknown_session_is_empty_and_reading_writes_nothing(do: Any, memory: Memory) -> None:
-    history = MemlayerChatMessageHistory("nobody", memory=memory, user_id="ada")
+    history = MemlayerChatMessageHistory(memory, session_id="nobody", user_id="ada")
 
     assert history.messages == []
     assert do(history, "context") == []
@@ -273,10 +276,10 @@ def test_the_whole_transcript_survives_reopening(open_at: Callable[..., Memory])
     said = [message for turn in range(40) for message in (HumanMessage(f"{turn}?"), AIMessage(f"{turn}!"))]
     said += [AIMessage("", tool_calls=[CALL]), ToolMessage("x", tool_call_id="call_1", artifact={1: b"\0"})]
     memory = open_at()
-    MemlayerChatMessageHistory("s1", memory=memory, user_id="ada").add_messages(said)
+    MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada").add_messages(said)
     memory.close()
 
-    again = MemlayerChatMessageHistory("s1", memory=open_at(), user_id="ada")
+    again = MemlayerChatMessageHistory(open_at(), session_id="s1", user_id="ada")
 
     assert again.messages == said
     assert len(again.context(token_limit=100)) < len(said)
@@ -297,7 +300,7 @@ def test_one_session_id_is_another_session_for_each_user_tenant_and_agent(memory
         {"tenant_id": "t2"},
         {"agent_id": "a1"},
     ]
-    histories = [MemlayerChatMessageHistory("s1", memory=memory, **names) for names in whose]
+    histories = [MemlayerChatMessageHistory(memory, session_id="s1", **names) for names in whose]
     for number, history in enumerate(histories):
         history.add_messages([HumanMessage(str(number))])
 
@@ -306,12 +309,12 @@ def test_one_session_id_is_another_session_for_each_user_tenant_and_agent(memory
 
 def test_two_users_never_see_each_other(do: Any, memory: Memory) -> None:
     for user in ("ada", "bob"):
-        earlier = MemlayerChatMessageHistory("earlier", memory=memory, user_id=user)
+        earlier = MemlayerChatMessageHistory(memory, session_id="earlier", user_id=user)
         earlier.add_messages([HumanMessage(f"my parrot is called {user}-bird"), AIMessage("lovely")])
     memory.flush()
 
     prompt = do(
-        MemlayerChatMessageHistory("now", memory=memory, user_id="ada"),
+        MemlayerChatMessageHistory(memory, session_id="now", user_id="ada"),
         "context",
         "what is my parrot called?",
     )
@@ -322,34 +325,34 @@ def test_two_users_never_see_each_other(do: Any, memory: Memory) -> None:
 
 def test_a_session_without_a_user_stands_alone(do: Any, memory: Memory) -> None:
     for session in ("one", "two"):
-        history = MemlayerChatMessageHistory(session, memory=memory)
+        history = MemlayerChatMessageHistory(memory, session_id=session)
         history.add_messages([HumanMessage(f"my parrot is called {session}-bird"), AIMessage("lovely")])
     memory.flush()
-    alone = MemlayerChatMessageHistory("one", memory=memory)
+    alone = MemlayerChatMessageHistory(memory, session_id="one")
 
     prompt = do(alone, "context", "what is my parrot called?")
 
     assert contents(prompt) == ["my parrot is called one-bird", "lovely"]
-    assert do(MemlayerChatMessageHistory("three", memory=memory), "context", "parrot") == []
+    assert do(MemlayerChatMessageHistory(memory, session_id="three"), "context", "parrot") == []
 
 
 @pytest.mark.parametrize("session_id", ["", None, 7, "a\0b"], ids=repr)
 @pytest.mark.parametrize("user_id", [None, "ada"])
 def test_a_session_without_a_proper_id_is_refused(memory: Memory, session_id: Any, user_id: Any) -> None:
     with pytest.raises(InvalidScopeError, match="session_id"):
-        MemlayerChatMessageHistory(session_id, memory=memory, user_id=user_id)
+        MemlayerChatMessageHistory(memory, session_id=session_id, user_id=user_id)
 
 
 @pytest.mark.parametrize("user_id", ["", "memlayer:session:s2"])
 def test_a_user_who_cannot_be_one_is_refused(memory: Memory, user_id: str) -> None:
     with pytest.raises(InvalidScopeError, match="user_id"):
-        MemlayerChatMessageHistory("s1", memory=memory, user_id=user_id)
+        MemlayerChatMessageHistory(memory, session_id="s1", user_id=user_id)
 
 
 @pytest.mark.parametrize("given", ["./memory", None, object()], ids=["path", "none", "object"])
 def test_a_memory_that_is_none_is_refused_with_the_way_to_make_one(given: Any) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        MemlayerChatMessageHistory("s1", memory=given)
+        MemlayerChatMessageHistory(given, session_id="s1")
 
     assert 'Memory.open("./memory")' in refused.value.hint
 
@@ -361,7 +364,7 @@ def test_a_user_is_shown_what_others_share_with_a_role_of_theirs(do: Any, memory
     shown = [
         str(
             do(
-                MemlayerChatMessageHistory("s1", memory=memory, user_id="ada", roles=roles),
+                MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada", roles=roles),
                 "context",
                 "parrot",
             )
@@ -453,7 +456,7 @@ def test_a_subclass_makes_its_own_kind(memory: Memory) -> None:
 
 @pytest.mark.requirement("L02", "A11")
 def test_the_context_brings_a_turn_of_an_earlier_session_and_keeps_the_limit(do: Any, memory: Memory) -> None:
-    earlier = MemlayerChatMessageHistory("earlier", memory=memory, user_id="ada")
+    earlier = MemlayerChatMessageHistory(memory, session_id="earlier", user_id="ada")
     earlier.add_messages([HumanMessage("My parrot is called Grillparzer"), AIMessage("A fine name.")])
     earlier.add_messages(
         message
@@ -461,7 +464,7 @@ def test_the_context_brings_a_turn_of_an_earlier_session_and_keeps_the_limit(do:
         for message in (HumanMessage(f"Tell me about topic {number}"), AIMessage("Well, " * 20))
     )
     memory.flush()
-    now = MemlayerChatMessageHistory("now", memory=memory, user_id="ada")
+    now = MemlayerChatMessageHistory(memory, session_id="now", user_id="ada")
     now.add_messages([SystemMessage("be kind"), HumanMessage("Which name has my parrot?")])
 
     prompt = do(now, "context", "Which name has my parrot?", token_limit=400)
@@ -476,10 +479,10 @@ def test_the_context_brings_a_turn_of_an_earlier_session_and_keeps_the_limit(do:
 
 def test_recalled_text_can_stand_in_the_system_message(do: Any) -> None:
     with Memory.in_memory(settings=Settings(index_delay=0.0, recall_placement="system")) as memory:
-        earlier = MemlayerChatMessageHistory("earlier", memory=memory, user_id="ada")
+        earlier = MemlayerChatMessageHistory(memory, session_id="earlier", user_id="ada")
         earlier.add_messages([HumanMessage("My parrot is called Grillparzer")])
         memory.flush()
-        now = MemlayerChatMessageHistory("now", memory=memory, user_id="ada")
+        now = MemlayerChatMessageHistory(memory, session_id="now", user_id="ada")
 
         [alone] = do(now, "context", "parrot")
         now.add_messages([SystemMessage([{"type": "text", "text": "be kind"}]), HumanMessage("My parrot?")])
@@ -493,13 +496,13 @@ def test_recalled_text_can_stand_in_the_system_message(do: Any) -> None:
 
 
 def test_an_image_beside_the_question_stays_when_text_is_put_in_front(do: Any, memory: Memory) -> None:
-    MemlayerChatMessageHistory("earlier", memory=memory, user_id="ada").add_messages(
+    MemlayerChatMessageHistory(memory, session_id="earlier", user_id="ada").add_messages(
         [HumanMessage("My parrot is called Grillparzer")]
     )
     memory.flush()
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     question = HumanMessage([{"type": "text", "text": "Is this my parrot?"}, image], id="m1")
-    now = MemlayerChatMessageHistory("now", memory=memory, user_id="ada")
+    now = MemlayerChatMessageHistory(memory, session_id="now", user_id="ada")
     now.add_messages([question])
 
     [asked] = do(now, "context")
@@ -627,7 +630,7 @@ def test_a_counter_of_ones_own_is_given_texts_one_by_one_and_never_a_conversatio
 
     settings = Settings(index_delay=3600, recall_tokens=0)
     with Memory.in_memory(tokenizer=counter, settings=settings) as memory:
-        history = MemlayerChatMessageHistory("s1", memory=memory, user_id="ada", token_limit=200)
+        history = MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada", token_limit=200)
         for number in range(30):
             do(history, "add_messages", [HumanMessage(f"question-{number} is asked"), AIMessage("yes")])
         shown = do(history, "context")
@@ -656,9 +659,9 @@ def test_a_broken_call_is_shown_with_its_answer_and_not_without(history: Memlaye
 @pytest.mark.trap("langchain", 1)
 @pytest.mark.requirement("L02")
 def test_the_transcript_is_the_same_whatever_is_recalled(memory: Memory) -> None:
-    earlier = MemlayerChatMessageHistory("earlier", memory=memory, user_id="ada")
+    earlier = MemlayerChatMessageHistory(memory, session_id="earlier", user_id="ada")
     earlier.add_messages([HumanMessage("My parrot is called Grillparzer")])
-    now = MemlayerChatMessageHistory("now", memory=memory, user_id="ada")
+    now = MemlayerChatMessageHistory(memory, session_id="now", user_id="ada")
     now.add_messages([HumanMessage("My parrot?")])
     before = now.messages
     memory.flush()
@@ -678,7 +681,7 @@ def test_list_mode_shows_and_keeps_everything(do: Any, memory: Memory, wrapped: 
     answers = [do(chain, "invoke", [HumanMessage(text)], at("s1")).content for text in ("a", "b", "c")]
 
     assert answers == ["a (1)", "b (3)", "c (5)"]
-    kept = MemlayerChatMessageHistory("s1", memory=memory).messages
+    kept = MemlayerChatMessageHistory(memory, session_id="s1").messages
     assert contents(kept) == ["a", "a (1)", "b", "b (3)", "c", "c (5)"]
     assert [message.type for message in kept] == ["human", "ai"] * 3
 
@@ -687,7 +690,7 @@ def test_list_mode_shows_and_keeps_everything(do: Any, memory: Memory, wrapped: 
 def test_list_mode_loses_no_question_while_there_is_something_to_recall(do: Any, memory: Memory) -> None:
     chain = RunnableWithMessageHistory(
         RunnableLambda(Echo().invoke),
-        lambda session_id: MemlayerChatMessageHistory(session_id, memory=memory, user_id="ada"),
+        lambda session_id: MemlayerChatMessageHistory(memory, session_id=session_id, user_id="ada"),
     )
     for session in ("s1", "s2"):
         for text in ("my parrot", "my parrot again"):
@@ -695,7 +698,7 @@ def test_list_mode_loses_no_question_while_there_is_something_to_recall(do: Any,
             memory.flush()
 
     for session in ("s1", "s2"):
-        kept = MemlayerChatMessageHistory(session, memory=memory, user_id="ada").messages
+        kept = MemlayerChatMessageHistory(memory, session_id=session, user_id="ada").messages
         assert contents(kept) == ["my parrot", "my parrot (1)", "my parrot again", "my parrot again (3)"]
 
 
@@ -748,7 +751,7 @@ def test_key_mode_loses_nothing_when_turns_overlap(memory: Memory, awaits: bool)
     else:
         chain.batch(asked, {**config, "max_concurrency": 4})
 
-    kept = contents(MemlayerChatMessageHistory("s1", memory=memory, user_id="ada").messages)
+    kept = contents(MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada").messages)
     assert sorted(kept[::2]) == [one["question"] for one in asked]
     assert kept[1::2] == [f"to {question}" for question in kept[::2]]
 
@@ -760,7 +763,7 @@ def test_key_mode_shows_and_keeps_everything_of_its_own_user(do: Any, memory: Me
             do(chain, "invoke", {"question": f"{user}-{text}"}, at("s1", user_id=user))
 
     for user in ("ada", "bob"):
-        kept = MemlayerChatMessageHistory("s1", memory=memory, user_id=user).messages
+        kept = MemlayerChatMessageHistory(memory, session_id="s1", user_id=user).messages
         assert contents(kept) == [f"{user}-a", f"{user}-a (2)", f"{user}-b", f"{user}-b (4)"]
 
 
@@ -772,7 +775,7 @@ def test_a_streamed_answer_is_kept_whole(memory: Memory) -> None:
     pieces = list(chain.stream([HumanMessage("count")], at("s1")))
     list(chain.stream([HumanMessage("more")], at("s1")))
 
-    kept = MemlayerChatMessageHistory("s1", memory=memory).messages
+    kept = MemlayerChatMessageHistory(memory, session_id="s1").messages
     assert len(pieces) > 1
     assert contents(kept) == ["count", "one two three", "more", "four five"]
     assert [type(message) for message in kept] == [HumanMessage, AIMessage] * 2
@@ -785,7 +788,7 @@ async def test_a_streamed_answer_is_kept_whole_in_async_code(memory: Memory) -> 
 
     pieces = [piece async for piece in chain.astream({"question": "count"}, at("s1", user_id="ada"))]
 
-    kept = await MemlayerChatMessageHistory("s1", memory=memory, user_id="ada").aget_messages()
+    kept = await MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada").aget_messages()
     assert len(pieces) > 1
     assert contents(kept) == ["count", "one two three"]
     assert [type(message) for message in kept] == [HumanMessage, AIMessage]
@@ -812,7 +815,7 @@ async def test_a_streamed_tool_call_is_kept_as_a_call(memory: Memory) -> None:
     async for _ in chain.astream([HumanMessage("?")], at("s1")):
         pass
 
-    [_, answer] = await MemlayerChatMessageHistory("s1", memory=memory).aget_messages()
+    [_, answer] = await MemlayerChatMessageHistory(memory, session_id="s1").aget_messages()
     assert answer == AIMessage("", tool_calls=[{"name": "height", "args": {"of": "it"}, "id": "c"}])
 
 
@@ -829,7 +832,7 @@ def test_a_batch_over_many_sessions_keeps_each_in_its_own(do: Any, memory: Memor
         )
 
     for session in sessions:
-        kept = MemlayerChatMessageHistory(session, memory=memory).messages
+        kept = MemlayerChatMessageHistory(memory, session_id=session).messages
         assert contents(kept) == [
             f"a of {session}",
             f"a of {session} (1)",
@@ -847,7 +850,7 @@ def test_a_graph_that_returns_its_input_does_not_double_the_transcript(do: Any, 
     graph.add_edge(START, "answer")
     chain = RunnableWithMessageHistory(
         graph.compile(),
-        lambda session_id: MemlayerChatMessageHistory(session_id, memory=memory),
+        lambda session_id: MemlayerChatMessageHistory(memory, session_id=session_id),
         input_messages_key="messages",
         output_messages_key="messages",
     )
@@ -855,7 +858,7 @@ def test_a_graph_that_returns_its_input_does_not_double_the_transcript(do: Any, 
     for text in ("a", "b", "c"):
         do(chain, "invoke", {"messages": [HumanMessage(text)]}, at("s1"))
 
-    kept = MemlayerChatMessageHistory("s1", memory=memory).messages
+    kept = MemlayerChatMessageHistory(memory, session_id="s1").messages
     assert contents(kept) == ["a", "answer 1", "b", "answer 3", "c", "answer 5"]
 
 
@@ -865,7 +868,7 @@ def test_an_agent_keeps_its_calls_and_their_results(do: Any, memory: Memory) -> 
     agent = RunnableLambda(lambda _: {"output": "42", "messages": [*steps[1:], AIMessage("42")]})
     chain = RunnableWithMessageHistory(
         agent,
-        lambda session_id: MemlayerChatMessageHistory(session_id, memory=memory),
+        lambda session_id: MemlayerChatMessageHistory(memory, session_id=session_id),
         input_messages_key="input",
         output_messages_key="messages",
         history_messages_key="history",
@@ -873,7 +876,7 @@ def test_an_agent_keeps_its_calls_and_their_results(do: Any, memory: Memory) -> 
 
     do(chain, "invoke", {"input": "?"}, at("s1"))
 
-    assert MemlayerChatMessageHistory("s1", memory=memory).messages == [*steps, AIMessage("42")]
+    assert MemlayerChatMessageHistory(memory, session_id="s1").messages == [*steps, AIMessage("42")]
 
 
 @pytest.mark.trap("langchain", 3)
@@ -909,7 +912,7 @@ def test_a_message_that_hangs_on_a_foreign_object_costs_no_turn(
     with caplog.at_level(logging.WARNING):
         chain.invoke([HumanMessage("?")], at("s1"))
 
-    assert contents(MemlayerChatMessageHistory("s1", memory=memory).messages) == ["?", "42"]
+    assert contents(MemlayerChatMessageHistory(memory, session_id="s1").messages) == ["?", "42"]
     assert "callback" not in caplog.text
 
 
@@ -918,7 +921,7 @@ def test_a_message_that_hangs_on_a_foreign_object_costs_no_turn(
 
 @pytest.mark.trap("langchain", 11)
 async def test_no_async_method_blocks_the_loop(open_at: Callable[..., Memory]) -> None:
-    history = MemlayerChatMessageHistory("s1", memory=await asyncio.to_thread(open_at), user_id="ada")
+    history = MemlayerChatMessageHistory(await asyncio.to_thread(open_at), session_id="s1", user_id="ada")
 
     await history.aadd_messages(
         [HumanMessage("hi"), ToolMessage("x", tool_call_id="c", artifact={b"k": (1,)})]
@@ -944,7 +947,7 @@ async def test_messages_are_translated_beside_the_loop(
 
     for name in ("to_core", "from_core"):
         monkeypatch.setattr(home, name, seen(getattr(home, name)))
-    history = MemlayerChatMessageHistory("s1", memory=memory, user_id="ada")
+    history = MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada")
     await history.aadd_messages(TURN)
     await history.aget_messages()
     await history.acontext()
@@ -955,12 +958,12 @@ async def test_messages_are_translated_beside_the_loop(
 
 async def test_many_tasks_write_one_session_and_nothing_is_lost(memory: Memory) -> None:
     async def speak(number: int) -> None:
-        history = MemlayerChatMessageHistory("s1", memory=memory, user_id="ada")
+        history = MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada")
         await history.aadd_messages([HumanMessage(f"{number}?"), AIMessage(f"{number}!")])
 
     await asyncio.gather(*(speak(number) for number in range(30)))
 
-    history = MemlayerChatMessageHistory("s1", memory=memory, user_id="ada")
+    history = MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada")
     kept = contents(await history.aget_messages())
     assert sorted(kept[::2]) == sorted(f"{number}?" for number in range(30))
     assert kept[1::2] == [f"{asked[:-1]}!" for asked in kept[::2]]
@@ -973,7 +976,7 @@ def test_making_one_warns_of_nothing(memory: Memory) -> None:
     with warnings.catch_warnings():
         warnings.resetwarnings()
         warnings.simplefilter("error")
-        MemlayerChatMessageHistory("s1", memory=memory)
+        MemlayerChatMessageHistory(memory, session_id="s1")
 
 
 def test_its_repr_names_the_user_and_the_session(history: MemlayerChatMessageHistory) -> None:
@@ -987,12 +990,13 @@ def _python(program: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.slow
 def test_importing_it_loads_no_other_framework() -> None:
     loaded = _python(
         "import sys, langchain_memlayer\n"
         "from langchain_memlayer import MemlayerChatMessageHistory\n"
         "print(sorted({name.partition('.')[0] for name in sys.modules}\n"
-        "    & {'langchain', 'langchain_classic', 'langgraph', 'llama_index', 'chromadb', 'sqlalchemy'}))"
+        "    & {'langchain', 'langchain_classic', 'langgraph', 'llama_index', 'chromadb'}))"
     )
 
     assert loaded == "[]"
@@ -1018,6 +1022,7 @@ def test_without_langchain_core_the_import_says_what_to_install() -> None:
     assert said == "True pip install 'memlayer-core[langchain]'"
 
 
+@pytest.mark.slow
 def test_it_works_without_llamaindex() -> None:
     said = _python(
         "import sys\n"
@@ -1025,7 +1030,7 @@ def test_it_works_without_llamaindex() -> None:
         "from langchain_memlayer import MemlayerChatMessageHistory\n"
         "from memlayer_core import Memory\n"
         "with Memory.in_memory() as memory:\n"
-        "    history = MemlayerChatMessageHistory('s1', memory=memory, user_id='ada')\n"
+        "    history = MemlayerChatMessageHistory(memory, session_id='s1', user_id='ada')\n"
         "    history.add_user_message('hi')\n"
         "    print(history.context())\n"
     )
@@ -1042,3 +1047,11 @@ def test_its_public_names_can_all_be_had() -> None:
     assert set(langchain_memlayer.__all__) <= set(dir(langchain_memlayer))
     with pytest.raises(AttributeError, match="Nonsense"):
         _ = langchain_memlayer.Nonsense
+
+
+@pytest.mark.requirement("F16")
+def test_a_history_that_is_opened_again_after_a_week_shows_its_last_turns(history, memory, do) -> None:
+    history.add_messages(TURN * 2)
+    set_ahead(memory, 8)
+    memory.flush()
+    assert contents(do(history, "context")) == contents(TURN * 2)

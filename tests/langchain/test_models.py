@@ -53,7 +53,7 @@ class Heard(BaseCallbackHandler):
         return [told for said, *told in self.calls if "keep the memory of a conversation" in said]
 
 
-def saying(text: str, **fields: Any) -> GenericFakeChatModel:
+def pending(text: str, **fields: Any) -> GenericFakeChatModel:
     return GenericFakeChatModel(messages=cycle([AIMessage(text)]), **fields)
 
 
@@ -92,7 +92,7 @@ def summed_up(memory: Memory) -> str:
 
 def test_a_summary_in_the_background_is_a_run_of_its_own_marked_as_the_memorys(opened) -> None:
     heard = Heard()
-    memory = opened(summarizer=saying(TOLD, callbacks=[heard], tags=["cheap"], metadata={"team": "memory"}))
+    memory = opened(summarizer=pending(TOLD, callbacks=[heard], tags=["cheap"], metadata={"team": "memory"}))
 
     assert summed_up(memory) == TOLD
 
@@ -120,7 +120,7 @@ def test_a_summary_in_the_background_is_a_run_of_its_own_marked_as_the_memorys(o
 def test_a_configured_model_keeps_its_callbacks_tags_and_metadata(opened, wrapped) -> None:
     heard = Heard()
 
-    assert summed_up(opened(summarizer=wrapped(saying(TOLD), heard))) == TOLD
+    assert summed_up(opened(summarizer=wrapped(pending(TOLD), heard))) == TOLD
 
     [(_, tags, metadata)] = heard.summaries
     assert {"cheap", "nostream"} <= tags
@@ -162,7 +162,7 @@ def test_a_summary_written_while_an_agent_runs_is_neither_in_its_stream_nor_in_i
     said_much(before.chat(user_id="ada", session_id="t"))
     before.flush(10)
     before.close()
-    summarizer = saying(TOLD, callbacks=[of_the_model])
+    summarizer = pending(TOLD, callbacks=[of_the_model])
     memory = open_at(
         settings=SHORT, tokenizer="estimate", summarizer=summarizer
     )  # works from within the run on
@@ -235,7 +235,7 @@ def test_embeddings_of_langchain_find_by_meaning(opened, kind, awaits) -> None:
     chat = memory.chat(user_id="ada")
     chat.add_messages([Message("user", "Some pears."), Message("user", "Two trams.")])
     memory.flush(10)
-    retriever = MemlayerRetriever(memory=memory, user_id="ada", k=1)
+    retriever = MemlayerRetriever(memory, user_id="ada", k=1)
 
     found = asyncio.run(retriever.ainvoke("fruit")) if awaits else retriever.invoke("fruit")
 

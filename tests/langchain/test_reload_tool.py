@@ -17,7 +17,7 @@ from langchain_core.tools import BaseTool
 from langchain_memlayer import MemlayerChatMessageHistory, reload_tool
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidMessageError, StoreClosedError
-from memlayer_core.records.policy import MaxRounds
+from memlayer_core.policy import MaxRounds
 
 REPORT = "\n".join(f"{number} of pears: {number * 7919 % 1000} kilograms" for number in range(500))
 PREVIEW = re.compile(r"call context_reload with id '(msg-\d+)'")
@@ -63,7 +63,7 @@ def memory() -> Iterator[Memory]:
 
 @pytest.fixture
 def history(memory: Memory) -> MemlayerChatMessageHistory:
-    made = MemlayerChatMessageHistory("s", memory=memory, user_id="ada", token_limit=4000)
+    made = MemlayerChatMessageHistory(memory, session_id="s", user_id="ada", token_limit=4000)
     made.add_messages(
         [
             HumanMessage("How many pears?"),
@@ -120,7 +120,7 @@ def test_what_was_read_again_stays_in_the_next_context_while_older_results_shrin
     [
         (
             {"id": "msg-99"},
-            "this session has no message 'msg-99'. Ids of offloaded messages hold in their own",
+            "this session has no message 'msg-99'. The id of an offloaded message is valid in its",
         ),
         (
             {"id": "the report"},
@@ -148,7 +148,7 @@ def test_a_wrong_call_is_answered_with_what_to_do_and_the_agent_goes_on(
 
 @pytest.mark.requirement("A10")
 def test_no_model_reads_another_session_by_this_tool(memory, history) -> None:
-    other = MemlayerChatMessageHistory("other", memory=memory, user_id="ada")
+    other = MemlayerChatMessageHistory(memory, session_id="other", user_id="ada")
     other.add_messages([HumanMessage(f"secret {number}") for number in range(4)])
     tool = reload_tool(other)
 
@@ -177,7 +177,7 @@ def test_the_tool_is_a_tool_and_takes_a_chat_as_well(memory, history) -> None:
 @pytest.mark.requirement("L15", "L04", "F06")
 def test_limits_are_given_with_the_history_or_for_a_call(do, memory) -> None:
     talk = [kind(f"{number}") for number in range(6) for kind in (HumanMessage, AIMessage)]
-    history = MemlayerChatMessageHistory("t", memory=memory, policy=MaxRounds(2), token_limit=500)
+    history = MemlayerChatMessageHistory(memory, session_id="t", policy=MaxRounds(2), token_limit=500)
     history.add_messages(talk)
 
     assert do(history, "context") == talk[-4:]
@@ -188,12 +188,12 @@ def test_limits_are_given_with_the_history_or_for_a_call(do, memory) -> None:
         do(history, "context", policy="newest")
     for wrong in ({"token_limit": 0}, {"policy": "newest"}, {"policy": MaxRounds(0)}):
         with pytest.raises(InvalidLimitError):
-            MemlayerChatMessageHistory("t", memory=memory, **wrong)
+            MemlayerChatMessageHistory(memory, session_id="t", **wrong)
 
 
 @pytest.mark.requirement("F13", "M03")
 def test_temporary_messages_are_told_until_an_answer_is_added_and_never_kept(do, memory) -> None:
-    history = MemlayerChatMessageHistory("t", memory=memory)
+    history = MemlayerChatMessageHistory(memory, session_id="t")
     hint = HumanMessage([{"type": "text", "text": "it is raining"}], additional_kwargs={"of": "weather"})
     history.add_user_message("shall I go out?")
     do(history, "add_temporary", [hint])
@@ -206,7 +206,7 @@ def test_temporary_messages_are_told_until_an_answer_is_added_and_never_kept(do,
 
 
 def test_temporary_messages_that_could_not_be_kept_are_refused_all_together(do, memory) -> None:
-    history = MemlayerChatMessageHistory("t", memory=memory)
+    history = MemlayerChatMessageHistory(memory, session_id="t")
     with pytest.raises(InvalidMessageError):
         do(history, "add_temporary", [HumanMessage("fine"), "text"])
     with pytest.raises(InvalidMessageError):
@@ -216,7 +216,7 @@ def test_temporary_messages_that_could_not_be_kept_are_refused_all_together(do, 
 
 @pytest.mark.requirement("F20")
 def test_what_only_people_see_stays_in_the_transcript_and_no_context_shows_it(do, memory) -> None:
-    history = MemlayerChatMessageHistory("t", memory=memory)
+    history = MemlayerChatMessageHistory(memory, session_id="t")
     card = AIMessage("a card with buttons", additional_kwargs={"model_visible": False})
     talk = [SystemMessage("be kind"), HumanMessage("hi"), card, AIMessage("hello")]
     do(history, "add_messages", talk)

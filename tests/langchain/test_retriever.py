@@ -23,7 +23,14 @@ from pydantic import ValidationError
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerRetriever
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.errors import InvalidLimitError, InvalidMessageError, InvalidScopeError, StoreClosedError
+from memlayer_core.errors import (
+    ConfigurationError,
+    InvalidLimitError,
+    InvalidMessageError,
+    InvalidRecordError,
+    InvalidScopeError,
+    StoreClosedError,
+)
 
 QUIET = Settings(index_delay=3600, durability="normal")
 WHERE = "Which fruit grows in Lisbon?"
@@ -106,7 +113,7 @@ def texts(found: list[Document]) -> list[str]:
 @pytest.mark.trap("langchain", 11)
 @pytest.mark.requirement("A12", "M20")
 def test_documents_have_what_was_said_and_scores_and_sources_as_json(ask, full) -> None:
-    found = ask(MemlayerRetriever(memory=full, user_id="ada"))
+    found = ask(MemlayerRetriever(full, user_id="ada"))
 
     hits = full.search(WHERE, user_id="ada")
     assert texts(found) == [hit.text for hit in hits]
@@ -127,7 +134,7 @@ def test_a_record_is_found_with_what_is_known_of_it(ask, full) -> None:
         "Ada loves quinces.", type="preference", tags=["food"], importance=0.9, confidence=0.8
     )
 
-    [found] = ask(MemlayerRetriever(memory=full, user_id="ada", k=1), "Who loves quinces?")
+    [found] = ask(MemlayerRetriever(full, user_id="ada", k=1), "Who loves quinces?")
 
     assert (found.page_content, found.id) == ("Ada loves quinces.", record.memory_id)
     known = {name: found.metadata[name] for name in ("kind", "type", "tags", "importance", "confidence")}
@@ -155,7 +162,7 @@ def test_a_record_is_found_with_what_is_known_of_it(ask, full) -> None:
     ],
 )
 def test_it_finds_what_is_within_reach_and_nothing_else(ask, full, reach, finds) -> None:
-    found = ask(MemlayerRetriever(memory=full, **{"user_id": "ada", "k": 50, **reach}))
+    found = ask(MemlayerRetriever(full, **{"user_id": "ada", "k": 50, **reach}))
 
     assert {document.id for document in found} == finds
 
@@ -165,9 +172,9 @@ def test_what_others_share_is_shown_to_the_role_that_asks(ask, full) -> None:
     query = "What of quinces?"
 
     assert "Quinces are sold out." in texts(
-        ask(MemlayerRetriever(memory=full, user_id="ada", roles=["cook"]), query)
+        ask(MemlayerRetriever(full, user_id="ada", roles=["cook"]), query)
     )
-    assert "Quinces are sold out." not in texts(ask(MemlayerRetriever(memory=full, user_id="ada"), query))
+    assert "Quinces are sold out." not in texts(ask(MemlayerRetriever(full, user_id="ada"), query))
 
 
 def test_a_filter_finds_what_passes_it_however_far_behind_it_stands(ask, full) -> None:
@@ -187,17 +194,17 @@ def test_a_filter_finds_what_passes_it_however_far_behind_it_stands(ask, full) -
 
 
 def test_documents_fit_a_limit_of_tokens(ask, full) -> None:
-    found = ask(MemlayerRetriever(memory=full, user_id="ada", token_limit=40))
+    found = ask(MemlayerRetriever(full, user_id="ada", token_limit=40))
 
     assert 0 < len(found) < 3
     assert sum(document.metadata["tokens"] for document in found) <= 40
 
 
 def test_what_does_not_pass_a_filter_costs_nothing_of_the_limit_of_tokens(ask, full) -> None:
-    whole = ask(MemlayerRetriever(memory=full, user_id="ada"))
+    whole = ask(MemlayerRetriever(full, user_id="ada"))
     last = whole[-1]
     limit = last.metadata["tokens"]
-    within = MemlayerRetriever(memory=full, user_id="ada", token_limit=limit)
+    within = MemlayerRetriever(full, user_id="ada", token_limit=limit)
     only_the_last = within.model_copy(update={"filter": lambda one: one.page_content == last.page_content})
 
     assert len(whole) > 1
@@ -206,7 +213,7 @@ def test_what_does_not_pass_a_filter_costs_nothing_of_the_limit_of_tokens(ask, f
 
 
 def test_the_config_of_a_run_may_tell_the_user(ask, full) -> None:
-    of_anybody = MemlayerRetriever(memory=full, user_id="nobody").configurable_fields(
+    of_anybody = MemlayerRetriever(full, user_id="nobody").configurable_fields(
         user_id=ConfigurableField(id="user_id")
     )
 
@@ -218,16 +225,16 @@ def test_the_config_of_a_run_may_tell_the_user(ask, full) -> None:
 def test_of_content_that_is_a_list_the_text_is_found_and_told(ask, full) -> None:
     """Blocks that are no text have no words: `str(content)` would file an image's letters."""
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUINCEquince"}}
-    history = MemlayerChatMessageHistory("photos", memory=full, user_id="ada")
+    history = MemlayerChatMessageHistory(full, session_id="photos", user_id="ada")
     history.add_messages([HumanMessage(["Our medlar tree", {"type": "text", "text": "in Sintra."}, image])])
     full.flush()
 
-    [found] = ask(MemlayerRetriever(memory=full, user_id="ada", k=1), "Where is the medlar tree?")
-    others = ask(MemlayerRetriever(memory=full, user_id="ada", session_id="photos"), "QUINCEquince base64")
+    [found] = ask(MemlayerRetriever(full, user_id="ada", k=1), "Where is the medlar tree?")
+    others = ask(MemlayerRetriever(full, user_id="ada", session_id="photos"), "QUINCEquince base64")
 
     assert found.page_content == "Our medlar tree\nin Sintra."
     assert "base64" not in str([one.page_content for one in others])
-    now = MemlayerChatMessageHistory("now", memory=full, user_id="ada")
+    now = MemlayerChatMessageHistory(full, session_id="now", user_id="ada")
     now.add_messages([HumanMessage([{"type": "text", "text": "Where is the medlar tree?"}])])
     assert "medlar tree in Sintra." in now.context()[0].text, "an image costs nothing where it is not told"
 
@@ -235,7 +242,7 @@ def test_of_content_that_is_a_list_the_text_is_found_and_told(ask, full) -> None
 @pytest.mark.trap("langchain", 15)
 @pytest.mark.parametrize("broken", ["\0", "\udc80"], ids=ascii)
 def test_a_question_that_no_database_takes_as_it_is_finds_what_its_words_say(ask, full, broken) -> None:
-    found = ask(MemlayerRetriever(memory=full, user_id="ada"), f"{broken} Lisbon {broken} garden{broken}")
+    found = ask(MemlayerRetriever(full, user_id="ada"), f"{broken} Lisbon {broken} garden{broken}")
 
     assert found
     assert "Lisbon" in found[0].page_content
@@ -244,7 +251,7 @@ def test_a_question_that_no_database_takes_as_it_is_finds_what_its_words_say(ask
 @pytest.mark.trap("langchain", 22)
 def test_it_serves_many_users_at_once(full) -> None:
     async def both() -> list[list[Document]]:
-        makers = [MemlayerRetriever(memory=full, user_id=user, k=3) for user in ("ada", "bob")] * 5
+        makers = [MemlayerRetriever(full, user_id=user, k=3) for user in ("ada", "bob")] * 5
         return await asyncio.gather(*(one.ainvoke(WHERE) for one in makers))
 
     for at, found in enumerate(asyncio.run(both())):
@@ -252,7 +259,7 @@ def test_it_serves_many_users_at_once(full) -> None:
 
 
 def test_it_is_a_tool_of_agents_and_a_step_of_chains(ask, full) -> None:
-    retriever = MemlayerRetriever(memory=full, user_id="ada", k=1)
+    retriever = MemlayerRetriever(full, user_id="ada", k=1)
     tool = create_retriever_tool(retriever, "look_up", "Looks it up.")
     chain = retriever | RunnableLambda(lambda found: found[0].page_content)
 
@@ -281,7 +288,7 @@ class Heard(BaseCallbackHandler):
 
 def test_a_trace_shows_the_search_below_its_chain_with_tags_and_metadata(ask, full) -> None:
     heard = Heard()
-    retriever = MemlayerRetriever(memory=full, user_id="ada", k=2, tags=["memory"], metadata={"step": 1})
+    retriever = MemlayerRetriever(full, user_id="ada", k=2, tags=["memory"], metadata={"step": 1})
     chain = RunnableLambda(lambda question: question) | retriever
 
     ask(chain, config={"callbacks": [heard], "tags": ["mine"], "metadata": {"request": "r1"}})
@@ -314,7 +321,7 @@ def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(ask, full,
     heard = Heard()
 
     with pytest.raises(kind):
-        ask(MemlayerRetriever(memory=full, **{"user_id": "ada", **wrong}), config={"callbacks": [heard]})
+        ask(MemlayerRetriever(full, **{"user_id": "ada", **wrong}), config={"callbacks": [heard]})
 
     assert heard.runs[1:] == [(kind,)]
 
@@ -322,11 +329,11 @@ def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(ask, full,
 def test_a_misspelled_argument_is_refused_and_not_passed_over(full) -> None:
     """A `tenant` in the place of `tenant_id` would search in another tenant."""
     with pytest.raises(ValidationError, match="tenant"):
-        MemlayerRetriever(memory=full, user_id="ada", tenant="other")
+        MemlayerRetriever(full, user_id="ada", tenant="other")
 
 
 def test_a_question_that_is_no_text_and_a_closed_memory_are_refused(ask, full) -> None:
-    retriever = MemlayerRetriever(memory=full, user_id="ada")
+    retriever = MemlayerRetriever(full, user_id="ada")
     with pytest.raises(InvalidMessageError):
         ask(retriever, 7)
     full.close()
@@ -334,12 +341,21 @@ def test_a_question_that_is_no_text_and_a_closed_memory_are_refused(ask, full) -
         ask(retriever)
 
 
-def test_it_is_not_made_without_a_memory_and_a_user(full) -> None:
-    for wrong in (
-        {"memory": full},
-        {"user_id": "ada"},
-        {"memory": "./memory", "user_id": "ada"},
-        {"memory": full, "user_id": None},
+def test_it_is_not_made_without_a_memory_and_a_user_or_a_session(full) -> None:
+    for wrong, kind in (
+        ({"memory": full}, InvalidScopeError),
+        ({"memory": full, "user_id": None}, InvalidScopeError),
+        ({"user_id": "ada"}, TypeError),
+        ({"memory": "./memory", "user_id": "ada"}, ConfigurationError),
+        ({"memory": full, "user_id": "ada", "k": "many"}, ValidationError),
+        ({"memory": full, "user_id": "ada", "roles": "cook"}, InvalidRecordError),
     ):
-        with pytest.raises(ValidationError):
+        with pytest.raises(kind):
             MemlayerRetriever(**wrong)
+
+
+def test_without_a_user_it_searches_a_session_that_stands_alone(ask, full) -> None:
+    for name in ("s0", "alone"):
+        MemlayerChatMessageHistory(full, session_id=name).add_user_message(f"In Lisbon grow figs, {name}.")
+
+    assert texts(ask(MemlayerRetriever(full, session_id="s0"))) == ["In Lisbon grow figs, s0."]

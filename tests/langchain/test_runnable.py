@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from clock import set_ahead
 from langchain.agents import create_agent
 from langchain_classic.agents import AgentExecutor, create_tool_calling_agent
 from langchain_core.caches import InMemoryCache
@@ -42,7 +43,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from langchain_memlayer import MemlayerChatMessageHistory, RunnableWithMemory, to_core, with_memory
-from langchain_memlayer.exchange import whole
+from langchain_memlayer.exchange import join_chunks
 from memlayer_core import Memory
 from memlayer_core.errors import (
     ConfigurationError,
@@ -52,7 +53,7 @@ from memlayer_core.errors import (
     MessageTypeError,
     StoreClosedError,
 )
-from memlayer_core.events import Stored
+from memlayer_core.events import MessagesStored
 from memlayer_core.models.tokens import token_counter
 
 PARROT = "My parrot is called Grillparzer"
@@ -105,7 +106,7 @@ def at(session_id: str = "s1", **more: str) -> dict[str, Any]:
 
 
 def kept(memory: Memory, session_id: str = "s1", user_id: str = "ada") -> list[BaseMessage]:
-    return MemlayerChatMessageHistory(session_id, memory=memory, user_id=user_id).messages
+    return MemlayerChatMessageHistory(memory, session_id=session_id, user_id=user_id).messages
 
 
 def contents(messages: list[BaseMessage]) -> list[Any]:
@@ -113,7 +114,7 @@ def contents(messages: list[BaseMessage]) -> list[Any]:
 
 
 def knows_the_parrot(memory: Memory, user_id: str = "ada") -> None:
-    MemlayerChatMessageHistory("past", memory=memory, user_id=user_id).add_user_message(PARROT)
+    MemlayerChatMessageHistory(memory, session_id="past", user_id=user_id).add_user_message(PARROT)
     memory.flush()
 
 
@@ -493,8 +494,8 @@ def test_what_is_told_and_what_is_said_keep_the_limit_together(do, memory) -> No
 
 @pytest.mark.requirement("M03")
 def test_question_and_answer_are_stored_at_once_in_one_transaction(do, memory) -> None:
-    events: list[Stored] = []
-    memory.listen(lambda event: events.append(event) if isinstance(event, Stored) else None)
+    events: list[MessagesStored] = []
+    memory.listen(lambda event: events.append(event) if isinstance(event, MessagesStored) else None)
     during: list[list[BaseMessage]] = []
     chain = with_memory(lambda _: during.append(kept(memory)) or "42", memory, user_id="ada")
 
@@ -680,7 +681,7 @@ async def test_a_stream_is_passed_on_and_kept_in_async_code(memory) -> None:
 
 def interrupted(memory: Memory) -> list[Any]:
     """Return what was kept, after a look at how the last message is marked."""
-    history = MemlayerChatMessageHistory("s1", memory=memory, user_id="ada")
+    history = MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada")
     assert history.messages[-1].response_metadata["interrupted"] is True
     assert history.chat.history()[-1].metadata == {"interrupted": True}
     assert [type(one) for one in history.messages] == [HumanMessage, AIMessage]
@@ -772,9 +773,9 @@ async def test_a_listener_who_goes_away_at_the_last_word_takes_nothing_along(mem
         loop.call_soon_threadsafe(began.set)
         assert threading.current_thread() is not threading.main_thread()
         assert added.wait(30)
-        return whole(chunks)
+        return join_chunks(chunks)
 
-    monkeypatch.setattr("langchain_memlayer.runnable.whole", slowly)
+    monkeypatch.setattr("langchain_memlayer.runnable.join_chunks", slowly)
 
     async def listen() -> None:
         async for _ in with_memory(words("one two"), memory, user_id="ada").astream("count", at()):
@@ -924,7 +925,7 @@ def test_the_ids_that_calls_name_can_be_chosen(do, memory) -> None:
 
     assert {spec.id for spec in chain.config_specs} == set(ids)
     assert contents(MemlayerChatMessageHistory(memory=memory, **named).messages) == ["hi", "hi (1)"]
-    assert contents(MemlayerChatMessageHistory("s1", memory=memory).messages) == ["alone", "alone (1)"]
+    assert contents(MemlayerChatMessageHistory(memory, session_id="s1").messages) == ["alone", "alone (1)"]
     assert kept(memory) == []
 
 
@@ -933,7 +934,7 @@ async def test_histories_may_be_made_by_an_async_function(memory) -> None:
 
     async def histories(user_id: str, session_id: str) -> MemlayerChatMessageHistory:
         await asyncio.sleep(0)
-        return MemlayerChatMessageHistory(session_id, memory=memory, user_id=user_id)
+        return MemlayerChatMessageHistory(memory, session_id=session_id, user_id=user_id)
 
     ids = [ConfigurableFieldSpec(id=name, annotation=str) for name in ("user_id", "session_id")]
     chain = with_memory(Echo(), histories, history_factory_config=ids)
@@ -947,7 +948,7 @@ async def test_histories_may_be_made_by_an_async_function(memory) -> None:
 @pytest.mark.parametrize("kind", ["one", "none", "factory"])
 def test_histories_may_be_made_as_langchain_makes_them(do, memory, kind) -> None:
     def one(anything: str) -> MemlayerChatMessageHistory:
-        return MemlayerChatMessageHistory(anything, memory=memory, user_id="ada", token_limit=40)
+        return MemlayerChatMessageHistory(memory, session_id=anything, user_id="ada", token_limit=40)
 
     made = {
         "one": one,
@@ -1170,3 +1171,15 @@ def test_a_call_that_names_another_user_than_the_code_is_refused_before_anybody_
     assert asked == []
     bot.invoke("What is my locker code?", {"configurable": {"session_id": "s", "user_id": "louis"}})
     assert len(asked) == 1
+
+
+@pytest.mark.requirement("F16")
+def test_a_session_that_goes_on_after_a_week_is_told_its_last_turns(do, memory) -> None:
+    model = Echo()
+    chain = with_memory(model, memory, user_id="ada")
+    for question in ("hi", "how are you?"):
+        do(chain, "invoke", question, at())
+    set_ahead(memory, 8)
+    memory.flush()
+    do(chain, "invoke", "and now?", at())
+    assert contents(model.shown[-1]) == ["hi", "hi (1)", "how are you?", "how are you? (3)", "and now?"]

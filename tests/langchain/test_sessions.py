@@ -20,7 +20,7 @@ def texts(history: MemlayerChatMessageHistory) -> list[str]:
 
 @pytest.mark.requirement("F19")
 def test_a_running_chain_goes_on_in_another_memory(memory):
-    history = MemlayerChatMessageHistory("monday", memory=memory, user_id="ada")
+    history = MemlayerChatMessageHistory(memory, session_id="monday", user_id="ada")
     told: list[int] = []
     model = RunnableLambda(lambda prompt: told.append(len(prompt.messages)) or "answer")
     chain = RunnableWithMessageHistory(
@@ -36,8 +36,8 @@ def test_a_running_chain_goes_on_in_another_memory(memory):
         chain.invoke({"question": "question 2"}, config)
         chain.invoke({"question": "question 3"}, config)
 
-        there = MemlayerChatMessageHistory("monday", memory=other, user_id="ada")
-        here = MemlayerChatMessageHistory("monday", memory=memory, user_id="ada")
+        there = MemlayerChatMessageHistory(other, session_id="monday", user_id="ada")
+        here = MemlayerChatMessageHistory(memory, session_id="monday", user_id="ada")
         assert texts(history) == texts(there) == ["question 2", "answer", "question 3", "answer"]
         assert texts(here) == ["question 1", "answer"]
         assert told == [1, 1, 3]

@@ -28,12 +28,12 @@ SAID: list[BaseMessage] = [
 
 @pytest.mark.requirement("A04", "A17", "F18")
 def test_a_history_comes_back_equal_from_a_session_file(memory, do, tmp_path: Path) -> None:
-    history = MemlayerChatMessageHistory("s", memory=memory, user_id="ada")
+    history = MemlayerChatMessageHistory(memory, session_id="s", user_id="ada")
     history.add_messages(SAID)
     session = JsonSession(tmp_path)
     do(SessionManager("u1").with_session(session).add_component(history), "save_session")
     with Memory.in_memory() as elsewhere:
-        other = MemlayerChatMessageHistory("t", memory=elsewhere)
+        other = MemlayerChatMessageHistory(elsewhere, session_id="t")
         other.add_user_message("forgotten")
         assert do(SessionManager("u1").with_session(session).add_component(other), "load_if_exists")
         assert other.messages == history.messages

@@ -41,6 +41,7 @@ from memlayer_core.errors import (
     InvalidScopeError,
     StoreClosedError,
 )
+from memlayer_core.items.sql import writes as item_writing
 from tests.conftest import PROMPT
 from tests.langchain.store_filters import FILTERS, VALUE
 
@@ -96,7 +97,7 @@ def at(memory) -> Callable[[datetime], None]:
     """Return a function that sets the memory's clock."""
 
     def set_clock(moment: datetime) -> None:
-        memory._live.world = replace(memory._live.world, now=lambda: moment)
+        memory._resources.runtime = replace(memory._resources.runtime, now=lambda: moment)
 
     set_clock(NOON)
     return set_clock
@@ -461,7 +462,7 @@ def test_while_the_embedder_is_away_words_find_what_they_can(do, store, letters,
     found = do(store, "search", DOCS, query="who is allergic to peanuts?")
     assert [(item.key, item.score) for item in found[:1]] == [("peanuts", 1.0)]
     assert [item.score for item in found[1:]] == [None, None]
-    assert "embedder" in memory.status().complaints
+    assert "embedder" in memory.status().problems
     letters.away = False
     assert do(store, "search", DOCS, query="bicycle")[0].key == "early"
 
@@ -691,23 +692,23 @@ async def test_a_write_that_is_cancelled_or_fails_holds_nobody_up(store) -> None
     found = await asyncio.gather(*tasks, failing, store.aput(DOCS, "k", {"n": 9}), return_exceptions=True)
     assert [type(one) for one in found[1:4]] == [asyncio.CancelledError, type(None), InvalidItemError]
     assert (await store.aget(DOCS, "k")).value == {"n": 9}
-    assert store._order._before == {}
+    assert store._order._pending == {}
 
 
 async def test_a_write_that_timed_out_does_not_come_behind_the_one_that_was_tried_instead(
     store, monkeypatch
 ) -> None:
     """The task is cancelled, and the thread that writes for it goes on."""
-    journal = store._items.memory._world().journal
-    change, began, go_on = journal.change_items, threading.Event(), threading.Event()
+    db = store._items.memory.runtime.db
+    write, began, go_on = db.write, threading.Event(), threading.Event()
 
-    def held_up(changes: Any, now: Any) -> None:
-        if not began.is_set():
+    def held_up(work: Any, *args: Any, **kwargs: Any) -> Any:
+        if work is item_writing.change and not began.is_set():
             began.set()
             assert go_on.wait(30)
-        change(changes, now)
+        return write(work, *args, **kwargs)
 
-    monkeypatch.setattr(journal, "change_items", held_up)
+    monkeypatch.setattr(db, "write", held_up)
     late = asyncio.create_task(store.aput(DOCS, "k", {"n": "old"}))
     await asyncio.to_thread(began.wait, 30)
     late.cancel()
@@ -720,7 +721,7 @@ async def test_a_write_that_timed_out_does_not_come_behind_the_one_that_was_trie
     await again
 
     assert (await store.aget(DOCS, "k")).value == {"n": "new"}
-    assert store._order._before == {}
+    assert store._order._pending == {}
 
 
 @pytest.mark.trap("langchain", 11)

@@ -6,11 +6,12 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 
+from examples import examples
 from langchain_memlayer import MemlayerStore
 from memlayer_core import Memory
 from tests.conftest import PROMPT
@@ -75,7 +76,7 @@ def answered_alike(store: MemlayerStore, batches: list[list[Op]]) -> None:
         assert list(map(plain, answers)) == list(map(plain, expected))
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@examples(30, suppress_health_check=[HealthCheck.too_slow])
 @given(batches_of_operations)
 def test_the_same_batches_are_answered_alike(batches) -> None:
     with Memory.in_memory(settings=LATER) as memory:
@@ -86,7 +87,7 @@ def test_the_same_batches_are_answered_alike(batches) -> None:
 def test_postgresql_answers_the_same_batches_alike(postgres_url) -> None:
     with Memory.open(database_url=postgres_url, embedder="hashing", settings=LATER) as memory:
 
-        @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+        @examples(15, suppress_health_check=[HealthCheck.too_slow])
         @given(batches_of_operations)
         def every(batches: list[list[Op]]) -> None:
             answered_alike(MemlayerStore(memory, tenant_id=str(uuid.uuid4())), batches)
@@ -98,7 +99,7 @@ def test_postgresql_answers_the_same_batches_alike(postgres_url) -> None:
             assert bool(store.search(("d",), filter=wanted)) is found, wanted
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@examples(30, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.dictionaries(names, numbers, min_size=3, max_size=3), max_size=4),
     st.dictionaries(names, ordered, max_size=2),

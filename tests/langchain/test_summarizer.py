@@ -38,7 +38,7 @@ TOLD = (
 PREFACE = "Here is a summary of the conversation to date:\n\n"
 
 
-def saying(*texts: str) -> GenericFakeChatModel:
+def pending(*texts: str) -> GenericFakeChatModel:
     """Return a model that says these texts in turn, word by word where it is streamed."""
     return GenericFakeChatModel(messages=cycle([AIMessage(text) for text in texts]))
 
@@ -65,7 +65,7 @@ def opened() -> Iterator[Callable[..., Memory]]:
 
 
 def agent_of(memory: Memory, *, token_limit: int | None = 80, **options: Any) -> Any:
-    model = saying("Good day.")
+    model = pending("Good day.")
     options = {
         "trigger": ("messages", 5),
         "keep": ("messages", 1),
@@ -94,7 +94,7 @@ def both_ways(test: Any) -> Any:
 @both_ways
 @pytest.mark.requirement("A22")
 def test_an_agents_older_messages_become_a_summary_that_the_memory_wrote(opened, awaits) -> None:
-    memory = opened(saying(TOLD))
+    memory = opened(pending(TOLD))
 
     said = run(agent_of(memory), talk(), awaits=awaits)
 
@@ -174,7 +174,7 @@ def test_a_limit_below_one_is_told_to_who_runs_the_agent(opened, awaits) -> None
 
 def test_it_is_not_made_without_a_memory() -> None:
     with pytest.raises(ConfigurationError, match="memory"):
-        create_summarizer(saying(TOLD))
+        create_summarizer(pending(TOLD))
 
 
 @takes_one
@@ -218,7 +218,7 @@ def chunks(agent: Any, *, awaits: bool) -> list[str]:
 @both_ways
 def test_what_a_model_writes_for_the_memory_is_in_no_users_stream(opened, awaits) -> None:
     """Summary tokens leak into streams unless the call is tagged."""
-    streamed = chunks(agent_of(opened(saying(TOLD))), awaits=awaits)
+    streamed = chunks(agent_of(opened(pending(TOLD))), awaits=awaits)
 
     assert [text for text in streamed if text not in {"", PREFACE + TOLD}] == ["Good", " ", "day."]
 
@@ -226,7 +226,7 @@ def test_what_a_model_writes_for_the_memory_is_in_no_users_stream(opened, awaits
 @pytest.mark.trap("langchain", 21)
 @takes_one
 def test_nor_in_the_stream_of_events(opened) -> None:
-    agent = agent_of(opened(saying(TOLD)))
+    agent = agent_of(opened(pending(TOLD)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # LangGraph calls this protocol experimental
         run = agent.stream_events({"messages": talk()}, {"configurable": {"thread_id": "t"}}, version="v3")
@@ -265,7 +265,7 @@ class Trace(BaseCallbackHandler):
 @both_ways
 def test_a_trace_shows_the_summarys_call_in_the_tree_of_the_turn_that_waits_for_it(opened, awaits) -> None:
     trace = Trace()
-    agent = agent_of(opened(saying(TOLD)))
+    agent = agent_of(opened(pending(TOLD)))
 
     run(agent, talk(), awaits=awaits, callbacks=[trace], tags=["mine"], metadata={"request": "r1"})
 

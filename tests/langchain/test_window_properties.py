@@ -7,16 +7,17 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from promises import IMAGE, Line, arguments, assert_kept, assert_within, places, policies, talks, token_limits
 
+from examples import examples
 from langchain_memlayer import MemlayerChatMessageHistory, to_core
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import InvalidLimitError
-from memlayer_core.records.policy import Limits
-from memlayer_core.rules.policy import limits
+from memlayer_core.policy import Limits
+from memlayer_core.window.rules.policy import limits
 
 SMALL = Settings(
     index_delay=3600,
@@ -43,7 +44,7 @@ def memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
 
 
 def history_of(memory: Memory, messages: list[BaseMessage], **options) -> MemlayerChatMessageHistory:
-    history = MemlayerChatMessageHistory(str(uuid.uuid4()), memory=memory, **options)
+    history = MemlayerChatMessageHistory(memory, session_id=str(uuid.uuid4()), **options)
     history.add_messages(messages)
     return history
 
@@ -89,9 +90,9 @@ def line_of(message: BaseMessage) -> Line:
 
 
 @pytest.mark.trap("langchain", 17, 19)
-@pytest.mark.requirement("F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J07", "J08", "J10", "M03")
+@pytest.mark.requirement("F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10", "M03")
 @given(talk=talks(nameless=False), limit=token_limits, policy=policies, spelling=spellings)
-@settings(max_examples=100)
+@examples(100)
 def test_a_list_of_messages_for_a_model_keeps_its_promises(memory, talk, limit, policy, spelling) -> None:
     given_messages = [langchain(line, spelling) for line in talk]
     history = history_of(memory, given_messages, token_limit=limit, policy=policy)
@@ -110,9 +111,9 @@ def test_a_list_of_messages_for_a_model_keeps_its_promises(memory, talk, limit, 
     assert history.context(token_limit=limit, policy=policy) == messages
 
 
-@pytest.mark.requirement("A08", "L05")
+@pytest.mark.requirement("L05")
 @given(talk=talks(nameless=False), limit=token_limits, spelling=spellings)
-@settings(max_examples=50)
+@examples(50)
 def test_the_window_of_a_window_is_the_window(memory, talk, limit, spelling) -> None:
     history = history_of(memory, [langchain(line, spelling) for line in talk], token_limit=limit)
     try:

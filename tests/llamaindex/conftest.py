@@ -22,14 +22,14 @@ def no_loop_is_left_open(request):
 
 @pytest.fixture
 def session(memory):
-    return MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id="monday", token_limit=3000)
+    return MemlayerMemory.from_defaults(memory, user_id="ada", session_id="monday", token_limit=3000)
 
 
 @pytest.fixture
 def remembers(memory):
     """What two users said in older sessions."""
     for user, animal in (("ada", "parrot"), ("bob", "ferret")):
-        old = MemlayerMemory.from_defaults(memory=memory, user_id=user, session_id="old")
+        old = MemlayerMemory.from_defaults(memory, user_id=user, session_id="old")
         old.put_messages([ChatMessage(f"my pet is a {animal}"), ChatMessage("nice", role="assistant")])
 
 
@@ -39,6 +39,6 @@ def counting():
     embedding = Counting()
     settings = Settings(index_delay=0.0, durability="normal")
     with Memory.in_memory(embedder=embedding, settings=settings) as memory:
-        MemlayerMemory.from_defaults(memory=memory, user_id="ada").put(ChatMessage("my pet is a parrot"))
+        MemlayerMemory.from_defaults(memory, user_id="ada").put(ChatMessage("my pet is a parrot"))
         memory.flush()
-        yield MemlayerMemory.from_defaults(memory=memory, user_id="ada", token_limit=3000), embedding
+        yield MemlayerMemory.from_defaults(memory, user_id="ada", token_limit=3000), embedding

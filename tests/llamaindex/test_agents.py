@@ -142,7 +142,7 @@ async def test_a_reasoning_agent_keeps_its_turns(session):
 
 async def test_forty_agents_at_once_on_one_memory_keep_to_their_sessions(memory):
     async def one(number):
-        session = MemlayerMemory.from_defaults(memory=memory, user_id=f"user {number}", session_id="today")
+        session = MemlayerMemory.from_defaults(memory, user_id=f"user {number}", session_id="today")
         llm = answers("noted")
         agent = FunctionAgent(llm=llm)
         await agent.run(user_msg=f"my number is secret{number}.", memory=session)
@@ -179,7 +179,7 @@ async def test_a_workflows_context_finds_the_memory_again(session):
 @pytest.mark.trap("llamaindex", 4)
 async def test_a_context_that_has_a_memory_keeps_it_whichever_is_passed_later(session, memory):
     """`run(ctx=ctx, memory=other)` ignores the other one."""
-    other = MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id="tuesday")
+    other = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="tuesday")
     agent = FunctionAgent(llm=answers("yes"))
     ctx = Context(agent)
     await agent.run(user_msg="hello", memory=session, ctx=ctx)
@@ -333,7 +333,7 @@ async def test_a_question_with_an_image_is_told_with_it_and_with_what_was_recall
 async def test_what_is_recalled_makes_no_second_system_message(kind, insert_method, memory, remembers):
     """Some providers refuse more than one, and a reasoning agent formats the first one alone."""
     llm = answers("Thought: I can answer without using any more tools.\nAnswer: a parrot")
-    session = MemlayerMemory.from_defaults(memory=memory, user_id="ada", insert_method=insert_method)
+    session = MemlayerMemory.from_defaults(memory, user_id="ada", insert_method=insert_method)
 
     await kind(llm=llm, system_prompt="be short").run(user_msg="which pet do I have?", memory=session)
 

@@ -37,7 +37,7 @@ def no_loop_is_left_open(request):
 
 @pytest.fixture
 def store(memory):
-    return MemlayerAsyncChatStore(memory=memory, user_id="ada")
+    return MemlayerAsyncChatStore(memory, user_id="ada")
 
 
 def talk(*words):
@@ -66,7 +66,7 @@ class SideBySide(RuleBasedStateMachine):
     def open(self):
         self.loop = asyncio.new_event_loop()
         self.memory = Memory.in_memory(settings=Settings(index_delay=3600))
-        self.ours = MemlayerAsyncChatStore(memory=self.memory, user_id="ada")
+        self.ours = MemlayerAsyncChatStore(self.memory, user_id="ada")
         self.theirs = SQLAlchemyChatStore(table_name="messages")
 
     def teardown(self):
@@ -191,14 +191,14 @@ async def test_what_a_set_takes_the_place_of_is_kept_apart_archived_or_not(store
     await store.archive_oldest_messages("k", 1)
     await store.set_messages("k", talk("else"))
 
-    sessions = await memory.asessions(user_id="ada", superseded=True)
+    sessions = await memory.asessions(user_id="ada", all_versions=True)
     (aside,) = [one for one in sessions if one.superseded]
     assert [message.text for message in await memory.chat_of(aside.scope).ahistory()] == ["a", "b", "c"]
 
 
 async def test_conversations_of_others_are_out_of_reach(memory):
     whose = [{"user_id": "ada"}, {"user_id": "bob"}, {"user_id": "ada", "tenant_id": "other"}, {}]
-    stores = [MemlayerAsyncChatStore(memory=memory, **one) for one in whose]
+    stores = [MemlayerAsyncChatStore(memory, **one) for one in whose]
     for number, store in enumerate(stores):
         await store.add_messages("k", talk(f"secret {number}", "noted"))
         await store.archive_oldest_messages("k", 1)
@@ -267,7 +267,7 @@ async def test_what_leaves_the_queue_of_a_memory_is_archived_in_whole_turns_and_
 @takes_any_store
 async def test_a_memory_goes_on_after_a_restart_where_its_queue_began(open_at):
     def memory_of(opened):
-        store = MemlayerAsyncChatStore(memory=opened, user_id="ada")
+        store = MemlayerAsyncChatStore(opened, user_id="ada")
         return FrameworkMemory.from_defaults(
             session_id="monday", chat_store=store, token_limit=200, token_flush_size=60
         )
@@ -292,9 +292,9 @@ async def test_what_was_archived_is_recalled_by_another_session_of_the_user(stor
     await store.add_messages("monday", [ChatMessage("my pet is a parrot"), *talk("nice", "and so on")])
     await store.archive_oldest_messages("monday", 2)
 
-    other = MemlayerMemory(memory=memory, user_id="ada", session_id="tuesday")
+    other = MemlayerMemory(memory, user_id="ada", session_id="tuesday")
     assert "my pet is a parrot" in (await other.aget("which pet do I have?"))[0].content
-    same = MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+    same = MemlayerMemory(memory, user_id="ada", session_id="monday")
     assert said(await same.aget())[-1].endswith("and so on")
 
 
@@ -337,7 +337,7 @@ async def test_agents_at_once_on_one_store_never_hear_of_each_other(store):
 @takes_any_store
 async def test_parallel_puts_on_a_fresh_store_lose_nothing(open_at):
     """The first call makes the tables, for everybody."""
-    store = MemlayerAsyncChatStore(memory=await asyncio.to_thread(open_at), user_id="ada")
+    store = MemlayerAsyncChatStore(await asyncio.to_thread(open_at), user_id="ada")
     memory = FrameworkMemory.from_defaults(session_id="monday", chat_store=store)
     await asyncio.gather(*(memory.aput(ChatMessage(f"{n}")) for n in range(20)))
 

@@ -34,7 +34,7 @@ from memlayer_core.errors import (
     MessageTypeError,
     StoreUnavailableError,
 )
-from memlayer_core.records.scope import Scope
+from memlayer_core.scope import Scope
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def no_loop_is_left_open(request):
 
 @pytest.fixture
 def store(memory):
-    return MemlayerChatStore(memory=memory, user_id="ada")
+    return MemlayerChatStore(memory, user_id="ada")
 
 
 def call(do, store, verb, *args, **kwargs):
@@ -76,7 +76,7 @@ class SideBySide(RuleBasedStateMachine):
     @initialize()
     def open(self):
         self.memory = Memory.in_memory(settings=Settings(index_delay=3600))
-        self.ours = MemlayerChatStore(memory=self.memory, user_id="ada")
+        self.ours = MemlayerChatStore(self.memory, user_id="ada")
         self.theirs = SimpleChatStore()
 
     def teardown(self):
@@ -234,7 +234,7 @@ def test_what_a_set_takes_the_place_of_is_kept_apart(store, do, memory):
     store.set_messages("k", talk("a", "b"))
     call(do, store, "set_messages", "k", talk("a", "else"))
 
-    (aside,) = [one for one in memory.sessions(user_id="ada", superseded=True) if one.superseded]
+    (aside,) = [one for one in memory.sessions(user_id="ada", all_versions=True) if one.superseded]
     assert [message.text for message in memory.chat_of(aside.scope).history()] == ["b"]
     assert store.get_keys() == ["k"]
 
@@ -250,7 +250,7 @@ def test_a_key_names_a_session_of_one_user_of_one_tenant(memory, do):
         {"user_id": "ada", "agent_id": "clerk"},
         {},
     ]
-    stores = [MemlayerChatStore(memory=memory, **one) for one in whose]
+    stores = [MemlayerChatStore(memory, **one) for one in whose]
     for number, store in enumerate(stores):
         call(do, store, "add_message", "k", ChatMessage(f"secret {number}"))
         call(do, store, "add_message", f"k{number}", ChatMessage("more"))
@@ -263,15 +263,13 @@ def test_a_key_names_a_session_of_one_user_of_one_tenant(memory, do):
 
 
 def test_its_conversations_are_the_sessions_that_a_memory_shows(memory):
-    MemlayerChatStore(memory=memory, user_id="ada").add_message("monday", ChatMessage("my pet is a parrot"))
-    MemlayerChatStore(memory=memory).add_message("alone", ChatMessage("I am alone"))
+    MemlayerChatStore(memory, user_id="ada").add_message("monday", ChatMessage("my pet is a parrot"))
+    MemlayerChatStore(memory).add_message("alone", ChatMessage("I am alone"))
 
-    assert said(MemlayerMemory(memory=memory, user_id="ada", session_id="monday").get()) == [
-        "my pet is a parrot"
-    ]
-    told = MemlayerMemory(memory=memory, user_id="ada", session_id="tuesday").get("which pet do I have?")
+    assert said(MemlayerMemory(memory, user_id="ada", session_id="monday").get()) == ["my pet is a parrot"]
+    told = MemlayerMemory(memory, user_id="ada", session_id="tuesday").get("which pet do I have?")
     assert "my pet is a parrot" in told[0].content
-    assert said(MemlayerMemory(memory=memory, session_id="alone").get()) == ["I am alone"]
+    assert said(MemlayerMemory(memory, session_id="alone").get()) == ["I am alone"]
 
 
 def test_a_key_that_names_nothing_is_refused(store, do):
@@ -329,17 +327,17 @@ def test_a_dump_of_a_path_opens_it_again(tmp_path):
 @pytest.mark.trap("llamaindex", 7)
 def test_arguments_that_exclude_each_other_or_do_not_exist_are_refused(memory, tmp_path):
     with pytest.raises(ConfigurationError, match="`memory` is given"):
-        MemlayerChatStore.from_defaults(memory=memory, path=tmp_path)
+        MemlayerChatStore.from_defaults(memory, path=tmp_path)
     with pytest.raises(ConfigurationError, match="must be a"):
-        MemlayerChatStore(memory="./memory")
+        MemlayerChatStore("./memory")
     with pytest.raises(ConfigurationError, match="not open"):
         MemlayerChatStore(store_id="another")
     with pytest.raises(ValueError, match="usr_id"):
-        MemlayerChatStore(memory=memory, usr_id="ada")
+        MemlayerChatStore(memory, usr_id="ada")
     with pytest.raises(InvalidScopeError):
-        MemlayerChatStore(memory=memory, user_id="")
+        MemlayerChatStore(memory, user_id="")
     with pytest.raises(ValueError, match="frozen"):
-        MemlayerChatStore(memory=memory).user_id = "bob"
+        MemlayerChatStore(memory).user_id = "bob"
 
 
 # In the framework's memories
@@ -347,7 +345,7 @@ def test_arguments_that_exclude_each_other_or_do_not_exist_are_refused(memory, t
 
 def test_a_buffer_on_it_goes_on_after_a_restart(open_at):
     def buffer(memory):
-        store = MemlayerChatStore(memory=memory, user_id="ada")
+        store = MemlayerChatStore(memory, user_id="ada")
         return ChatMemoryBuffer.from_defaults(chat_store=store, chat_store_key="monday", token_limit=3000)
 
     memory = open_at()
@@ -429,7 +427,7 @@ async def test_an_agent_with_a_buffer_on_it_keeps_its_turn_even_if_a_tool_edits_
 @pytest.mark.trap("llamaindex", 30)
 def test_parallel_adds_to_a_fresh_store_lose_nothing(open_at):
     """The first call makes the tables, for everybody."""
-    store = MemlayerChatStore(memory=open_at(), user_id="ada")
+    store = MemlayerChatStore(open_at(), user_id="ada")
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: store.add_message("k", ChatMessage(f"{n}")), range(40)))
 
@@ -497,10 +495,10 @@ def test_reading_a_file_again_changes_nothing_and_a_missing_one_is_an_empty_stor
     assert MemlayerChatStore.from_persist_path(path).get_keys() == []
     store.set_messages("k", talk("a", "b"))
     store.persist(path)
-    before = memory.sessions(user_id="ada", superseded=True)
+    before = memory.sessions(user_id="ada", all_versions=True)
     MemlayerChatStore.from_persist_path(path, memory=memory, user_id="ada")
 
-    assert memory.sessions(user_id="ada", superseded=True) == before
+    assert memory.sessions(user_id="ada", all_versions=True) == before
 
 
 def test_files_of_other_file_systems_and_of_older_versions_are_read(store):
@@ -552,5 +550,5 @@ def test_a_file_that_cannot_be_reached_is_told(store, tmp_path):
 def test_a_scope_names_a_session_with_or_without_a_user():
     assert Scope.of_session("s") == Scope.alone("s")
     assert Scope.of_session("s", user_id="ada", agent_id="a") == Scope("ada", "s", "a")
-    assert Scope("ada", "s").beside("t") == Scope("ada", "t")
-    assert Scope.alone("s", tenant_id="x").beside("t") == Scope.alone("t", tenant_id="x")
+    assert Scope("ada", "s").other_session("t") == Scope("ada", "t")
+    assert Scope.alone("s", tenant_id="x").other_session("t") == Scope.alone("t", tenant_id="x")

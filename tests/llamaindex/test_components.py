@@ -28,17 +28,15 @@ from llamaindex_memlayer import (
 )
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.events import Stored
-from memlayer_core.records.scope import Scope
+from memlayer_core.events import MessagesStored
+from memlayer_core.scope import Scope
 
 KEPT = {
-    "memory": lambda memory, **more: MemlayerMemory(
-        memory=memory, user_id="ada", session_id="monday", **more
-    ),
-    "chat store": lambda memory, **more: MemlayerChatStore(memory=memory, user_id="ada", **more),
-    "async chat store": lambda memory, **more: MemlayerAsyncChatStore(memory=memory, user_id="ada", **more),
+    "memory": lambda memory, **more: MemlayerMemory(memory, user_id="ada", session_id="monday", **more),
+    "chat store": lambda memory, **more: MemlayerChatStore(memory, user_id="ada", **more),
+    "async chat store": lambda memory, **more: MemlayerAsyncChatStore(memory, user_id="ada", **more),
     "memory block": lambda memory, **more: MemlayerMemoryBlock(
-        memory=memory, user_id="ada", session_id="monday", **more
+        memory, user_id="ada", session_id="monday", **more
     ),
 }
 """Those that a dump names, and that write."""
@@ -184,7 +182,7 @@ def test_a_dump_is_pure_json_and_finds_the_same_memory(make, memory):
     for back in backs:
         assert type(back) is type(component)
         assert back.to_dict() == json.loads(dumped)
-        assert [message.text for message in history(back._kept_in())] == [
+        assert [message.text for message in history(back._current_memory())] == [
             "my parrot is called Coco",
             "and its cage is red",
         ]
@@ -250,7 +248,7 @@ def test_neither_making_nor_using_one_asks_for_a_global_model(make, monkeypatch)
 
         assert "Coco" in asyncio.run(found(component, "my parrot"))
     if not isinstance(component, MemlayerRetriever | MemlayerToolSpec):
-        with type(component).from_defaults()._kept_in() as alone:
+        with type(component).from_defaults()._current_memory() as alone:
             assert alone is not memory
 
 
@@ -279,7 +277,7 @@ async def test_an_object_that_nothing_can_write_costs_neither_its_message_nor_th
     stored = await asyncio.to_thread(history, memory)
     assert [message.text for message in stored] == ["before", "odd", "after"]
     assert "additional_kwargs.call" in caplog.text
-    read = await MemlayerMemory(memory=memory, user_id="ada", session_id="monday").aget_all()
+    read = await MemlayerMemory(memory, user_id="ada", session_id="monday").aget_all()
     assert read[1].additional_kwargs == {"kept": b"\xff"}
 
 
@@ -290,7 +288,7 @@ async def test_what_is_written_carries_nothing_of_ours_in_additional_kwargs(make
     component = make(memory)
     messages = [ChatMessage("hello"), ChatMessage("hi", role="assistant", additional_kwargs={"own": 1})]
     await write(component, messages)
-    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+    session = MemlayerMemory(memory, user_id="ada", session_id="monday")
 
     for read in (messages, await session.aget_all(), await session.aget()):
         assert [message.additional_kwargs for message in read] == [{}, {"own": 1}]
@@ -310,7 +308,7 @@ def test_the_first_writes_may_come_all_at_once(make, open_at):
         )
         assert [*written] == [None] * 24
 
-    stored = [message.text for message in history(component._kept_in())]
+    stored = [message.text for message in history(component._current_memory())]
     assert sorted(stored) == sorted([*map(str, range(24)), *["noted"] * 24])
 
 
@@ -349,7 +347,7 @@ async def test_a_history_that_is_set_at_every_turn_is_stored_and_indexed_once(ma
     component = make(memory)
     talked = [ChatMessage(f"my parrot number {n}", role=("user", "assistant")[n % 2]) for n in range(8)]
     stored = []
-    memory.listen(lambda event: stored.append(event.stored) if isinstance(event, Stored) else None)
+    memory.listen(lambda event: stored.append(event.stored) if isinstance(event, MessagesStored) else None)
     for end in (4, 6, 8, 8):
         if isinstance(component, MemlayerMemory):
             await component.aset(talked[:end])

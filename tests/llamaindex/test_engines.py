@@ -205,7 +205,7 @@ def test_an_engine_can_make_the_memory_by_its_class(mode, index):
 @pytest.mark.parametrize("kind", ENGINES[1:])
 def test_what_looks_like_a_prompts_variable_is_told_as_it_was_said(kind, session, memory):
     """Context engines make a template of the whole history."""
-    other = MemlayerMemory.from_defaults(memory=memory, user_id="ada")
+    other = MemlayerMemory.from_defaults(memory, user_id="ada")
     other.put(ChatMessage("a template holds {query_str} and {context_str}, remember"))
     session.put_messages(
         [ChatMessage("write {query_str} down"), ChatMessage("done {context_str}", role="assistant")]
@@ -222,16 +222,16 @@ def test_what_looks_like_a_prompts_variable_is_told_as_it_was_said(kind, session
 
 
 def with_our_memory(memory):
-    return MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+    return MemlayerMemory(memory, user_id="ada", session_id="monday")
 
 
 def with_a_buffer(memory):
-    store = MemlayerChatStore(memory=memory, user_id="ada")
+    store = MemlayerChatStore(memory, user_id="ada")
     return ChatMemoryBuffer.from_defaults(chat_store=store, chat_store_key="monday", token_limit=8000)
 
 
 def with_a_queue(memory):
-    store = MemlayerAsyncChatStore(memory=memory, user_id="ada")
+    store = MemlayerAsyncChatStore(memory, user_id="ada")
     return FrameworkMemory.from_defaults(session_id="monday", chat_store=store)
 
 
@@ -278,7 +278,7 @@ def test_whatever_holds_the_history_no_engine_fetches_its_media(kind, held, memo
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("method", ["system", "user", None])
 def test_what_is_recalled_makes_no_second_system_message_in_an_engine(kind, method, memory, remembers):
-    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", insert_method=method)
+    session = MemlayerMemory(memory, user_id="ada", session_id="monday", insert_method=method)
     llm = answers("a parrot")
     engine(kind, llm, session).chat("which pet do I have?")
 
@@ -336,7 +336,7 @@ def test_an_engine_fetches_no_image_of_the_history_to_measure_it(kind, session, 
 
 @pytest.mark.trap("llamaindex", 9, 10)
 def test_the_prompt_of_a_simple_engine_is_taken_from_the_window(memory):
-    session = MemlayerMemory.from_defaults(memory=memory, user_id="ada", token_limit=400)
+    session = MemlayerMemory.from_defaults(memory, user_id="ada", token_limit=400)
     session.put_messages(
         [ChatMessage(f"hello {number}", role=("user", "assistant")[number % 2]) for number in range(100)]
     )
@@ -351,11 +351,11 @@ def test_the_prompt_of_a_simple_engine_is_taken_from_the_window(memory):
 
 @pytest.mark.requirement("F05", "A11")
 def test_a_restart_brings_the_earlier_turns_back(open_at):
-    first = MemlayerMemory.from_defaults(memory=open_at(), user_id="ada", session_id="monday")
+    first = MemlayerMemory.from_defaults(open_at(), user_id="ada", session_id="monday")
     SimpleChatEngine.from_defaults(llm=answers("yes"), memory=first).chat("hello")
     first.chat.memory.close()
 
-    again = MemlayerMemory.from_defaults(memory=open_at(), user_id="ada", session_id="monday")
+    again = MemlayerMemory.from_defaults(open_at(), user_id="ada", session_id="monday")
     llm = answers("yes")
     SimpleChatEngine.from_defaults(llm=llm, memory=again).chat("and now?")
 

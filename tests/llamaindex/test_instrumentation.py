@@ -16,7 +16,7 @@ from llamaindex_memlayer import MemlayerMemory
 from llamaindex_memlayer.events import MemoryEvent, MemoryReadEvent
 from memlayer_core import Memory
 from memlayer_core.errors import InvalidLimitError
-from memlayer_core.events import Indexed, Stored
+from memlayer_core.events import MessagesIndexed, MessagesStored
 
 
 class Heard(BaseEventHandler):
@@ -90,8 +90,8 @@ def test_the_dispatcher_hears_what_is_stored_and_what_is_read(session, heard, do
     do(session, "put_messages", [ChatMessage("a secret"), ChatMessage("a secret too", role="assistant")])
     do(session, "get", "what?")
 
-    (stored,) = heard.happened(Stored)
-    assert stored.kind == "Stored"
+    (stored,) = heard.happened(MessagesStored)
+    assert stored.kind == "MessagesStored"
     assert stored.store_id == session.chat.memory.store_id
     assert (stored.happening.session_id, stored.happening.stored) == ("monday", 2)
     (read,) = heard.of(MemoryReadEvent)
@@ -112,17 +112,15 @@ def test_what_happens_in_the_background_is_heard_too(session, memory, heard):
     session.put(ChatMessage("my pet is a parrot"))
     memory.flush()
 
-    (indexed,) = heard.happened(Indexed)
+    (indexed,) = heard.happened(MessagesIndexed)
     assert indexed.span_id is None
 
 
 def test_each_event_is_heard_once_however_many_sessions_share_the_memory(memory, heard):
     for number in range(5):
-        MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id=str(number)).put(
-            ChatMessage("x")
-        )
+        MemlayerMemory.from_defaults(memory, user_id="ada", session_id=str(number)).put(ChatMessage("x"))
 
-    assert [event.happening.session_id for event in heard.happened(Stored)] == list("01234")
+    assert [event.happening.session_id for event in heard.happened(MessagesStored)] == list("01234")
 
 
 def test_a_memory_that_a_session_goes_on_in_is_heard(session, heard):
@@ -130,7 +128,7 @@ def test_a_memory_that_a_session_goes_on_in_is_heard(session, heard):
         session.set_memory(other)
         session.put(ChatMessage("x"))
 
-        assert [event.store_id for event in heard.happened(Stored)] == [other.store_id]
+        assert [event.store_id for event in heard.happened(MessagesStored)] == [other.store_id]
 
 
 def test_every_verb_has_its_span_and_its_events_stand_in_it(session, heard, spans, do):
@@ -143,7 +141,7 @@ def test_every_verb_has_its_span_and_its_events_stand_in_it(session, heard, span
     verbs = ["put", "put_messages", "set", "get", "get_all", "reset"]
     assert spans.ends() == [(a + verb, "done") for verb in verbs]
     assert heard.of(MemoryReadEvent)[0].span_id.startswith(f"MemlayerMemory.{a}get-")
-    assert heard.happened(Stored)[0].span_id.startswith(f"MemlayerMemory.{a}put-")
+    assert heard.happened(MessagesStored)[0].span_id.startswith(f"MemlayerMemory.{a}put-")
 
 
 def test_a_verb_that_fails_drops_its_span(session, spans, do):

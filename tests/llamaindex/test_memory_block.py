@@ -18,8 +18,8 @@ from scripted import Library, answers, speaking, takes_any_store
 
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemoryBlock
 from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
-from memlayer_core.events import Stored
-from memlayer_core.records.scope import Scope
+from memlayer_core.events import MessagesStored
+from memlayer_core.scope import Scope
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def no_loop_is_left_open(request):
 
 @pytest.fixture
 def block(memory):
-    return MemlayerMemoryBlock(memory=memory, user_id="ada")
+    return MemlayerMemoryBlock(memory, user_id="ada")
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ async def test_reading_again_stores_nothing_again(block, memory, framework):
     await talk.aput_messages([*PETS, *PETS])
     await talk.aget()
     heard = []
-    memory.listen(lambda event: heard.append(event) if isinstance(event, Stored) else None)
+    memory.listen(lambda event: heard.append(event) if isinstance(event, MessagesStored) else None)
     for _ in range(3):
         await talk.aget(input="hello?")
 
@@ -179,7 +179,7 @@ async def test_a_talk_that_begins_like_an_old_one_takes_nothing_back(block, memo
         "I live in Riga",
         "I like tea",
     ]
-    assert [one.superseded for one in await memory.asessions(user_id="ada", superseded=True)] == [False]
+    assert [one.superseded for one in await memory.asessions(user_id="ada", all_versions=True)] == [False]
     await talk.aput(ASKED)
     assert "parrot called Coco" in (await talk.aget())[0].content
 
@@ -194,7 +194,7 @@ async def test_instructions_are_not_the_users_and_may_change(block, memory, fram
 
 
 async def test_it_stores_nothing_where_it_is_told_so_and_recalls_all_the_same(memory, framework):
-    reads = MemlayerMemoryBlock(memory=memory, user_id="ada", accept_short_term_memory=False)
+    reads = MemlayerMemoryBlock(memory, user_id="ada", accept_short_term_memory=False)
     await memory.chat(user_id="ada", session_id="old").aadd("user", "my pet is a parrot called Coco")
     talk = framework(reads, token_limit=100, token_flush_size=60)
     await talk.aput_messages([*turn("word " * 90), *turn("word " * 90), ASKED])
@@ -208,7 +208,7 @@ async def test_it_stores_nothing_where_it_is_told_so_and_recalls_all_the_same(me
 
 @takes_any_store
 async def test_beside_our_own_store_nothing_is_kept_twice(block, memory, framework):
-    store = MemlayerAsyncChatStore(memory=memory, user_id="ada")
+    store = MemlayerAsyncChatStore(memory, user_id="ada")
     talk = framework(block, chat_store=store, token_limit=200, token_flush_size=60)
     talked = [one for n in range(8) for one in turn(f"question {n} " + "word " * 20, f"answer {n}")]
     for message in [*PETS, *talked, ASKED]:
@@ -218,7 +218,7 @@ async def test_beside_our_own_store_nothing_is_kept_twice(block, memory, framewo
     assert await asyncio.to_thread(kept, memory) == said([*PETS, *talked, ASKED])
     assert len(told) < 12
     assert "parrot called Coco" in told[0].content
-    assert [one.superseded for one in await memory.asessions(user_id="ada", superseded=True)] == [False]
+    assert [one.superseded for one in await memory.asessions(user_id="ada", all_versions=True)] == [False]
 
 
 # What it tells
@@ -272,8 +272,8 @@ async def test_it_tells_what_was_recorded(block, memory, framework):
 
 async def test_one_block_serves_many_sessions_and_no_user_hears_of_another(memory, framework):
     """Findings 5: a shared block of the framework's stays with its first session."""
-    ada, bob = (MemlayerMemoryBlock(memory=memory, user_id=user) for user in ("ada", "bob"))
-    elsewhere = MemlayerMemoryBlock(memory=memory, user_id="ada", tenant_id="other")
+    ada, bob = (MemlayerMemoryBlock(memory, user_id=user) for user in ("ada", "bob"))
+    elsewhere = MemlayerMemoryBlock(memory, user_id="ada", tenant_id="other")
     for block, secret in ((ada, "Coco"), (bob, "Fred"), (elsewhere, "Tom")):
         talk = framework(block, session_id="one")
         await talk.aput_messages([*turn(f"my parrot is called {secret}"), ChatMessage("bye")])
@@ -288,7 +288,7 @@ async def test_one_block_serves_many_sessions_and_no_user_hears_of_another(memor
 
 
 async def test_without_a_user_each_session_stands_alone(memory, framework):
-    shared = MemlayerMemoryBlock(memory=memory)
+    shared = MemlayerMemoryBlock(memory)
     for session, name in (("one", "Coco"), ("two", "Fred")):
         talk = framework(shared, session_id=session)
         await talk.aput_messages([*turn(f"my parrot is called {name}"), ChatMessage("bye")])
@@ -316,7 +316,7 @@ async def test_called_by_hand_it_keeps_to_the_session_that_is_named_or_to_its_ow
 
 
 async def test_forty_sessions_at_once_on_one_block_keep_apart(memory, framework):
-    shared = MemlayerMemoryBlock(memory=memory)
+    shared = MemlayerMemoryBlock(memory)
 
     async def one(number):
         talk = framework(shared, session_id=f"session {number}")
@@ -338,8 +338,8 @@ async def test_it_keeps_to_its_own_limits(memory):
     chat = memory.chat(user_id="ada", session_id="old")
     for number in range(12):
         await chat.aadd("user", f"my parrot number {number} is called Coco {number}")
-    few = MemlayerMemoryBlock(memory=memory, user_id="ada", similarity_top_k=3)
-    small = MemlayerMemoryBlock(memory=memory, user_id="ada", token_limit=45)
+    few = MemlayerMemoryBlock(memory, user_id="ada", similarity_top_k=3)
+    small = MemlayerMemoryBlock(memory, user_id="ada", token_limit=45)
 
     assert (await few.aget([ASKED])).count("called Coco") == 3
     assert 1 <= (await small.aget([ASKED])).count("called Coco") <= 2
@@ -349,7 +349,7 @@ async def test_truncated_it_keeps_the_best_pieces_and_saves_what_is_asked(memory
     chat = memory.chat(user_id="ada", session_id="old")
     for number in range(5):
         await chat.aadd("user", f"my parrot of the year {1990 + number} was called something")
-    block = MemlayerMemoryBlock(memory=memory, user_id="ada")
+    block = MemlayerMemoryBlock(memory, user_id="ada")
     whole = await block.aget([ASKED])
     count = await asyncio.to_thread(get_tokenizer)
     assert whole.count("\n- [") > 2
@@ -376,7 +376,7 @@ async def test_a_memory_that_runs_out_of_tokens_keeps_the_best_pieces(memory, fr
     chat = memory.chat(user_id="ada", session_id="old")
     for number in range(8):
         await chat.aadd("user", f"my parrot of the year {1990 + number} was called something")
-    block = MemlayerMemoryBlock(memory=memory, user_id="ada")
+    block = MemlayerMemoryBlock(memory, user_id="ada")
     talk = framework(block, token_limit=160, chat_history_token_ratio=0.9)
     await talk.aput_messages([*turn("word " * 60), ASKED])
 
@@ -482,10 +482,10 @@ def test_a_block_is_opened_at_a_path_and_bad_arguments_are_refused(memory, tmp_p
     assert kept_at.path == str(tmp_path)
     kept_at.memory.close()
     with pytest.raises(ConfigurationError, match="`memory` is given"):
-        MemlayerMemoryBlock.from_defaults(memory=memory, path=tmp_path)
+        MemlayerMemoryBlock.from_defaults(memory, path=tmp_path)
     for wrong in ({"token_limit": 0}, {"similarity_top_k": 0}, {"usr_id": "ada"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            MemlayerMemoryBlock(memory=memory, **wrong)
+            MemlayerMemoryBlock(memory, **wrong)
     for name in ("user_id", "tenant_id", "agent_id"):
         with pytest.raises(InvalidScopeError, match=name):
-            MemlayerMemoryBlock(memory=memory, **{name: ""})
+            MemlayerMemoryBlock(memory, **{name: ""})

@@ -42,6 +42,7 @@ from llamaindex_memlayer import from_core, to_core
 from llamaindex_memlayer.messages import Verbatim, create, put_after, put_before
 from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.errors import MessageTypeError
+from memlayer_core.message import Raw
 from memlayer_core.models.tokens import (
     AUDIO_TOKENS,
     DOCUMENT_TOKENS,
@@ -50,7 +51,6 @@ from memlayer_core.models.tokens import (
     VIDEO_TOKENS,
     token_counter,
 )
-from memlayer_core.records.message import Raw
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\xff"
 

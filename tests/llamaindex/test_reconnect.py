@@ -25,7 +25,7 @@ from memlayer_core.errors import ConfigurationError
 @pytest.fixture
 def session(memory):
     made = MemlayerMemory.from_defaults(
-        memory=memory,
+        memory,
         user_id="ada",
         session_id="monday",
         tenant_id="school",
@@ -110,7 +110,7 @@ def test_a_memory_may_be_a_field_of_a_typed_state(session):
 
 def test_a_dump_of_a_memory_that_is_gone_tells_how_to_open_it():
     with Memory.in_memory() as memory:
-        dumped = MemlayerMemory.from_defaults(memory=memory, user_id="ada").to_dict()
+        dumped = MemlayerMemory.from_defaults(memory, user_id="ada").to_dict()
 
     with pytest.raises(ConfigurationError, match="not open in this process") as raised:
         MemlayerMemory.from_dict(dumped)
@@ -129,19 +129,19 @@ def test_a_dump_may_be_connected_to_a_memory_by_hand(session):
 
 def test_a_store_that_is_opened_again_is_known_by_its_id(open_at):
     first = open_at()
-    session = MemlayerMemory.from_defaults(memory=first, user_id="ada", session_id="monday")
+    session = MemlayerMemory.from_defaults(first, user_id="ada", session_id="monday")
     session.put(ChatMessage("hello"))
     dumped = session.to_dict()
     first.close()
 
-    MemlayerMemory.from_defaults(memory=open_at())
+    MemlayerMemory.from_defaults(open_at())
 
     assert MemlayerMemory.from_dict(dumped).get_all() == [ChatMessage("hello")]
 
 
 def test_a_memory_that_was_opened_by_hand_is_found_again_where_it_is(open_at):
     opened = open_at()
-    session = MemlayerMemory.from_defaults(memory=opened, user_id="ada", session_id="monday")
+    session = MemlayerMemory.from_defaults(opened, user_id="ada", session_id="monday")
     session.put(ChatMessage("hello"))
     dumped = session.to_dict()
     opened.close()
@@ -156,7 +156,7 @@ def test_a_memory_that_was_opened_by_hand_is_found_again_where_it_is(open_at):
 
 def test_where_nothing_is_a_dump_makes_no_empty_memory(open_at, tmp_path):
     opened = open_at()
-    dumped = MemlayerMemory.from_defaults(memory=opened, user_id="ada").to_dict()
+    dumped = MemlayerMemory.from_defaults(opened, user_id="ada").to_dict()
     opened.close()
     nowhere = tmp_path / "nowhere"
 
@@ -168,7 +168,7 @@ def test_where_nothing_is_a_dump_makes_no_empty_memory(open_at, tmp_path):
 
 def test_a_dump_is_not_given_another_store_that_took_its_place(open_at, tmp_path):
     opened = open_at()
-    dumped = MemlayerMemory.from_defaults(memory=opened, user_id="ada").to_dict()
+    dumped = MemlayerMemory.from_defaults(opened, user_id="ada").to_dict()
     opened.close()
     (tmp_path / "memory").rename(tmp_path / "old")
     other = MemlayerMemory.from_defaults(path=tmp_path / "memory", embed_model="hashing")
@@ -181,7 +181,7 @@ def test_a_dump_is_not_given_another_store_that_took_its_place(open_at, tmp_path
 @pytest.mark.trap("llamaindex", 5)
 def test_a_dump_of_a_server_whose_chroma_is_in_a_directory_opens_no_journal_there(postgres_url, tmp_path):
     with Memory.open(tmp_path / "m", database_url=postgres_url, embedder="hashing") as opened:
-        dumped = MemlayerMemory.from_defaults(memory=opened, user_id="ada").to_dict()
+        dumped = MemlayerMemory.from_defaults(opened, user_id="ada").to_dict()
     assert postgres_url not in str(dumped)
     assert "postgres" not in str(dumped)
 
@@ -208,7 +208,7 @@ def test_a_restored_memory_with_an_embedder_of_its_own_asks_for_it(tmp_path):
 @pytest.mark.parametrize("wrong", ["./memory", {}, object()])
 def test_what_is_no_memory_is_refused(wrong):
     with pytest.raises(ConfigurationError, match=r"memlayer_core.Memory"):
-        MemlayerMemory.from_defaults(memory=wrong)
+        MemlayerMemory.from_defaults(wrong)
 
 
 def test_one_path_is_one_memory(at_path):
@@ -232,6 +232,7 @@ def test_a_path_that_is_open_with_another_embedder_is_refused(at_path, tmp_path)
         MemlayerMemory.from_defaults(path=tmp_path / "m", embed_model=lambda texts: [[1.0] for _ in texts])
 
 
+@pytest.mark.slow
 @pytest.mark.trap("llamaindex", 5, 6)
 def test_another_process_goes_on_with_an_agents_saved_context(at_path):
     session = at_path(user_id="ada", session_id="monday")

@@ -18,7 +18,7 @@ from llama_index.core.workflow import Context
 from llamaindex_memlayer import MemlayerMemory, reload_tool
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import InvalidLimitError, MessageTypeError
-from memlayer_core.records.policy import MaxRounds, MaxTokens
+from memlayer_core.policy import MaxRounds, MaxTokens
 
 REPORT = "\n".join(f"{number} of pears: {number * 7919 % 1000} kilograms" for number in range(500))
 PREVIEW = re.compile(r"call context_reload with id '(msg-\d+)'")
@@ -61,7 +61,7 @@ def memory() -> Iterator[Memory]:
 
 @pytest.fixture
 def session(memory: Memory) -> MemlayerMemory:
-    made = MemlayerMemory(memory=memory, session_id="s", user_id="ada", token_limit=4000)
+    made = MemlayerMemory(memory, session_id="s", user_id="ada", token_limit=4000)
     made.put_messages(
         [
             ChatMessage("How many pears?"),
@@ -96,7 +96,7 @@ async def test_an_agent_reads_all_of_a_huge_result_that_its_memory_shows_a_previ
     [
         (
             {"id": "msg-99"},
-            "this session has no message 'msg-99'. Ids of offloaded messages hold in their own",
+            "this session has no message 'msg-99'. The id of an offloaded message is valid in its",
         ),
         (
             {"id": "the report"},
@@ -138,7 +138,7 @@ def test_the_tool_is_a_tool_and_takes_a_chat_as_well(session) -> None:
 
 @pytest.mark.requirement("A10")
 def test_no_model_reads_another_session_by_this_tool(memory, session) -> None:
-    other = MemlayerMemory(memory=memory, session_id="other", user_id="ada")
+    other = MemlayerMemory(memory, session_id="other", user_id="ada")
     other.put_messages([ChatMessage(f"secret {number}") for number in range(3)])
     tool = reload_tool(other)
 
@@ -156,7 +156,7 @@ def test_no_model_reads_another_session_by_this_tool(memory, session) -> None:
 @pytest.mark.requirement("L15", "L04", "F06")
 def test_limits_are_given_with_the_memory_or_for_a_call(do, memory) -> None:
     talk = [ChatMessage(f"{n}", role=role) for n in range(6) for role in ("user", "assistant")]
-    session = MemlayerMemory.from_defaults(talk, memory=memory, token_limit=500, policy=MaxRounds(2))
+    session = MemlayerMemory.from_defaults(memory, chat_history=talk, token_limit=500, policy=MaxRounds(2))
 
     assert do(session, "get") == talk[-4:]
     assert do(session, "get", policy={"max_messages": 6}) == talk[-6:]
@@ -168,16 +168,28 @@ def test_limits_are_given_with_the_memory_or_for_a_call(do, memory) -> None:
         with pytest.raises(InvalidLimitError):
             do(session, "get", **wrong)
         with pytest.raises(InvalidLimitError):
-            MemlayerMemory(memory=memory, **wrong)
+            MemlayerMemory(memory, **wrong)
+
+
+def test_a_policy_of_ones_own_holds_and_is_not_dumped(memory) -> None:
+    class Even:
+        def allows(self, portion) -> bool:
+            return portion.rounds <= 2
+
+    talk = [ChatMessage(f"{number}", role=("user", "assistant")[number % 2]) for number in range(10)]
+    session = MemlayerMemory.from_defaults(memory, chat_history=talk, policy=Even())
+    assert [message.content for message in session.get()] == ["6", "7", "8", "9"]
+    with pytest.raises(ValueError, match="cannot be written as JSON"):
+        session.to_dict()
 
 
 @pytest.mark.requirement("F01")
 def test_a_policy_survives_a_dump_as_json(memory) -> None:
-    session = MemlayerMemory(memory=memory, policy=["max_messages", MaxRounds(3), MaxRounds(4)])
+    session = MemlayerMemory(memory, policy=["max_messages", MaxRounds(3), MaxRounds(4)])
 
     again = MemlayerMemory.from_string(session.to_string())
 
-    assert again.policy == session.policy == {"max_messages": 10, "max_rounds": 3}
+    assert again.policy == session.to_dict()["policy"] == {"max_messages": 10, "max_rounds": 3}
 
 
 @pytest.mark.requirement("F13", "M03")
@@ -197,7 +209,7 @@ def test_temporary_messages_are_told_until_an_answer_is_put_and_never_kept(do, s
 
 @pytest.mark.requirement("F20")
 def test_what_only_people_see_stays_in_the_history_and_no_model_is_told(do, memory) -> None:
-    session = MemlayerMemory(memory=memory)
+    session = MemlayerMemory(memory)
     card = ChatMessage("a card", role="assistant", additional_kwargs={"model_visible": False})
     talk = [ChatMessage("hi"), card, ChatMessage("hello", role="assistant")]
     do(session, "put_messages", talk)

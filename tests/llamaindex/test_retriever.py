@@ -30,7 +30,7 @@ from memlayer_core.errors import (
     InvalidRecordError,
     InvalidScopeError,
 )
-from memlayer_core.records.scope import Scope
+from memlayer_core.scope import Scope
 
 AT = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 
@@ -260,7 +260,7 @@ def test_a_query_engine_answers_from_it(pets):
 
 async def test_a_chat_engine_takes_it_as_its_context(pets):
     llm = answers("Coco")
-    alone = MemlayerMemory(memory=pets, session_id="another")
+    alone = MemlayerMemory(pets, session_id="another")
     finds = MemlayerRetriever(pets, user_id="ada")
     engine = ContextChatEngine.from_defaults(retriever=finds, llm=llm, memory=alone)
     response = await engine.achat("what is my parrot called?")

@@ -17,7 +17,7 @@ from memlayer_core.errors import ConfigurationError, StoreClosedError
 
 @pytest.fixture
 def session(memory):
-    return MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id="monday")
+    return MemlayerMemory.from_defaults(memory, user_id="ada", session_id="monday")
 
 
 def model():
@@ -40,7 +40,7 @@ def turns(first, last):
 def superseded(memory):
     return [
         [message.text for message in memory.chat_of(one.scope).history()]
-        for one in memory.sessions(user_id="ada", superseded=True)
+        for one in memory.sessions(user_id="ada", all_versions=True)
         if one.superseded
     ]
 
@@ -118,7 +118,7 @@ async def test_a_question_that_is_asked_again_after_a_failure_is_kept_once(sessi
 @pytest.mark.parametrize("given", [[ChatMessage("else")], [], turns(1, 1)])
 def test_a_session_without_a_user_takes_another_history_too(given, do):
     with Memory.in_memory() as memory:
-        session = MemlayerMemory.from_defaults(turns(1, 2), memory=memory)
+        session = MemlayerMemory.from_defaults(memory, chat_history=turns(1, 2))
         do(session, "set", given)
 
         assert said(do(session, "get_all")) == said(given)
@@ -132,8 +132,8 @@ def test_a_running_engine_goes_on_in_another_memory(session, memory):
         session.set_memory(other)
         engine.chat("question 2")
 
-        there = MemlayerMemory.from_defaults(memory=other, user_id="ada", session_id="monday")
-        here = MemlayerMemory.from_defaults(memory=memory, user_id="ada", session_id="monday")
+        there = MemlayerMemory.from_defaults(other, user_id="ada", session_id="monday")
+        here = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="monday")
         assert said(session.get_all()) == said(there.get_all()) == said(turns(2, 2))
         assert said(here.get_all()) == said(turns(1, 1))
         assert session.to_dict()["store_id"] == other.store_id

@@ -34,12 +34,12 @@ SAID = [
 
 @pytest.mark.requirement("A04", "A17", "F18")
 def test_a_memory_comes_back_equal_from_a_session_file(memory, do, tmp_path: Path) -> None:
-    told = MemlayerMemory.from_defaults(memory=memory, user_id="ada")
+    told = MemlayerMemory.from_defaults(memory, user_id="ada")
     told.put_messages(SAID)
     session = JsonSession(tmp_path)
     do(SessionManager("u1").with_session(session).add_component(told), "save_session")
     with Memory.in_memory() as elsewhere:
-        other = MemlayerMemory.from_defaults(memory=elsewhere)
+        other = MemlayerMemory.from_defaults(elsewhere)
         other.put(ChatMessage("forgotten"))
         assert do(SessionManager("u1").with_session(session).add_component(other), "load_if_exists")
         assert other.get_all() == told.get_all() == SAID

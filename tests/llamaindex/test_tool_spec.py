@@ -15,7 +15,7 @@ from llama_index.core.workflow import Context
 from scripted import speaking
 
 from llamaindex_memlayer import MemlayerMemory, MemlayerToolSpec, reload_tool
-from memlayer_core.errors import ConfigurationError
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
 
 RECORD, RETRIEVE, RELOAD = "record_to_memory", "retrieve_from_memory", "context_reload"
 WANTED = {"thinking": "it matters later", "content": ["Ada is allergic to peanuts.", "Ada lives in Riga."]}
@@ -23,7 +23,7 @@ WANTED = {"thinking": "it matters later", "content": ["Ada is allergic to peanut
 
 @pytest.fixture
 def session(memory):
-    return MemlayerMemory(memory=memory, user_id="ada", session_id="monday", token_limit=4000)
+    return MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=4000)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_model_sees_what_to_give_and_nothing_of_whose_memory_it_is(tools):
 
 def test_what_is_recorded_is_found_later_in_another_session(tools, memory, do):
     said = used(do, tools[RECORD], **WANTED)
-    other = MemlayerMemory(memory=memory, user_id="ada", session_id="tuesday")
+    other = MemlayerMemory(memory, user_id="ada", session_id="tuesday")
     later = {tool.metadata.name: tool for tool in MemlayerToolSpec(other).to_tool_list()}
 
     assert said.content == "Recorded: ada_mem_001, ada_mem_002"
@@ -109,7 +109,7 @@ def test_a_wrong_call_is_an_error_that_the_model_is_told_and_records_nothing(too
 
 
 def test_no_model_reaches_another_user_by_naming_one(tools, memory, do):
-    other = MemlayerMemory(memory=memory, user_id="bob", session_id="monday")
+    other = MemlayerMemory(memory, user_id="bob", session_id="monday")
     other.put(ChatMessage("my parrot is called Fred"))
     other.chat.remember("Bob's parrot is blue.")
 
@@ -123,12 +123,53 @@ def test_no_model_reaches_another_user_by_naming_one(tools, memory, do):
 
 
 @pytest.mark.parametrize("given", [{}, {"token_limit": 500}])
-@pytest.mark.parametrize("tools_of", [MemlayerToolSpec, reload_tool])
-def test_a_whole_memory_is_no_conversation_and_is_refused_before_a_model_calls(memory, tools_of, given):
+def test_a_whole_memory_is_no_conversation_and_is_refused_before_a_model_calls(memory, given):
     for source in (memory, "./memory", None):
         with pytest.raises(ConfigurationError, match="one conversation") as refused:
-            tools_of(source, **given)
+            reload_tool(source, **given)
         assert "memory.chat(" in refused.value.hint
+
+
+def test_they_are_made_of_a_memory_and_ids_or_of_a_conversation(memory, session, do):
+    session.chat.remember("Ada keeps bees.")
+    memory.chat(user_id="bob").remember("Bob rents hives.", visibility="share", allowed_roles=["keeper"])
+    of_ids = MemlayerToolSpec(memory, user_id="ada", session_id="monday", roles=["keeper"])
+    ways = {
+        "ids": of_ids,
+        "memory": MemlayerToolSpec(session),
+        "chat": MemlayerToolSpec(session.chat),
+        "user": MemlayerToolSpec(memory, user_id="ada"),
+        "alone": MemlayerToolSpec(memory, session_id="monday"),
+        "tenant": MemlayerToolSpec(memory, user_id="ada", tenant_id="other"),
+    }
+
+    finds = {
+        name: used(do, spec.to_tool_list([RETRIEVE])[0], keywords=["bees", "hives"]).content
+        for name, spec in ways.items()
+    }
+
+    assert {name for name, found in finds.items() if "Ada keeps bees." in found} == {
+        "ids",
+        "memory",
+        "chat",
+        "user",
+    }
+    assert {name for name, found in finds.items() if "Bob rents hives." in found} == {"ids"}
+    session.put(ChatMessage("a swarm"))
+    assert used(do, of_ids.to_tool_list([RELOAD])[0], id="msg-0").content == "a swarm"
+
+
+def test_they_are_not_made_of_nobodys_memory_or_with_ids_of_two_kinds(memory, session):
+    with pytest.raises(InvalidScopeError, match="neither a user nor a session"):
+        MemlayerToolSpec(memory)
+    for wrong in ("./memory", None):
+        with pytest.raises(ConfigurationError, match="`memory` must be"):
+            MemlayerToolSpec(wrong, user_id="ada")
+    for source in (session, session.chat):
+        with pytest.raises(ConfigurationError, match="its own ids"):
+            MemlayerToolSpec(source, user_id="ada")
+    with pytest.raises(InvalidLimitError):
+        MemlayerToolSpec(memory, user_id="ada", token_limit=0)
 
 
 def test_some_of_the_tools_may_be_chosen_by_their_names(session):
@@ -152,7 +193,7 @@ async def test_an_agent_records_what_it_is_told_and_looks_it_up_in_the_next_sess
 
     results = []
     for day, said in (("monday", "I am allergic to peanuts"), ("tuesday", "what am I allergic to?")):
-        session = MemlayerMemory(memory=memory, user_id="ada", session_id=day)
+        session = MemlayerMemory(memory, user_id="ada", session_id=day)
         llm = speaking(reply)
         agent = FunctionAgent(tools=MemlayerToolSpec(session).to_tool_list(), llm=llm, streaming=False)
         handler = agent.run(said, memory=session, ctx=Context(agent))

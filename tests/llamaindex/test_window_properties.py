@@ -7,16 +7,17 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ToolCallBlock
 from promises import IMAGE, Line, arguments, assert_kept, assert_within, places, policies, talks, token_limits
 
+from examples import examples
 from llamaindex_memlayer import MemlayerMemory, to_core
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import InvalidLimitError
-from memlayer_core.records.policy import Limits
-from memlayer_core.rules.policy import limits
+from memlayer_core.policy import Limits
+from memlayer_core.window.rules.policy import limits
 
 SMALL = Settings(
     index_delay=3600,
@@ -42,7 +43,7 @@ def memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
 
 
 def session_of(memory: Memory, messages: list[ChatMessage], **options) -> MemlayerMemory:
-    session = MemlayerMemory(memory=memory, session_id=str(uuid.uuid4()), **options)
+    session = MemlayerMemory(memory, session_id=str(uuid.uuid4()), **options)
     session.put_messages(messages)
     return session
 
@@ -81,9 +82,9 @@ def line_of(message: ChatMessage) -> Line:
 
 
 @pytest.mark.trap("llamaindex", 12, 14, 15)
-@pytest.mark.requirement("F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J07", "J08", "J10", "M03")
+@pytest.mark.requirement("F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10", "M03")
 @given(talk=talks(), limit=token_limits, policy=policies, spelling=spellings)
-@settings(max_examples=100)
+@examples(100)
 def test_a_list_of_messages_for_a_model_keeps_its_promises(memory, talk, limit, policy, spelling) -> None:
     given_messages = [llamaindex(line, spelling) for line in talk]
     session = session_of(memory, given_messages, token_limit=limit, policy=policy)
@@ -102,9 +103,9 @@ def test_a_list_of_messages_for_a_model_keeps_its_promises(memory, talk, limit, 
     assert session.get(token_limit=limit, policy=policy) == messages
 
 
-@pytest.mark.requirement("A08", "L05")
+@pytest.mark.requirement("L05")
 @given(talk=talks(), limit=token_limits, spelling=spellings)
-@settings(max_examples=50)
+@examples(50)
 def test_the_window_of_a_window_is_the_window(memory, talk, limit, spelling) -> None:
     session = session_of(memory, [llamaindex(line, spelling) for line in talk], token_limit=limit)
     try:

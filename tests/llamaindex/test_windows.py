@@ -51,7 +51,7 @@ def cost(memory, messages):
 @pytest.mark.trap("llamaindex", 13)
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_instructions_stay_in_front_however_much_is_said_after_them(memory, do, role):
-    session = MemlayerMemory(memory=memory, user_id="ada", session_id="long", token_limit=300)
+    session = MemlayerMemory(memory, user_id="ada", session_id="long", token_limit=300)
     do(session, "put", ChatMessage("be short", role=role))
     for message in turns(30):
         do(session, "put", message)
@@ -81,7 +81,7 @@ ENDS = {
 @pytest.mark.trap("llamaindex", 12, 14)
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_where_nothing_fits_the_last_turn_is_told_all_the_same(memory, do, end):
-    session = MemlayerMemory.from_defaults([*turns(5)], memory=memory, user_id="ada", token_limit=5)
+    session = MemlayerMemory.from_defaults(memory, chat_history=[*turns(5)], user_id="ada", token_limit=5)
     do(session, "reset")
     do(session, "put_messages", end)
 
@@ -91,19 +91,19 @@ def test_where_nothing_fits_the_last_turn_is_told_all_the_same(memory, do, end):
 
 
 def set_at_once(memory, messages):
-    MemlayerMemory(memory=memory, user_id="ada", session_id="long").set(messages)
+    MemlayerMemory(memory, user_id="ada", session_id="long").set(messages)
 
 
 def stored_by_key(memory, messages):
-    MemlayerChatStore(memory=memory, user_id="ada").set_messages("long", messages)
+    MemlayerChatStore(memory, user_id="ada").set_messages("long", messages)
 
 
 def stored_for_a_queue(memory, messages):
-    asyncio.run(MemlayerAsyncChatStore(memory=memory, user_id="ada").add_messages("long", messages))
+    asyncio.run(MemlayerAsyncChatStore(memory, user_id="ada").add_messages("long", messages))
 
 
 def given_as_history(memory, messages):
-    MemlayerMemory.from_defaults(messages, memory=memory, user_id="ada", session_id="long")
+    MemlayerMemory.from_defaults(memory, chat_history=messages, user_id="ada", session_id="long")
 
 
 WAYS = [set_at_once, stored_by_key, stored_for_a_queue, given_as_history]
@@ -113,7 +113,7 @@ WAYS = [set_at_once, stored_by_key, stored_for_a_queue, given_as_history]
 @pytest.mark.parametrize("come_in", WAYS)
 def test_the_limit_holds_at_the_first_read_and_the_next_message_collapses_nothing(memory, do, come_in):
     come_in(memory, turns(100))
-    session = MemlayerMemory(memory=memory, user_id="ada", session_id="long", token_limit=600)
+    session = MemlayerMemory(memory, user_id="ada", session_id="long", token_limit=600)
     first = do(session, "get")
     do(session, "put", ChatMessage("and now?"))
     then = do(session, "get")
@@ -127,7 +127,7 @@ def test_the_limit_holds_at_the_first_read_and_the_next_message_collapses_nothin
 
 @pytest.mark.trap("llamaindex", 3)
 def test_messages_that_are_set_or_shown_for_a_while_are_copies(memory, do):
-    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+    session = MemlayerMemory(memory, user_id="ada", session_id="monday")
     for verb in ("set", "put_messages", "put_temporary"):
         given = ChatMessage(
             role="assistant", blocks=[CALL.model_copy(deep=True)], additional_kwargs={"k": [1]}
@@ -177,7 +177,7 @@ async def test_an_agent_that_is_to_begin_with_a_tool_begins_with_it(memory, reme
         return ChatMessage("a heron" if done else None, role="assistant", blocks=None if done else [CALL])
 
     llm = Choosing(response_generator=reply)
-    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", insert_method=method)
+    session = MemlayerMemory(memory, user_id="ada", session_id="monday", insert_method=method)
     agent = FunctionAgent(tools=[look], llm=llm, initial_tool_choice="look", streaming=False)
     await agent.run(user_msg="which pet do I have?", memory=session)
 
@@ -191,7 +191,7 @@ async def test_an_agent_that_is_to_begin_with_a_tool_begins_with_it(memory, reme
 async def test_a_state_is_told_beside_the_question_and_what_was_recalled(memory, remembers, method):
     """A workflow writes its state into the last message."""
     llm = answers("a parrot")
-    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", insert_method=method)
+    session = MemlayerMemory(memory, user_id="ada", session_id="monday", insert_method=method)
     agents = AgentWorkflow(agents=[FunctionAgent(llm=llm)], initial_state={"mood": "good"})
     await agents.run(user_msg="which pet do I have?", memory=session)
 
@@ -206,9 +206,7 @@ async def test_a_state_is_told_beside_the_question_and_what_was_recalled(memory,
 @pytest.mark.parametrize("kind", [FunctionAgent, ReActAgent])
 @pytest.mark.parametrize("method", METHODS)
 def test_what_was_summed_up_makes_no_second_system_message(kind, method, memory):
-    session = MemlayerMemory(
-        memory=memory, user_id="ada", session_id="long", token_limit=2000, insert_method=method
-    )
+    session = MemlayerMemory(memory, user_id="ada", session_id="long", token_limit=2000, insert_method=method)
     words = (
         "the old quarter is quiet in the morning, and from the hill Anna sees the river and the roofs. " * 3
     )
@@ -233,7 +231,7 @@ def test_what_was_summed_up_makes_no_second_system_message(kind, method, memory)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_question_is_condensed_with_what_was_said_and_nothing_else(memory, method):
     """The engine writes roles, system messages and `additional_kwargs` into that prompt."""
-    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", insert_method=method)
+    session = MemlayerMemory(memory, user_id="ada", session_id="monday", insert_method=method)
     llm = Writing(response_generator=lambda *_, **__: ChatMessage("yes", role="assistant"))
     chat = CondensePlusContextChatEngine.from_defaults(
         Library(), llm=llm, memory=session, condense_prompt="{chat_history}|{question}"
@@ -247,7 +245,7 @@ def test_a_question_is_condensed_with_what_was_said_and_nothing_else(memory, met
 @pytest.mark.trap("llamaindex", 20)
 async def test_what_has_no_words_is_never_quoted(memory):
     """A call's or a picture's content is None."""
-    old = MemlayerMemory(memory=memory, user_id="ada", session_id="old")
+    old = MemlayerMemory(memory, user_id="ada", session_id="old")
     call = ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs={"at": "my parrot"})
     await old.aput_messages(
         [
@@ -259,14 +257,14 @@ async def test_what_has_no_words_is_never_quoted(memory):
         ]
     )
     await memory.aflush()
-    new = MemlayerMemory(memory=memory, user_id="ada", session_id="new")
+    new = MemlayerMemory(memory, user_id="ada", session_id="new")
     asked = ChatMessage("what of my parrot?")
 
     nodes = await MemlayerRetriever(memory, user_id="ada", similarity_top_k=50).aretrieve(asked.content)
     assert {node.get_content() for node in nodes} == {"my parrot is called Coco", "my parrot is green"}
     for told in (
         (await new.aget(asked))[0].content,
-        await MemlayerMemoryBlock(memory=memory, user_id="ada").aget([asked]),
+        await MemlayerMemoryBlock(memory, user_id="ada").aget([asked]),
         await MemlayerToolSpec(new).aretrieve_from_memory(keywords=["my parrot"]),
     ):
         quotes = [line for line in told.splitlines() if line.startswith("- [")]
@@ -278,12 +276,12 @@ async def test_what_has_no_words_is_never_quoted(memory):
 @pytest.mark.trap("llamaindex", 20)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_question_that_is_a_picture_alone_is_asked_as_it_is(memory, remembers, do, method):
-    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", insert_method=method)
+    session = MemlayerMemory(memory, user_id="ada", session_id="monday", insert_method=method)
     picture = ChatMessage(blocks=[ImageBlock(image=b"iVBORw0KGgo=")])
     do(session, "put", picture)
 
     assert do(session, "get") == do(session, "get", picture) == [picture]
-    assert asyncio.run(MemlayerMemoryBlock(memory=memory, user_id="ada").aget([picture])) == ""
+    assert asyncio.run(MemlayerMemoryBlock(memory, user_id="ada").aget([picture])) == ""
 
 
 # What stays as it was
@@ -312,7 +310,7 @@ def test_a_thought_and_its_signature_are_told_word_for_word(do, shortening, limi
         *turns(2),
     ]
     with Memory.in_memory(settings=Settings(index_delay=0.0, **shortening)) as memory:
-        session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday", token_limit=limit)
+        session = MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=limit)
         do(session, "put_messages", messages)
 
         told = do(session, "get")
@@ -329,7 +327,7 @@ def test_the_model_that_sums_up_is_given_plain_text_and_no_calls():
     llm = Writing()
     quiet = Settings(index_delay=3600, max_tokens=1000, recall_tokens=0)
     with Memory.in_memory(summarizer=llm, settings=quiet) as memory:
-        session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+        session = MemlayerMemory(memory, user_id="ada", session_id="monday")
         for number in range(30):
             call = ToolCallBlock(tool_call_id=f"c{number}", tool_name="look", tool_kwargs={"where": "x"})
             function = {"name": "look", "arguments": '{"where": "y"}'}
@@ -359,7 +357,7 @@ def test_the_model_that_sums_up_is_given_plain_text_and_no_calls():
 async def test_an_agents_answer_keeps_its_thought_streamed_or_not(memory, streaming):
     thought = ThinkingBlock(content="hm", additional_information={"signature": "EqQB=="})
     answer = ChatMessage(role="assistant", blocks=[thought, TextBlock(text="yes")])
-    session = MemlayerMemory(memory=memory, user_id="ada", session_id="monday")
+    session = MemlayerMemory(memory, user_id="ada", session_id="monday")
     llm = speaking(lambda _: answer)
     await FunctionAgent(llm=llm, streaming=streaming).run(user_msg="hello", memory=session)
 

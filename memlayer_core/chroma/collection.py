@@ -1,0 +1,164 @@
+"""One of Chroma's collections: how it is made, checked, written to and searched.
+
+Each record is an id and a vector under three lanes. Chroma's `upsert` merges metadata, so a record always
+has all three. A collection tells in its metadata which embedder it was made for, because asking for
+another space or dimension later is silently ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from memlayer_core.chroma.errors import translate_errors
+from memlayer_core.errors import IndexCorruptError
+from memlayer_core.vector import IndexEntry, Neighbour
+
+if TYPE_CHECKING:
+    from chromadb import Collection
+    from chromadb.api import ClientAPI
+
+    from memlayer_core.vector import FloatVector
+
+__all__ = ["Identity", "MisfitError", "check", "count", "drop", "is_sound", "keys", "make", "nearest", "put"]
+
+Identity = tuple[str, int] | None
+
+_LAYOUT = 1
+_SPACE = "cosine"
+_HNSW = {"space": _SPACE, "ef_construction": 100, "max_neighbors": 16, "ef_search": 100}
+_KEYS = "uas"  # the first letters of the lanes
+_SEEN = 100  # neighbours that a search must find if there are as many; no more than ef_search
+_REACHED = 0.9  # of them at least: a graph may lose sight of a few after many changes, a torn one of most
+_SAME = 0.999
+_MANY = 1000
+
+
+class MisfitError(IndexCorruptError):
+    """A whole collection that was made for something else: it can be touched, and must be rebuilt."""
+
+
+def make(
+    client: ClientAPI, name: str, *, identity: Identity, dimension: int, sync_threshold: int
+) -> Collection:
+    """Make a collection, or return it if another process was faster."""
+    embedder, dimension = identity or ("", dimension)
+    metadata = {"memlayer": _LAYOUT, "embedder": embedder, "dimension": dimension}
+    hnsw: Any = {**_HNSW, "sync_threshold": sync_threshold}
+    with translate_errors(f"make {name}"):
+        return client.get_or_create_collection(
+            name, embedding_function=None, configuration={"hnsw": hnsw}, metadata=metadata
+        )
+
+
+def check(target: Collection, identity: Identity) -> None:
+    """Compare a collection with what it should have been made with.
+
+    Raises:
+        MisfitError: It was made by or for something else.
+    """
+    configuration: Mapping[str, Any] = target.configuration
+    space = (configuration.get("hnsw") or configuration.get("spann") or {}).get("space")
+    metadata = target.metadata or {}
+    made = (metadata.get("embedder"), metadata.get("dimension"))
+    if space != _SPACE or metadata.get("memlayer") != _LAYOUT:
+        said = f"has space {space!r} and layout {metadata.get('memlayer')!r}, not {_SPACE!r} and {_LAYOUT}"
+    elif identity is not None and made != identity:
+        said = (
+            f"was made for {made[0]!r} with dimension {made[1]}, not for {identity[0]!r} with {identity[1]}"
+        )
+    else:
+        return
+    raise _misfit(f"the collection {target.name} {said}")
+
+
+def _check_dimension(target: Collection, dimension: int) -> None:
+    made = (target.metadata or {}).get("dimension")
+    if made != dimension:
+        raise _misfit(
+            f"the collection {target.name} holds vectors of dimension {made}, got one of {dimension}"
+        )
+
+
+def _misfit(text: str) -> MisfitError:
+    return MisfitError(text, hint="Reset the shard and file the journal's vectors again.")
+
+
+def put(target: Collection, filings: Sequence[IndexEntry]) -> None:
+    """File vectors under their keys and lanes."""
+    for filing in filings:
+        _check_dimension(target, len(filing.vector))
+    vectors: Any = [filing.vector for filing in filings]
+    with translate_errors(f"write to {target.name}"):
+        target.upsert(
+            ids=[str(filing.key) for filing in filings],
+            embeddings=vectors,
+            metadatas=[dict(zip(_KEYS, filing.lanes, strict=True)) for filing in filings],
+        )
+
+
+def count(target: Collection) -> int:
+    """Return how many vectors the collection says it holds."""
+    with translate_errors(f"count {target.name}"):
+        return target.count()
+
+
+def keys(target: Collection) -> set[int]:
+    """Return the key of every vector in it."""
+    held: set[int] = set()
+    with translate_errors(f"list {target.name}"):
+        while page := target.get(include=[], limit=_MANY, offset=len(held))["ids"]:
+            before = len(held)
+            held.update(map(int, page))
+            if len(held) == before:  # others take vectors out meanwhile
+                break
+    return held
+
+
+def drop(target: Collection, ids: list[str]) -> None:
+    """Take vectors out; ids that are not there are fine."""
+    with translate_errors(f"take vectors out of {target.name}"):
+        target.delete(ids=ids)
+
+
+def nearest(target: Collection, lane: str | None, vector: FloatVector, limit: int) -> list[Neighbour]:
+    """Return the nearest of a lane, or of all, the nearest first."""
+    _check_dimension(target, len(vector))
+    with translate_errors(f"search {target.name}"):
+        wanted = limit if limit <= _MANY else max(1, min(limit, target.count()))
+        return _query(target, vector, wanted, where=None if lane is None else {lane[0]: lane})
+
+
+def is_sound(target: Collection, size: int, probes: Sequence[IndexEntry]) -> bool:
+    """Tell whether each probe is filed under its lanes, and found by its vector and by its filter."""
+    distinct = {str(probe.key): probe for probe in probes}
+    with translate_errors(f"check {target.name}"):
+        rows = target.get(ids=list(distinct), include=["metadatas"])
+        lanes = dict(zip(rows["ids"], rows["metadatas"] or (), strict=True))
+        reached = 0
+        for name, probe in distinct.items():
+            if lanes.get(name) != dict(zip(_KEYS, probe.lanes, strict=True)):
+                return False
+            # only its own id may answer: an equal text, or a graph that leads elsewhere, is no damage
+            near = _query(target, probe.vector, 1, ids=[name])
+            if near and near[0].similarity < _SAME:
+                return False
+            reached += bool(near)
+        if not reached:  # a sound graph of nearly equal texts loses sight of a third of them
+            return False
+        first, wanted = probes[0], min(size, _SEEN)
+        seen = _query(target, first.vector, wanted)
+        if len(seen) < _REACHED * wanted:  # perhaps others took some out meanwhile
+            wanted = min(wanted, target.count())
+        filtered = _query(target, first.vector, 1, where={"s": first.lanes[2]})
+    return len(seen) >= _REACHED * wanted and bool(filtered)
+
+
+def _query(target: Collection, vector: FloatVector, limit: int, **filters: Any) -> list[Neighbour]:
+    vectors: Any = [vector]
+    answer = target.query(query_embeddings=vectors, n_results=limit, include=["distances"], **filters)
+    distances = (answer["distances"] or [[]])[0]
+    return [
+        Neighbour(int(name), max(-1.0, min(1.0, 1.0 - distance)))
+        for name, distance in zip(answer["ids"][0], distances, strict=True)
+    ]

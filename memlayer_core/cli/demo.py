@@ -1,0 +1,147 @@
+"""`memlayer demo`: a first process talks with a user and is killed; a second process remembers.
+
+The first process is `python -m memlayer_core.cli.demo DIRECTORY`. It prints a line of JSON after each message that it
+stored, and then waits to be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from memlayer_core.errors import StoreError
+from memlayer_core.memory import Memory
+from memlayer_core.message import Role
+from memlayer_core.models.foreign import EmbedderName
+from memlayer_core.show import visible
+from memlayer_core.window.model import Context
+
+__all__ = ["play", "show_context"]
+
+_USER = "maya"
+_TOKENS = 800
+_THEN = timedelta(weeks=10)
+_FIRST: tuple[tuple[Role, str], ...] = (
+    ("user", "Hi, I'm Maya. My sister Lena is moving to Porto, and I want to visit her there."),
+    ("assistant", "Nice to meet you, Maya. A visit to Lena in Porto, then."),
+    ("user", "Lena collects old maps, so I would like to bring her one of Graz, our home town."),
+    ("assistant", "An old map of Graz for Lena."),
+    ("user", "顺便说一句，我对花生过敏，订餐厅的时候请记得。"),
+    ("assistant", "好的，我会记得花生过敏的事。"),
+    ("user", "While I am away, my dog Bruno stays with our neighbour, Mr. Novak."),
+    ("assistant", "Bruno will be in good hands with Mr. Novak."),
+)
+_QUESTIONS = {
+    "gift": "What did I want to bring Lena from our home town?",
+    "dinner": "点菜之前再确认一下：我对什么过敏？",
+}
+
+
+def play(console: Console, directory: Path, embedder: EmbedderName) -> None:
+    """Play the story, and show what a model gets for two questions.
+
+    Args:
+        console: Where to show it.
+        directory: A directory without a memory in it.
+        embedder: `"auto"`, `"minilm"` or `"hashing"`.
+
+    Raises:
+        StoreError: The first process ended before it was killed.
+    """
+    console.print(
+        "Maya talks with a first process, which is killed. A second process remembers.\n"
+        "No model is called: the assistant's lines are fixed. The memory is real."
+    )
+    with (
+        console.status("Opening a memory. MiniLM is downloaded if it is not on this machine …"),
+        Memory.open(directory, embedder=embedder) as memory,
+    ):
+        chosen = memory.status().embedder  # recorded in the store, for both processes
+    console.print(f"Memory: {escape(str(directory))}   Embedder: {escape(chosen)}\n", soft_wrap=True)
+    _play_first(console, directory)
+    _play_second(console, directory)
+
+
+def _play_first(console: Console, directory: Path) -> None:
+    command = [sys.executable, "-m", __name__, str(directory)]
+    stored = 0
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:  # noqa: S603  (our own)
+        console.rule(
+            f"[bold]First process, pid {first.pid}[/] · {datetime.now(UTC) - _THEN:%Y-%m-%d}", align="left"
+        )
+        try:
+            for line in islice(first.stdout or (), len(_FIRST)):
+                _show_line(console, *json.loads(line))
+                stored += 1
+        finally:
+            first.kill()
+    if stored < len(_FIRST):
+        raise StoreError(
+            f"the first process ended after {stored} of {len(_FIRST)} messages",
+            hint="Its error is printed above. This should not happen: please report it.",
+        )
+    killed = "SIGKILL" if first.returncode < 0 else "TerminateProcess"
+    console.print(
+        f"\n[bold red]Process {first.pid} was killed ({killed})[/] after it stored the last message.\n"
+    )
+
+
+def _play_second(console: Console, directory: Path) -> None:
+    console.rule(f"[bold]Second process, pid {os.getpid()}[/] · {datetime.now(UTC):%Y-%m-%d}", align="left")
+    with Memory.open(directory) as memory:
+        found = sum(session.messages for session in memory.sessions(user_id=_USER))
+        waiting = memory.status().backlog.queued
+        with console.status("Indexing …"):
+            memory.flush()
+        console.print(
+            f"It opened the same directory: [bold]{found} messages[/] are there. "
+            f"{waiting} of them waited for the index; now they are in it."
+        )
+        for session_id, question in _QUESTIONS.items():
+            console.print()
+            chat = memory.chat(user_id=_USER, session_id=session_id)
+            chat.add("user", question)
+            _show_line(console, "user", question)
+            show_context(console, chat.context(token_limit=_TOKENS))
+
+
+def show_context(console: Console, context: Context) -> None:
+    """Show every part of a context: what it costs, and why it is there."""
+    console.print(f"What a model is given: {len(context.messages)} message(s)")
+    console.print(context)
+    console.print(
+        Panel(Text(visible(context.messages[-1].text)), title="the last message, as a model reads it")
+    )
+
+
+def _show_line(console: Console, role: str, text: str) -> None:
+    row = Table.grid(padding=(0, 2))
+    row.add_column(width=11, justify="right", style="bold")
+    row.add_row(_USER.title() if role == "user" else role, text)
+    console.print(row)
+
+
+def _talk(directory: str) -> None:
+    """Be the first process."""
+    with Memory.open(directory) as memory:
+        chat = memory.chat(user_id=_USER, session_id="summer")
+        for role, text in _FIRST:
+            chat.add(role, text, created_at=datetime.now(UTC) - _THEN)
+            sys.stdout.buffer.write(json.dumps([role, text]).encode() + b"\n")
+            sys.stdout.flush()
+        sys.stdin.read()  # returns when the second process is gone
+
+
+if __name__ == "__main__":
+    _talk(sys.argv[1])

@@ -1,1 +1,0 @@
-"""Verbs: the order in which things are asked of the ports. No decision and no driver is here."""

@@ -1,0 +1,266 @@
+"""Embeds and indexes messages in batches, in the background; and rebuilds the index from stored vectors.
+
+Every step can be repeated with the same result: if a worker dies, its lease ends, and the next worker repeats the
+step. Vectors are committed before Chroma is called, so that no text is embedded twice.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
+
+from memlayer_core.errors import EmbedderMismatchError, IndexCorruptError
+from memlayer_core.events import IndexRebuilt, MessagesIndexed
+from memlayer_core.runner import Runner
+from memlayer_core.runtime import Runtime
+from memlayer_core.seams import VectorIndex
+from memlayer_core.storage import job_queue
+from memlayer_core.storage import texts as texts_sql
+from memlayer_core.storage import vectors as vectors_sql
+from memlayer_core.storage.job import Job
+from memlayer_core.storage.keys import shard_of
+from memlayer_core.storage.statistics import Layout
+from memlayer_core.vector import FloatVector, IndexEntry, IndexTask
+
+__all__ = ["adopt", "audit", "check_embedder", "compact", "embed", "index", "rebuild", "unindex"]
+
+_REFILED = 256  # vectors read and written at once when a shard is built again
+_FIRST = -(2**63)  # below every key
+_PROBES = 2  # vectors at either end of a shard with which it is tested
+_JUDGED = 3  # attempts to test a shard while others change it; after that it counts as sound
+
+
+async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
+    """Do jobs of kind `"index"`. Returns how many texts were embedded."""
+    filings, embedded = await embed(rt, run, [job.subject for job in jobs])
+    if rt.index is not None:
+        await _add(rt, run, filings)
+        rt.health.up("index")
+    await run(rt.db.write, job_queue.finish, jobs)
+    if filings:
+        rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
+    return embedded
+
+
+async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[IndexEntry], int]:
+    """Embed the texts that have no vector, and store the vectors. Returns all entries, and how many were embedded."""
+    found = await run(rt.db.read, vectors_sql.index_tasks, keys)
+    wanted = [waiting for waiting in found if waiting.text.strip()]
+    texts = list(dict.fromkeys(_text(rt, waiting) for waiting in wanted if waiting.vector is None))
+    made: dict[str, FloatVector] = {}
+    if texts:
+        vectors = await run.either(rt.embedder.embed, rt.embedder.aembed, texts)
+        rt.health.up("embedder")
+        made = dict(zip(texts, vectors, strict=True))
+        layout = await run(rt.db.read, vectors_sql.layout)
+        if layout.dimension is None:
+            layout = await run(rt.db.write, vectors_sql.set_embedder, rt.embedder.identity, len(vectors[0]))
+        check_embedder(layout, rt.embedder.identity)
+    filings = [_entry_of(rt, waiting, made) for waiting in wanted]
+    if texts:
+        await run(rt.db.write, vectors_sql.store, filings)
+    return filings, len(texts)
+
+
+async def unindex(rt: Runtime, run: Runner, jobs: Sequence[Job], erase_at: datetime) -> None:
+    """Do jobs of kind `"unindex"`: remove deleted messages from the index, and request its compaction.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        jobs: The jobs.
+        erase_at: When Chroma's files are to be cleared of them.
+    """
+    if rt.index is not None:
+        shards: dict[int, list[int]] = {}
+        for job in jobs:
+            shards.setdefault(shard_of(job.namespace, rt.shards), []).append(job.subject)
+        still = await run(rt.db.read, texts_sql.existing_keys, [job.subject for job in jobs])
+        for shard, keys in shards.items():
+            await run(rt.index.remove, shard, [key for key in keys if key not in still])
+        if rt.index.exclusive:  # a server's files are its own business
+            await run(rt.db.write, job_queue.enqueue_once, "compact", list(shards), erase_at)
+    await run(rt.db.write, job_queue.finish, jobs)
+
+
+async def compact(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
+    """Do jobs of kind `"compact"`: rebuild shards, so that deleted content leaves Chroma's files."""
+    if rt.index is not None:
+        await _refill(rt, run, sorted({job.subject for job in jobs}))
+    await run(rt.db.write, job_queue.finish, jobs)
+
+
+async def audit(rt: Runtime, run: Runner, jobs: Sequence[Job], *, reason: str) -> None:
+    """Do jobs of kind `"audit"`: make the index agree with the journal."""
+    await adopt(rt, run, reason=reason)
+    await run(rt.db.write, job_queue.finish, jobs)
+
+
+async def adopt(rt: Runtime, run: Runner, *, reason: str) -> list[int]:
+    """Compare the index with the journal, and repair the differences. Returns the repaired shards.
+
+    Others may write meanwhile, so a shard that looks wrong is checked again, and missing entries are added. Only a
+    damaged shard is emptied.
+    """
+    if rt.index is None:
+        return []
+    changed: list[int] = []
+    damaged: list[int] = []
+    samples = await run(rt.db.read, vectors_sql.samples, rt.shards, _PROBES)
+    for shard in await run(rt.index.audit, samples):
+        try:
+            if await _agrees(rt, run, shard):
+                continue
+            if await _repair(rt, run, shard, reason):
+                changed.append(shard)
+            sound = await _finds(rt, run, shard)
+        except IndexCorruptError:
+            sound = False
+        if not sound:
+            damaged.append(shard)
+    await rebuild(rt, run, damaged, reason=reason)
+    rt.health.up("index")
+    return sorted({*changed, *damaged})
+
+
+async def _agrees(rt: Runtime, run: Runner, shard: int) -> bool:
+    assert rt.index is not None
+    samples = await run(rt.db.read, vectors_sql.samples, rt.shards, _PROBES, shard)
+    return not await run(rt.index.audit, samples)
+
+
+async def _finds(rt: Runtime, run: Runner, shard: int) -> bool:
+    """Tell whether a shard finds its own entries, while others may add and remove some.
+
+    It must find what was in the journal before and after the test.
+    """
+    assert rt.index is not None
+    (sample,) = await run(rt.db.read, vectors_sql.samples, rt.shards, _PROBES, shard)
+    for _ in range(_JUDGED):
+        asked = replace(sample, vectors=0, max_vectors=sys.maxsize)
+        if not await run(rt.index.audit, [asked]):
+            return True
+        (after,) = await run(rt.db.read, vectors_sql.samples, rt.shards, _PROBES, shard)
+        same = {(probe.key, probe.text_hash, probe.lanes) for probe in after.probes}
+        stayed = [probe for probe in asked.probes if (probe.key, probe.text_hash, probe.lanes) in same]
+        if len(stayed) == len(asked.probes):
+            return False
+        sample = replace(sample, probes=tuple(stayed))
+    return True
+
+
+async def _repair(rt: Runtime, run: Runner, shard: int, reason: str) -> bool:
+    """Add the entries that a shard lacks, and remove those that the journal lacks. Returns whether there were any.
+
+    The shard is listed before the journal is read. No key is used twice, so an entry that the journal does not have
+    then was deleted.
+    """
+    assert rt.index is not None
+    added = 0
+    others = await run(rt.index.keys, shard)
+    async with _hide_meanwhile(rt, run, rt.index, [shard]):
+        async for filings in _pages(rt, run, shard):
+            added += await _add(rt, run, [filing for filing in filings if filing.key not in others])
+            others.difference_update(filing.key for filing in filings)
+        gone = others - await run(rt.db.read, texts_sql.existing_keys, sorted(others))
+        await run(rt.index.remove, shard, sorted(gone))
+    if added:
+        rt.emit(IndexRebuilt((shard,), added, reason))
+    return bool(added or gone)
+
+
+async def rebuild(rt: Runtime, run: Runner, shards: Sequence[int], *, reason: str) -> int:
+    """Rebuild shards of the index from the journal's vectors, without a model. Returns the number of vectors."""
+    if rt.index is None or not shards:
+        return 0
+    refiled = await _refill(rt, run, shards)
+    if refiled:
+        rt.emit(IndexRebuilt(tuple(shards), refiled, reason))
+    rt.health.up("index")
+    return refiled
+
+
+async def _refill(rt: Runtime, run: Runner, shards: Sequence[int]) -> int:
+    """Erase shards, also from the disk, and add the journal's vectors again."""
+    assert rt.index is not None
+    refiled = 0
+    async with _hide_meanwhile(rt, run, rt.index, shards):
+        await run(rt.index.erase, shards)
+        for shard in shards:
+            async for filings in _pages(rt, run, shard):
+                refiled += await _add(rt, run, filings)
+    return refiled
+
+
+@asynccontextmanager
+async def _hide_meanwhile(
+    rt: Runtime, run: Runner, index: VectorIndex, shards: Sequence[int]
+) -> AsyncIterator[None]:
+    """Hide shards, so that searches compare exactly meanwhile. After an error the worker rebuilds them."""
+    hidden, whole = [], False
+    try:
+        for shard in shards:
+            hidden.append(shard)  # also if this task is cancelled while it waits
+            await run(index.hide, shard)
+        yield
+        whole = True
+    finally:
+        for shard in hidden:
+            index.show(shard, whole=whole)
+            if not whole:
+                rt.note_damage(shard)
+
+
+async def _pages(rt: Runtime, run: Runner, shard: int) -> AsyncIterator[list[IndexEntry]]:
+    """Yield the journal's vectors of a shard, page by page."""
+    after = _FIRST
+    while filings := await run(rt.db.read, vectors_sql.entries, shard, after, _REFILED):
+        yield filings
+        after = filings[-1].key
+
+
+async def _add(rt: Runtime, run: Runner, entries: Sequence[IndexEntry]) -> int:
+    """Add vectors to the index, but none of messages that were deleted meanwhile. Returns their number."""
+    assert rt.index is not None
+    if entries:
+        await run(rt.index.upsert, entries)
+        await _remove_deleted(rt, run, entries)
+    return len(entries)
+
+
+def check_embedder(layout: Layout, identity: str) -> None:
+    """Refuse an embedder other than the one that made the store's vectors.
+
+    Raises:
+        EmbedderMismatchError: They differ; vectors of two models cannot be compared.
+    """
+    if layout.dimension is not None and layout.embedder != identity:
+        raise EmbedderMismatchError(
+            f"the store's vectors come from the embedder {layout.embedder!r}, not from {identity!r}",
+            hint=(
+                f"Open the store with the embedder {layout.embedder!r}, or embed everything again: "
+                "`memlayer reindex --path DIR --embedder NAME`, or `Memory.open(…, reembed=True)`."
+            ),
+        )
+
+
+async def _remove_deleted(rt: Runtime, run: Runner, entries: Sequence[IndexEntry]) -> None:
+    """Remove entries that were deleted from the journal while they were added."""
+    if rt.index is None:
+        return
+    still = await run(rt.db.read, texts_sql.existing_keys, [filing.key for filing in entries])
+    for filing in entries:
+        if filing.key not in still:
+            await run(rt.index.remove, filing.shard, [filing.key])
+
+
+def _text(rt: Runtime, task: IndexTask) -> str:
+    return task.text[: rt.settings.indexed_characters]
+
+
+def _entry_of(rt: Runtime, task: IndexTask, vectors: dict[str, FloatVector]) -> IndexEntry:
+    vector = task.vector if task.vector is not None else vectors[_text(rt, task)]
+    return IndexEntry(task.key, task.shard, task.lanes, vector, task.text_hash)

@@ -1,0 +1,99 @@
+"""What adapters use besides the public names. It may change with any version.
+
+`docs/adapters.md` shows how an adapter is written.
+"""
+
+from __future__ import annotations
+
+from memlayer_core.items import model as items
+from memlayer_core.items.rules.items import whole_text
+from memlayer_core.memory import memory_of
+from memlayer_core.message import JSON, ROLES, Block, Raw, Role
+from memlayer_core.messages.model import Part
+from memlayer_core.messages.rules.check import at_least_one, check_whole_number
+from memlayer_core.messages.rules.offload import RELOAD, RELOAD_TOOL
+from memlayer_core.messages.rules.render import as_prompt, block, quote_line, shorten_block
+from memlayer_core.models.foreign import EmbedderLike
+from memlayer_core.models.tokens import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, VIDEO_TOKENS
+from memlayer_core.opening import directory_at
+from memlayer_core.policy import Limits
+from memlayer_core.recall.flow.widen import search_wider
+from memlayer_core.records.rules.records import roles_of
+from memlayer_core.runner import ASYNC, SYNC, Runner, step
+from memlayer_core.session_files import ChatState
+from memlayer_core.storage import codec
+from memlayer_core.storage.codec import TAG, Instance, TaggedJson, json_text, parse_json, read, short_repr
+from memlayer_core.storage.files import write_whole
+from memlayer_core.storage.terms import searchable
+from memlayer_core.tools import (
+    RECORD,
+    RECORD_TOOL,
+    RETRIEVE,
+    RETRIEVE_TOOL,
+    RecordArguments,
+    ReloadArguments,
+    RetrieveArguments,
+    record_functions,
+    reload_functions,
+    retrieve_functions,
+)
+from memlayer_core.transcripts import Transcripts
+from memlayer_core.window.rules.policy import Policies, limits, policy_json
+
+__all__ = [
+    "ASYNC",
+    "AUDIO_TOKENS",
+    "DOCUMENT_TOKENS",
+    "IMAGE_TOKENS",
+    "JSON",
+    "RECORD",
+    "RECORD_TOOL",
+    "RELOAD",
+    "RELOAD_TOOL",
+    "RETRIEVE",
+    "RETRIEVE_TOOL",
+    "ROLES",
+    "SYNC",
+    "TAG",
+    "VIDEO_TOKENS",
+    "Block",
+    "ChatState",
+    "EmbedderLike",
+    "Instance",
+    "Limits",
+    "Part",
+    "Policies",
+    "Raw",
+    "RecordArguments",
+    "ReloadArguments",
+    "RetrieveArguments",
+    "Role",
+    "Runner",
+    "TaggedJson",
+    "Transcripts",
+    "as_prompt",
+    "at_least_one",
+    "block",
+    "check_whole_number",
+    "codec",
+    "directory_at",
+    "items",
+    "json_text",
+    "limits",
+    "memory_of",
+    "parse_json",
+    "policy_json",
+    "quote_line",
+    "read",
+    "record_functions",
+    "reload_functions",
+    "retrieve_functions",
+    "roles_of",
+    "search_wider",
+    "searchable",
+    "short_repr",
+    "shorten_block",
+    "step",
+    "whole_text",
+    "write_whole",
+]

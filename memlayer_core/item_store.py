@@ -1,0 +1,96 @@
+"""Items of a tenant: values under keys in folders. Each verb has an async twin."""
+
+from collections.abc import Iterable, Sequence
+
+from memlayer_core.items.flow import operations as items
+from memlayer_core.items.flow.operations import Answer
+from memlayer_core.items.model import ItemOp
+from memlayer_core.models.foreign import EmbedderLike
+from memlayer_core.runner import ASYNC, SYNC, step
+from memlayer_core.scope import Scope
+
+__all__ = ["Items"]
+
+
+class Items:
+    """Items of a tenant: JSON values under keys, in folders. `Memory.items` makes it. It has no state of its own.
+
+    Items belong to the application and to no user: recall in conversations does not find them, and `Memory.forget`
+    does not delete them. An export of a whole tenant contains them; an export of one user does not.
+    """
+
+    def __init__(
+        self, memory: "memories.Memory", tenant_id: str = "default", *, omit_expired: bool = False
+    ) -> None:
+        Scope("anybody", tenant_id=tenant_id)  # checks the id
+        self.memory = memory
+        self.tenant_id = tenant_id
+        self.omit_expired = omit_expired
+
+    def embeds_with(self, embedder: EmbedderLike) -> bool:
+        """Return whether an embedder, in any form that `Memory.open` takes, is the one of this memory.
+
+        Raises:
+            ConfigurationError: It is no embedder.
+        """
+        from memlayer_core.models.embed import resolve_embedder  # numpy
+
+        rt = self.memory.runtime
+        own = rt.embedder.identity
+        asked = resolve_embedder(embedder, store_identity=own, settings=rt.settings, emit=lambda _: None)
+        return asked.identity == own
+
+    def batch(self, ops: Iterable[ItemOp]) -> list[Answer]:
+        """Do several operations in one transaction: all of them, or none.
+
+        Reads see the items as they were before the writes. Of several writes to one key, the last one counts. When
+        this returns, everything written is durable, and queries find it.
+
+        Args:
+            ops: `GetItem`, `PutItem`, `DropItem`, `FindItems` and `ListFolders`, see `memlayer_core.items.model`.
+
+        Returns:
+            The answer of each operation; None for a write.
+
+        Raises:
+            InvalidItemError: One of them is not valid; nothing was done.
+            InvalidLimitError: A number in one of them cannot be used; nothing was done.
+        """
+        return step(
+            items.batch(self.memory.runtime, SYNC, self.tenant_id, ops, omit_expired=self.omit_expired)
+        )
+
+    async def abatch(self, ops: Iterable[ItemOp]) -> list[Answer]:
+        """Do `batch` without blocking the event loop."""
+        return await items.batch(
+            self.memory.runtime, ASYNC, self.tenant_id, ops, omit_expired=self.omit_expired
+        )
+
+    def sweep(self) -> int:
+        """Delete all expired items. Returns how many."""
+        return step(items.sweep(self.memory.runtime, SYNC, self.tenant_id))
+
+    async def asweep(self) -> int:
+        """Do `sweep` without blocking the event loop."""
+        return await items.sweep(self.memory.runtime, ASYNC, self.tenant_id)
+
+    def forget(self, labels: Sequence[str] = ()) -> int:
+        """Delete all items in a folder and in the folders inside it for good, with everything that finds them.
+
+        Args:
+            labels: Labels of the folder; empty: all items of the tenant.
+
+        Returns:
+            How many items were deleted.
+
+        Raises:
+            InvalidItemError: A label cannot be used.
+        """
+        return step(items.forget(self.memory.runtime, SYNC, self.tenant_id, labels))
+
+    async def aforget(self, labels: Sequence[str] = ()) -> int:
+        """Do `forget` without blocking the event loop."""
+        return await items.forget(self.memory.runtime, ASYNC, self.tenant_id, labels)
+
+
+from memlayer_core import memory as memories  # noqa: E402  (`memory` imports the class above)

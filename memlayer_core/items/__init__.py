@@ -1,0 +1,1 @@
+"""Values under keys in folders, for LangGraph's store."""

@@ -1,0 +1,261 @@
+"""Items: JSON values under keys in folders of a tenant, and the operations on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from memlayer_core.message import JSON
+from memlayer_core.scope import Folder
+
+__all__ = [
+    "Change",
+    "Condition",
+    "DropItem",
+    "End",
+    "Field",
+    "FindItems",
+    "GetItem",
+    "Item",
+    "ItemDeletion",
+    "ItemOp",
+    "ItemQuery",
+    "ItemText",
+    "ListFolders",
+    "Order",
+    "Pattern",
+    "Put",
+    "PutItem",
+]
+
+
+End = Literal["prefix", "suffix"]
+"""Whether a pattern matches the beginning or the end of a folder's labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A value under a key.
+
+    Attributes:
+        number: Number of its row.
+        labels: Labels of its folder.
+        key: Its key in the folder.
+        value: JSON; times, bytes and tuples come back equal, too. A copy: changing it changes nothing stored.
+        created_at: When a value was first put under the key, in UTC.
+        updated_at: When the value was last put, in UTC.
+        ttl: How long it lives after it was last put or read; None: it does not expire.
+        expires_at: When it expires; None: never.
+        score: How well it matches the query, 1 at the most: the cosine, or without a vector the share of the query's
+            words that it contains. None: it was not found by a query.
+    """
+
+    number: int
+    labels: tuple[str, ...]
+    key: str
+    value: dict[str, JSON]
+    created_at: datetime
+    updated_at: datetime
+    ttl: timedelta | None = None
+    expires_at: datetime | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GetItem:
+    """Read the item under a key.
+
+    Attributes:
+        labels: Labels of its folder.
+        key: Its key.
+        refresh: Whether reading it restarts its time to live.
+    """
+
+    labels: tuple[str, ...]
+    key: str
+    refresh: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PutItem:
+    """Put a value under a key. It replaces the value that is there.
+
+    Attributes:
+        labels: Labels of the folder.
+        key: The key.
+        value: The value.
+        texts: Texts that queries find it by, each for itself; None: the whole value; empty: no query finds it.
+        ttl: How long it lives after it was last put or read; None: it does not expire.
+    """
+
+    labels: tuple[str, ...]
+    key: str
+    value: Mapping[str, JSON]
+    texts: tuple[str, ...] | None = None
+    ttl: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropItem:
+    """Delete the item under a key, if there is one."""
+
+    labels: tuple[str, ...]
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindItems:
+    """Find items in a folder and in all folders inside it.
+
+    Attributes:
+        labels: Labels of the folder; empty: all of the tenant.
+        filter: Conditions on their fields, see `items/rules/filters.py`.
+        query: What the items shall be about. Without it, the last put come first.
+        limit: How many items at the most.
+        offset: How many items to skip.
+        refresh: Whether finding an item restarts its time to live.
+    """
+
+    labels: tuple[str, ...] = ()
+    filter: Mapping[str, JSON] | None = None
+    query: str | None = None
+    limit: int = 10
+    offset: int = 0
+    refresh: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Labels that a folder's labels begin or end with. `*` stands for any one label."""
+
+    end: End
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListFolders:
+    """List the folders that hold items.
+
+    Attributes:
+        patterns: Patterns that a folder must match, all of them.
+        max_depth: Number of labels to return of each folder. Folders that are equal then are returned once.
+        limit: How many folders at the most.
+        offset: How many folders to skip.
+    """
+
+    patterns: tuple[Pattern, ...] = ()
+    max_depth: int | None = None
+    limit: int = 100
+    offset: int = 0
+
+
+ItemOp = GetItem | PutItem | DropItem | FindItems | ListFolders
+
+
+Order = Literal["gt", "gte", "lt", "lte"]
+"""How a field is compared with a bound: greater, greater or equal, less, less or equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field inside an item's value, in the form that filters read. A field that is None is not stored.
+
+    Attributes:
+        path: Digest of the keys that lead to it.
+        digest: Digest of the value; equal for equal values.
+        is_object: Whether it has fields of its own.
+        number: The value as a number, for comparisons; None if it is none.
+        text: The value as a text, for comparisons; None if it is none.
+    """
+
+    path: bytes
+    digest: bytes
+    is_object: bool
+    number: float | None
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on one field.
+
+    Attributes:
+        path: Digest of the keys that lead to the field.
+        test: `"is"` or `"is_not"`: compare with `digest`. `"gt"`, `"gte"`, `"lt"`, `"lte"`: compare with `bound`.
+            `"missing"`, `"there"`, `"object"`: whether the field is there, or is an object. `"never"`: always false.
+        digest: Digest of the value to compare with.
+        bound: A number or a text to compare with.
+    """
+
+    path: bytes
+    test: Literal["is", "is_not", "missing", "there", "object", "never"] | Order
+    digest: bytes = b""
+    bound: float | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """An item that is checked and ready to be written.
+
+    Attributes:
+        folder: Its folder.
+        key: Its key.
+        value: Its value as JSON.
+        fields: Its fields, for filters.
+        texts: Texts that queries find it by, each with its terms for the word index.
+        ttl: How long it lives after it was last put or read; None: it does not expire.
+        created_at: When it was created, if it is imported; None: now.
+        updated_at: When it was last put, if it is imported; None: now.
+    """
+
+    folder: Folder
+    key: str
+    value: str
+    fields: tuple[Field, ...]
+    texts: tuple[tuple[str, tuple[str, ...]], ...]
+    ttl: timedelta | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDeletion:
+    """Deletion of the item under a key, if there is one."""
+
+    folder: Folder
+    key: str
+
+
+Change = Put | ItemDeletion
+
+
+@dataclass(frozen=True, slots=True)
+class ItemQuery:
+    """Which items to find.
+
+    Attributes:
+        folder: The items are in this folder, or in a folder inside it.
+        conditions: Conditions on their fields.
+        live_at: Items that had expired at this time are left out; None: expired items are found until they are swept.
+    """
+
+    folder: Folder
+    conditions: tuple[Condition, ...] = ()
+    live_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemText:
+    """A text that an item is found by.
+
+    Attributes:
+        number: Number of the item.
+        key: Key of the text, as messages and records have one; None: the item has no text to be found by.
+        has_vector: Whether the text has its vector.
+    """
+
+    number: int
+    key: int | None
+    has_vector: bool

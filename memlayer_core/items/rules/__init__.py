@@ -1,0 +1,1 @@
+"""Decisions of this room: pure and total."""

@@ -1,0 +1,260 @@
+"""Messages, and what the journal returns about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from memlayer_core.scope import Scope
+
+__all__ = [
+    "JSON",
+    "ROLES",
+    "Block",
+    "Entry",
+    "Message",
+    "MessageList",
+    "PinnedText",
+    "Raw",
+    "Receipt",
+    "Role",
+    "StoredMessage",
+    "ToolCall",
+    "Version",
+]
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: tuple[Role, ...] = get_args(Role)
+JSON: TypeAlias = Any
+"""A JSON value: a text, a number, a boolean, None, or a list or mapping of such values."""
+Block = Mapping[str, JSON]
+"""A content block as JSON: `{"type": "text", "text": …}`, or any other `type` with its own fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's request to run a tool.
+
+    Attributes:
+        id: Id of the call. The tool's message names it in `tool_call_id`.
+        name: Name of the tool.
+        arguments: JSON text, as the model wrote it.
+    """
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A framework's own dump of a message. It is stored so that the message comes back equal.
+
+    Attributes:
+        framework: Name of the framework, such as `"langchain"`.
+        version: The framework's version that wrote the dump.
+        dump: The dump as JSON.
+    """
+
+    framework: str
+    version: str
+    dump: Mapping[str, JSON]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation.
+
+    Attributes:
+        role: `"system"`, `"user"`, `"assistant"` or `"tool"`.
+        content: Text, or content blocks.
+        id: Unique in its session. Without one, memlayer makes a UUID. A message with a stored id replaces the stored
+            message in its place.
+        name: The speaker's name.
+        tool_calls: The tool calls that the model makes.
+        tool_call_id: Id of the call that this tool message answers. A stored tool message without one is found and
+            recalled, but it is in no window, since providers refuse it.
+        created_at: When it was said; without a time zone it is taken as UTC. Without one, the time of storing.
+        metadata: Your own JSON. A model never sees it.
+        model_visible: False for a message that only people see: it is in the history, and no model ever sees it.
+        raw: The framework's own dump.
+        withdrawn_at: When the message was withdrawn or replaced. Only `Chat.history(all_versions=True)` fills it; None
+            for a message that is in force. It is not stored, and not compared.
+    """
+
+    role: Role
+    content: str | tuple[Block, ...] = ""
+    _: KW_ONLY
+    id: str | None = None
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    created_at: datetime | None = None
+    metadata: Mapping[str, JSON] = field(default_factory=dict)
+    model_visible: bool = True
+    raw: Raw | None = None
+    withdrawn_at: datetime | None = field(default=None, compare=False)
+
+    @property
+    def text(self) -> str:
+        """The text of the content. Several text blocks are joined by line breaks."""
+        if isinstance(self.content, str):
+            return self.content
+        texts = (block.get("text") for block in self.content if block.get("type") == "text")
+        return "\n".join(text for text in texts if isinstance(text, str))
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The content blocks without those that repeat `tool_calls`, which some providers' messages have."""
+        if isinstance(self.content, str):
+            return ()
+        calls = {call.id for call in self.tool_calls}
+        return tuple(
+            block for block in self.content if block.get("type") not in _CALLS or _call_id(block) not in calls
+        )
+
+    @property
+    def speaker(self) -> str:
+        """The name if there is one, else the role."""
+        return self.name or self.role
+
+
+_CALLS = frozenset({"tool_use", "tool_call", "function_call"})
+
+
+def _call_id(block: Block) -> object:
+    call_id = block.get("call_id") or block.get("id")
+    return call_id if isinstance(call_id, str) else None
+
+
+class MessageList(NamedTuple):
+    """A session's messages in a store of the user's own.
+
+    Attributes:
+        messages: The messages, in order.
+        version: Differs if the messages differ: a number, an ETag, or the stored text itself. Only the store reads it.
+            None: the store has no such session.
+    """
+
+    messages: Sequence[Message] = ()
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message without its content: only what decides whether it is in a window.
+
+    Attributes:
+        seq: Its place in the session. Places rise, and there may be gaps.
+        role: Role of the speaker.
+        tokens: Tokens of the message, by the counter named in `counter`.
+        calls: Ids of the tool calls that it makes.
+        tool_call_id: Id of the tool call that it answers.
+        counter: Name of the token counter.
+        characters: Length of its text.
+        hidden: Whether it is hidden from models.
+        min_tokens: Tokens that it costs even as a preview, since images and the like stay; 0: no minimum.
+        recall_tokens: Tokens of the recall that is pinned to it; None: nothing is pinned.
+    """
+
+    seq: int
+    role: Role
+    tokens: int
+    calls: tuple[str, ...] = ()
+    tool_call_id: str | None = None
+    counter: str = ""
+    characters: int = 0
+    hidden: bool = False
+    min_tokens: int = 0
+    recall_tokens: int | None = None
+
+    @property
+    def cost(self) -> int:
+        """Tokens of the message and of the recall that is pinned to it."""
+        return self.tokens + (self.recall_tokens or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedText:
+    """Recalled text that is pinned to a question, as the journal stores it.
+
+    Attributes:
+        key: Key of the question; 0: the question is not stored yet, and has no key.
+        text: The text that a model sees; empty if nothing was recalled.
+        tokens: Tokens of the text.
+        counter: Name of the token counter.
+        sources: Keys of the messages and records that it quotes.
+        ids: Their ids, if they are known.
+        digests: For each quoted message, its key and the digest of its content when it was quoted.
+    """
+
+    key: int
+    text: str
+    tokens: int
+    counter: str
+    sources: tuple[int, ...]
+    ids: tuple[str, ...] = ()
+    digests: tuple[tuple[int, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message in the journal.
+
+    Attributes:
+        key: Session number * 2**32 + `seq`: one integer that orders all messages of a session.
+        scope: Its scope, with the session.
+        message: The message, with `id` and `created_at` filled.
+        tokens: Tokens of the message, by the counter named in `counter`.
+        counter: Name of the token counter.
+        digest: Digest of its content, 16 bytes; empty before it is stored.
+    """
+
+    key: int
+    scope: Scope
+    message: Message
+    tokens: int
+    counter: str
+    digest: bytes = b""
+
+    @property
+    def seq(self) -> int:
+        """The message's place in its session."""
+        return self.key & 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A message that was withdrawn or replaced, or an earlier version of one that was edited.
+
+    Attributes:
+        place: Its place in the session. If another message has that place by now, it was in front of that one. None:
+            the place is not known.
+        key: Orders the versions of one place, the oldest first.
+        message: The message, with `withdrawn_at` filled.
+    """
+
+    place: int | None
+    key: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The result of adding messages. They are committed.
+
+    Attributes:
+        ids: Ids of the messages, in the order of the call.
+        stored: How many messages are new.
+        unchanged: How many were stored already, equal and under the same id.
+        replaced: How many replaced a stored message of the same id.
+        answered: Whether a model's answer is among the new messages.
+    """
+
+    ids: tuple[str, ...]
+    stored: int
+    unchanged: int = 0
+    replaced: int = 0
+    answered: bool = False

@@ -1,0 +1,1 @@
+"""What was said: add, synchronize, edit, fork, sessions."""

@@ -1,0 +1,153 @@
+"""Writes messages in one transaction, without a model; the cost does not grow with the history."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from memlayer_core.events import MessagesStored, TemporaryDropped
+from memlayer_core.message import Message, PinnedText, Receipt, StoredMessage
+from memlayer_core.messages.draft import PreparedMessage
+from memlayer_core.messages.flow.originals import restore_originals
+from memlayer_core.messages.rules.check import check_messages, digest
+from memlayer_core.messages.rules.render import as_prompt
+from memlayer_core.messages.sql import addition, lifetime, message_lists
+from memlayer_core.runner import Runner
+from memlayer_core.runtime import Runtime
+from memlayer_core.scope import Scope
+from memlayer_core.storage.terms import index_terms
+
+__all__ = [
+    "add_temporary",
+    "announce",
+    "clear",
+    "draft_of",
+    "drafts_of",
+    "message_of_draft",
+    "remember",
+    "rewrite",
+]
+
+
+async def remember(
+    rt: Runtime,
+    run: Runner,
+    scope: Scope,
+    messages: object,
+    *,
+    verbatim: bool = False,
+    recall: PinnedText | Literal["waiting"] | None = "waiting",
+) -> Receipt:
+    """Check messages, store them at the end of a session, and wake the worker.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        scope: Which session.
+        messages: The messages.
+        verbatim: Store a system message even if it equals the one in force.
+        recall: The recall to pin to the question that they answer. `"waiting"`: that of the session's last context.
+    """
+    receipt = await run(_append, rt, scope, messages, verbatim, recall)
+    announce(rt, scope, receipt)
+    return receipt
+
+
+async def rewrite(rt: Runtime, run: Runner, scope: Scope, messages: object) -> Receipt:
+    """Check messages, make them the whole session, and wake the worker."""
+    receipt = await run(_rewrite, rt, scope, messages)
+    announce(rt, scope, receipt)
+    return receipt
+
+
+async def add_temporary(rt: Runtime, run: Runner, scope: Scope, messages: object) -> None:
+    """Check temporary messages, and add them to contexts until the model has answered."""
+    every = [messages] if isinstance(messages, Message) else messages
+    for draft in await run(drafts_of, rt, every):
+        given_up = rt.temporaries.add(message_of_draft(scope, draft))
+        if given_up:
+            whose = given_up[0].scope
+            rt.emit(TemporaryDropped(whose.namespace, whose.session_id or "", len(given_up)))
+
+
+async def clear(rt: Runtime, run: Runner, scope: Scope) -> int:
+    """Delete a session's messages."""
+    rt.temporaries.clear(scope)
+    gone = await run(rt.db.write, lifetime.clear, scope, rt.now())
+    rt.wake()
+    return gone
+
+
+def _append(
+    rt: Runtime,
+    scope: Scope,
+    messages: object,
+    verbatim: bool,
+    recall: PinnedText | Literal["waiting"] | None,
+) -> Receipt:
+    drafts = drafts_of(rt, restore_originals(rt, scope, messages, one_is_new=True))
+    if not drafts:
+        return Receipt((), stored=0)
+    pinned = rt.temporaries.recall_of(scope) if recall == "waiting" else recall
+    receipt = rt.db.write(
+        addition.append,
+        scope,
+        drafts,
+        rt.now(),
+        rt.shards,
+        rt.new_id(),
+        verbatim=verbatim,
+        recall=pinned,
+    )
+    if receipt.answered:
+        rt.temporaries.finish_call(scope)
+    return receipt
+
+
+def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:
+    drafts = drafts_of(rt, restore_originals(rt, scope, messages))
+    return rt.db.write(message_lists.replace, scope, drafts, rt.now(), rt.shards)
+
+
+def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
+    """Return a message that has no place in the history."""
+    return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter)
+
+
+def drafts_of(rt: Runtime, messages: object) -> list[PreparedMessage]:
+    """Check and count messages, before the first one is written."""
+    return [draft_of(rt, message) for message in check_messages(messages)]
+
+
+def draft_of(rt: Runtime, message: Message) -> PreparedMessage:
+    """Prepare a checked message for the journal."""
+    spoken = message.model_visible and message.role != "system"
+    searched = message.text[: rt.settings.indexed_characters].strip() if spoken else ""
+    created_at = message.created_at or rt.now()
+    return PreparedMessage(
+        message=replace(message, id=message.id or rt.new_id(), created_at=created_at),
+        has_own_id=message.id is not None,
+        has_own_time=message.created_at is not None,
+        digest=digest(message, bytes_limit=rt.settings.message_bytes_limit),
+        tokens=rt.tokens.message(as_prompt(message)) if message.model_visible else 0,
+        counter=rt.tokens.name,
+        search_text=searched,
+        terms=index_terms(searched, message.name, created_at, by_user=message.role == "user")
+        if searched
+        else (),
+    )
+
+
+def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
+    """Emit what was stored, and wake the worker."""
+    if receipt.stored or receipt.replaced:
+        rt.emit(
+            MessagesStored(
+                scope.namespace,
+                scope.session_id or "",
+                receipt.stored,
+                receipt.unchanged,
+                receipt.replaced,
+            )
+        )
+        rt.wake()

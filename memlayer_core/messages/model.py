@@ -1,0 +1,172 @@
+"""Sessions, reports about changes to them, and numbers about the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from memlayer_core.scope import Scope
+
+__all__ = [
+    "ForgetReport",
+    "Part",
+    "PinnedRecall",
+    "Replace",
+    "Session",
+    "SessionDetails",
+    "SyncReport",
+    "WindowStart",
+    "beginning",
+]
+
+Replace = Literal["nothing", "changes", "all"]
+"""Which messages of a session a list may replace: none, those that differ from it, or all."""
+
+Part = Literal["active", "archived"]
+"""Part of a session: `"active"` from the begin of its working memory on, `"archived"` before that."""
+
+_LABEL = 60  # characters of a label that is taken from the first message
+
+
+def beginning(text: str, limit: int = _LABEL) -> str:
+    """Return a text's first words in one line of at most `limit` characters, cut between words."""
+    line = " ".join(text.split())
+    if len(line) <= limit:
+        return line
+    head = line[: limit - 1]
+    whole = head if line[limit - 1] == " " else head.rpartition(" ")[0]
+    return (whole if 2 * len(whole) > limit else head).rstrip() + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session with its totals. Reading it costs the same at any length of the session.
+
+    Attributes:
+        scope: Scope of the session.
+        number: The session's number in the journal.
+        messages: Number of its messages.
+        tokens: Tokens of all its messages, each as counted when it was written.
+        created_at: When its first message was written.
+        updated_at: When it was last changed.
+        title: Its title; None if it has none.
+        instructions: Key of the system message in force; None if there is none.
+        begins: Place where working memory begins. Messages before it are in the history only.
+        ended: Whether the session was ended, or idle for long, and has no new message since.
+        opening: Beginning of the user's first message; None if it was not asked for.
+        forked_from: Id of the session that it is a copy of; None if it is no copy.
+        superseded: Whether it holds replaced messages of another session. They can be read and are never recalled.
+        summary_version: Goes up with each summary and when a message is changed; 0: there is no summary.
+        next_seq: Place of the next message.
+    """
+
+    scope: Scope
+    number: int
+    messages: int
+    tokens: int
+    created_at: datetime
+    updated_at: datetime
+    title: str | None = None
+    instructions: int | None = None
+    begins: int = 0
+    ended: bool = False
+    opening: str | None = None
+    forked_from: str | None = None
+    superseded: bool = False
+    summary_version: int = 0
+    next_seq: int = 0
+
+    @property
+    def label(self) -> str:
+        """A name for lists: the title, else the beginning of the user's first message, else the id."""
+        return self.title or beginning(self.opening or "") or (self.scope.session_id or "")
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStart:
+    """Where the window begins, for one token limit. The next prompt begins there, too.
+
+    Attributes:
+        first: Place of the window's first message; 0 if no start is stored.
+        version: Version of the summaries that are in front of the window.
+    """
+
+    first: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDetails:
+    """What an export or a saved state says of a session, besides its messages.
+
+    Attributes:
+        title: Its title; None if it has none.
+        last_ended_id: Id of the last message before working memory begins; None: it begins at the first message.
+        created_at: When its first message was written.
+        updated_at: When it was last changed.
+        forked_from: Id of the session that it is a copy of; None if it is no copy.
+        superseded: Whether it holds replaced messages of another session.
+        ended: Whether it has ended. Its episode, if any, is written or a job for it is queued.
+    """
+
+    title: str | None = None
+    last_ended_id: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    forked_from: str | None = None
+    superseded: bool = False
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """The result of `resync`. The changes are committed.
+
+    Attributes:
+        ids: Ids of the messages in the list, in order. A message that was stored already has its stored id.
+        stored: How many messages are new.
+        unchanged: How many messages the session had already.
+        superseded: How many messages of the session were replaced.
+        fork: Id of the session that holds the replaced messages; None if nothing was replaced.
+        answered: Whether one of the new messages is a model's answer; an edited answer does not count.
+    """
+
+    ids: tuple[str, ...]
+    stored: int
+    unchanged: int = 0
+    superseded: int = 0
+    fork: str | None = None
+    answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetReport:
+    """What `forget` deleted.
+
+    Attributes:
+        sessions: Number of sessions.
+        messages: Number of messages in these sessions.
+        records: Number of records. All versions of a record count as one.
+    """
+
+    sessions: int
+    messages: int
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRecall:
+    """The recall that a model saw with a question. It stays with that question in later contexts.
+
+    Attributes:
+        question_id: Id of the question, a user's message.
+        text: The recalled text, as the model saw it.
+        tokens: Tokens that it costs.
+        message_ids: Ids of the messages and records that it quotes.
+    """
+
+    question_id: str
+    text: str
+    tokens: int
+    message_ids: tuple[str, ...]

@@ -1,0 +1,358 @@
+"""Compares a list that a framework sends again with the history: what is new, and what it replaces.
+
+Many frameworks hold the messages themselves and send the whole list each time. The list may be trimmed at the front,
+summarized, filtered or edited. The history follows it, and loses or repeats nothing. Ids decide first, then words:
+
+* A message with an id of the history is that message; new words replace its old ones. It stays at its place in the
+  history, even if the list has it elsewhere.
+* All others are matched by their words: the messages that list and history have in common, in the same order,
+  between two messages that match by id.
+
+The result depends on the messages in common:
+
+* The list goes on where the history ends: the rest is new.
+* The list lacks messages, or ends inside the history: nothing is new, and nothing was deleted. But if the list's end
+  is the conversation's end (`final`), the messages behind it are superseded.
+* The list has other messages behind a common one: the history's messages there are superseded.
+* The list has other words between two common messages, as many and by the same speakers: they were edited.
+* The list has something else in front or in between (a summary): it is inserted there.
+* Nothing in common: all of it is new.
+
+A `permanent` message comes from somebody else in the same session, so the list lacks it: it stays.
+
+Messages are superseded only if the matches cannot be chance: an "ok" is in any conversation.
+
+Instructions and hidden messages are not part of that order. The list's last instructions are in force afterwards: if
+need be, they are added at the history's end again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from memlayer_core.message import Block, Message, Role
+from memlayer_core.storage.runs import in_common
+
+__all__ = ["TELLING", "Alignment", "Digest", "align", "digest_of"]
+
+TELLING = 40
+"""Characters of messages that occur once in the history: so many do not match by chance. Two such messages do not
+either, however short they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The properties of a message that decide whether it matches another.
+
+    Attributes:
+        words: 16 bytes, equal for equal speaker, content and tool calls; times and metadata do not matter.
+        id: Its id; None if the caller gave none.
+        role: Who speaks.
+        characters: Length of its text.
+        talk: Whether it is part of the talk: neither instructions nor hidden from models.
+        is_instruction: Whether it is a system message that models see.
+        tools: Whether it calls tools, or is a result of a call.
+        permanent: Whether it stays in the history even if the list lacks it.
+    """
+
+    words: bytes
+    id: str | None
+    role: Role
+    characters: int
+    talk: bool = True
+    is_instruction: bool = False
+    tools: bool = False
+    permanent: bool = False
+
+
+Digests = Sequence[Digest]
+Places = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How to change the history so that it agrees with the list.
+
+    Attributes:
+        matches: For each message of the list, its place in the past; None if it is new.
+        new: Places in the list of new messages, in order, each with the place in the past of the message that follows
+            it; None: it comes at the history's end.
+        edits: Places in the list, each with the place in the past that it replaces.
+        superseded: Places in the past that leave the session, in order.
+        repeats: Places in the past that leave the session because the same message, under the same id, is new.
+        missing: Places in the list of messages that this part of the past lacks, though it has later ones: they may be
+            further back. The whole list if nothing matches.
+    """
+
+    matches: tuple[int | None, ...]
+    new: tuple[tuple[int, int | None], ...] = ()
+    edits: tuple[tuple[int, int], ...] = ()
+    superseded: tuple[int, ...] = ()
+    repeats: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+
+
+def digest_of(message: Message, *, with_id: bool, permanent: bool = False) -> Digest:
+    """Return the digest of a message.
+
+    Args:
+        message: A checked message.
+        with_id: Whether its id comes from the caller.
+        permanent: Whether it stays in the history even if a list lacks it.
+    """
+    blocks = [] if isinstance(message.content, str) else list(map(dict, message.content))
+    fields = [
+        message.role,
+        message.name,
+        message.text,
+        [_words(block) for block in blocks if block.get("type") != "text"],
+        [[call.id, call.name, _parse_arguments(call.arguments)] for call in message.tool_calls],
+        message.tool_call_id,
+        message.model_visible,
+    ]
+    written = json.dumps(fields, ensure_ascii=False, sort_keys=True, default=dict, separators=(",", ":"))
+    return Digest(
+        hashlib.blake2b(written.encode("utf-8", "surrogatepass"), digest_size=16).digest(),
+        message.id if with_id else None,
+        message.role,
+        len(message.text),
+        talk=message.role != "system" and message.model_visible,
+        is_instruction=message.role == "system" and message.model_visible,
+        tools=message.role == "tool" or bool(message.tool_calls),
+        permanent=permanent,
+    )
+
+
+def _words(block: Block) -> Block:
+    """Return a block without a provider's signature of a thought."""
+    if block.get("type") != "thinking":
+        return block
+    return {name: value for name, value in block.items() if name != "extras"}
+
+
+def align(
+    past: Digests, incoming: Digests, *, complete: bool, sparse: int = 0, final: bool = False
+) -> Alignment:
+    """Compare a list of messages with the end of a history.
+
+    Args:
+        past: The history's last messages in order, in front of them older messages with ids of the list. The newest
+            instructions are among them.
+        incoming: The list, in order.
+        complete: Whether `past` is the whole history.
+        sparse: How many messages at the beginning of `past` may have gaps between them.
+        final: Whether the conversation ends where the list ends.
+    """
+    named = _matches_by_id(past, incoming)
+    line = _in_rising_order(named, incoming)
+    with_tools = any(one.tools for one in incoming)  # else the tool messages were filtered out
+    heard = [
+        to for to, one in enumerate(past) if one.talk and not one.permanent and (with_tools or not one.tools)
+    ]
+    open_past = _without(heard, named.values())
+    open_sent = _without([at for at, one in enumerate(incoming) if one.talk], named)
+
+    same = _common(past, incoming, open_past, open_sent, line, complete=complete)
+    if final and complete and not line and _repeats(past, incoming, open_past, open_sent):
+        same = dict(zip(open_sent, open_past, strict=False))
+    sure = bool(line) or _is_sure(past, incoming, open_past, open_sent, same, complete=complete)
+    if not sure and not _is_likely(past, incoming, open_past, open_sent, same):
+        same = {}
+    same = dict(sorted({**line, **same}.items()))
+    edited = {at: to for at, to in named.items() if past[to].words != incoming[at].words}
+    exchanged: dict[int, int] = {}
+    if sure:
+        gaps = _without(open_past, same.values()), _without(open_sent, same)
+        exchanged = _edits(past, incoming, *gaps, same, sparse=sparse, complete=complete)
+    edited |= exchanged
+    known = {**named, **same, **exchanged}
+    found, again = _outside_conversation(past, incoming, known)
+    known |= found
+    gone: list[int] = []
+    repeated: list[int] = []
+    if again is not None and again in known:
+        (repeated if edited.pop(again, None) is None else gone).append(known.pop(again))
+
+    new = [at for at in range(len(incoming)) if at not in known]
+    last, end = max(same.items(), default=(-1, len(past)))
+    behind = _without(range(end + 1, len(past)), known.values())
+    goes_on = (final and sure) or any(incoming[at].talk and at > last for at in new) or last in edited
+    if goes_on and not {*heard}.isdisjoint(behind):
+        gone += [to for to in behind if past[to].role != "system" and not past[to].permanent]
+    fronts = _fronts(incoming, {**same, **exchanged}, sparse)
+    return Alignment(
+        tuple(known.get(at) for at in range(len(incoming))),
+        tuple((at, fronts[at]) for at in new),
+        tuple(sorted(edited.items())),
+        tuple(sorted({*gone})),
+        tuple(repeated),
+        tuple(at for at in new if at < last or not incoming[at].talk or not same),
+    )
+
+
+def _parse_arguments(arguments: str) -> object:
+    """Return arguments as a value, so that spelling does not matter."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _without(places: Places, others: Collection[int]) -> list[int]:
+    left_out = {*others}
+    return [place for place in places if place not in left_out]
+
+
+def _matches_by_id(past: Digests, incoming: Digests) -> dict[int, int]:
+    """Return places in the list with the places in the past that have the same id."""
+    places = {one.id: to for to, one in enumerate(past) if one.id is not None}
+    return {at: places[one.id] for at, one in enumerate(incoming) if one.id in places}
+
+
+def _in_rising_order(by_id: Mapping[int, int], incoming: Digests) -> dict[int, int]:
+    """Return the matches by id that are in the same order in the list and in the past.
+
+    New messages come between or behind them, so that the same ones are in order when the list is sent again.
+    """
+    line: dict[int, int] = {}
+    highest = -1
+    for at, to in by_id.items():
+        if incoming[at].talk and to > highest:
+            line[at] = highest = to
+    return line
+
+
+def _common(
+    past: Digests,
+    incoming: Digests,
+    past_places: Places,
+    incoming_places: Places,
+    line: Mapping[int, int],
+    *,
+    complete: bool,
+) -> dict[int, int]:
+    """Return matches by words, in rising order, between the matches by id."""
+    same: dict[int, int] = {}
+    for number, (theirs, ours) in enumerate(
+        _stretches(incoming_places, past_places, [*line.items(), (len(incoming), len(past))])
+    ):
+        before, after = [past[to].words for to in ours], [incoming[at].words for at in theirs]
+        pairs = in_common(before, after, prefix=complete and not number)
+        same.update((theirs[at], ours[to]) for at, to in pairs.items())
+    return dict(sorted(same.items()))
+
+
+def _stretches(
+    incoming_places: Places, past_places: Places, pairs: Sequence[tuple[int, int]]
+) -> Iterator[tuple[Places, Places]]:
+    """Yield the places between each pair and the one before: in the list, and in the past."""
+    first = start = 0
+    for at, to in pairs:
+        last, stop = bisect_left(incoming_places, at), bisect_left(past_places, to)
+        yield incoming_places[first:last], past_places[start:stop]
+        first, start = last, stop
+
+
+def _is_sure(
+    past: Digests,
+    incoming: Digests,
+    past_places: Places,
+    incoming_places: Places,
+    same: Mapping[int, int],
+    *,
+    complete: bool,
+) -> bool:
+    """Tell whether the matches cannot be chance."""
+    if (
+        complete
+        and same
+        and incoming_places[0] in same
+        and incoming[incoming_places[0]].words == past[past_places[0]].words
+    ):
+        return True
+    times = Counter(one.words for one in past)
+    telling = [past[to].characters for to in same.values() if times[past[to].words] == 1]
+    return len(telling) > 1 or sum(telling) >= TELLING
+
+
+def _repeats(past: Digests, incoming: Digests, past_places: Places, incoming_places: Places) -> bool:
+    """Tell whether the history begins with the list, and has no other words behind it."""
+    before, after = [past[to].words for to in past_places], [incoming[at].words for at in incoming_places]
+    return bool(after) and before[: len(after)] == after and {*before} == {*after}
+
+
+def _is_likely(
+    past: Digests, incoming: Digests, past_places: Places, incoming_places: Places, same: Mapping[int, int]
+) -> bool:
+    """Tell whether to accept uncertain matches: the list begins with them, so that they supersede nothing."""
+    if not same or list(same) != list(incoming_places[: len(same)]):
+        return False
+    if past_places[-1] in same.values():
+        return True
+    times, again = Counter(one.words for one in past), Counter(incoming[at].words for at in incoming_places)
+    return len(same) == len(incoming_places) and any(times[words] <= again[words] for words in again)
+
+
+def _edits(
+    past: Digests,
+    incoming: Digests,
+    past_places: Places,
+    incoming_places: Places,
+    same: Mapping[int, int],
+    *,
+    sparse: int,
+    complete: bool,
+) -> dict[int, int]:
+    """Return which messages of the list replace which of the past, between two messages in common."""
+    edited: dict[int, int] = {}
+    for number, (theirs, ours) in enumerate(_stretches(incoming_places, past_places, list(same.items()))):
+        bounded = bool(ours) and (complete or number > 0) and ours[0] >= sparse
+        if bounded and [past[to].role for to in ours] == [incoming[at].role for at in theirs]:
+            edited.update(zip(theirs, ours, strict=True))
+    return edited
+
+
+def _fronts(incoming: Digests, matches: Mapping[int, int], sparse: int) -> list[int | None]:
+    """Return for each message of the list the place in the past of the next match, if there is one."""
+    fronts: list[int | None] = [None] * len(incoming)
+    front: int | None = None
+    for at in reversed(range(len(incoming))):
+        if incoming[at].talk:
+            fronts[at] = front
+        if matches.get(at, -1) >= sparse:
+            front = matches[at]
+    return fronts
+
+
+def _outside_conversation(
+    past: Digests, incoming: Digests, matches: Mapping[int, int]
+) -> tuple[dict[int, int], int | None]:
+    """Return matches of instructions and hidden messages, and the place in the list to add again.
+
+    The list's last instructions are added again if others would be in force otherwise.
+    """
+    rest = [at for at, one in enumerate(incoming) if not one.talk and at not in matches]
+    hidden = _without([to for to, one in enumerate(past) if not one.talk], matches.values())
+    now = {to: incoming[at] for at, to in matches.items()}
+    in_force = max((to for to, one in enumerate(past) if now.get(to, one).is_instruction), default=None)
+    found = _matches_by_words(past, incoming, hidden, rest)
+    told = [at for at, one in enumerate(incoming) if one.is_instruction]
+    places = [{**matches, **found}.get(at) for at in told]
+    if not told or (None not in places and places[-1] == in_force):
+        return found, None
+    return _matches_by_words(past, incoming, hidden, _without(rest, told[-1:])), told[-1]
+
+
+def _matches_by_words(
+    past: Digests, incoming: Digests, past_places: Places, incoming_places: Places
+) -> dict[int, int]:
+    """Return matches by words in any order, the newest of the list with the newest of the past."""
+    places: dict[bytes, list[int]] = {}
+    for to in past_places:
+        places.setdefault(past[to].words, []).append(to)
+    return {at: left.pop() for at in reversed(incoming_places) if (left := places.get(incoming[at].words))}

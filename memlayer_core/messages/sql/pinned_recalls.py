@@ -1,0 +1,111 @@
+"""Recalled text that stays with the question that it was shown with. Each function runs in its caller's transaction.
+
+A prompt is cheap as long as it begins like the one before. So what was recalled for a question stands with it until
+the question leaves the window; and it goes when anything that it quotes, a message or a record, is deleted or edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from memlayer_core.message import PinnedText
+from memlayer_core.storage.keys import LAST, chunks, key_of, session_of
+from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.tables import messages, quotes, records, shown
+
+__all__ = ["drop", "lock", "move", "pin", "questions_of"]
+
+_THERE = ListStatement(
+    lambda keys: (
+        select(messages.c.key, messages.c.beside, messages.c.digest)
+        .where(messages.c.key.in_(keys))
+        .with_for_update(read=True, key_share=True, skip_locked=True)
+    )
+)
+_IN_FORCE = ListStatement(
+    lambda keys: (
+        select(records.c.key)
+        .where(records.c.key.in_(keys), records.c.replaced_by.is_(None))
+        .with_for_update(read=True, key_share=True, skip_locked=True)
+    )
+)
+_STAND = Statement(update(messages).where(messages.c.key == bindparam("of")).values(beside=bindparam("cost")))
+_SHOW = Statement(insert(shown))
+_QUOTE = Statement(insert(quotes))
+
+
+def pin(connection: Connection, session: int, recall: PinnedText) -> None:
+    """Let recalled text stand with its question of this session from now on, if all that it quotes is still there.
+
+    What it quotes is held until the transaction ends. What somebody else is changing is taken for changed: nobody
+    is waited for here.
+    """
+    if session_of(recall.key) != session:
+        return
+    there = {row.key: row for row in _THERE.all(connection, [recall.key, *recall.sources])}
+    of_records = {*recall.sources} - there.keys()
+    if {row.key for row in _IN_FORCE.all(connection, list(of_records))} != of_records:
+        return
+    if recall.key not in there or there[recall.key].beside is not None:
+        return
+    if any(bytes(there[key].digest) != digest for key, digest in recall.digests):
+        return
+    _STAND.run(connection, {"of": recall.key, "cost": recall.tokens})
+    if recall.text:
+        row = {"key": recall.key, "text": recall.text, "tokens": recall.tokens, "counter": recall.counter}
+        _SHOW.run(connection, row)
+        _QUOTE.run(connection, *({"source": key, "shown": recall.key} for key in recall.sources))
+
+
+def questions_of(connection: Connection, session: int, text: str) -> list[str]:
+    """Return the ids of a session's questions that this text is pinned to."""
+    inside = shown.c.key.between(key_of(session, 0), key_of(session, LAST))
+    asked = (
+        select(messages.c.id).join(shown, shown.c.key == messages.c.key).where(inside, shown.c.text == text)
+    )
+    return list(connection.scalars(asked))
+
+
+def lock(connection: Connection, keys: Sequence[int]) -> None:
+    """Lock messages that will be deleted or edited, and messages with pinned recall that quotes them.
+
+    The keys may be of records, too. Messages are locked in the order of their keys, as everywhere, and before users
+    and records (see `records/sql/writes.py`), so that there is no deadlock. SQLite has one writer, and needs no locks.
+    """
+    if connection.dialect.name == "sqlite":
+        return
+    quoting = select(quotes.c.shown)
+    found = {
+        key for some in chunks(keys) for key in connection.scalars(quoting.where(quotes.c.source.in_(some)))
+    }
+    locked = select(messages.c.key).order_by(messages.c.key).with_for_update()
+    for some in chunks(sorted(found.union(keys))):
+        connection.execute(locked.where(messages.c.key.in_(some)))
+
+
+def drop(connection: Connection, keys: Sequence[int]) -> None:
+    """Delete the pinned recall of messages that are deleted or edited, and all pinned recall that quotes them.
+
+    The messages are locked by `lock`. A question that another transaction deletes at the same time is left out. Most
+    messages have no pinned recall, and cost two statements.
+    """
+    for some in chunks(keys):
+        quoting = select(quotes.c.shown).where(quotes.c.source.in_(some))
+        found = sorted({*some, *connection.scalars(quoting)})
+        for part in chunks(found):
+            here = select(messages.c.key).where(messages.c.key.in_(part), messages.c.beside.is_not(None))
+            gone = connection.scalars(here.with_for_update(key_share=True, skip_locked=True)).all()
+            if not gone:
+                continue
+            connection.execute(delete(shown).where(shown.c.key.in_(gone)))
+            connection.execute(delete(quotes).where(quotes.c.shown.in_(gone)))
+            connection.execute(update(messages).where(messages.c.key.in_(gone)).values(beside=None))
+
+
+def move(connection: Connection, keys: Sequence[Mapping[str, int]]) -> None:
+    """Replace the keys `old` of messages by the keys `new`."""
+    for column in (shown.c.key, quotes.c.shown, quotes.c.source):
+        moving = update(column.table).where(column == bindparam("old")).values({column: bindparam("new")})
+        connection.execute(moving, list(keys))

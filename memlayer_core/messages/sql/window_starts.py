@@ -1,0 +1,51 @@
+"""Where the windows of a session begin, in SQL. Each function runs in its caller's transaction."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from memlayer_core.messages.model import Session, WindowStart
+from memlayer_core.storage.keys import key_of
+from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.tables import marks, messages
+
+__all__ = ["find", "move", "unmark"]
+
+_FIND = Statement(
+    select(marks.c.first_seq, marks.c.version).where(
+        marks.c.session == bindparam("of"), marks.c.size == bindparam("size")
+    )
+)
+
+
+def find(connection: Connection, session: Session, size: int) -> WindowStart:
+    """Return where the window of this size begins; the session's beginning if no start is stored."""
+    found = _FIND.first(connection, {"of": session.number, "size": size})
+    return WindowStart(found.first_seq, found.version) if found is not None else WindowStart()
+
+
+def move(connection: Connection, session: int, size: int, start: WindowStart) -> None:
+    """Store where a window begins, and the version of the summaries before it.
+
+    A start only moves forward, and only to a message that exists.
+    """
+    if not connection.scalar(select(exists().where(messages.c.key == key_of(session, start.first)))):
+        return
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    made = dialect.insert(marks)
+    further = marks.c.first_seq < made.excluded.first_seq
+    newer = and_(marks.c.first_seq == made.excluded.first_seq, marks.c.version < made.excluded.version)
+    connection.execute(
+        made.on_conflict_do_update(
+            index_elements=["session", "size"],
+            set_={"first_seq": made.excluded.first_seq, "version": made.excluded.version},
+            where=or_(further, newer),
+        ),
+        {"session": session, "size": size, "first_seq": start.first, "version": start.version},
+    )
+
+
+def unmark(connection: Connection, session: int) -> None:
+    """Delete the window starts of a session, since more messages fit than when they were stored."""
+    connection.execute(delete(marks).where(marks.c.session == session))

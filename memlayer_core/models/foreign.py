@@ -1,0 +1,99 @@
+"""Types of embedders, tokenizers and summarisers that a user may pass. Models of frameworks are recognised by methods.
+
+No framework is imported here; its classes fit these protocols as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sized
+from typing import Literal, Protocol, TypeAlias
+
+from memlayer_core.seams import Embedder, LanguageModel, TokenCounter
+
+__all__ = [
+    "EmbedderLike",
+    "EmbedderName",
+    "LangChainEmbeddings",
+    "LangChainModel",
+    "LlamaIndexEmbedding",
+    "LlamaIndexModel",
+    "SummarizerLike",
+    "TokenizerLike",
+]
+
+Vectors: TypeAlias = Iterable[Iterable[float]]
+"""One vector for each text: lists of numbers, or an array."""
+
+
+class LangChainEmbeddings(Protocol):
+    """LangChain's `Embeddings`."""
+
+    def embed_documents(self, texts: list[str]) -> Vectors:
+        """Return one vector for each text."""
+        ...
+
+    def embed_query(self, text: str) -> Iterable[float]:
+        """Return the vector of a question."""
+        ...
+
+
+class LlamaIndexEmbedding(Protocol):
+    """LlamaIndex's `BaseEmbedding`."""
+
+    def get_text_embedding_batch(self, texts: list[str]) -> Vectors:
+        """Return one vector for each text."""
+        ...
+
+    def get_query_embedding(self, query: str) -> Iterable[float]:
+        """Return the vector of a question."""
+        ...
+
+
+class LangChainModel(Protocol):
+    """LangChain's `BaseChatModel` or `BaseLLM`."""
+
+    @property
+    def invoke(self) -> Callable[..., object]:
+        """Answer messages."""
+        ...
+
+    @property
+    def ainvoke(self) -> Callable[..., Awaitable[object]]:
+        """Do the same without blocking the event loop."""
+        ...
+
+
+class LlamaIndexModel(Protocol):
+    """LlamaIndex's `LLM`."""
+
+    @property
+    def complete(self) -> Callable[..., object]:
+        """Answer a prompt."""
+        ...
+
+    @property
+    def acomplete(self) -> Callable[..., Awaitable[object]]:
+        """Do the same without blocking the event loop."""
+        ...
+
+
+EmbedderName: TypeAlias = Literal["auto", "minilm", "hashing"]
+"""The embedders that memlayer has itself; `"auto"`: MiniLM where it is at hand or can be downloaded, else hashing."""
+
+EmbedderLike: TypeAlias = (
+    EmbedderName | Embedder | LangChainEmbeddings | LlamaIndexEmbedding | Callable[[list[str]], Vectors]
+)
+"""What `Memory.open` takes as an embedder. Chroma's embedding functions are functions of a list of texts."""
+
+TokenizerLike: TypeAlias = str | TokenCounter | Callable[[str], int | Sized]
+"""A model's or an encoding's name, a counter, or a function from a text to its number of tokens or to the tokens."""
+
+SummarizerLike: TypeAlias = (
+    Literal["extractive", "off"]
+    | LanguageModel
+    | LangChainModel
+    | LlamaIndexModel
+    | Callable[[str], str | Awaitable[str]]
+    | Callable[[str, str], str | Awaitable[str]]
+)
+"""What `Memory.open` takes as a summariser. A function of two arguments is given instructions and text apart."""

@@ -1,0 +1,195 @@
+"""Opens and closes everything that a memory works with in one process."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import uuid
+import weakref
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memlayer_core import temporaries as temporary
+from memlayer_core.errors import ConfigurationError
+from memlayer_core.events import EventBus, Health
+from memlayer_core.index import flow as index_flows
+from memlayer_core.models.foreign import EmbedderLike, SummarizerLike, TokenizerLike
+from memlayer_core.runtime import Runtime
+from memlayer_core.settings import Settings
+from memlayer_core.storage import database as database_sql
+from memlayer_core.storage import migrations as migration
+from memlayer_core.storage import vectors
+from memlayer_core.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
+    from memlayer_core.storage.database import Database
+
+__all__ = ["Resources", "directory_at"]
+
+_URL = re.compile(r"([A-Za-z][\w+.-]+):/")  # a `Path` has one slash less, and a drive of Windows one letter
+
+
+class Resources:
+    """Everything that a memory has open in one process: runtime, worker, directory."""
+
+    def __init__(
+        self,
+        bus: EventBus,
+        *,
+        database: Path | str | None,
+        directory: Path | None,
+        chroma_url: str | None,
+        embedder: EmbedderLike,
+        tokenizer: TokenizerLike,
+        truncate_with: Callable[[str, int], str] | None,
+        summarizer: SummarizerLike | None,
+        settings: Settings | None,
+        reembed: bool,
+    ) -> None:
+        settings = Settings() if settings is None else settings
+        _check(settings, truncate_with)
+        from memlayer_core.models.embed import resolve_embedder, trust_of  # numpy, SQLAlchemy: a second
+        from memlayer_core.models.llm import language_model
+        from memlayer_core.models.query_cache import QueryCache
+        from memlayer_core.models.tokens import token_counter
+        from memlayer_core.storage.truncate import truncate_text
+
+        self.pid = os.getpid()
+        self.directory = directory
+        counter: TokenCounter = token_counter(tokenizer)
+        summarizes = summarizer is not None and summarizer != "off"
+        model: LanguageModel | None = None
+        if summarizes and summarizer != "extractive":
+            model = language_model(summarizer)
+        db = database_sql.open_database(database, settings)
+        try:
+            db.write(migration.ensure_tables, shards=settings.chroma_collections)
+            layout = db.read(vectors.layout)
+            self.store_id = layout.store_id
+            recorded = None if reembed and embedder != "auto" else layout.embedder
+            chosen: Embedder = resolve_embedder(
+                embedder, store_identity=recorded, settings=settings, emit=bus.emit
+            )
+            if reembed and layout.embedder not in {None, chosen.identity}:
+                db.write(vectors.forget, _now())
+            else:
+                index_flows.check_embedder(layout, chosen.identity)
+            if layout.embedder != chosen.identity:
+                db.write(vectors.set_embedder, chosen.identity, None)
+            index = _index(db, directory, chroma_url)
+        except BaseException:
+            db.close()
+            raise
+        self.worker = Worker(owner=f"{self.pid}-{uuid.uuid4().hex[:12]}")
+        self.runtime = Runtime(
+            db=db,
+            shards=layout.shards,
+            index=index,
+            embedder=QueryCache(chosen),
+            tokens=counter,
+            settings=settings,
+            emit=bus.emit,
+            health=Health(bus.emit),
+            wake=self.worker.wake,
+            trust=trust_of(chosen),
+            note_damage=self.worker.note_damage,
+            note_eviction=self.worker.note_eviction if summarizes else None,
+            note_recall=self.worker.note_recall,
+            summarizer=model,
+            temporaries=temporary.Temporaries(),
+            truncate_with=truncate_with or truncate_text,
+            now=_now,
+            new_id=_new_id,
+        )
+        self._finalizer = weakref.finalize(self, _close_all, self.worker, index, db, self.pid)
+        self.worker.employ(self.runtime)
+
+    def close(self) -> None:
+        """Close everything. A second call does nothing."""
+        self._finalizer()
+
+    def disown(self) -> None:
+        """Never close anything of this, since it belongs to the parent process."""
+        self._finalizer.detach()
+
+
+def directory_at(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a memory's directory. The directory need not exist.
+
+    Raises:
+        ConfigurationError: It is no path, a URL, or empty. An empty path would be the current directory.
+    """
+    url = _URL.match(os.fspath(path).strip()) if isinstance(path, str | os.PathLike) else None
+    if url is not None:  # what follows may hold a password
+        given = "chroma_url" if url[1].lower() in {"http", "https"} else "database_url"
+        raise ConfigurationError(
+            f"a memory's directory cannot be a URL ({url[1]}://…)",
+            hint=f"Pass it as `{given}=…`"
+            + ("; for SQLite give a directory." if url[1].lower().startswith("sqlite") else "."),
+        )
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise ConfigurationError(
+            f"a memory's directory cannot be {path!r:.80}", hint='Pass a path, such as "./memory".'
+        )
+    return Path(path).expanduser().resolve()
+
+
+def _check(settings: object, truncate_with: object) -> None:
+    """Check arguments that would otherwise fail only in background work.
+
+    Raises:
+        ConfigurationError: `settings` is no `Settings`, or `truncate_with` is no function.
+    """
+    if not isinstance(settings, Settings):
+        raise ConfigurationError(
+            f"`settings` must be a `Settings`, got {settings!r:.80}",
+            hint="Such as `Settings(max_tokens=4000)`.",
+        )
+    if truncate_with is not None and not callable(truncate_with):
+        raise ConfigurationError(
+            f"`truncate_with` must be a function, got {truncate_with!r:.80}",
+            hint="It is given a text and a number of characters, and returns a shorter text.",
+        )
+
+
+def _close_all(worker: Worker, index: VectorIndex | None, db: Database, pid: int) -> None:
+    if os.getpid() != pid:
+        return
+    if threading.current_thread().name.startswith("memlayer-"):
+        # The garbage collector may close a forgotten memory in one of its own threads, which would wait for itself.
+        threading.Thread(target=_close_all, args=(worker, index, db, pid)).start()
+        return
+    worker.close()
+    if index is not None:
+        index.close()
+    db.close()
+
+
+def _index(db: Database, directory: Path | None, chroma_url: str | None) -> VectorIndex | None:
+    from memlayer_core.chroma import ChromaServer, EmbeddedChroma
+
+    layout = db.read(vectors.layout)
+
+    def embedder() -> tuple[str, int] | None:
+        known = db.read(vectors.layout)
+        return (known.embedder, known.dimension) if known.embedder and known.dimension else None
+
+    if chroma_url is not None:
+        return ChromaServer(chroma_url, store_id=layout.store_id, shards=layout.shards, embedder=embedder)
+    if directory is not None:
+        return EmbeddedChroma(
+            directory / "chroma", store_id=layout.store_id, shards=layout.shards, embedder=embedder
+        )
+    return None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())

@@ -1,0 +1,1 @@
+"""What else bears on the question: candidates, ranks, and what is recalled."""

@@ -1,0 +1,83 @@
+"""Recalls for a prompt that somebody else builds: what bears on a query and is not in that prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memlayer_core.message import Message, StoredMessage
+from memlayer_core.messages.model import Session
+from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
+from memlayer_core.messages.sql import transcript
+from memlayer_core.recall.flow.recall import ask, hits, relevant_answers, without_visible_episodes
+from memlayer_core.recall.flow.search_scope import search_scope_of
+from memlayer_core.recall.model import Hits
+from memlayer_core.runner import Runner
+from memlayer_core.runtime import Runtime
+from memlayer_core.scope import Scope
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection
+
+__all__ = ["recall"]
+
+_NEWER = 8  # messages at the session's end that the caller may not have yet
+
+
+@dataclass(frozen=True, slots=True)
+class _VisibleEnd:
+    """The part of the session that is in the caller's prompt."""
+
+    session: Session | None = None
+    messages: Sequence[StoredMessage] = ()
+
+    @property
+    def first(self) -> int:
+        """The place of its first turn; without one, the place behind the session."""
+        turns = (one.seq for one in self.messages if one.message.role != "system")
+        return min(turns, default=self.session.next_seq if self.session is not None else 0)
+
+
+async def recall(
+    rt: Runtime,
+    run: Runner,
+    scope: Scope,
+    query: str,
+    limit: int,
+    token_limit: int | None,
+    visible: Iterable[Message],
+    roles: Sequence[str] = (),
+) -> Hits:
+    """Return hits for a query that are not among the visible messages, the best first."""
+    asked, known = text_of("query", query), check_messages(visible)
+    at_least_one("limit", limit)
+    if token_limit is not None:
+        at_least_one("token_limit", token_limit)
+    reach = scope.reach()
+    words = {(message.role, message.text) for message in known}
+
+    def read_end(connection: Connection) -> _VisibleEnd:
+        session = transcript.find(connection, scope) if known else None
+        if session is None:
+            return _VisibleEnd()
+        entries = transcript.tail(connection, session, None, len(known) + _NEWER)
+        read = transcript.read(connection, session, [entry.seq for entry in entries])
+        return _VisibleEnd(session, [one for one in read if (one.message.role, one.message.text) in words])
+
+    ground = await run(rt.db.read, search_scope_of, rt, reach, roles)
+    answers = await ask(
+        rt,
+        run,
+        ground,
+        asked,
+        limit,
+        read_snapshot=read_end,
+        visible_keys=lambda end: {one.key for one in end.messages},
+        filter_records=lambda end, records: without_visible_episodes(
+            rt, records, scope, end.session, end.first
+        ),
+    )
+    worth = relevant_answers(answers, ground)
+    room = rt.settings.recall_tokens if token_limit is None else token_limit
+    return await run(hits, rt, reach, worth, limit, room, known)

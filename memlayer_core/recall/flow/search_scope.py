@@ -1,0 +1,185 @@
+"""What a reader may find: their own messages and records, and the records that others share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from memlayer_core.message import Message, StoredMessage
+from memlayer_core.recall.rules.budget import longest_turn, pack
+from memlayer_core.recall.rules.excerpt import excerpt
+from memlayer_core.recall.rules.rank import ScoredCandidate
+from memlayer_core.records.flow import reader_of
+from memlayer_core.records.model import Reader, Record
+from memlayer_core.records.sql import reads as record_reads
+from memlayer_core.records.sql import rows as record_rows
+from memlayer_core.runtime import Runtime
+from memlayer_core.scope import Scope, SharedScope
+from memlayer_core.storage import vectors as vectors_sql
+from memlayer_core.storage.candidate import Candidate, Postings, is_message
+from memlayer_core.storage.statistics import ScopeStatistics
+from memlayer_core.storage.truncate import ELLIPSIS
+from memlayer_core.vector import Neighbour
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection
+
+__all__ = [
+    "SearchScope",
+    "fit_into_budget",
+    "message_of_record",
+    "readable_only",
+    "record_candidates",
+    "search_scope_of",
+    "without_keys",
+]
+
+_NOTHING = ScopeStatistics(sessions=0, vectors=0, shard=0, alone=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchScope:
+    """The reader, and what a search covers.
+
+    Attributes:
+        reader: The user who asks.
+        own: Statistics of the user's own data.
+        shared: Statistics of the records that users of the tenant share; empty if only one session is searched.
+    """
+
+    reader: Reader
+    own: ScopeStatistics
+    shared: ScopeStatistics
+
+    @property
+    def reach(self) -> Scope:
+        """The scope whose messages may be found."""
+        return self.reader.reach
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there are records to search."""
+        return self.own.records or self.shared.records
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors there are to search."""
+        return self.own.vectors + self.shared.vectors
+
+    @property
+    def places(self) -> list[tuple[Scope | SharedScope, ScopeStatistics]]:
+        """The scopes to search, each with its statistics."""
+        shared: list[tuple[Scope | SharedScope, ScopeStatistics]] = [(self.reach.commons, self.shared)]
+        return [(self.reach, self.own), *(shared if self.shared.records else ())]
+
+    @property
+    def word_owners(self) -> list[tuple[Scope, Sequence[str]]]:
+        """The scope, with the tokens that words are filed under: of the user, and of what others share with them.
+
+        No other words are looked up, so a record that the reader may not see takes no other one's place.
+        """
+        reach = self.reach
+        own: list[tuple[Scope, Sequence[str]]] = [(reach, [reach.user_lane])]
+        if not self.shared.records:
+            return own
+        labels = record_rows.grantees(reach, self.reader.roles)
+        return [*own, (reach, [reach.commons.user_lane, *labels])]
+
+
+def search_scope_of(connection: Connection, rt: Runtime, reach: Scope, roles: Sequence[str]) -> SearchScope:
+    """Return the reader and what they may find."""
+    overview = vectors_sql.overview
+    shared = _NOTHING if reach.session_id is not None else overview(connection, reach.commons)
+    return SearchScope(reader_of(rt, reach, roles), overview(connection, reach), shared)
+
+
+def readable_only(
+    rt: Runtime, search_scope: SearchScope, postings: Postings, neighbours: Sequence[Neighbour]
+) -> tuple[Postings, list[Neighbour]]:
+    """Leave out records that the reader may not see, before anything is ranked or counted."""
+    every = chain(*postings.values(), (one.key for one in neighbours))
+    of_records = {key for key in every if not is_message(key)}
+    if not of_records:
+        return postings, list(neighbours)
+    visible = rt.db.read(record_reads.visible_keys, search_scope.reader, of_records)
+    return without_keys(of_records - visible, postings, neighbours)
+
+
+def without_keys(
+    hidden: Collection[int], postings: Postings, neighbours: Sequence[Neighbour]
+) -> tuple[Postings, list[Neighbour]]:
+    """Leave out the given keys, before anything is ranked or counted."""
+    if not hidden:
+        return postings, list(neighbours)
+    left = {word: {key: n for key, n in keys.items() if key not in hidden} for word, keys in postings.items()}
+    return {word: keys for word, keys in left.items() if keys}, [
+        one for one in neighbours if one.key not in hidden
+    ]
+
+
+def record_candidates(
+    rt: Runtime, reach: Scope, records: Mapping[int, Record], cosines: Mapping[int, float], beginning: int
+) -> list[Candidate]:
+    """Return records as candidates. A record that the user stated counts as said by the user."""
+    return [
+        Candidate(
+            key,
+            "user" if record.owner.namespace == reach.namespace and not record.is_inferred else "record",
+            None,
+            rt.tokens.text(record.text),
+            is_question=False,
+            similarity=cosines.get(key),
+            beginning=record.text[:beginning],
+        )
+        for key, record in records.items()
+    ]
+
+
+def fit_into_budget(
+    rt: Runtime,
+    candidates: Iterable[tuple[StoredMessage, ScoredCandidate]],
+    budget: int,
+    rest: int,
+    cost: Callable[[StoredMessage], int],
+) -> list[tuple[StoredMessage, ScoredCandidate]]:
+    """Choose what fits into a budget, the best first; long texts are replaced by an excerpt.
+
+    Args:
+        rt: What the memory works with.
+        candidates: The best first.
+        budget: Tokens for all of it; one turn may take a part of that.
+        rest: Tokens of the budget that are still free.
+        cost: Counts the tokens of one as the model will see it.
+    """
+    told: list[tuple[StoredMessage, ScoredCandidate]] = []  # as far as there is room for them
+
+    def costs() -> Iterator[int]:
+        for stored, ranked in candidates:
+            told.append(_shorten(rt, stored, ranked, longest_turn(budget)))
+            yield cost(told[-1][0])
+
+    return [told[place] for place in pack(costs(), rest)]
+
+
+def _shorten(
+    rt: Runtime, turn: StoredMessage, candidate: ScoredCandidate, budget: int
+) -> tuple[StoredMessage, ScoredCandidate]:
+    """Return the whole turn if it fits into the budget, else the excerpt that bears on the question."""
+    if turn.tokens <= budget:
+        return turn, candidate
+    text, most = turn.message.text, rt.settings.indexed_characters
+    found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
+    part = excerpt(found_by, candidate.words, budget, rt.tokens.text)
+    if part == text:  # the text fits, only an image or the like does not
+        return replace(turn, tokens=rt.tokens.text(text)), candidate
+    said = replace(turn.message, content=part, tool_calls=(), raw=None)
+    return replace(turn, message=said, tokens=rt.tokens.message(said)), candidate._replace(is_excerpt=True)
+
+
+def message_of_record(rt: Runtime, key: int, record: Record) -> StoredMessage:
+    """Return a record as a message; its type stands for the speaker's name."""
+    said = Message("user", record.text, id=record.memory_id, name=record.type, created_at=record.date)
+    scope = Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
+    return StoredMessage(key, scope, said, rt.tokens.message(said), rt.tokens.name)

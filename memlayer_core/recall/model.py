@@ -1,0 +1,77 @@
+"""What a search finds, with reasons; and the recall that stays with a question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from memlayer_core.message import Role
+from memlayer_core.records.model import Record
+from memlayer_core.show import View, Viewable
+
+__all__ = ["Hit", "Hits", "Reason"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something is in a context or a result, or why it was left out.
+
+    Attributes:
+        code: A stable code for programs, such as `"newest_turn_over_limit"`.
+        text: The same as a sentence for people.
+    """
+
+    code: str
+    text: str
+
+    def __str__(self) -> str:
+        """Return the text for people."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A message or a record that a search found.
+
+    Attributes:
+        text: The text of the message or record.
+        score: Larger is better. Compare scores of one search only.
+        kind: `"message"` or `"record"`.
+        message_ids: Ids of the messages that it comes from; empty for a record.
+        session_id: Id of its session; empty if it is not known.
+        speaker: The speaker's name, or the role if there is no name. For a record, its type.
+        created_at: When it was said, or when it happened.
+        tokens: Tokens that it costs in a context.
+        reasons: Why it was found, by each part of the search.
+        record: The record that was found; None for a message.
+        role: The speaker's role; `"user"` for a record.
+    """
+
+    text: str
+    score: float
+    kind: Literal["message", "record"]
+    message_ids: tuple[str, ...]
+    session_id: str
+    speaker: str
+    created_at: datetime
+    tokens: int
+    reasons: tuple[Reason, ...]
+    record: Record | None = None
+    role: Role = "user"
+
+
+class Hits(Viewable, tuple[Hit, ...]):
+    """A tuple of hits, the best first. Jupyter shows it as a table."""
+
+    __slots__ = ()
+
+    def _view(self) -> View:
+        return View(
+            f"{len(self)} hit(s)" if self else "Nothing was found.",
+            columns=("score", "when", "who", "what", "why"),
+            rows=tuple(
+                (hit.score, hit.created_at.date(), hit.speaker, hit.text, "; ".join(map(str, hit.reasons)))
+                for hit in self
+            ),
+        )

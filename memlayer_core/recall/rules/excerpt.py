@@ -1,0 +1,69 @@
+"""Chooses the part of a long text that bears on a question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from itertools import zip_longest
+
+from memlayer_core.storage.sentences import sentences
+from memlayer_core.storage.terms import index_terms
+from memlayer_core.storage.truncate import ELLIPSIS, truncate_text
+
+__all__ = ["excerpt"]
+
+_CHARACTERS = 16  # of a token: hardly any text has so many
+
+
+def excerpt(text: str, words: Collection[str], budget: int, cost: Callable[[str], int]) -> str:
+    """Return the part of a text around the sentence that has most of the words.
+
+    It grows by whole sentences, to both sides, as long as it fits. An ellipsis marks each omission. A sentence that is
+    too long is truncated. If no sentence has any of the words, the excerpt is the beginning.
+
+    Args:
+        text: Any text.
+        words: A question's index terms.
+        budget: Tokens that it may cost.
+        cost: Counts tokens.
+
+    Returns:
+        The text itself if it fits.
+    """
+    if _fits(text, budget, cost):
+        return text
+    said = sentences(text)
+    if not said:
+        return ""
+    having = [len(set(index_terms(sentence)).intersection(words)) for sentence in said]
+    best = max(range(len(said)), key=having.__getitem__)
+    left = budget - 2 * cost(f"{ELLIPSIS} ")
+    if not _fits(f"{said[best]} ", left, cost):
+        return _cut(said[best], budget, cost)
+    left -= cost(f"{said[best]} ")
+    behind, before = range(best + 1, len(said)), range(best - 1, -1, -1)
+    taken = {best}
+    for place in (place for pair in zip_longest(behind, before) for place in pair if place is not None):
+        beside = not taken.isdisjoint((place - 1, place + 1))
+        if beside and _fits(f"{said[place]} ", left, cost):
+            taken.add(place)
+            left -= cost(f"{said[place]} ")
+    first, last = min(taken), max(taken)
+    part = " ".join(said[first : last + 1])
+    return f"{ELLIPSIS} " * (first > 0) + part + f" {ELLIPSIS}" * (last + 1 < len(said))
+
+
+def _fits(text: str, budget: int, cost: Callable[[str], int]) -> bool:
+    """Tell whether a text fits into the budget. A text that is far too long is not counted to its end."""
+    beginning = text[: _CHARACTERS * max(budget, 1)]
+    return cost(beginning) <= budget and (len(beginning) == len(text) or cost(text) <= budget)
+
+
+def _cut(sentence: str, budget: int, cost: Callable[[str], int]) -> str:
+    """Return the beginning of a sentence that is too long. It is shortened until it fits."""
+    beginning = sentence[: _CHARACTERS * max(budget, 1)]
+    if cost(beginning) > budget:
+        sentence = beginning
+    characters = len(sentence) * budget // max(cost(sentence), 1)
+    while (part := truncate_text(sentence, characters)) and cost(part) > budget:
+        characters = characters * 3 // 4
+    return part

@@ -1,0 +1,132 @@
+"""Parses a question: what it asks for, and whom it names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from memlayer_core.recall.rules.answers import answers_to
+from memlayer_core.recall.rules.times import days_meant_by, without_days
+from memlayer_core.storage.terms import (
+    SPOKEN,
+    WISH,
+    content_words,
+    possible_names,
+    question_terms,
+    without_question_words,
+)
+from memlayer_core.storage.wishes import asks_for_help
+
+__all__ = ["Question", "asks_what_was_said", "question"]
+
+_FIRST_PERSON = re.compile(r"\b(?:i|me|my|mine|myself)\b|我|咱", re.IGNORECASE)
+_FIRST_CJK = "\u2e80"  # from here on, names stand among other words without spaces
+_ASKING = re.compile("[?\uff1f]")
+_SPACE = re.compile(r"\s+")
+_SAID = re.compile(
+    r"\b(?:sa(?:y|id|ying)|t(?:ell|old)|talk(?:s|ed|ing)?|sp(?:eak|oke|oken)|mention(?:s|ed)?|discuss(?:ed)?|chat(?:s|ted)?"
+    r"|ask(?:ed)?|wr(?:ite|ote|itten)|conversations?|did|done|happen(?:s|ed)?|went|been|spen[dt]|(?:was|were) (?:i|we)"
+    r"|(?:i|we) (?:was|were))\b"
+    "|说|讲|聊|谈|提|问|告诉|讨论|对话|话题|发生|[做干去忙](?=.*[了过])",
+    re.IGNORECASE,
+)
+"""What asks for whatever was said or done; "do" does not: "what shall I do today?" wants something else."""
+_NO_MORE = re.compile(
+    r"\b(?:about|(?:any|every|some)?things?|all|else|remember|recall|recap|summari[sz]e|summary|list|show|give|know|let|us"
+    r"|up|do|going|go)\b"
+    "|些|事情|事|内容|记得|总结|过|到|起|都|跟|对|给|和|哪|还|在|有|来|呀|呢|里|地方",
+    re.IGNORECASE,
+)
+"""What says no more than that beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A parsed question.
+
+    Attributes:
+        text: What an embedder is given: the question without the names of those who spoke. A name says who, and
+            to an embedder it says that every turn with the name in it is near.
+        words: Its index terms.
+        names: Who is named of those who spoke, as names are filed.
+        about_user: Whether users ask about themselves.
+        when: Index terms of the days and months that it refers to.
+        only_when: Whether it asks for whatever was said or done then, and for nothing else.
+        asks: Whether it asks for anything: most of what people say does not.
+        dates: Words of it that say when, or that something was said, and nothing of what is asked.
+        helps: Whether it asks for help, to which earlier wishes apply.
+        answer: Matches texts that can answer it, if that is known.
+    """
+
+    text: str
+    words: tuple[str, ...]
+    names: frozenset[str]
+    about_user: bool
+    when: tuple[str, ...] = ()
+    only_when: bool = False
+    asks: bool = False
+    dates: frozenset[str] = frozenset()
+    helps: bool = False
+    answer: re.Pattern[str] | None = None
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        """The words that say what is asked."""
+        return tuple(word for word in self.words if word not in self.dates)
+
+    @property
+    def index_terms(self) -> tuple[str, ...]:
+        """All index terms to search for."""
+        return (*self.words, *self.when, *((WISH,) if self.helps else ()))
+
+
+def asks_what_was_said(rest: str) -> bool:
+    """Tell whether a question asks for whatever was said or done on its day: nothing but words for that remains of it.
+
+    "What did I say", 我说了什么; not "how are you", which asks for nothing that was said.
+
+    Args:
+        rest: The question without the day, and without the names of those who spoke.
+    """
+    return bool(_SAID.search(rest)) and not content_words(
+        without_question_words(_NO_MORE.sub(" ", _SAID.sub(" ", rest)))
+    )
+
+
+def question(text: str, speakers: Collection[str], now: datetime) -> Question:
+    """Read a question.
+
+    Args:
+        text: As it was asked.
+        speakers: Which of `named(text)` are names of people who spoke.
+        now: What "last week" is counted from.
+    """
+    bare = text
+    names = {part: written for part, written in possible_names(text).items() if part in speakers}
+    for written in sorted(names.values(), key=len, reverse=True):
+        alone = (r"(?<!\w)", r"(?:['\u2019]s)?(?!\w)") if written[0] < _FIRST_CJK else ("", "")
+        bare = re.sub(re.escape(written).join(alone), " ", bare)
+    bare = _SPACE.sub(" ", bare).strip()
+    words = question_terms(bare)
+    if names and not content_words(bare):
+        bare, words = bare or text, tuple(SPOKEN + name for name in names)
+    when = days_meant_by(text, now)
+    rest = without_days(bare) if when else bare
+    only_when = bool(when) and asks_what_was_said(rest)
+    said = () if only_when or not content_words(without_question_words(rest)) else question_terms(rest)
+    if only_when:  # whoever said "today" has said no more of it than others
+        words = tuple(word for word in words if word.startswith(SPOKEN))
+    return Question(
+        bare,
+        words,
+        frozenset(names),
+        about_user=bool(_FIRST_PERSON.search(text)),
+        when=when,
+        only_when=only_when,
+        asks=only_when or bool(_ASKING.search(text)),
+        dates=frozenset(words).difference(said) if when else frozenset(),
+        helps=asks_for_help(text),
+        answer=answers_to(text),
+    )

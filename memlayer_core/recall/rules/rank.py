@@ -1,0 +1,318 @@
+"""Ranks the candidates of a search.
+
+Every ingredient of the score has one weight. Cosines and sums over words have scales of their own, so they are
+compared as distances from the mean of all candidates, in standard deviations: a source that cannot distinguish the
+candidates counts little, and a missing source does not change the order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memlayer_core.recall.model import Reason
+from memlayer_core.recall.rules.question import Question
+from memlayer_core.recall.rules.relevance import FLOOR, floor_of
+from memlayer_core.storage.candidate import Candidate, is_message, session_of_key
+from memlayer_core.storage.term_statistics import TermStatistics
+from memlayer_core.storage.terms import possible_names
+from memlayer_core.vector import Neighbour
+
+__all__ = ["LONG", "WEIGHTS", "Matches", "ScoredCandidate", "Weights", "rank", "shortlist"]
+
+Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How much each ingredient counts. Tuned on conversations between two people, checked on chats with an assistant.
+
+    Attributes:
+        meaning: A standard deviation of the cosine. The best single source if the embedder knows the language.
+        words: A standard deviation of the words that a message shares with the question, rare ones counting more.
+            Finds names, numbers and dates that embedders blur.
+        session: A standard deviation of the words that the whole session shares with the question: a turn about the
+            dress is in the session about the wedding. The session's best cosine counts a little, too.
+        speaker: Said by somebody whom the question names. Twice what meaning gives a very good hit, so that other
+            speakers' turns come later.
+        own: Said by the user, if the question says "I": people ask an assistant about themselves.
+        when: Said on a day that the question refers to. If the question asks for more than a day, only one message
+            gets it that matches by its date alone.
+        wishes: States a wish of the user, if the question asks for help: a wish applies even if it shares no word
+            with the question.
+        answers: Contains what the question asks for, a time or a number.
+        neighbours: The share of its score that a turn gives to the next one, because an answer follows its question;
+            half as much to the one before and to the next but one.
+        asks: Subtracted from a turn that ends with a question.
+        long: Subtracted for each doubling of a turn's length beyond `LONG` tokens: a long answer contains many words,
+            and takes the place of many turns. Less among few candidates.
+    """
+
+    meaning: float = 0.6
+    words: float = 0.4
+    session: float = 0.5
+    speaker: float = 2.0
+    own: float = 1.5
+    when: float = 2.0
+    wishes: float = 2.0
+    answers: float = 0.5
+    neighbours: float = 0.3
+    asks: float = 0.3
+    long: float = 0.6
+
+
+WEIGHTS = Weights()
+
+LONG = 80
+"""Tokens of a usual turn of a person."""
+
+_DOUBLINGS = (
+    3  # of a long turn's length that count: a file that was pasted is found by its words all the same
+)
+_MANY_RIVALS = 20  # candidates from which on the room that a long turn takes is missed by others
+_SPEECH = 80  # tokens at which a turn passes on half as much to its neighbours: a long one stands for itself
+_NEAREST = 10  # hits of each source whose neighbours are weighed, too
+_SHARES = {-2: 0.5, -1: 1.0, 1: 0.5, 2: 0.25}  # of what a neighbour passes on: the one before it gives most
+_APART = 1.5  # deviation of sessions below which they hardly differ: one more common word then says little
+_BEST_OF_SESSION = 0.3  # of what a session's words say, that its best cosine does
+_NEAR_ANYWAY = 0.2  # cosine of two texts that have nothing to do with each other
+_ALL, _THEN, _THEN_UNASKED = 1.0, 0.4, 0.2
+"""Support that being said when the question means is worth: all of it, where it asks for nothing else; less where nothing
+is asked: "I am tired today" needs nothing of what was said today."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What the sources of a search found.
+
+    Attributes:
+        statistics: The question's words in messages and sessions.
+        neighbours: The nearest vectors, the best first.
+        date_matches: Keys of messages of the days that the question refers to.
+        wish_matches: Keys of the user's wishes, if the question asks for help.
+    """
+
+    statistics: TermStatistics
+    neighbours: Sequence[Neighbour] = ()
+    date_matches: Collection[int] = frozenset()
+    wish_matches: Collection[int] = frozenset()
+
+
+class ScoredCandidate(NamedTuple):
+    """A candidate with its score.
+
+    Attributes:
+        key: Key of the message.
+        score: Larger is better; comparable within one question only.
+        support: How much it bears on the question, whatever else was found: its share of the question's words, rare ones
+            counting more, and its cosine times the trust in the embedder.
+        contributions: The part of the score of each of `INGREDIENTS`.
+        cosine: Cosine to the question; None without one.
+        words: The question's words that it contains.
+        is_excerpt: Whether only an excerpt of it is returned.
+        date_only: Whether it matches by its date alone; its neighbours then get nothing from it.
+    """
+
+    key: int
+    score: float
+    support: float
+    contributions: Sequence[float] = ()
+    cosine: float | None = None
+    words: tuple[str, ...] = ()
+    is_excerpt: bool = False
+    date_only: bool = False
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """The contributions by name; together they are the score."""
+        return dict(zip(INGREDIENTS, self.contributions, strict=True))
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The contributions as reasons, the largest first."""
+        said = {
+            **_TOLD,
+            "words": f"has the words {', '.join(self.words)}"
+            if self.words
+            else "has no word of the question",
+            "meaning": "no vector" if self.cosine is None else f"cosine {self.cosine:.2f}",
+        }
+        found = {"words": bool(self.words), "meaning": self.cosine is not None}
+        parts = self.parts
+        given = (
+            Reason(name, f"{said[name]} ({parts[name]:+.2f})")
+            for name in sorted(parts, key=lambda name: -abs(parts[name]))
+            if found.get(name, abs(parts[name]) >= _SLIGHT)
+        )
+        return (*given, *([_SHORTENED] if self.is_excerpt else []))
+
+
+_SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
+_SLIGHT = 0.005  # what an ingredient gave, and nobody needs to hear of
+_TOLD = {
+    "named": "said by one whom the question names",
+    "own": "said by the user, who asks about themselves",
+    "when": "said when the question means",
+    "wishes": "says how the user wants things",
+    "answers": "has a time or a number, as the question wants",
+    "asks": "ends with a question",
+    "long": "long",
+    "neighbours": "stands beside what bears on the question",
+    "session": "from a talk that bears on the question",
+}
+INGREDIENTS = ("meaning", "words", *_TOLD)
+"""The parts of a score, in the order of `ScoredCandidate.contributions`."""
+
+
+def shortlist(matches: Matches, limit: int) -> list[int]:
+    """Return the keys to rank: the best of each source, and the neighbours of the very best.
+
+    Args:
+        matches: What the sources found.
+        limit: How many to take of each source.
+    """
+    by_words = matches.statistics.worth
+    told = [key for _, key in sorted(zip(by_words.values(), by_words, strict=True), reverse=True)[:limit]]
+    meant = [neighbour.key for neighbour in matches.neighbours[:limit]]
+    first = chain(told[:_NEAREST], meant[:_NEAREST])
+    beside = (key + step for key in first if is_message(key) for step in _SHARES)
+    marked = (
+        sorted(marked, key=lambda key: (-by_words.get(key, 0.0), -key))[:limit]
+        for marked in (matches.date_matches, matches.wish_matches)
+    )
+    return list(dict.fromkeys(chain(told, meant, *marked, beside)))
+
+
+def rank(
+    question: Question,
+    candidates: Sequence[Candidate],
+    matches: Matches,
+    trust: float,
+    weights: Weights = WEIGHTS,
+) -> list[ScoredCandidate]:
+    """Return candidates sorted by score; none if nothing bears on the question.
+
+    Args:
+        question: The question.
+        candidates: The messages and records of the shortlist.
+        matches: What the sources found.
+        trust: How much the embedder's cosine counts for this question, 0 to 1.
+        weights: How much each ingredient counts.
+    """
+    if question.only_when:  # what was said at another time is no answer
+        candidates = [one for one in candidates if one.key in matches.date_matches] or candidates
+    if not candidates:
+        return []
+    standing = matches.statistics
+    keys = [one.key for one in candidates]
+    cosines = np.array(
+        [one.similarity if trust and one.similarity is not None else math.nan for one in candidates]
+    )
+    support = _column(standing.question_shares(question.about), keys)
+    support += trust * np.maximum(0.0, np.nan_to_num(cosines) - _NEAR_ANYWAY)
+    floor = floor_of(FLOOR, trust, standing.messages)
+    dated = np.array([key in matches.date_matches for key in keys])
+    own = np.array([question.about_user and one.role == "user" for one in candidates])
+    alone = dated & ((support < floor) | (not question.about)) & (not question.only_when)
+    then = dated & ~alone
+    if alone.any():  # of what has nothing but its date, one comes in for it
+        one = max(np.flatnonzero(alone), key=lambda place: (support[place], own[place], keys[place]))
+        then[one] = True
+    support += (_ALL if question.only_when else _THEN if question.asks else _THEN_UNASKED) * then
+    if support.max() < floor:
+        return []
+    near = _standard(cosines)
+    speakers = _speakers_named(question, candidates)
+    answer = question.answer
+    parts = {
+        "meaning": trust * weights.meaning * near,
+        "words": weights.words * _standard(_column(standing.worth, keys)),
+        "named": weights.speaker * np.array([one.name in speakers for one in candidates]),
+        "own": weights.own * own,
+        "when": weights.when * dated,
+        "wishes": weights.wishes * np.array([key in matches.wish_matches for key in keys]),
+        "answers": weights.answers
+        * np.array([answer is not None and bool(answer.search(one.beginning)) for one in candidates]),
+        "asks": -weights.asks * np.array([one.is_question for one in candidates]),
+        "long": -weights.long * _excess_length(candidates),
+    }
+    parts["neighbours"] = weights.neighbours * _from_neighbours(candidates, _sum(parts.values()))
+    parts["session"] = weights.session * _of_session(standing, candidates, near)
+    table = np.stack([parts[name] for name in INGREDIENTS], axis=1)
+    score = _sum(parts.values())
+    order = sorted(range(len(keys)), key=lambda place: (-score[place], -keys[place]))
+    gave = table.tolist()
+    return [
+        ScoredCandidate(
+            keys[place],
+            float(score[place]),
+            float(support[place]),
+            gave[place],
+            candidates[place].similarity if trust else None,
+            standing.of(keys[place]),
+            date_only=bool(alone[place]),
+        )
+        for place in order
+    ]
+
+
+def _column(values: Mapping[int, float], keys: Sequence[int]) -> Column:
+    return np.array([values.get(key, 0.0) for key in keys])
+
+
+def _sum(columns: Iterable[Column]) -> Column:
+    return np.sum(list(columns), axis=0)  # type: ignore[no-any-return]
+
+
+def _standard(values: Column, minimum: float = 1e-9) -> Column:
+    """Return distances from the mean in standard deviations of at least `minimum`; NaN counts as the mean."""
+    known = ~np.isnan(values)
+    if not known.any():
+        return np.zeros(len(values))
+    mean, deviation = values[known].mean(), values[known].std()
+    return np.where(known, (values - mean) / max(deviation, minimum), 0.0)
+
+
+def _speakers_named(question: Question, candidates: Iterable[Candidate]) -> set[str]:
+    """Return the names of the speakers that the question names."""
+    heard = {one.name for one in candidates if one.name} if question.names else ()
+    return {name for name in heard if not question.names.isdisjoint(possible_names(name))}
+
+
+def _excess_length(candidates: Sequence[Candidate]) -> Column:
+    """Return by how many doublings each is longer than a usual turn."""
+    tokens = np.array([max(one.tokens, LONG) for one in candidates])
+    crowded = min(1.0, len(candidates) / _MANY_RIVALS)
+    return crowded * np.minimum(np.log2(tokens / LONG), _DOUBLINGS)
+
+
+def _of_session(statistics: TermStatistics, candidates: Sequence[Candidate], cosines: Column) -> Column:
+    """Return the scores of the candidates' sessions: words that few sessions have, and their best cosine."""
+    talks = [one.session for one in candidates]
+    words = _standard(_column(statistics.by_session(talks), talks), _APART)
+    best: dict[int, float] = {}
+    for talk, one in zip(talks, cosines.tolist(), strict=True):
+        best[talk] = max(one, best.get(talk, one))
+    return words + _BEST_OF_SESSION * _column(best, talks)
+
+
+def _from_neighbours(candidates: Sequence[Candidate], worth: Column) -> Column:
+    """Return what each candidate gets from its neighbours."""
+    own = worth / (1 + (np.array([one.tokens for one in candidates]) / _SPEECH) ** 2)
+    gives = dict(zip((one.key for one in candidates), own.tolist(), strict=True))
+    return np.array(
+        [
+            sum(
+                share * gives[key + step]
+                for step, share in _SHARES.items()
+                if key + step in gives and session_of_key(key + step) == session_of_key(key)
+            )
+            for key in gives
+        ]
+    )

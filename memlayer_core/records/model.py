@@ -1,0 +1,272 @@
+"""Records: what is remembered of a user beyond one session, and who may see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, TypedDict
+
+from memlayer_core.message import JSON
+from memlayer_core.scope import Scope
+from memlayer_core.vector import FloatVector
+
+__all__ = [
+    "SOURCES",
+    "TYPES",
+    "VISIBILITIES",
+    "Access",
+    "Embedding",
+    "PreparedRecord",
+    "Reader",
+    "Record",
+    "RecordFields",
+    "RecordFilter",
+    "RecordSource",
+    "RecordType",
+    "Relation",
+    "Visibility",
+]
+
+RecordType = Literal["episodic", "semantic", "procedural", "preference", "profile"]
+Visibility = Literal["private", "share", "public"]
+RecordSource = Literal[
+    "explicit_user_input", "implicit_inference", "system_generated", "external_data", "corrected_memory"
+]
+TYPES: tuple[RecordType, ...] = ("episodic", "semantic", "procedural", "preference", "profile")
+VISIBILITIES: tuple[Visibility, ...] = ("private", "share", "public")
+SOURCES: tuple[RecordSource, ...] = (
+    "explicit_user_input",
+    "implicit_inference",
+    "system_generated",
+    "external_data",
+    "corrected_memory",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation to another record of the same user.
+
+    Attributes:
+        type: Kind of the relation, such as `"related_to"`.
+        target_memory_id: Id of the other record, which may be deleted by now.
+    """
+
+    type: str
+    target_memory_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who else may see a record, besides its user. By default nobody.
+
+    Attributes:
+        visibility: `"private"` and `"share"`: the users and roles named below. `"public"`: every user of the tenant.
+        allowed_users: Ids of users of the same tenant.
+        allowed_roles: Roles. A reader of the same tenant with one of these roles may see the record.
+    """
+
+    visibility: Visibility = "private"
+    allowed_users: tuple[str, ...] = ()
+    allowed_roles: tuple[str, ...] = ()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether anybody besides the user may see it."""
+        return self.visibility == "public" or bool(self.allowed_users or self.allowed_roles)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedding:
+    """The vector that a record is found by.
+
+    Attributes:
+        model: Identity of the embedder.
+        vector: Unit length, float32, shape (dimension,).
+    """
+
+    model: str
+    vector: FloatVector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Something remembered of a user. A change makes a new version; the old version stays readable.
+
+    Attributes:
+        memory_id: `"{user}_mem_{nnn}"`, with a number of its own for each record of the user.
+        tenant_id: The user's tenant.
+        user_id: The user that it is about.
+        agent_id: The agent that remembered it; None: no agent was named.
+        session_id: The session that it comes from; None: no session was named.
+        type: `"episodic"`, `"semantic"`, `"procedural"`, `"preference"` or `"profile"`.
+        category: Your own category, such as `"habit"` or `"skill"`.
+        key: What a fact is about, such as `"allergy"`.
+        value: The fact's value, such as `"nuts"`.
+        raw: The text as it was remembered.
+        summary: The text in one sentence.
+        structured: The content as JSON.
+        key_topics: Topics of an episode.
+        actions_taken: What was done in an episode.
+        outcomes: Results of an episode.
+        importance: 0 to 1. Episodes are recalled if it is above `Settings.recall_importance`.
+        confidence: 0 to 1. All other records are recalled if it is at least `Settings.recall_confidence`. An inferred
+            record has 0.6 at the most.
+        mentions: How often it was remembered.
+        tags: Tags to find it by.
+        source: Where it comes from. `"implicit_inference"`: an agent concluded it.
+        version: 1 for the first version, one more with each change.
+        created_at: When its first version was written.
+        updated_at: When it was last written.
+        first_observed: When it was first said.
+        occurred_at: When it happened.
+        last_accessed: When it was last recalled; None: never.
+        expires_at: From this time on it is not recalled; None: it does not expire.
+        decay_score: 0 to 1; a record near 1 is almost never deleted.
+        relations: Relations to other records.
+        access_control: Who else may see it.
+        replaced_by: Id of the record that replaced this version: its own id after a change, another record's after a
+            merge; None while it is in force.
+        embedding: Its vector. Only `memory.records` fills it; None until the record is indexed.
+    """
+
+    memory_id: str
+    tenant_id: str
+    user_id: str
+    agent_id: str | None
+    session_id: str | None
+    type: RecordType
+    raw: str
+    created_at: datetime
+    updated_at: datetime
+    first_observed: datetime
+    category: str | None = None
+    key: str | None = None
+    value: str | None = None
+    summary: str | None = None
+    structured: Mapping[str, JSON] | None = None
+    key_topics: tuple[str, ...] = ()
+    actions_taken: tuple[str, ...] = ()
+    outcomes: tuple[str, ...] = ()
+    importance: float = 0.5
+    confidence: float = 1.0
+    mentions: int = 1
+    tags: tuple[str, ...] = ()
+    source: RecordSource = "explicit_user_input"
+    version: int = 1
+    occurred_at: datetime | None = None
+    last_accessed: datetime | None = None
+    expires_at: datetime | None = None
+    decay_score: float = 1.0
+    relations: tuple[Relation, ...] = ()
+    access_control: Access = Access()
+    replaced_by: str | None = None
+    embedding: Embedding | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The summary, or the raw text if there is no summary."""
+        return self.summary or self.raw
+
+    @property
+    def date(self) -> datetime:
+        """When it happened, or when it was last written if that is not known."""
+        return self.occurred_at or self.updated_at
+
+    @property
+    def scope(self) -> Visibility:
+        """Its visibility, under another name."""
+        return self.access_control.visibility
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether an agent concluded it, and nobody said it."""
+        return self.source == "implicit_inference"
+
+    @property
+    def owner(self) -> Scope:
+        """Scope of its user, with the agent if one is named; or of its session if that has no user."""
+        return Scope(self.user_id, self.session_id, self.agent_id, self.tenant_id).reach()
+
+
+class RecordFields(TypedDict, total=False):
+    """Fields of a record besides its text. `Record` and `Access` explain each."""
+
+    type: RecordType
+    category: str | None
+    key: str | None
+    value: str | None
+    summary: str | None
+    structured: Mapping[str, JSON] | None
+    key_topics: Iterable[str]
+    actions_taken: Iterable[str]
+    outcomes: Iterable[str]
+    importance: float
+    confidence: float
+    tags: Iterable[str]
+    source: RecordSource
+    occurred_at: datetime | None
+    expires_at: datetime | None
+    decay_score: float
+    relations: Iterable[Relation]
+    visibility: Visibility
+    allowed_users: Iterable[str]
+    allowed_roles: Iterable[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The user who asks for records, and which records count.
+
+    Attributes:
+        reach: Scope of the user who asks, with the agent if one is named.
+        now: The present; records that have expired are left out.
+        roles: Roles in which the user asks.
+        above_importance: Episodes must have a greater importance than this; None: any.
+        min_confidence: All other records must have at least this confidence; None: any.
+    """
+
+    reach: Scope
+    now: datetime
+    roles: tuple[str, ...] = ()
+    above_importance: float | None = None
+    min_confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRecord:
+    """A record that is checked and ready to be written.
+
+    Attributes:
+        record: The record; a new one has no id yet.
+        digest: 16 bytes that are equal for the same words of one user and agent.
+        terms: Terms of its text for the word index.
+    """
+
+    record: Record
+    digest: bytes
+    terms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Which records to list.
+
+    Attributes:
+        record_id: Only this record.
+        type: Only records of this type.
+        tags: Only records with all of these tags.
+        all_versions: Also replaced versions and expired records, but only the user's own.
+        shared: Also records of other users of the tenant that this user may see.
+        limit: How many records at the most.
+        offset: How many records to skip.
+    """
+
+    record_id: str | None = None
+    type: RecordType | None = None
+    tags: tuple[str, ...] = ()
+    all_versions: bool = False
+    shared: bool = False
+    limit: int = 100
+    offset: int = 0

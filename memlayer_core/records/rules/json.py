@@ -1,0 +1,74 @@
+"""Records as JSON that reads back equal, in the form and with the names that memory layers use.
+
+::
+
+    {"memory_id": "louis_mem_001", "tenant_id": "default", "user_id": "louis", "type": "semantic",
+     "access_control": {"visibility": "private"}, "content": {"raw": "…"}, "metadata": {"importance": 0.92, …},
+     "time": {"created_at": "2026-05-04T09:30:00Z", …}, "scope": "private"}
+
+Fields without a value are left out. A vector is written if the record has one, and ignored when it is read: it is
+made again from the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memlayer_core.errors import InvalidRecordError, errors_as
+from memlayer_core.message import JSON
+from memlayer_core.records.model import Record
+from memlayer_core.records.rules.records import check_record, ordinal_of
+from memlayer_core.storage.forms import Form
+
+__all__ = ["record_from_json", "record_to_json"]
+
+_FORM = Form(
+    Record,
+    "record",
+    InvalidRecordError,
+    hint="`record_to_json` writes records.",
+    parts={
+        "content": ("raw", "summary", "structured"),
+        "fact": ("category", "key", "value", "mentions", "first_observed", "expires_at"),
+        "episode": ("key_topics", "actions_taken", "outcomes", "occurred_at"),
+        "metadata": ("importance", "confidence", "tags", "source", "version"),
+        "time": ("created_at", "updated_at", "last_accessed", "decay_score"),
+    },
+)
+
+
+def record_to_json(record: Record) -> dict[str, JSON]:
+    """Return a record as a dict that `json.dumps` can write."""
+    form = _FORM.write(record) | {"scope": record.scope}
+    if record.embedding is not None:
+        form["embedding"] = {"model": record.embedding.model, "vector": record.embedding.vector.tolist()}
+    return form
+
+
+def record_from_json(source: str | bytes | Mapping[str, JSON]) -> Record:
+    """Return the record that `record_to_json` wrote, equal to it.
+
+    Args:
+        source: The dict, or it as JSON text.
+
+    Raises:
+        InvalidRecordError: It is no JSON, was cut off, or could not be stored as a record.
+    """
+    form = dict(_FORM.object_of(source))
+    form.pop("embedding", None)
+    visibility = form.pop("scope", None)
+    record = _FORM.read(form)
+    if visibility not in (None, record.scope):
+        raise InvalidRecordError(
+            f"`scope` says {visibility!r:.80}, and `access_control` says {record.scope!r:.80}",
+            hint="They mean the same: pass one of them, or equal ones.",
+        )
+    with errors_as(InvalidRecordError):
+        _ = record.owner  # it checks the ids
+    for name in (record.memory_id, record.replaced_by):
+        if name is not None and ordinal_of(name)[0] != record.user_id:
+            raise InvalidRecordError(
+                f"{name!r:.100} is no id of a record of {record.user_id!r:.100}",
+                hint="A record's id is its user's, `_mem_`, and a number.",
+            )
+    return check_record(record)

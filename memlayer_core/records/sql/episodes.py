@@ -1,0 +1,232 @@
+"""Episodes of ended sessions, in SQL. Each function runs in its caller's transaction.
+
+An end owes an episode: a row says which part of the session it tells of, and a job has it written. When
+something of that part is taken back, its record goes at once, and another one is owed of what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, exists, func, insert, select, update
+
+from memlayer_core.messages.sql.changes import Change, Follower, register
+from memlayer_core.records.episode import Episode, part_of
+from memlayer_core.records.model import PreparedRecord, Record
+from memlayer_core.records.rules.records import ordinal_of
+from memlayer_core.records.sql import writes as record_writes
+from memlayer_core.records.sql.reads import OWN
+from memlayer_core.scope import Scope
+from memlayer_core.storage.costs import Cost, spend
+from memlayer_core.storage.job import Job
+from memlayer_core.storage.job_queue import enqueue, finish
+from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, reach_parameters, to_micros
+from memlayer_core.storage.tables import episodes, jobs, messages, records, sessions
+
+__all__ = ["begin", "drop", "find", "move", "numbers_of", "restore", "store", "withdraw"]
+
+
+def begin(
+    connection: Connection, session: Any, min_messages: int, now: datetime, until: int | None = None
+) -> None:
+    """Queue an episode about the messages since the session began, or since its last episode, if they are enough.
+
+    Args:
+        connection: In the transaction that ends the session.
+        session: Its row, as it was before the end.
+        min_messages: Messages that an episode needs, without hidden and system messages.
+        now: The present.
+        until: The place before which the episode ends; None: it ends with the last message.
+    """
+    newest = select(func.coalesce(func.max(episodes.c.until_seq), -1))
+    behind = connection.execute(newest.where(episodes.c.session == session.number)).scalar_one() + 1
+    first, last = max(session.begins, behind), (session.next_seq if until is None else until) - 1
+    if last < first:  # an empty session has no last place
+        return
+    told = select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(min_messages)
+    if len(connection.scalars(told).all()) < min_messages:
+        return
+    row = {"session": session.number, "first_seq": first, "until_seq": last}
+    number = connection.execute(insert(episodes).values(row).returning(episodes.c.number)).scalar_one()
+    enqueue(connection, "episode", [number], session.namespace, now)
+
+
+def find(connection: Connection, number: int) -> Episode | None:
+    """Return the episode of a number."""
+    row = connection.execute(select(episodes).where(episodes.c.number == number)).first()
+    return _from(row) if row is not None else None
+
+
+def store(
+    connection: Connection,
+    episode: Episode,
+    draft: PreparedRecord | None,
+    model_costs: Sequence[Cost],
+    job: Job,
+    now: datetime,
+    shards: int,
+) -> Record | None:
+    """Store the record of an episode and strike its job off, unless its source was changed since it was read.
+
+    Without a record there is nothing to tell, and there will be no episode. What models were paid is noted
+    in any case. Returns the record where one was stored.
+    """
+    spend(connection, model_costs)
+    connection.execute(
+        select(sessions.c.number).where(sessions.c.number == episode.session).with_for_update()
+    )
+    row = connection.execute(select(episodes).where(episodes.c.number == episode.number)).first()
+    if row is not None and row.version != episode.version:
+        again = {"attempts": 0, "due": to_micros(now), "owner": None}
+        connection.execute(update(jobs).where(jobs.c.id == job.id).values(again))
+        return None
+    finish(connection, [job])
+    if row is None or row.ordinal is not None:  # the session is gone, or somebody else was quicker
+        return None
+    this = episodes.c.number == episode.number
+    if draft is None:
+        connection.execute(delete(episodes).where(this))
+        return None
+    record = record_writes.remember(connection, draft, now, shards)
+    ordinal = ordinal_of(record.memory_id)[1]
+    connection.execute(update(episodes).where(this).values(ordinal=ordinal))
+    return record
+
+
+def restore(connection: Connection, versions: Sequence[PreparedRecord], now: datetime, shards: int) -> bool:
+    """Store a record that comes from elsewhere, as `noting` does.
+
+    An episode whose messages came before is tied to them again: it goes when one of them is taken back.
+    """
+    newest = versions[-1]
+    ends, session = part_of(newest.record), None
+    if ends is not None:
+        lane = _session_of(newest.record).session_lane
+        held = select(sessions.c.number).where(sessions.c.lane == lane).with_for_update()
+        session = connection.scalar(held)  # sessions are locked before records, as everywhere
+    stored = record_writes.restore(connection, versions, now, shards)
+    if ends is not None and session is not None:
+        _tie(connection, session, ends, newest.digest)
+    return stored
+
+
+def numbers_of(connection: Connection, session: int, keys: Sequence[int]) -> list[int]:
+    """Return the numbers of the episodes that tell of any of these messages; instructions are in none.
+
+    Asked before the messages change: afterwards nothing tells what they were.
+    """
+    parts = connection.execute(select(episodes).where(episodes.c.session == session)).all()
+    if not parts:
+        return []
+    told = {
+        key & LAST
+        for some in chunks(keys)
+        for key in connection.scalars(
+            select(messages.c.key).where(messages.c.key.in_(some), messages.c.role != "system")
+        )
+    }
+    return [row.number for row in parts if any(row.first_seq <= seq <= row.until_seq for seq in told)]
+
+
+def withdraw(connection: Connection, scope: Scope, numbers: Sequence[int], now: datetime) -> None:
+    """Delete the records of episodes whose source has changed, and owe new ones of what is left of it.
+
+    The messages are changed before: what a write locks, it locks in the order that `noting` gives.
+    """
+    if not numbers:
+        return
+    hit = connection.execute(select(episodes).where(episodes.c.number.in_(numbers))).all()
+    ordinals = {row.ordinal for row in hit} - {None}
+    # Equal words of one session are one record, and may be told by several of its episodes.
+    shared = and_(episodes.c.session == hit[0].session, episodes.c.ordinal.in_(ordinals))
+    rows = {row.number: row for row in (*hit, *connection.execute(select(episodes).where(shared)))}
+    reach, these = scope.reach(), records.c.ordinal.in_(ordinals)
+    there = set(connection.scalars(select(records.c.ordinal).where(OWN, these), reach_parameters(reach)))
+    record_writes.forget_all(connection, reach, these, now)
+    for row in rows.values():
+        forgotten = row.ordinal is not None and row.ordinal not in there  # by hand, and so for good
+        if forgotten:
+            continue
+        left = exists().where(_inside(row.session, row.first_seq, row.until_seq), _TOLD)
+        if not connection.scalar(select(left)):
+            _drop(connection, [row.number])
+            continue
+        changed = {"version": row.version + 1, "ordinal": None}
+        connection.execute(update(episodes).where(episodes.c.number == row.number).values(changed))
+        waiting = and_(jobs.c.kind == "episode", jobs.c.subject == row.number)
+        anew = {"dead": 0, "attempts": 0, "due": to_micros(now), "owner": None, "error": None}
+        if not connection.execute(update(jobs).where(waiting).values(anew)).rowcount:
+            enqueue(connection, "episode", [row.number], scope.namespace, now)
+
+
+def move(connection: Connection, numbers: Sequence[int], places: Mapping[int, int]) -> None:
+    """Let episodes tell of the same messages, which have other places by now.
+
+    Args:
+        connection: In the transaction that moves the messages.
+        numbers: The episodes that tell of any of them.
+        places: The new place of each message that moved, by its old one; their order has stayed.
+    """
+    first_moved = min(places, default=0)
+    for row in connection.execute(select(episodes).where(episodes.c.number.in_(numbers))).all():
+        inside = [new for old, new in places.items() if row.first_seq <= old <= row.until_seq]
+        first = row.first_seq if row.first_seq < first_moved else min(inside)
+        changed = {"first_seq": first, "until_seq": max(inside)}
+        connection.execute(update(episodes).where(episodes.c.number == row.number).values(changed))
+
+
+def drop(connection: Connection, session: int) -> None:
+    """Delete the episodes of a session, and the work that is owed for them: the session is deleted."""
+    numbers = connection.scalars(select(episodes.c.number).where(episodes.c.session == session)).all()
+    _drop(connection, numbers)
+
+
+def _tie(connection: Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
+    """Note which part of its session an episode tells of, if it is in force and that is not known yet."""
+    in_force = and_(records.c.digest == digest, records.c.replaced_by.is_(None))
+    ordinal = connection.scalar(select(records.c.ordinal).where(in_force))
+    known = exists().where(episodes.c.session == session, episodes.c.ordinal == ordinal)
+    named = messages.c.id_digest.in_([id_digest(session, one) for one in ends])
+    places = [key & LAST for key in connection.scalars(select(messages.c.key).where(named))]
+    if ordinal is None or not places or connection.scalar(select(known)):
+        return
+    part = {"session": session, "first_seq": min(places), "until_seq": max(places), "ordinal": ordinal}
+    connection.execute(insert(episodes).values(part))
+
+
+def _session_of(record: Record) -> Scope:
+    return Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
+
+
+def _drop(connection: Connection, numbers: Sequence[int]) -> None:
+    for some in chunks(numbers):
+        connection.execute(delete(jobs).where(jobs.c.kind == "episode", jobs.c.subject.in_(some)))
+        connection.execute(delete(episodes).where(episodes.c.number.in_(some)))
+
+
+_TOLD = and_(messages.c.role != "system", messages.c.tokens > 0)  # hidden ones cost nothing
+
+
+def _inside(session: int, first: int, until: int) -> Any:
+    return messages.c.key.between(key_of(session, first), key_of(session, until))
+
+
+def _from(row: Any) -> Episode:
+    recorded = row.ordinal is not None
+    return Episode(row.number, row.session, row.first_seq, row.until_seq, row.version, recorded)
+
+
+@contextmanager
+def _follow(connection: Connection, change: Change) -> Iterator[None]:
+    """Take back episodes of messages that change, so that they are written again."""
+    numbers = numbers_of(connection, change.session, change.keys)
+    yield
+    if change.places:
+        move(connection, numbers, change.places)
+    withdraw(connection, change.scope, numbers, change.now)
+
+
+register(Follower(_follow, drop, begin))

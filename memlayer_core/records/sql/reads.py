@@ -1,0 +1,208 @@
+"""Reads records in SQL, and decides who may see them: no other code does. Each function runs in its caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from sqlalchemy import (
+    Connection,
+    Float,
+    Text,
+    and_,
+    bindparam,
+    case,
+    distinct,
+    exists,
+    func,
+    or_,
+    select,
+    text,
+)
+
+from memlayer_core.records.model import Embedding, Reader, Record, RecordFilter
+from memlayer_core.records.rules.records import TOLERANCE, ordinal_of
+from memlayer_core.records.sql.rows import grantees, record_of, tag_label
+from memlayer_core.scope import Scope
+from memlayer_core.storage.keys import reach_parameters, to_micros
+from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.tables import labels, meta, records, texts
+from memlayer_core.storage.vectors import EMBEDDED, nearest
+from memlayer_core.vector import FloatVector, Neighbour
+
+__all__ = ["OWN", "find_records", "list_records", "pages", "profile", "scan_shared", "visible_keys"]
+
+_AGENT = or_(bindparam("agent", type_=Text).is_(None), records.c.agent_id == bindparam("agent"))
+_LANE = or_(bindparam("lane", type_=Text).is_(None), records.c.lane == bindparam("lane"))
+OWN = and_(records.c.namespace == bindparam("of"), _AGENT, _LANE)
+"""The condition on `records` that keeps a query to a user's own; `reached` gives its values."""
+
+_IN_FORCE = records.c.replaced_by.is_(None)
+_LASTING = or_(records.c.expires_at.is_(None), records.c.expires_at > bindparam("now"))
+_WORTH = case(
+    (records.c.type == "episodic", records.c.importance > bindparam("above", type_=Float)),
+    else_=records.c.confidence >= bindparam("least", type_=Float),
+)
+
+
+def _grant(names: Sequence[str]) -> Any:
+    """Return the condition that records are shared, and one of the labels may see them."""
+    named: list[Any] = [bindparam(name) for name in names]
+    allowed = exists().where(labels.c.number == records.c.number, labels.c.label.in_(named))
+    return and_(
+        records.c.shelf == bindparam("commons"),
+        or_(records.c.visibility == "public", allowed),
+        _AGENT,
+        _LANE,
+    )
+
+
+def _names(count: int) -> list[str]:
+    """Return the parameters of a reader's labels."""
+    return [f"label_{place}" for place in range(count)]
+
+
+def _visible(count: int) -> Any:
+    """Return the condition that a reader with so many labels may see records. No other code decides that."""
+    return and_(or_(OWN, _grant(_names(count))), _IN_FORCE, _LASTING, _WORTH)
+
+
+@cache
+def _visible_query(count: int, *columns: str) -> ListStatement:
+    wanted = [records.c[name] for name in columns or records.c.keys()]
+    return ListStatement(lambda keys: select(*wanted).where(records.c.key.in_(keys), _visible(count)))
+
+
+@cache
+def _shared_query(count: int) -> Statement:
+    return Statement(
+        select(texts.c.key, texts.c.vector)
+        .join(records, records.c.key == texts.c.key)
+        .where(texts.c.namespace == bindparam("commons"), EMBEDDED, _visible(count))
+        .order_by(texts.c.key)
+    )
+
+
+_PROFILE = Statement(
+    select(records, func.count().over().label("every"))
+    # As text, so that the database uses its partial index, which it does not with parameters.
+    .where(OWN, text("type = 'profile' AND replaced_by IS NULL"), _LASTING, _WORTH)
+    .order_by(records.c.importance.desc(), records.c.confidence.desc(), records.c.ordinal, records.c.number)
+    .limit(bindparam("most"))
+)
+
+
+def profile(connection: Connection, reader: Reader, limit: int) -> tuple[dict[int, Record], int]:
+    """Return a user's own records of type `"profile"` by their keys, and how many there are in all.
+
+    At most `limit` are returned: the most important first, of equal ones the most certain, of those the oldest.
+    """
+    values = {**reach_parameters(reader.reach), "now": to_micros(reader.now), **_worth(reader), "most": limit}
+    rows = _PROFILE.all(connection, values)
+    return {row.key: record_of(row) for row in rows}, rows[0].every if rows else 0
+
+
+def visible_keys(connection: Connection, reader: Reader, keys: Collection[int]) -> set[int]:
+    """Return those of the keys whose records the reader may see and whose importance or confidence suffices."""
+    return {row.key for row in _visible_rows(connection, reader, keys, "key")}
+
+
+def find_records(connection: Connection, reader: Reader, keys: Collection[int]) -> dict[int, Record]:
+    """Return the records of these keys that the reader may see and whose importance or confidence suffices."""
+    return {row.key: record_of(row) for row in _visible_rows(connection, reader, keys)}
+
+
+def scan_shared(connection: Connection, reader: Reader, vector: FloatVector, limit: int) -> list[Neighbour]:
+    """Compare a vector with those of the shared records that the reader may see. This is exact."""
+    named = grantees(reader.reach, reader.roles)
+    rows = _shared_query(len(named)).all(connection, {**_values(reader, named), **_worth(reader)})
+    return nearest(rows, vector, limit)
+
+
+def _visible_rows(connection: Connection, reader: Reader, keys: Collection[int], *columns: str) -> list[Any]:
+    """Return rows of records that the reader may see."""
+    named = grantees(reader.reach, reader.roles)
+    values = {**_values(reader, named), **_worth(reader)}
+    return _visible_query(len(named), *columns).all(connection, list(keys), values)
+
+
+def list_records(connection: Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:
+    """Return a user's records, the last written first, each with its vector."""
+    named = grantees(reader.reach, reader.roles)
+    mine: Any = OWN if record_filter.all_versions else and_(OWN, _LASTING, _IN_FORCE)
+    query = select(records, texts.c.vector).outerjoin(texts, texts.c.key == records.c.key)
+    if record_filter.shared:
+        others = _grant(_names(len(named)))
+        query = query.where(or_(mine, and_(others, _LASTING, _IN_FORCE)))
+    else:
+        query = query.where(mine)
+    if record_filter.type is not None:
+        query = query.where(records.c.type == record_filter.type)
+    if record_filter.tags:
+        tagged = select(labels.c.number).where(
+            labels.c.label.in_({tag_label(tag) for tag in record_filter.tags})
+        )
+        every_tag = func.count(distinct(labels.c.label)) == len(set(record_filter.tags))
+        query = query.where(records.c.number.in_(tagged.group_by(labels.c.number).having(every_tag)))
+    if record_filter.record_id is not None:
+        user_id, ordinal = ordinal_of(record_filter.record_id)
+        query = query.where(records.c.user_id == user_id, records.c.ordinal == ordinal)
+    newest = (records.c.updated_at.desc(), records.c.version.desc(), records.c.number.desc())
+    rows = connection.execute(
+        query.order_by(*newest).limit(record_filter.limit).offset(record_filter.offset),
+        _values(reader, named),
+    ).all()
+    embedder = connection.scalar(select(meta.c.value).where(meta.c.name == "embedder")) or ""
+    return [_with_vector(row, embedder) for row in rows]
+
+
+def pages(
+    connection: Connection, tenant_id: str, user_id: str | None, after: tuple[str, int], limit: int
+) -> list[tuple[tuple[str, int], list[Record]]]:
+    """Return a page of a tenant's or a user's records with their versions, in an order that no write changes."""
+    namespace, ordinal = after
+    behind = or_(
+        records.c.namespace > namespace,
+        and_(records.c.namespace == namespace, records.c.ordinal > ordinal),
+    )
+    whose = records.c.tenant_id == tenant_id
+    if user_id is not None:
+        whose = records.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace
+    order = (records.c.namespace, records.c.ordinal)
+    places = connection.execute(select(*order).where(whose, behind).distinct().order_by(*order).limit(limit))
+    found = {(row.namespace, row.ordinal): list[Record]() for row in places}
+    if found:
+        last = max(found)
+        until = or_(records.c.namespace < last[0], and_(records.c.namespace == last[0], order[1] <= last[1]))
+        rows = connection.execute(
+            select(records).where(whose, behind, until).order_by(*order, records.c.version)
+        )
+        for row in rows:
+            found[row.namespace, row.ordinal].append(record_of(row))
+    return list(found.items())
+
+
+def _values(reader: Reader, label_list: Sequence[str]) -> dict[str, Any]:
+    return {
+        **reach_parameters(reader.reach),
+        "commons": reader.reach.commons.namespace,
+        "now": to_micros(reader.now),
+        **{f"label_{place}": label for place, label in enumerate(label_list)},
+    }
+
+
+def _worth(reader: Reader) -> dict[str, float]:
+    return {
+        "above": -1.0 if reader.above_importance is None else reader.above_importance + TOLERANCE,
+        "least": -1.0 if reader.min_confidence is None else reader.min_confidence - TOLERANCE,
+    }
+
+
+def _with_vector(row: Any, embedder: str) -> Record:
+    record = record_of(row)
+    if row.vector is None:
+        return record
+    return replace(record, embedding=Embedding(embedder, np.frombuffer(row.vector, dtype="<f4")))

@@ -1,1 +1,0 @@
-"""Decisions: pure and total. The clock, ids and counts are arguments."""

@@ -1,0 +1,72 @@
+"""Everything that a flow works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from memlayer_core.events import Event, Health
+from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
+from memlayer_core.settings import Settings
+
+if TYPE_CHECKING:  # a database's driver is loaded when a memory is opened
+    from memlayer_core.storage.database import Database
+    from memlayer_core.temporaries import Temporaries
+
+__all__ = ["Runtime"]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Everything that a flow works with.
+
+    Attributes:
+        db: The journal's database.
+        shards: Number of collections that users are spread over.
+        index: The vector index; None: the journal's vectors are compared one by one.
+        embedder: Makes vectors of texts.
+        tokens: Counts tokens.
+        settings: All settings.
+        emit: Passes an event to the log and the listeners.
+        health: The problems at the moment.
+        wake: Wakes the worker, since there is a job.
+        trust: Returns how reliable the embedder's cosine is for a question, 0 to 1.
+        note_damage: Tells the worker that a shard of the index is damaged.
+        note_eviction: Tells the worker that a session's turns before a place left the window; None: there are no
+            summaries.
+        note_recall: Tells the worker which records were recalled.
+        summarizer: Writes summaries; None: summaries are extracts.
+        temporaries: The temporary messages.
+        truncate_with: Shortens a text to a number of characters, if messages are truncated.
+        now: Returns the present, in UTC.
+        new_id: Returns an id for a message that has none.
+        word_counts: A cache: in how many rows of the word index a term is.
+    """
+
+    db: Database
+    shards: int
+    index: VectorIndex | None
+    embedder: Embedder
+    tokens: TokenCounter
+    settings: Settings
+    emit: Callable[[Event], None]
+    health: Health
+    wake: Callable[[], None]
+    trust: Callable[[str], float]
+    note_damage: Callable[[int], None]
+    note_eviction: Callable[[int, int], None] | None
+    note_recall: Callable[[Sequence[int]], None]
+    summarizer: LanguageModel | None
+    temporaries: Temporaries
+    truncate_with: Callable[[str, int], str]
+    now: Callable[[], datetime]
+    new_id: Callable[[], str]
+    word_counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def episode_minimum(self) -> int | None:
+        """How many messages an episode needs at least; None if no episodes are written."""
+        wanted = self.settings.episodes and self.note_eviction is not None
+        return self.settings.episode_messages if wanted else None

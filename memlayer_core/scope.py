@@ -1,0 +1,254 @@
+"""Scope: tenant, user, agent and session. Every read and every write has one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from memlayer_core.errors import InvalidScopeError
+
+__all__ = ["ALONE", "Folder", "Scope", "SharedScope", "lanes_of"]
+
+ALONE = "memlayer:session:"
+"""Prefix of the user id of a session without a user; the session's id follows."""
+
+
+@lru_cache(maxsize=4096)
+def _digest(*parts: str | None) -> str:
+    written = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
+    return hashlib.blake2b(written, digest_size=16).hexdigest()
+
+
+def _check(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidScopeError(
+            f"`{name}` must be a string, got {value!r}",
+            hint=f"Pass `{name}` as a non-empty string, for example `{name}=str(...)`.",
+        )
+    if not value or "\0" in value:
+        raise InvalidScopeError(
+            f"`{name}` must be a non-empty string without NUL characters, got {value!r}",
+            hint=f"Every read and every write has a scope: pass a real `{name}`.",
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidScopeError(
+            f"`{name}` holds a lone surrogate, which no database can store: {value!r}",
+            hint="Decode the id with the right codec, or replace its broken characters.",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A tenant's user, with the agent and the session if they are named.
+
+    An id may be any non-empty string without NUL. Backends see digests, so its length does not matter. Without
+    `agent_id`, a read reaches the user's sessions with all agents; with it, with that agent only.
+
+    Raises:
+        InvalidScopeError: An id is empty, no string, or cannot be stored.
+    """
+
+    user_id: str
+    session_id: str | None = None
+    agent_id: str | None = None
+    tenant_id: str = "default"
+
+    def __post_init__(self) -> None:
+        _check("tenant_id", self.tenant_id)
+        _check("user_id", self.user_id)
+        if self.agent_id is not None:
+            _check("agent_id", self.agent_id)
+        if self.session_id is not None:
+            _check("session_id", self.session_id)
+        if self.user_id.startswith(ALONE) and self.user_id != ALONE + (self.session_id or ""):
+            raise InvalidScopeError(
+                f"`user_id` may not begin with {ALONE!r}: sessions without a user are stored under it",
+                hint="Choose another user id.",
+            )
+
+    @classmethod
+    def alone(cls, session_id: str, *, tenant_id: str = "default", agent_id: str | None = None) -> Scope:
+        """Return the scope of a session without a user. Recall never connects it with other sessions."""
+        _check("session_id", session_id)
+        return cls(ALONE + session_id, session_id, agent_id, tenant_id)
+
+    @classmethod
+    def of_session(
+        cls,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+    ) -> Scope:
+        """Return the scope of a session; if no user is named, of a session without a user."""
+        alone = cls.alone(session_id, tenant_id=tenant_id, agent_id=agent_id)
+        return alone if user_id is None else replace(alone, user_id=user_id)
+
+    @classmethod
+    def of_user(cls, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None) -> Scope:
+        """Return the scope of a user. The user id of a session without a user gives that session's scope."""
+        alone = isinstance(user_id, str) and user_id.startswith(ALONE)
+        return cls(user_id, user_id.removeprefix(ALONE) if alone else None, agent_id, tenant_id)
+
+    @classmethod
+    def of_search(
+        cls, *, user_id: str | None, session_id: str | None, tenant_id: str, agent_id: str | None
+    ) -> Scope:
+        """Return the scope of a search: a user's, or that of one session.
+
+        Raises:
+            InvalidScopeError: Neither a user nor a session is named, or an id cannot be stored.
+        """
+        if session_id is not None:
+            return cls.of_session(session_id, user_id=user_id, tenant_id=tenant_id, agent_id=agent_id)
+        if user_id is None:
+            raise InvalidScopeError(
+                "neither a user nor a session is named, so there is nothing to search",
+                hint="Pass `user_id=…`, or the `session_id=…` of a session that stands alone.",
+            )
+        return cls(user_id, None, agent_id, tenant_id)
+
+    @property
+    def namespace(self) -> str:
+        """The tenant's user as 32 hexadecimal digits. Recall never leaves it."""
+        return _digest(self.tenant_id, self.user_id)
+
+    @property
+    def lane(self) -> str:
+        """The token that an index searches by: of the session, else the agent, else the user."""
+        if self.session_id is not None:
+            return self.session_lane
+        return self.agent_lane if self.agent_id is not None else self.user_lane
+
+    @property
+    def user_lane(self) -> str:
+        """The token that everything of this user is filed under."""
+        return "u" + self.namespace
+
+    @property
+    def agent_lane(self) -> str:
+        """The token that everything of this user with this agent is filed under."""
+        return "a" + _digest(self.tenant_id, self.user_id, self.agent_id)
+
+    @property
+    def session_lane(self) -> str:
+        """The token that everything of this session is filed under. It is the session's key, too."""
+        return "s" + _digest(self.tenant_id, self.user_id, self.agent_id, self.session_id)
+
+    @property
+    def commons(self) -> SharedScope:
+        """Scope of the records that users of the tenant share, with this scope's agent if it names one."""
+        return SharedScope(self.tenant_id, self.agent_id)
+
+    def other_session(self, session_id: str) -> Scope:
+        """Return the scope of another session of the same user, or without a user if this one has none."""
+        if self.user_id.startswith(ALONE):
+            return Scope.alone(session_id, tenant_id=self.tenant_id, agent_id=self.agent_id)
+        return replace(self, session_id=session_id)
+
+    def reach(self) -> Scope:
+        """Return the scope that recall for this session searches.
+
+        That is all sessions of the user (and agent), or only this session if it has no user.
+        """
+        return self if self.user_id.startswith(ALONE) else replace(self, session_id=None)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedScope:
+    """Records that users of one tenant share, with one agent or with all. They have a namespace of their own.
+
+    Whoever finds a record here may not see it by that: the record's access decides.
+    """
+
+    tenant_id: str
+    agent_id: str | None = None
+    session_id: None = None
+
+    @property
+    def namespace(self) -> str:
+        """The tenant as 32 hexadecimal digits, different from every user's."""
+        return _digest(self.tenant_id)
+
+    @property
+    def lane(self) -> str:
+        """The token that an index searches by: of the agent, else the tenant."""
+        return self.agent_lane if self.agent_id is not None else self.user_lane
+
+    @property
+    def user_lane(self) -> str:
+        """The token that everything shared in the tenant is filed under."""
+        return "u" + self.namespace
+
+    @property
+    def agent_lane(self) -> str:
+        """The token that everything shared in the tenant with this agent is filed under."""
+        return "a" + _digest(self.tenant_id, "memlayer:commons", self.agent_id, None, None)
+
+    @property
+    def session_lane(self) -> str:
+        """A token where users have one of a session. Nothing shared belongs to a session."""
+        return "s" + _digest(self.tenant_id, "memlayer:commons", self.agent_id, None, None)
+
+
+@lru_cache(maxsize=4096)
+def _folder_digest(tenant_id: str, labels: tuple[str, ...]) -> str:
+    # A scope has texts only. The object makes this JSON different, so no user and no folder share a namespace.
+    written = json.dumps([tenant_id, {"folder": labels}], separators=(",", ":")).encode()
+    return hashlib.blake2b(written, digest_size=16).hexdigest()
+
+
+def lanes_of(namespace: str) -> tuple[str, str, str]:
+    """Return the three lane tokens of a folder, in the form that users have. They all mean the folder."""
+    return "u" + namespace, "a" + namespace, "s" + namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A place for items of a tenant, named by labels from the outermost on. No labels: the tenant's root.
+
+    Backends see digests of tenant and labels. So a label may have any length and any characters, and cannot reach
+    into another folder or tenant.
+    """
+
+    tenant_id: str
+    labels: tuple[str, ...] = ()
+    agent_id: None = None
+    session_id: None = None
+
+    @property
+    def namespace(self) -> str:
+        """The folder as 32 hexadecimal digits, equal to no user's."""
+        return _folder_digest(self.tenant_id, self.labels)
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Namespaces of all folders around it, from the tenant's root on, and its own as the last one."""
+        return tuple(
+            _folder_digest(self.tenant_id, self.labels[:depth]) for depth in range(len(self.labels) + 1)
+        )
+
+    @property
+    def lane(self) -> str:
+        """The token that an index searches by."""
+        return self.user_lane
+
+    @property
+    def user_lane(self) -> str:
+        """The token that everything of this folder is filed under."""
+        return lanes_of(self.namespace)[0]
+
+    @property
+    def agent_lane(self) -> str:
+        """The folder's token where users have one of an agent."""
+        return lanes_of(self.namespace)[1]
+
+    @property
+    def session_lane(self) -> str:
+        """The folder's token where users have one of a session."""
+        return lanes_of(self.namespace)[2]

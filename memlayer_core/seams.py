@@ -1,0 +1,243 @@
+"""What a user may bring: models that embed, answer and count, a window policy, a message store, an index of vectors.
+
+`memlayer_core.testing` has a suite of claims for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from memlayer_core.message import Message, MessageList
+from memlayer_core.policy import Policy, Portion
+from memlayer_core.vector import FloatVector, IndexEntry, Neighbour, Sample
+
+__all__ = [
+    "Embedder",
+    "LanguageModel",
+    "MessageList",
+    "MessageStore",
+    "Policy",
+    "Portion",
+    "Reply",
+    "TokenCounter",
+    "VectorIndex",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A model's answer.
+
+    Attributes:
+        text: The text; empty if the model only calls tools.
+        tokens_in: Tokens of the prompt, as the provider counted them; None if it did not tell.
+        tokens_out: Tokens of the answer, as the provider counted them; None if it did not tell.
+    """
+
+    text: str
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors.
+
+    Attributes:
+        identity: Name of the model, the same in every process: `"minilm"`, `"langchain:…"`.
+    """
+
+    @property
+    def identity(self) -> str:
+        """Name of the model, the same in every process."""
+        ...
+
+    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Return a vector for each text: unit length, float32, shape (dimension,), the same dimension for all.
+
+        Raises:
+            EmbedderError: The model failed, or returned something that is no vector.
+        """
+        ...
+
+    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Do the same without blocking the event loop."""
+        ...
+
+    def embed_query(self, text: str) -> FloatVector:
+        """Return the vector of a question. Some models embed questions in another way than texts."""
+        ...
+
+    async def aembed_query(self, text: str) -> FloatVector:
+        """Do the same without blocking the event loop."""
+        ...
+
+
+class LanguageModel(Protocol):
+    """Answers a prompt with a text. Only background jobs and `Memory.summarize` call it."""
+
+    @property
+    def name(self) -> str:
+        """The model's name in summaries, errors and `Memory.costs`."""
+        ...
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the user's own function. Its answers are checked less than those of a model."""
+        ...
+
+    def ask(self, instructions: str, text: str) -> Reply:
+        """Send a prompt to the model, and wait for the answer.
+
+        Raises:
+            ModelContextError: The prompt is longer than the model can read.
+            ModelError: It did not answer.
+        """
+        ...
+
+
+class TokenCounter(Protocol):
+    """Counts tokens.
+
+    Attributes:
+        name: Name of the counter. It is stored with each count.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the counter. It is stored with each count."""
+        ...
+
+    def text(self, text: str) -> int:
+        """Return the number of tokens of a text."""
+        ...
+
+    def message(self, message: Message) -> int:
+        """Return the number of tokens of a message: text, name, tool calls, media and overhead."""
+        ...
+
+
+class MessageStore(Protocol):
+    """Holds the messages of sessions for `WindowMemory`: Redis, a database, files.
+
+    `messages_to_json` and `messages_from_json` write and read a list. A store may also have `aget_messages`,
+    `aupdate_messages` and `adelete_messages`; the async verbs of `WindowMemory` await those, and otherwise call the
+    blocking ones in a thread. What a store raises becomes a `StoreUnavailableError`.
+    """
+
+    def get_messages(self, session_id: str) -> MessageList:
+        """Return a session's messages and their version; `MessageList()` if there is no such session."""
+        ...
+
+    def update_messages(self, session_id: str, messages: Sequence[Message], version: str | None) -> bool:
+        """Replace a session's messages in one step, if the session still has this version.
+
+        Args:
+            session_id: The session.
+            messages: All messages of the session.
+            version: What `get_messages` returned with the messages that these replace; None: there must be no such
+                session.
+
+        Returns:
+            Whether they were replaced; False if the session has another version by now.
+        """
+        ...
+
+    def delete_messages(self, session_id: str) -> None:
+        """Delete a session's messages. A missing session is ignored."""
+        ...
+
+
+class VectorIndex(Protocol):
+    """A copy of the journal's vectors that answers nearest-neighbour questions.
+
+    Attributes:
+        repaired: Why the index was deleted and created again; None if it was not. The worker sets it to None when it
+            has filled the index.
+        exclusive: Whether one process at a time holds it. Otherwise several processes use it at the same time.
+    """
+
+    repaired: str | None
+    exclusive: bool
+
+    @property
+    def held(self) -> bool:
+        """Whether this process may use it."""
+        ...
+
+    def acquire(self) -> bool:
+        """Acquire it for this process. Returns False if another process holds it.
+
+        Raises:
+            IndexUnavailableError: It cannot be reached.
+        """
+        ...
+
+    def serves(self, shard: int) -> bool:
+        """Return whether a search of a shard finds everything: no process fills it at the moment."""
+        ...
+
+    def still_there(self) -> bool:
+        """Return whether its files are those that were acquired; False if they were removed or replaced."""
+        ...
+
+    def audit(self, samples: Sequence[Sample]) -> list[int]:
+        """Return the shards that are damaged or differ from their samples."""
+        ...
+
+    def keys(self, shard: int) -> set[int]:
+        """Return the keys of all vectors of a shard.
+
+        Raises:
+            IndexUnavailableError: It cannot be reached.
+            IndexCorruptError: The shard is damaged.
+        """
+        ...
+
+    def upsert(self, filings: Sequence[IndexEntry]) -> None:
+        """Add vectors. A vector of an existing key replaces the old one."""
+        ...
+
+    def remove(self, shard: int, keys: Sequence[int]) -> None:
+        """Remove vectors. Missing keys are ignored."""
+        ...
+
+    def nearest(self, shard: int, lane: str | None, vector: FloatVector, limit: int) -> list[Neighbour]:
+        """Return the nearest vectors of a lane, or of the whole shard if `lane` is None, the nearest first.
+
+        Raises:
+            IndexUnavailableError: It cannot be reached, or a process fills the shard.
+            IndexCorruptError: Its files are damaged.
+        """
+        ...
+
+    def hide(self, shard: int) -> None:
+        """Refuse searches of a shard, since it will be filled, and wait some seconds for those that run.
+
+        The caller must call `show` afterwards.
+        """
+        ...
+
+    def show(self, shard: int, *, whole: bool) -> None:
+        """Answer searches of a shard again.
+
+        Args:
+            shard: Number of the shard.
+            whole: Whether it was filled completely. If not, or while another process fills it, it stays hidden.
+        """
+        ...
+
+    def erase(self, shards: Sequence[int]) -> None:
+        """Empty shards in any state, and erase all deleted vectors from the disk.
+
+        A server erases files by its own rules.
+
+        Raises:
+            IndexUnavailableError: It cannot be reached, or its disk is full. The shards may be empty already.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release it, in a complete state."""
+        ...

@@ -1,0 +1,1 @@
+"""The database, its jobs and its texts: the kernel that knows no noun."""

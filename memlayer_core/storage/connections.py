@@ -1,0 +1,137 @@
+"""Runs functions with database connections, and translates a driver's errors, for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine, exc
+
+from memlayer_core.errors import JournalCorruptError, StoreError, StoreUnavailableError
+
+__all__ = ["Connections", "damage_error", "translate_errors"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CORRUPTED = {"XX001", "XX002"}  # PostgreSQL's codes for damaged data and damaged indexes
+
+
+class Connections:
+    """Runs functions with connections. Each function may be interrupted.
+
+    Python raises an interrupt (Ctrl-C, a notebook's stop) in the main thread, between any two steps. If that happens
+    while a connection is taken from a pool, the pool has lost it. So the main thread has a connection outside of the
+    pool, and gets a new one after an interrupt.
+
+    Args:
+        pool: Engine with a pool, for other threads.
+        main_engine: Engine without a pool, for the main thread.
+        ping: Whether to test a connection before use, since a server may have closed it.
+    """
+
+    def __init__(self, pool: Engine, main_engine: Engine, *, ping: bool = False) -> None:
+        self._pool, self._apart, self._tested = pool, main_engine, ping
+        self._idle: Connection | None = None
+        self._closed = False
+
+    def run(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` in a transaction."""
+        if threading.current_thread() is not threading.main_thread():
+            with self._pool.begin() as connection:
+                return work(connection, *args, **kwargs)
+        idle, self._idle = self._idle, None  # after an interrupt, it is not put back
+        own = idle if idle is not None and self._lives(idle) else self._apart.connect()
+        try:
+            transaction = own.begin()
+            answer = work(own, *args, **kwargs)
+            transaction.commit()
+        except Exception:
+            self._roll_back(own)
+            raise
+        except BaseException:
+            own.invalidate()  # rolled back by closing it: a statement may still run on it
+            raise
+        self._keep(own)
+        return answer
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._closed = True
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.close()
+        self._pool.dispose()
+
+    def _keep(self, connection: Connection) -> None:
+        self._idle = connection
+        if self._closed:
+            self.close()
+
+    def _roll_back(self, connection: Connection) -> None:
+        try:
+            connection.rollback()
+        except exc.SQLAlchemyError:
+            connection.invalidate()
+        else:
+            self._keep(connection)
+
+    def _lives(self, connection: Connection) -> bool:
+        if not self._tested:
+            return True
+        driven: Any = connection.connection.dbapi_connection
+        try:
+            return connection.dialect.do_ping(driven)
+        except connection.dialect.loaded_dbapi.Error:
+            connection.invalidate()
+            return False
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Raise a driver's errors as memlayer's, without the statement's values, which may quote messages."""
+    try:
+        yield
+    except (
+        exc.DBAPIError,
+        exc.TimeoutError,
+        sqlite3.Error,
+    ) as problem:  # a new connection raises the driver's own
+        raise _ours(problem) from None
+
+
+def _ours(problem: exc.DBAPIError | exc.TimeoutError | sqlite3.Error) -> StoreError:
+    driven = getattr(problem, "orig", None) or problem
+    is_damaged = (
+        getattr(driven, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+        or getattr(driven, "sqlstate", None) in _CORRUPTED
+    )
+    if is_damaged:
+        return damage_error(_short(problem))
+    passes = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError, sqlite3.OperationalError)
+    if isinstance(problem, passes):
+        return StoreUnavailableError(
+            f"the journal could not be reached or written: {_short(problem)}",
+            hint="Check that the database runs, that the disk is not full, and that no other process locks it.",
+        )
+    return StoreError(
+        f"the journal refused: {_short(problem)}",
+        hint="Nothing was written. Run `memlayer verify` on the store, and report this with its output.",
+    )
+
+
+def damage_error(problem: str) -> JournalCorruptError:
+    """Return the error for a damaged journal."""
+    return JournalCorruptError(
+        f"the journal is damaged: {problem}",
+        hint="Copy it before anything else writes to it. `memlayer verify` says what is wrong; `memlayer export` "
+        "saves what can be read, for `memlayer import` into a new store; or put a backup in its place.",
+    )
+
+
+def _short(problem: Exception) -> str:
+    origin = getattr(problem, "orig", None) or problem
+    return f"{type(origin).__name__}: {str(origin).splitlines()[0] if str(origin) else ''}"

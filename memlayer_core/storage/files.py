@@ -1,0 +1,323 @@
+"""Text files that are written completely or not at all, and read page by page."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import takewhile
+from pathlib import Path
+from tempfile import mkstemp
+from typing import IO, Any
+
+from memlayer_core.errors import ImportStoppedError, InputError, StoreUnavailableError
+
+try:
+    import fcntl
+except ImportError:  # Windows removes no file that is open
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["FileWriter", "LineReader", "private_directory", "private_file", "tighten", "write_whole"]
+
+_PREFIX = ".memlayer-"
+_RESTS = 3600.0  # seconds without a write after which a temporary file without a lock is abandoned
+
+
+def private_directory(directory: Path) -> None:
+    """Create a directory, and missing ones above it, that only this user can read.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    missing = [one for one in (directory, *directory.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+
+
+def private_file(path: Path) -> None:
+    """Create a file if it is missing, and make it readable for this user only.
+
+    An existing file is not opened, since closing it would end the locks that SQLite has on it in this process.
+
+    Raises:
+        OSError: It cannot be made or written to.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        tighten(path)
+        if path.is_dir() or not os.access(path, os.W_OK):
+            reason = errno.EISDIR if path.is_dir() else errno.EACCES
+            raise OSError(reason, os.strerror(reason), str(path)) from None
+
+
+def tighten(path: Path) -> None:
+    """Remove other users' permissions from a file or directory, if it exists and belongs to this user."""
+    with suppress(FileNotFoundError):
+        known = path.stat()
+        ours = not hasattr(os, "getuid") or known.st_uid == os.getuid()
+        if ours and known.st_mode & 0o077:
+            path.chmod(known.st_mode & 0o700)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file completely: a reader finds the old text or the new one, even after a power cut.
+
+    Raises:
+        StoreUnavailableError: The file cannot be written. The old one is unchanged.
+    """
+    out = FileWriter(path, sweeps=False)  # a directory of session files may be large
+    try:
+        out.write(text)
+        out.keep()
+    except BaseException:
+        out.discard()
+        raise
+
+
+class FileWriter:
+    """Writes a text file that appears when it is complete.
+
+    Args:
+        target: A path, or an open text file. An open file is written directly, and stays open.
+        sweeps: Whether to remove temporary files of killed processes from the path's directory.
+
+    Raises:
+        InputError: `target` is neither.
+    """
+
+    def __init__(self, target: str | os.PathLike[str] | IO[str], *, sweeps: bool = True) -> None:
+        self._sweeps = sweeps
+        self._path: Path | None = None
+        self._file: IO[str] | None = None
+        self._temporary: Path | None = None
+        self._discarded = False
+        self._lock = threading.Lock()
+        if isinstance(target, str | os.PathLike):
+            self._path = Path(target).expanduser()
+        elif hasattr(target, "write") and not isinstance(target, io.RawIOBase | io.BufferedIOBase):
+            self._file = target
+        else:
+            raise InputError(
+                f"an export goes to a path or an open text file, got {type(target).__name__}",
+                hint='`open(path, "w", encoding="utf-8")`, or give the path itself.',
+            )
+
+    @property
+    def ascii_only(self) -> bool:
+        """Whether it cannot hold every character."""
+        encoding = getattr(self._file, "encoding", None) if self._path is None else None
+        return isinstance(encoding, str) and encoding.lower().replace("-", "").replace("_", "") != "utf8"
+
+    def write(self, text: str) -> None:
+        """Write the next piece; nothing once it was discarded.
+
+        Raises:
+            StoreUnavailableError: It cannot be written.
+        """
+        with self._writing():
+            if self._discarded:
+                return
+            if self._file is None:
+                self._file = self._open()
+            self._file.write(text)
+
+    def keep(self) -> None:
+        """Put the complete file in its place.
+
+        Raises:
+            StoreUnavailableError: It cannot be written.
+        """
+        with self._writing():
+            if self._file is None:
+                return
+            self._file.flush()
+            if self._temporary is not None and self._path is not None:
+                os.fsync(self._file.fileno())
+                self._file.close()
+                self._temporary.replace(self._path)
+                _settle(self._path.parent)
+            elif self._path is not None:
+                self._file.close()
+
+    def discard(self) -> None:
+        """Delete what was written, also if a cancelled caller still writes. An existing file is unchanged."""
+        with self._lock:
+            self._discarded = True
+            if self._file is not None and self._path is not None:
+                with suppress(OSError):
+                    self._file.close()
+            if self._temporary is not None:
+                self._temporary.unlink(missing_ok=True)
+
+    def _open(self) -> IO[str]:
+        assert self._path is not None
+        self._path = self._path.resolve()
+        if self._path.exists() and not self._path.is_file():  # a pipe, or a terminal
+            return self._path.open("w", encoding="utf-8")
+        private_directory(self._path.parent)
+        if self._sweeps:
+            _sweep(self._path.parent)
+        number, name = mkstemp(dir=self._path.parent, prefix=_PREFIX)  # mode 0600: it is private
+        self._temporary = Path(name)
+        with suppress(OSError):  # some network disks have no locks
+            _lock(number)
+        return os.fdopen(number, "w", encoding="utf-8", newline="\n")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        except OSError as problem:
+            where = repr(str(self._path)) if self._path is not None else "the file"
+            raise StoreUnavailableError(
+                f"{where} cannot be written: {problem.strerror or problem}",
+                hint="Choose a place that this process may write to, on a disk with room.",
+            ) from problem
+
+
+class LineReader:
+    """Reads numbered lines, page by page.
+
+    Args:
+        source: A path, an open file, which stays open, or any iterable of lines.
+        line_limit: Bytes (or characters) of a line. Of a longer line, one more is returned, then the rest.
+
+    Raises:
+        InputError: `source` is none of these.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | Iterable[str | bytes], line_limit: int) -> None:
+        self._path = Path(source).expanduser() if isinstance(source, str | os.PathLike) else None
+        self._source: Any = None if self._path is not None else source
+        self._most = line_limit
+        self._start: Any = None
+        self._file: IO[bytes] | None = None
+        self._lines: Iterator[tuple[int, Any]] | None = None
+        if self._path is None and (isinstance(source, bytes) or not isinstance(source, Iterable)):
+            raise InputError(
+                f"an import comes from a path or an open file, got {type(source).__name__}",
+                hint="Give the path of an export, or the file opened.",
+            )
+
+    def read(self, limit: int) -> list[tuple[int, Any]]:
+        """Return the next lines: at most `limit`, fewer if they are large, none at the end.
+
+        Raises:
+            InputError: The file is not there.
+            ImportStoppedError: It was opened with another encoding than it is written in.
+            StoreUnavailableError: It cannot be read.
+        """
+        with self._reading():
+            lines = self._open_lines()
+            page: list[tuple[int, Any]] = []
+            size = 0
+            while size < self._most and len(page) < limit and (numbered := next(lines, None)) is not None:
+                page.append(numbered)
+                size += len(numbered[1]) if isinstance(numbered[1], str | bytes) else 0
+            return page
+
+    def rewind(self) -> bool:
+        """Go back to the first line. Returns False if the source can be read only once, such as a pipe.
+
+        Raises:
+            InputError: The file is not there.
+            StoreUnavailableError: It cannot be read.
+        """
+        with self._reading():
+            self._open_lines()
+            file: Any = self._file if self._path is not None else self._source
+            if self._start is None:
+                return False
+            file.seek(self._start)
+            self._lines = self._numbered(file)
+            return True
+
+    def _open_lines(self) -> Iterator[tuple[int, Any]]:
+        """Return the lines that are left, and note at the first time where they begin."""
+        if self._lines is None:
+            if self._path is not None:
+                self._file = self._path.open("rb")
+            file = self._file if self._file is not None else self._source
+            seekable = getattr(file, "seekable", None)
+            self._start = file.tell() if seekable is not None and seekable() else None
+            self._lines = self._numbered(file)
+        return self._lines
+
+    def _numbered(self, file: Any) -> Iterator[tuple[int, Any]]:
+        readline = getattr(file, "readline", None)
+        if readline is None:
+            return enumerate(file, start=1)
+        pieces = iter(lambda: readline(self._most + 1), None)
+        return enumerate(takewhile(len, pieces), start=1)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise InputError(
+                f"there is no file {str(self._path)!r}", hint="Give the path of an export."
+            ) from None
+        except UnicodeDecodeError as problem:
+            raise ImportStoppedError(
+                f"what follows is in another encoding than the file was opened with: {problem}",
+                hint='`open(path, encoding="utf-8")`, or give the path itself.',
+            ) from None
+        except OSError as problem:
+            raise StoreUnavailableError(
+                f"{str(self._path or 'the file')!r} cannot be read: {problem.strerror or problem}",
+                hint="Give a file that this process may read.",
+            ) from problem
+
+    def close(self) -> None:
+        """Close the file, if it was opened here."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _sweep(directory: Path) -> None:
+    """Remove the temporary files of processes that were killed.
+
+    Whoever writes one holds a lock on it. A disk that several machines share may not tell them of each other's locks:
+    so a file stays as well for an hour after its last write.
+    """
+    before = time.time() - _RESTS
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if not entry.name.startswith(_PREFIX) or not entry.is_file(follow_symlinks=False):
+                continue
+            with suppress(OSError):  # in use, somebody else's, or gone meanwhile
+                if entry.stat(follow_symlinks=False).st_mtime < before:
+                    _remove_unlocked(Path(entry.path))
+
+
+def _remove_unlocked(path: Path) -> None:
+    """Remove a file; raises OSError if a process uses it."""
+    if fcntl is None:
+        path.unlink()
+        return
+    with path.open("r+b") as file:
+        _lock(file.fileno())
+        path.unlink()
+
+
+def _lock(number: int) -> None:
+    """Lock a file as long as it is open, if the system can; raises OSError if another process holds the lock."""
+    if fcntl is not None:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _settle(directory: Path) -> None:
+    """Have the disk remember a new name in a directory, where the system can."""
+    with suppress(OSError):
+        opened = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

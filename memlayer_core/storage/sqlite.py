@@ -1,0 +1,192 @@
+"""The journal's database in a file of SQLite, or in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
+
+from memlayer_core.errors import ConfigurationError, StoreUnavailableError
+from memlayer_core.settings import Settings
+from memlayer_core.storage.connections import Connections, damage_error, translate_errors
+from memlayer_core.storage.files import private_directory, private_file, tighten
+from memlayer_core.storage.writer import Writer
+
+__all__ = ["SqliteDatabase", "journal_file"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_READERS = max(2, os.cpu_count() or 2)
+"""Reads at once; more than there are processors only makes them wait for the interpreter's lock in turns."""
+
+_CHECKPOINT_PAGES = 4000  # 16 MB: only when no worker has emptied the write-ahead log for long
+_CHECKPOINT_MS = 250  # that writers wait for readers to let go of the log
+_REWRITTEN = 2**28
+"""Bytes of a database that is written anew when something was deleted from it: writers wait for about a second."""
+
+
+class SqliteDatabase:
+    """SQLite: readers run at the same time; writers wait in one queue, and share commits (see `Writer`)."""
+
+    def __init__(self, directory: Path | None, settings: Settings) -> None:
+        self._private = directory is None
+        self._file = journal_file(directory) if directory is not None else None
+        self._gone = False
+        self._identity: tuple[int, int] | None = None
+        self._engine = _sqlite_engine(directory, settings, StaticPool if self._private else NullPool)
+        self._pool = self._engine if self._private else _sqlite_engine(directory, settings, QueuePool)
+        self._identity = self._looked()
+        self._readers = Connections(self._pool, self._engine)
+        writing = self._engine.execution_options(memlayer_begin="BEGIN IMMEDIATE")
+        with translate_errors():
+            self._writer = Writer(writing.connect)
+
+    def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` on one snapshot."""
+        if self._private:  # a database in memory has one connection
+            return self.write(work, *args, **kwargs)
+        if self._gone:  # a new connection would be to whatever lies there now
+            raise self._removed()
+        with translate_errors():
+            return self._readers.run(work, *args, **kwargs)
+
+    def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` and commit it; nothing of it stays when it raises."""
+        if self._gone:
+            raise self._removed()
+        with translate_errors():
+            return self._writer.run(work, *args, **kwargs)
+
+    def tidy(self, *, whole: bool = False) -> bool:
+        """Move the write-ahead log into the database, as far as no reader holds it back.
+
+        `whole`: all of it, and leave nothing behind that was deleted. SQLite overwrites what is deleted, but not the copies
+        that stay in a page when its rows are shared out among others: a file that is not too large is written anew.
+        """
+        if self._private or self._gone:
+            return True
+        with translate_errors(), self._engine.connect() as connection:
+            connection.execute(text("PRAGMA wal_checkpoint(PASSIVE)"))
+            if not whole:
+                return True
+            if not _emptied_log(connection):
+                return False  # it would grow by the whole database
+            pages, size = (connection.scalar(text(f"PRAGMA page_{one}")) or 0 for one in ("count", "size"))
+            if pages * size > _REWRITTEN:
+                return True
+            connection.exec_driver_sql("COMMIT")  # SQLite does it in a transaction of its own
+            connection.exec_driver_sql("VACUUM")
+            return _emptied_log(connection)
+
+    def check(self) -> None:
+        """Read every page.
+
+        Raises:
+            StoreError: One is damaged.
+        """
+        found: str = self.read(lambda c: c.execute(text("PRAGMA quick_check(1)")).scalar_one())
+        if found != "ok":
+            raise damage_error(found.strip().splitlines()[-1])
+
+    def check_file(self) -> None:
+        """See whether the file is still at its place; once it is not, every read and write raises.
+
+        Raises:
+            StoreUnavailableError: It was removed or replaced while it was open.
+        """
+        self._gone = self._gone or self._looked() != self._identity
+        if self._gone:
+            raise self._removed()
+
+    def _looked(self) -> tuple[int, int] | None:
+        """Return what tells the file at this path from another one there, or None where there is none."""
+        if self._file is None:
+            return None
+        try:
+            found = self._file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError:  # out of reach for now, and no less ours
+            return self._identity
+        return found.st_dev, found.st_ino
+
+    def _removed(self) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"the store's file {str(self._file)!r} was removed or replaced while it was open",
+            hint="Nothing can be stored there any more: close this memory and open the store again, or put the "
+            "directory back first.",
+        )
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._writer.close()
+        self._readers.close()
+        self._engine.dispose()
+
+
+def journal_file(directory: Path) -> Path:
+    """Return where a directory keeps its journal."""
+    return directory / "journal.sqlite3"
+
+
+def _sqlite_engine(directory: Path | None, settings: Settings, poolclass: type[Pool]) -> Engine:
+    if directory is None:
+        engine = create_engine(
+            "sqlite://",
+            poolclass=poolclass,
+            connect_args={"check_same_thread": False, "cached_statements": 256},
+        )
+    else:
+        try:
+            private_directory(directory)
+            private_file(journal_file(directory))  # SQLite gives the files beside it the same mode
+            for name in ("-wal", "-shm", "-journal"):
+                tighten(directory / f"{journal_file(directory).name}{name}")
+        except OSError as problem:
+            raise ConfigurationError(
+                f"the memory's directory {str(directory)!r} cannot be written: {problem.strerror or problem}",
+                hint="Choose a directory that this process may create and write to.",
+            ) from problem
+        pooled = {"pool_size": _READERS, "max_overflow": 0, "pool_timeout": settings.busy_timeout}
+        engine = create_engine(
+            f"sqlite:///{journal_file(directory)}",
+            poolclass=poolclass,
+            **(pooled if poolclass is QueuePool else {}),
+            connect_args={
+                "check_same_thread": False,
+                "timeout": settings.busy_timeout,
+                "cached_statements": 256,
+            },
+        )
+
+    def prepare(connection: Any, _: object) -> None:
+        connection.isolation_level = None  # transactions begin where we say so
+        connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA mmap_size = 268435456")  # a reader's own cache is dropped at every commit
+        connection.execute(f"PRAGMA synchronous = {settings.durability.upper()}")
+        if directory is not None:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get("memlayer_begin", "BEGIN"))
+
+    event.listen(engine, "connect", prepare)
+    event.listen(engine, "begin", begin)
+    return engine
+
+
+def _emptied_log(connection: Connection) -> bool:
+    """Empty the write-ahead log. Returns False where a reader needs it for longer than writers should wait."""
+    patience = connection.scalar(text("PRAGMA busy_timeout"))
+    connection.execute(text(f"PRAGMA busy_timeout = {_CHECKPOINT_MS}"))
+    try:
+        held_back: int = connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)")).one()[0]
+    finally:
+        connection.execute(text(f"PRAGMA busy_timeout = {patience}"))
+    return not held_back

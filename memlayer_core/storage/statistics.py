@@ -1,0 +1,45 @@
+"""Numbers about the store: how much a search can find, and what is fixed when the store is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Layout", "ScopeStatistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeStatistics:
+    """How much a search in a scope can find.
+
+    Attributes:
+        sessions: Number of sessions with messages; 2 means two or more.
+        vectors: Number of the user's vectors.
+        shard: Number of the user's Chroma collection.
+        alone: Whether no other user has vectors in that collection.
+        records: Whether there are records.
+    """
+
+    sessions: int
+    vectors: int
+    shard: int
+    alone: bool
+    records: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The fixed properties of a store.
+
+    Attributes:
+        store_id: A UUID, made with the store.
+        schema_version: Version of the tables.
+        shards: Number of Chroma collections that the users are spread over.
+        embedder: Identity of the embedder that made the vectors; None before the first vector.
+        dimension: Length of the vectors; None before the first vector.
+    """
+
+    store_id: str
+    schema_version: int
+    shards: int
+    embedder: str | None
+    dimension: int | None

@@ -1,0 +1,72 @@
+"""Scores messages and sessions by the words of a question."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from memlayer_core.storage.candidate import Postings, session_of_key
+
+__all__ = ["TermStatistics"]
+
+_SATURATION = 0.5  # how soon saying a word again adds nothing: twice counts a quarter more than once
+
+
+class TermStatistics:
+    """The words of a question in messages and sessions.
+
+    Args:
+        postings: The words that occur, each with the keys of its messages.
+        messages: How many messages there are in all.
+    """
+
+    def __init__(self, postings: Postings, messages: int) -> None:
+        self.messages = messages
+        self._postings = postings
+        self._total = max([1, messages, *map(len, postings.values())])
+
+    def of(self, key: int) -> tuple[str, ...]:
+        """Return the words that a message contains."""
+        return tuple(word for word, keys in self._postings.items() if key in keys)
+
+    @cached_property
+    def worth(self) -> Mapping[int, float]:
+        """The score of each message's words: rare words count more; the message's length does not matter."""
+        found: dict[int, float] = {}
+        for keys in self._postings.values():
+            once = math.log(1 + (self._total - len(keys) + 0.5) / (len(keys) + 0.5))
+            for key, times in keys.items():
+                more = 1.0 if times == 1 else times * (1 + _SATURATION) / (times + _SATURATION)
+                found[key] = found.get(key, 0.0) + once * more
+        return found
+
+    def question_shares(self, words: Sequence[str]) -> Mapping[int, float]:
+        """Return each message's share of a question's words, 0 to 1.
+
+        Unlike in `worth`, a word that occurs everywhere counts, too.
+        """
+        tells = {
+            word: math.log(1 + self._total / max(len(self._postings.get(word, ())), 0.5)) for word in words
+        }
+        whole = math.fsum(tells.values())
+        found: dict[int, float] = {}
+        for word, part in tells.items():
+            for key in self._postings.get(word, ()):
+                found[key] = found.get(key, 0.0) + part / whole
+        return found
+
+    def by_session(self, sessions: Iterable[int]) -> Mapping[int, float]:
+        """Return the score of each session's words: words that few sessions have count more.
+
+        Args:
+            sessions: Numbers of further sessions, whatever their words.
+        """
+        having = [set(map(session_of_key, keys)) for keys in self._postings.values()]
+        every = len(set().union(*having, sessions))
+        found: dict[int, float] = {}
+        for some in having:
+            tells = math.log(1 + (every - len(some) + 0.5) / (len(some) + 0.5))
+            for session in some:
+                found[session] = found.get(session, 0.0) + tells
+        return found

@@ -1,0 +1,206 @@
+"""Decides under which terms a text is indexed, and with which terms a question searches."""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from datetime import UTC, date, datetime
+from functools import lru_cache
+
+import Stemmer  # type: ignore[import-not-found]  # a module in C, without types
+
+from memlayer_core.storage.wishes import is_wish
+
+__all__ = [
+    "MONTHS",
+    "SPOKEN",
+    "TERMS_LIMIT",
+    "WISH",
+    "content_words",
+    "day_term",
+    "index_terms",
+    "month_term",
+    "possible_names",
+    "question_terms",
+    "searchable",
+    "terms",
+    "without_question_words",
+]
+
+TERMS_LIMIT = 5000
+"""Different words of one message that are indexed. PostgreSQL keeps at most 1 MB of them in one row."""
+
+SPOKEN = "\ue000"
+"""The first character of a speaker's name in the index: no word has it, and FTS5 treats it as part of a word."""
+
+WISH = "\ue002"
+"""The index term of messages that state a wish of the user."""
+
+_DATED = "\ue001"  # what a day and a month begin with where they are filed, like a speaker's name
+
+_LONGEST = 64  # characters of one word; hashes and base64 are cut there
+_CJK = (
+    "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_RUNS = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
+_IS_CJK = re.compile(rf"[{_CJK}]")
+
+# Words that say how something is asked and not what; a long list finds more (measured: +6 points of recall).
+_STOP = frozenset(
+    """
+    a about after again all also am an and any are as at be because been before being between both but by can
+    could did do does doing don down during each few for from further had has have having he her here hers him
+    himself his how i if in into is it its itself just ll me more most my myself no nor not now of off on once
+    only or other our ours out over own please re remember remind s same she should so some such t tell than
+    that the their theirs them then there these they this those through to too told under until up ve very was
+    we were what when where which while who whom whose why will with would you your yours
+    的 了 吗 呢 吧 啊 是 在 和 与 我 你 他 她 它 们
+    """.split()  # noqa: SIM905  (a list of words reads better as prose)
+)
+
+# The same in Chinese, where words stand without spaces: a question is read as what is left between them. Words that
+# are parts of others (过 of 过敏) are not among them.
+_CJK_STOP = re.compile(
+    "什么时候|为什么|什么样|怎么样|有没有|是不是|能不能|可不可以|什么|怎么|怎样|多少|哪里|哪儿|哪个|哪些|哪天|哪年|我们|你们|他们"
+    "|她们|它们|自己|这个|那个|这些|那些|以及|还是|或者|但是|因为|所以|如果|时候|一下|一个|曾经|请问|关于|的|了|吗|呢|吧|啊|我|你"
+    "|他|她|它|们|谁|是"
+)
+
+
+MONTHS = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+)  # fmt: skip
+_CJK_MONTH = re.compile("(1[0-2]|[1-9]|十[一二]?|[一二三四五六七八九])\\s*月(?!亮)")
+_CJK_NUMBERS = dict(zip("一二三四五六七八九十", range(1, 11), strict=True)) | {"十一": 11, "十二": 12}
+_LONGEST_NAME = 4  # characters, where names are written without spaces around them
+_MOST_ASKED = 500  # different words of a question: a file that was pasted is no question
+_NAMES = 64  # parts of a question that are looked up as names
+
+_english = Stemmer.Stemmer("english")
+_stemming = threading.Lock()  # a stemmer serves one thread at a time
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def searchable(text: str) -> str:
+    """Return a text that every database and encoder accepts: NUL and lone surrogates become U+FFFD."""
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text)
+    return text
+
+
+def terms(text: str) -> tuple[str, ...]:
+    """Return the words of a text, normalised, in their order.
+
+    Chinese, Japanese and Korean are written without spaces between words: a run of their characters gives
+    every character and every pair of neighbours.
+    """
+    words: list[str] = []
+    for run in _RUNS.findall(_plain(text)):
+        if not _IS_CJK.match(run):
+            words.append(run[:_LONGEST])
+        else:
+            words.extend(run[place : place + 2] for place in range(len(run) - 1))
+            words.extend(run)
+    return tuple(words)
+
+
+def index_terms(
+    text: str, name: str | None = None, created_at: datetime | None = None, *, by_user: bool = False
+) -> tuple[str, ...]:
+    """Return the index terms of a text: its stemmed words, its date, and its speaker.
+
+    Args:
+        text: The text.
+        name: The speaker's name, if there is one.
+        created_at: When it was said. Its year, month and day are terms like words.
+        by_user: Whether the user said it; a wish then gets its own term.
+    """
+    words = [*map(_stem, terms(text)), *_months(text)]
+    if len(words) > TERMS_LIMIT:
+        kept = set(list(dict.fromkeys(words))[:TERMS_LIMIT])
+        words = [word for word in words if word in kept][: 4 * TERMS_LIMIT]
+    if created_at is not None:
+        day = created_at.astimezone(UTC)
+        words += [str(day.year), _stem(MONTHS[day.month - 1]), str(day.day), day_term(day), month_term(day)]
+    if by_user and is_wish(text):
+        words.append(WISH)
+    return (*words, *(SPOKEN + part for part in _RUNS.findall(_plain(name or ""))))
+
+
+def day_term(day: date) -> str:
+    """Return the index term of a day."""
+    return f"{_DATED}{day:%Y%m%d}"
+
+
+def month_term(day: date) -> str:
+    """Return the index term of a day's month."""
+    return f"{_DATED}{day:%Y%m}"
+
+
+def question_terms(text: str) -> tuple[str, ...]:
+    """Return the index terms that a question searches for, each once.
+
+    Stop words are left out, unless there is nothing else.
+    """
+    words = content_words(without_question_words(text)) or terms(text)
+    return tuple(dict.fromkeys([*_months(text), *map(_stem, words)]))[:_MOST_ASKED]
+
+
+def without_question_words(text: str) -> str:
+    """Return a Chinese question without its stop words; `content_words` leaves out the English ones."""
+    return _CJK_STOP.sub(" ", text)
+
+
+def possible_names(text: str) -> dict[str, str]:
+    """Return the parts of a question that may be names, by their form in the index, each as it is written."""
+    parts: dict[str, str] = {}
+    for run in _RUNS.findall(unicodedata.normalize("NFKC", text)):
+        lengths = range(2, _LONGEST_NAME + 1) if _IS_CJK.match(run) else (len(run),)
+        for length in lengths:
+            for place in range(len(run) - length + 1):
+                written = run[place : place + length]
+                parts.setdefault(_plain(written), written)
+    known = [part for part in parts if part not in _STOP][:_NAMES]
+    return {part: parts[part] for part in known}
+
+
+def content_words(text: str) -> list[str]:
+    """Return the words of a text without stop words, normalised, in order."""
+    return [word for word in terms(text) if word not in _STOP]
+
+
+def _plain(text: str) -> str:
+    """Fold case, width and accents: "Café" is found by "cafe", full-width letters by plain ones."""
+    text = unicodedata.normalize("NFKC", text).casefold()
+    if text.isascii():
+        return text
+    kept = [
+        character
+        for character in unicodedata.normalize("NFD", text)
+        if not ("\u0300" <= character <= "\u036f" and unicodedata.combining(character))
+    ]
+    return unicodedata.normalize("NFC", "".join(kept))
+
+
+@lru_cache(maxsize=50_000)
+def _stem(word: str) -> str:
+    """Return a word without its ending: "hiking" is found by "hikes"."""
+    if not word.isalpha() or _IS_CJK.match(word):
+        return word
+    with _stemming:
+        return str(_english.stemWord(word))
+
+
+def _months(text: str) -> list[str]:
+    """Return the months that a Chinese or Japanese text names by their numbers, as an English one would."""
+    if "月" not in text:
+        return []
+    numbers = (int(found) if found.isdecimal() else _CJK_NUMBERS[found] for found in _CJK_MONTH.findall(text))
+    return [_stem(MONTHS[number - 1]) for number in numbers]

@@ -1,0 +1,204 @@
+"""Every text that a search can find: messages, records in force, texts of items. There is one path for all of them.
+
+Words find a text at once; its vector finds it when its index job is done. What it says is in the table of its kind.
+
+Writes lock in this order: messages, owners (the rows of namespaces), records, texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.storage import lexical
+from memlayer_core.storage.job_queue import enqueue, enqueue_erasure
+from memlayer_core.storage.keys import chunks
+from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.tables import jobs, namespaces, texts
+
+__all__ = [
+    "INDEXED",
+    "Kind",
+    "Source",
+    "add",
+    "contents",
+    "count_vectors",
+    "existing_keys",
+    "lanes_of",
+    "lanes_of_row",
+    "lock_owners",
+    "move",
+    "register",
+    "remove",
+    "repair_words",
+    "shards_of_owners",
+]
+
+Kind = Literal["message", "record", "item"]
+_ROW: dict[str, BindParameter[Any]] = {
+    name: bindparam(name) for name in ("key", "kind", "namespace", "agent_lane", "session_lane")
+}
+_ADD = {
+    "sqlite": Statement(sqlite.insert(texts).values(_ROW).on_conflict_do_nothing()),
+    "postgresql": Statement(postgresql.insert(texts).values(_ROW).on_conflict_do_nothing()),
+}
+
+
+class Source(NamedTuple):
+    """How texts of a kind are read.
+
+    Attributes:
+        rows: Selects their keys and what they say.
+        text: Returns what is embedded.
+        terms: Returns the terms of the word index.
+        owners: Returns the tokens that these are filed under; none: the namespace's.
+    """
+
+    rows: Select[Any]
+    text: Callable[[Any], str]
+    terms: Callable[[Any], Sequence[str]]
+    owners: Callable[[Any], Sequence[str]] = lambda _: ()
+
+
+_SOURCES: dict[str, Source] = {}
+INDEXED = 20_000
+"""Characters of a text whose words are indexed: the default of the setting."""
+
+
+def register(kind: Kind, source: Source) -> None:
+    """Tell how texts of a kind are read. Each room does it for its own texts."""
+    _SOURCES[kind] = source
+
+
+def add(
+    connection: Connection,
+    kind: Kind,
+    scope: Scope | SharedScope | Folder,
+    rows: Sequence[tuple[int, Sequence[str]]],
+    now: datetime,
+    owners: Sequence[str] = (),
+) -> None:
+    """Make texts findable: index their words, and queue their index jobs.
+
+    Args:
+        connection: In a transaction that writes.
+        kind: What they are.
+        scope: The session, the shelf of the record, or the folder.
+        rows: Key and terms of each text. The vector of a key that is there stays.
+        now: The present.
+        owners: The tokens that the words are filed under; none: the one of the scope.
+    """
+    if not rows:
+        return
+    lanes = lanes_of(scope)
+    fixed = {"kind": kind, "namespace": scope.namespace, "agent_lane": lanes[1], "session_lane": lanes[2]}
+    _ADD[connection.dialect.name].run(connection, *({**fixed, "key": key} for key, _ in rows))
+    lexical.insert(connection, lanes, rows, owners)
+    enqueue(connection, "index", [key for key, _ in rows], scope.namespace, now)
+
+
+def remove(connection: Connection, namespace: str, keys: Sequence[int], now: datetime) -> None:
+    """Delete everything that finds some texts, and queue the same for the index and the files.
+
+    Args:
+        connection: In the transaction that deletes or changes the texts.
+        namespace: Namespace of the user, of the tenant's shared records, or of the folder.
+        keys: Keys of the texts. Keys without a text are ignored.
+        now: The present.
+    """
+    there = sorted(existing_keys(connection, keys))
+    if there:
+        lock_owners(connection, [namespace])
+    lexical.delete(connection, there)
+    gone: dict[int, int | None] = {}
+    for some in chunks(there):
+        waiting = select(jobs.c.id).where(jobs.c.kind == "index", jobs.c.subject.in_(some))
+        free = connection.scalars(waiting.with_for_update(skip_locked=True)).all()  # others are being done
+        connection.execute(delete(jobs).where(jobs.c.id.in_(free)))
+        # The shard itself: SQLite takes an expression of what a deleted row has for true.
+        removed = delete(texts).where(texts.c.key.in_(some)).returning(texts.c.key, texts.c.shard)
+        gone |= {row.key: row.shard for row in connection.execute(removed)}
+    count_vectors(connection, namespace, -sum(shard is not None for shard in gone.values()))
+    enqueue(connection, "unindex", list(gone), namespace, now)
+    if keys:
+        enqueue_erasure(connection, now)
+
+
+def move(connection: Connection, namespace: str, keys: Sequence[Mapping[str, int]], now: datetime) -> None:
+    """Replace the keys `old` of texts by the keys `new`, with everything that finds them. No model is called."""
+    there = existing_keys(connection, [pair["old"] for pair in keys])
+    moving = [pair for pair in keys if pair["old"] in there]
+    if not moving:
+        return
+    moved = update(texts).where(texts.c.key == bindparam("old")).values(key=bindparam("new"))
+    connection.execute(moved, moving)
+    lexical.move(connection, moving)
+    enqueue(connection, "unindex", [pair["old"] for pair in moving], namespace, now)
+    enqueue(connection, "index", [pair["new"] for pair in moving], namespace, now)
+
+
+def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
+    """Return those of the keys that have a text."""
+    some_of = (select(texts.c.key).where(texts.c.key.in_(some)) for some in chunks(keys))
+    return {key for query in some_of for key in connection.scalars(query)}
+
+
+def contents(connection: Connection, rows: Iterable[Any]) -> Iterator[tuple[Any, Source, Any]]:
+    """Yield each of some rows of texts with its source and the source's row. Texts that are gone are left out."""
+    every = {row.key: row for row in rows}
+    for kind, source in _SOURCES.items():
+        key = source.rows.selected_columns.key
+        for some in chunks(sorted(row.key for row in every.values() if row.kind == kind)):
+            for found in connection.execute(source.rows.where(key.in_(some)).order_by(key)):
+                yield every[found.key], source, found
+
+
+def lock_owners(connection: Connection, names: Iterable[str]) -> None:
+    """Lock namespaces of users, tenants or folders until the transaction ends. SQLite has one writer and needs no locks."""
+    if connection.dialect.name != "sqlite":
+        shards_of_owners(connection, names)
+
+
+def shards_of_owners(connection: Connection, names: Iterable[str]) -> dict[str, int]:
+    """Lock the same namespaces, and return the shards of those that exist."""
+    rows = select(namespaces.c.namespace, namespaces.c.shard).where(namespaces.c.namespace.in_(sorted(names)))
+    found = connection.execute(rows.order_by(namespaces.c.namespace).with_for_update())
+    return {row.namespace: row.shard for row in found}
+
+
+def count_vectors(connection: Connection, namespace: str, more: int) -> None:
+    """Add to the number of a namespace's vectors."""
+    if more:
+        counted = update(namespaces).where(namespaces.c.namespace == namespace)
+        connection.execute(counted.values(vectors=namespaces.c.vectors + more))
+
+
+def lanes_of(scope: Scope | SharedScope | Folder) -> tuple[str, str, str]:
+    """Return the tokens that texts of a scope are found by: of its user, its agent and its session."""
+    return scope.user_lane, scope.agent_lane, scope.session_lane
+
+
+def lanes_of_row(row: Any) -> tuple[str, str, str]:
+    """Return the same of a row of texts."""
+    return "u" + row.namespace, row.agent_lane, row.session_lane
+
+
+def repair_words(connection: Connection) -> bool:
+    """Make the word index contain every text, and nothing else. Returns whether anything was wrong."""
+    sound = lexical.is_sound(connection)
+    if not sound:
+        lexical.rebuild(connection)
+    every, here = set(connection.scalars(select(texts.c.key))), set(lexical.keys(connection))
+    lexical.delete(connection, sorted(here - every))
+    columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_lane, texts.c.session_lane)
+    for some in chunks(sorted(every - here)):
+        rows = connection.execute(select(*columns).where(texts.c.key.in_(some)))
+        for row, source, found in contents(connection, rows):
+            filed = [(row.key, source.terms(found))]
+            lexical.insert(connection, lanes_of_row(row), filed, source.owners(found))
+    return not sound or here != every

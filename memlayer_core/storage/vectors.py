@@ -1,0 +1,276 @@
+"""Vectors in SQL: to build Chroma again without a model, and to compare them one by one if Chroma cannot be used."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, literal, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.storage.keys import WITHIN, chunks, reach_parameters, shard_of, to_micros
+from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.statistics import Layout, ScopeStatistics
+from memlayer_core.storage.tables import jobs, meta, namespaces, records, sessions, texts
+from memlayer_core.storage.texts import (
+    contents,
+    count_vectors,
+    lanes_of,
+    lanes_of_row,
+    shards_of_owners,
+)
+from memlayer_core.vector import FloatVector, IndexEntry, IndexTask, Neighbour, Sample
+
+__all__ = [
+    "EMBEDDED",
+    "copy",
+    "cosines",
+    "entries",
+    "forget",
+    "index_tasks",
+    "layout",
+    "nearest",
+    "overview",
+    "samples",
+    "scan",
+    "set_embedder",
+    "store",
+]
+
+EMBEDDED = texts.c.shard.is_not(None)
+"""The condition that texts have their vectors; the indexes of the table contain no others. A shard of a number implies it."""
+
+_NAMESPACE = Statement(
+    select(namespaces.c.shard, namespaces.c.vectors).where(namespaces.c.namespace == bindparam("of"))
+)
+_HELD = Statement(
+    select(records.c.number)
+    .where(records.c.shelf == bindparam("of"), records.c.replaced_by.is_(None))
+    .limit(1)
+)
+_USED = Statement(select(sessions.c.number).where(sessions.c.messages > 0, WITHIN).limit(2))
+_ALL = select(texts.c.key, texts.c.vector).where(texts.c.namespace == bindparam("of"), EMBEDDED)
+_SCANS = {  # by the first letter of a lane
+    "u": Statement(_ALL),
+    "a": Statement(_ALL.where(texts.c.agent_lane == bindparam("lane"))),
+    "s": Statement(_ALL.where(texts.c.session_lane == bindparam("lane"))),
+}
+_OTHERS = Statement(
+    select(literal(1))
+    .where(
+        namespaces.c.shard == bindparam("on"),
+        namespaces.c.vectors > 0,
+        namespaces.c.namespace != bindparam("of"),
+    )
+    .limit(1)
+)
+
+
+def index_tasks(connection: Connection, keys: Sequence[int]) -> list[IndexTask]:
+    """Return index tasks for the texts of these keys."""
+    rows = (
+        row
+        for some in chunks(keys)
+        for row in connection.execute(
+            select(texts, namespaces.c.shard.label("on"))
+            .join(namespaces, namespaces.c.namespace == texts.c.namespace)
+            .where(texts.c.key.in_(some))
+        )
+    )
+    return [_index_task(row, source.text(found)) for row, source, found in contents(connection, rows)]
+
+
+def _index_task(row: Any, text: str) -> IndexTask:
+    now = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    kept = _array(row.vector) if row.text_hash == now else None
+    return IndexTask(row.key, row.on, lanes_of_row(row), text, now, kept)
+
+
+def store(connection: Connection, new_entries: Sequence[IndexEntry]) -> None:
+    """Store vectors of texts that still exist. Storing one twice changes nothing."""
+    if not new_entries:
+        return
+    shards = shards_of_owners(connection, {entry.lanes[0][1:] for entry in new_entries})
+    here: dict[int, Any] = {}
+    for some in chunks(sorted(entry.key for entry in new_entries)):
+        rows = select(texts.c.key, texts.c.namespace, EMBEDDED.label("embedded")).where(texts.c.key.in_(some))
+        locked = rows.order_by(texts.c.key).with_for_update()
+        here |= {row.key: row for row in connection.execute(locked)}
+    if not here:
+        return
+    connection.execute(
+        update(texts)
+        .where(texts.c.key == bindparam("of"))
+        .values({name: bindparam(name) for name in ("shard", "text_hash", "vector")}),
+        [
+            {
+                "of": entry.key,
+                "shard": shards[here[entry.key].namespace],
+                "text_hash": entry.text_hash,
+                "vector": np.ascontiguousarray(entry.vector, dtype="<f4").tobytes(),
+            }
+            for entry in new_entries
+            if entry.key in here
+        ],
+    )
+    more = Counter(row.namespace for row in here.values() if not row.embedded)
+    for namespace in sorted(more):
+        count_vectors(connection, namespace, more[namespace])
+
+
+def copy(connection: Connection, keys: Mapping[int, int], target: Scope) -> None:
+    """Give copies of texts, which are in another scope, the vectors of these, so that no model is asked again.
+
+    Args:
+        connection: In a transaction that writes.
+        keys: For the key of each text the key of its copy.
+        target: Scope of the copies.
+    """
+    for some in chunks(list(keys)):
+        found = map(_entry, connection.execute(select(texts).where(texts.c.key.in_(some), EMBEDDED)))
+        store(connection, [replace(one, key=keys[one.key], lanes=lanes_of(target)) for one in found])
+
+
+def entries(connection: Connection, shard: int | None, after: int, limit: int) -> list[IndexEntry]:
+    """Return stored vectors with keys above `after`, in the order of their keys."""
+    where = EMBEDDED if shard is None else texts.c.shard == shard
+    query = select(texts).where(texts.c.key > after, where).order_by(texts.c.key).limit(limit)
+    return list(map(_entry, connection.execute(query)))
+
+
+def _entry(row: Any) -> IndexEntry:
+    return IndexEntry(row.key, row.shard, lanes_of_row(row), _array(row.vector), row.text_hash)
+
+
+def samples(connection: Connection, shards: int, probes: int, one_shard: int | None = None) -> list[Sample]:
+    """Return samples of the shards of an index, or of one shard.
+
+    A shard should hold at least the vectors whose job is done; at most those, and the vectors that jobs will add or
+    remove.
+    """
+    waits = exists().where(jobs.c.subject == texts.c.key, jobs.c.kind == "index")
+    wanted = range(shards) if one_shard is None else (one_shard,)
+    in_index = texts.c.shard.in_(wanted)
+    done = _count_by_shard(connection, in_index, ~waits)
+    most = Counter(_count_by_shard(connection, in_index))
+    leaving = select(jobs.c.namespace, func.count().label("number")).where(jobs.c.kind == "unindex")
+    for row in connection.execute(leaving.group_by(jobs.c.namespace)):
+        most[shard_of(row.namespace, shards)] += row.number
+    found: list[Sample] = []
+    for shard in wanted:
+        some: list[IndexEntry] = []
+        if shard in done:
+            ends = select(texts.c.key).where(texts.c.shard == shard, ~waits)
+            keys = {
+                *connection.scalars(ends.order_by(texts.c.key).limit(probes)),
+                *connection.scalars(ends.order_by(texts.c.key.desc()).limit(probes)),
+            }
+            some = [entry for key in sorted(keys) for entry in entries(connection, shard, key - 1, 1)]
+        found.append(Sample(shard, done.get(shard, 0), most[shard], tuple(some)))
+    return found
+
+
+def _count_by_shard(connection: Connection, *conditions: Any) -> dict[int, int]:
+    counting = select(texts.c.shard, func.count().label("number")).where(*conditions)
+    return {row.shard: row.number for row in connection.execute(counting.group_by(texts.c.shard))}
+
+
+def scan(
+    connection: Connection, reach: Scope | SharedScope | Folder, vector: FloatVector, limit: int
+) -> list[Neighbour]:
+    """Compare a vector with all vectors in a scope. This is exact, and works without Chroma."""
+    values = {"of": reach.namespace, "lane": reach.lane}
+    return nearest(_SCANS[reach.lane[0]].all(connection, values), vector, limit)
+
+
+def nearest(rows: Sequence[Any], vector: FloatVector, limit: int) -> list[Neighbour]:
+    """Return the nearest of some rows of keys and vectors, the nearest first."""
+    if not rows or limit < 1:
+        return []
+    near = cosines([row.vector for row in rows], vector)
+    best = np.argsort(-near, kind="stable")[:limit]
+    keys = np.array([row.key for row in rows])
+    return list(map(Neighbour._make, zip(keys[best].tolist(), near[best].tolist(), strict=True)))
+
+
+def cosines(blobs: Sequence[bytes], vector: FloatVector) -> FloatVector:
+    """Return the cosine of each stored vector to a question's vector, shape (number of vectors,); at least one."""
+    matrix = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), -1)
+    # One product a row: on a busy machine the threads that a matrix product starts wait for each other.
+    near: FloatVector = np.matmul(matrix[:, None, :], np.asarray(vector, dtype=np.float32))[:, 0]
+    return near
+
+
+def overview(connection: Connection, reach: Scope | SharedScope | Folder) -> ScopeStatistics:
+    """Return how much a search in a scope can find, and whether other users share its shard."""
+    row = _NAMESPACE.first(connection, {"of": reach.namespace})
+    if row is None:
+        return ScopeStatistics(sessions=0, vectors=0, shard=0, alone=False)
+    used = _USED.all(connection, reach_parameters(reach))
+    others = _OTHERS.first(connection, {"of": reach.namespace, "on": row.shard})
+    return ScopeStatistics(
+        sessions=len(used),
+        vectors=row.vectors,
+        shard=row.shard,
+        alone=others is None,
+        records=_HELD.first(connection, {"of": reach.namespace}) is not None,
+    )
+
+
+def layout(connection: Connection) -> Layout:
+    """Return the fixed properties of the store."""
+    known = {row.name: row.value for row in connection.execute(select(meta))}
+    dimension = known.get("dimension")
+    return Layout(
+        store_id=known["store_id"],
+        schema_version=int(known["schema_version"]),
+        shards=int(known["shards"]),
+        embedder=known.get("embedder"),
+        dimension=int(dimension) if dimension is not None else None,
+    )
+
+
+def set_embedder(connection: Connection, embedder: str, dimension: int | None) -> Layout:
+    """Store the embedder's identity and dimension, unless vectors of an embedder exist already.
+
+    Args:
+        connection: In a transaction that writes.
+        embedder: Identity of the embedder.
+        dimension: Length of its vectors; None before the first vector.
+
+    Returns:
+        The layout as it is now.
+    """
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    if layout(connection).dimension is None:
+        record = dialect.insert(meta)
+        connection.execute(
+            record.on_conflict_do_update(index_elements=["name"], set_={"value": record.excluded.value}),
+            {"name": "embedder", "value": embedder},
+        )
+        if dimension is not None:
+            connection.execute(
+                dialect.insert(meta).on_conflict_do_nothing(), {"name": "dimension", "value": str(dimension)}
+            )
+    return layout(connection)
+
+
+def forget(connection: Connection, now: datetime) -> None:
+    """Delete all vectors and the embedder's identity, and queue index jobs for all texts."""
+    connection.execute(update(texts).values(shard=None, text_hash=None, vector=None))
+    connection.execute(update(namespaces).values(vectors=0))
+    connection.execute(delete(meta).where(meta.c.name.in_(["embedder", "dimension"])))
+    connection.execute(delete(jobs).where(jobs.c.kind == "index"))
+    due = {"attempts": literal(0), "due": literal(to_micros(now)), "dead": literal(0)}
+    every = select(literal("index"), texts.c.key, texts.c.namespace, *due.values())
+    connection.execute(insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
+
+
+def _array(blob: bytes) -> FloatVector:
+    return np.frombuffer(blob, dtype="<f4")

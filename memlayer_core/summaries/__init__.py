@@ -1,0 +1,1 @@
+"""What stands for turns that left the window."""

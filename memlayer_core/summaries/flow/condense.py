@@ -1,0 +1,234 @@
+"""Summarizes lines: with a model, which is asked again after a bad answer, or with extracted sentences."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from memlayer_core.errors import ModelContextError, ModelError
+from memlayer_core.messages.model import beginning
+from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
+from memlayer_core.policy import quarter_at_most
+from memlayer_core.runner import Runner
+from memlayer_core.runtime import Runtime
+from memlayer_core.seams import LanguageModel
+from memlayer_core.storage import costs
+from memlayer_core.storage.costs import Cost
+from memlayer_core.storage.terms import searchable
+from memlayer_core.summaries.model import Method
+from memlayer_core.summaries.rules.extract import Line, extract
+from memlayer_core.summaries.rules.flatten import (
+    halve,
+    is_conversation,
+    line_of,
+    lines_of_summary,
+    one_line,
+    parts,
+)
+from memlayer_core.summaries.rules.gate import (
+    Bounds,
+    Fault,
+    Verdict,
+    assess,
+    is_no_summary,
+    strip_wrapping,
+    without_inventions,
+)
+from memlayer_core.summaries.rules.prompt import INSTRUCTIONS, request, retry_prompt
+
+__all__ = ["ModelUsage", "Summarization", "condense", "extractive_summary", "summarize_messages"]
+
+_TRIES, _FULL = 3, 0.9  # attempts to fill so much of the budget with an extract
+_ABSURD = 4  # times its budget: a function's answer that is longer is no summary
+_SHORTEST = 20  # a summary of a long text has at least a twentieth of it, or so many tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Summarization:
+    """A summary and its quality.
+
+    Attributes:
+        text: The summary.
+        tokens: Its tokens.
+        method: Who wrote it.
+        score: Its score from the gate, 0 to 1.
+        missing: Important words of the source that it lacks.
+        faults: Faults of the model's answers.
+    """
+
+    text: str
+    tokens: int
+    method: Method
+    score: float
+    missing: tuple[str, ...]
+    faults: tuple[Fault, ...] = ()
+
+
+class ModelUsage:
+    """Counts the calls and tokens of one model.
+
+    Args:
+        rt: Counts the tokens if the provider does not report them.
+        model: The model to ask.
+        kind: The kind of work that the calls are counted for.
+    """
+
+    def __init__(self, rt: Runtime, model: LanguageModel, kind: str = "summarize") -> None:
+        self._rt = rt
+        self._kind = kind
+        self.model = model
+        self._calls = self._tokens_in = self._tokens_out = 0
+
+    def ask(self, text: str, instructions: str = INSTRUCTIONS) -> str:
+        """Ask the model, and count the tokens of question and answer."""
+        reply = self.model.ask(instructions, searchable(text))
+        count = self._rt.tokens.text
+        self._calls += 1
+        self._tokens_in += count(f"{instructions}\n{text}") if reply.tokens_in is None else reply.tokens_in
+        self._tokens_out += count(reply.text) if reply.tokens_out is None else reply.tokens_out
+        return strip_wrapping(reply.text)
+
+    def costs(self) -> tuple[Cost, ...]:
+        """Return the counts to store; empty if no call was answered."""
+        noted = Cost(self._kind, self.model.name, self._calls, self._tokens_in, self._tokens_out)
+        return (noted,) if self._calls else ()
+
+
+async def summarize_messages(
+    rt: Runtime, run: Runner, messages: object, previous: object, token_limit: int | None
+) -> str:
+    """Return a summary of messages without storing anything; an extract if the model does not answer."""
+    told, before = check_messages(messages), text_of("previous", previous)
+    room = quarter_at_most(rt.settings.max_tokens, rt.settings.summary_tokens)
+    if token_limit is not None:
+        at_least_one("token_limit", token_limit)
+        room = token_limit
+    lines = [line_of(message) for message in told if is_conversation(message)]
+    if rt.summarizer is not None:
+        bill = ModelUsage(rt, rt.summarizer)
+        try:
+            written = await condense(rt, run, bill, before, lines, room)
+        except ModelError as problem:
+            rt.health.down("summarizer", str(problem))
+        else:
+            rt.health.up("summarizer")
+            return written.text
+        finally:
+            await run(rt.db.write, costs.spend, bill.costs())
+    return (await run(extractive_summary, rt, [*lines_of_summary(before), *lines], room)).text
+
+
+def extractive_summary(rt: Runtime, lines: Sequence[Line], budget: int) -> Summarization:
+    """Return the most informative sentences, without a model; the first words if no sentence fits."""
+    count = rt.tokens.text
+    found = extract(lines, budget, count)
+    tokens = count(found.text)
+    left = budget
+    while tokens > budget:  # sentences may cost more together than one by one
+        left -= tokens - budget
+        found = extract(lines, left, count)
+        tokens = count(found.text)
+    for _ in range(_TRIES):  # or less, for sentences of one speaker share a line
+        more = extract(lines, left * budget // tokens, count) if 0 < tokens < _FULL * budget else found
+        if more == found or count(more.text) > budget:
+            break
+        found, tokens = more, count(more.text)
+    text = found.text or _first_words(
+        " ".join(one_line(line) for line in lines if line.text.strip()), budget, count
+    )
+    tokens = count(text)
+    verdict = assess(text, [one_line(line) for line in lines], tokens, Bounds(0, budget, 0.0))
+    return Summarization(text, tokens, "extract", verdict.score, verdict.missing)
+
+
+def _first_words(text: str, budget: int, count: Callable[[str], int]) -> str:
+    length = 8 * budget  # characters: more than any counter has room for
+    while count(words := beginning(text, length)) > budget and length > 1:
+        length //= 2
+    return words
+
+
+async def condense(
+    rt: Runtime, run: Runner, usage: ModelUsage, previous: str, lines: Sequence[Line], budget: int
+) -> Summarization:
+    """Summarize lines with a model, together with the summary of what came before them.
+
+    A long text is summarized part by part, each part with the summary of those before it; a part that is too long
+    for the model is halved. Extracted sentences are used if the text is shorter than its summary may be, or if no
+    answer of the model is usable.
+
+    Raises:
+        ModelError: The model did not answer.
+    """
+    flattened = [one_line(line) for line in lines]
+    source = [*filter(None, previous.splitlines()), *flattened]
+    if rt.tokens.text("\n".join(source)) <= budget:
+        return extractive_summary(rt, [*lines_of_summary(previous), *lines], budget)
+    waiting = deque(parts(flattened, rt.settings.summary_input, rt.tokens.text))
+    text, method = previous, "model"
+    faults: dict[Fault, None] = {}
+    while waiting:
+        part = waiting.popleft()
+        try:
+            found, held = await _summary_by_model(rt, run, usage, text, part, budget)
+        except ModelContextError:
+            halves = halve(part)
+            if halves is None:
+                raise
+            waiting.extendleft(reversed(halves))
+            continue
+        faults |= dict.fromkeys(held)
+        if found is None:
+            found = extractive_summary(
+                rt, [*lines_of_summary(text), *lines_of_summary("\n".join(part))], budget
+            ).text
+            method = "extract"
+        text = found
+    tokens = rt.tokens.text(text)
+    verdict = assess(text, source, tokens, Bounds(0, budget, 0.0))
+    written: Method = "extract" if method == "extract" else "model"
+    return Summarization(text, tokens, written, verdict.score, verdict.missing, tuple(faults))
+
+
+async def _summary_by_model(
+    rt: Runtime, run: Runner, usage: ModelUsage, previous: str, part: Sequence[str], budget: int
+) -> tuple[str | None, tuple[Fault, ...]]:
+    """Return the first good answer, else the best usable one with its faults; None without any.
+
+    An answer of the user's own function is usable if it is a summary at all.
+    """
+    source = [*filter(None, previous.splitlines()), *part]
+    tokens = rt.tokens.text("\n".join(source))
+    bounds = Bounds(min(_SHORTEST, tokens // 20), budget, rt.settings.summary_coverage)
+    asked = request(previous, part, budget)
+    prompt = asked
+    best: tuple[tuple[bool, float], str, tuple[Fault, ...]] | None = None
+    verdict = Verdict(0.0)
+    for _ in range(1 + rt.settings.summary_rewrites):
+        try:
+            answer = await run(usage.ask, prompt)
+        except ModelError:
+            if best is None:
+                raise
+            break  # the best answer so far is used
+        cost = rt.tokens.text(answer)
+        verdict = assess(answer, source, cost, bounds)
+        if verdict.good:
+            return answer, ()
+        own = usage.model.own and cost <= _ABSURD * budget and not is_no_summary(verdict)
+        for text, judged in ((answer, verdict), _without_inventions(rt, answer, verdict, source, bounds)):
+            worth = judged.usable, judged.score
+            if (judged.usable or (own and text)) and (best is None or worth > best[0]):
+                best = worth, text, verdict.faults
+        prompt = retry_prompt(asked, answer, verdict)
+    return best[1:] if best is not None else (None, verdict.faults)
+
+
+def _without_inventions(
+    rt: Runtime, answer: str, verdict: Verdict, source: Sequence[str], bounds: Bounds
+) -> tuple[str, Verdict]:
+    if not verdict.inventions:
+        return answer, verdict
+    text = without_inventions(answer, verdict.inventions)
+    return text, assess(text, source, rt.tokens.text(text), bounds)

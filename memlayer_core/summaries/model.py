@@ -1,0 +1,56 @@
+"""Summaries of turns that left the window, and what the models' work cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+__all__ = ["Method", "Summary"]
+
+Method = Literal["model", "extract"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A summary of some turns of a session.
+
+    Attributes:
+        first_seq: Place of the first message that it covers.
+        until_seq: Place of the last message that it covers.
+        level: 0 for a summary of messages, 1 for an overview: a summary of summaries.
+        rounds: Number of rounds that it covers.
+        text: The summary.
+        tokens: Tokens of the text, by the counter named in `counter`.
+        counter: Name of the token counter.
+        method: `"model"`: a model wrote it. `"extract"`: it quotes sentences that were said.
+        model: Name of the model that wrote it. For an extract: the model that did not answer, or None.
+        score: Share of the important names, numbers and words of its source that it contains, 0 to 1.
+        missing: The most important of those that it does not contain.
+        faults: Faults of the model's answers, such as `"invented"`. If no answer is good, the best one is taken; an
+            extract is taken if an answer was refused.
+        version: Its number in the session; versions only go up.
+        replaced_by: Version of the summary that replaced it; None while it is in force.
+        created_at: When it was written; None before it is stored.
+    """
+
+    first_seq: int
+    until_seq: int
+    level: int
+    rounds: int
+    text: str
+    tokens: int
+    counter: str
+    method: Method
+    model: str | None
+    score: float
+    missing: tuple[str, ...] = ()
+    version: int = 0
+    replaced_by: int | None = None
+    created_at: datetime | None = None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether it is an extract in place of a model's summary, because the model did not answer."""
+        return self.method == "extract" and self.model is not None

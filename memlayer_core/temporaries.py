@@ -1,0 +1,106 @@
+"""Holds what a process must remember of its contexts: temporary messages, recall to pin, and texts that it added."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from memlayer_core.message import PinnedText, StoredMessage
+from memlayer_core.scope import Scope
+
+__all__ = ["Temporaries"]
+
+_SESSIONS = (
+    10_000  # sessions that may wait for a model's answer; beyond it, the one that waits longest is dropped
+)
+_GIVEN = 50_000  # texts that contexts added to messages; beyond it, the oldest are not recognised any more
+
+
+class Temporaries:
+    """Temporary messages by session, and what contexts added to messages. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._given: OrderedDict[bytes, None] = OrderedDict()
+        self._recalled: OrderedDict[str, PinnedText] = OrderedDict()
+        self._waiting: OrderedDict[str, list[tuple[StoredMessage, bool]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, message: StoredMessage) -> list[StoredMessage]:
+        """Hold a message until a model has answered. Returns the messages of a session that is dropped for it."""
+        with self._lock:
+            lane = message.scope.session_lane
+            self._waiting.setdefault(lane, []).append((message, False))
+            self._waiting.move_to_end(lane)
+            if len(self._waiting) <= _SESSIONS:
+                return []
+            _, given_up = self._waiting.popitem(last=False)
+            return [waiting for waiting, _ in given_up]
+
+    def show(self, scope: Scope) -> list[StoredMessage]:
+        """Return a session's messages, and note that a model sees them: its answer ends them."""
+        with self._lock:
+            waiting = [message for message, _ in self._waiting.get(scope.session_lane, ())]
+            if waiting:
+                self._waiting[scope.session_lane] = [(message, True) for message in waiting]
+            return waiting
+
+    def note_texts(self, scope: Scope, pairs: Iterable[tuple[str, str]]) -> None:
+        """Note texts that a context put in front of messages' texts. Only digests are stored."""
+        named = [_pair(scope, ours, theirs) for ours, theirs in pairs]
+        with self._lock:
+            for one in named:
+                self._given[one] = None
+                self._given.move_to_end(one)
+            while len(self._given) > _GIVEN:
+                self._given.popitem(last=False)
+
+    def is_ours(self, scope: Scope, ours: str, theirs: str) -> bool:
+        """Return whether a context of this user put the text `ours` in front of a message's text `theirs`."""
+        return _pair(scope, ours, theirs) in self._given
+
+    def set_recall(self, scope: Scope, recall: PinnedText | None) -> None:
+        """Hold the recall of the current question until it is answered."""
+        with self._lock:
+            self._recalled.pop(scope.session_lane, None)
+            if recall is not None:
+                self._recalled[scope.session_lane] = recall
+            if len(self._recalled) > _SESSIONS:
+                self._recalled.popitem(last=False)  # it will be recalled anew
+
+    def recall_of(self, scope: Scope) -> PinnedText | None:
+        """Return the recall of the current question."""
+        return self._recalled.get(scope.session_lane)
+
+    def finish_call(self, scope: Scope) -> None:
+        """Drop the messages that the model has seen, since its call succeeded."""
+        with self._lock:
+            self._recalled.pop(scope.session_lane, None)
+            left = [one for one in self._waiting.pop(scope.session_lane, ()) if not one[1]]
+            if left:
+                self._waiting[scope.session_lane] = left
+
+    def clear(self, scope: Scope) -> int:
+        """Drop all messages of a session. Returns how many there were."""
+        with self._lock:
+            self._recalled.pop(scope.session_lane, None)
+            return len(self._waiting.pop(scope.session_lane, ()))
+
+    def forget(self, reach: Scope) -> None:
+        """Drop all messages of a scope: of a user, of a user with one agent, or of a session."""
+
+        def reached(scope: Scope) -> bool:
+            within = reach.agent_id in {None, scope.agent_id} and reach.session_id in {None, scope.session_id}
+            return within and scope.namespace == reach.namespace
+
+        with self._lock:
+            for lane, waiting in list(self._waiting.items()):
+                if reached(waiting[0][0].scope):
+                    del self._waiting[lane]
+
+
+def _pair(scope: Scope, ours: str, theirs: str) -> bytes:
+    digest = hashlib.blake2b(f"{scope.namespace}:{len(ours)}:".encode(), digest_size=16)
+    digest.update(f"{ours}{theirs}".encode("utf-8", "surrogatepass"))
+    return digest.digest()

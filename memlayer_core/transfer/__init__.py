@@ -1,0 +1,1 @@
+"""Export, import, and the state of a session."""

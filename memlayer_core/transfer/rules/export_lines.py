@@ -1,0 +1,294 @@
+"""The lines of an export: one JSON object each, so that a file of any length can be read line by line.
+
+::
+
+    {"memlayer": "export", "version": 1, "tenant_id": "default", "exported_at": "…Z", "messages": 1}
+    {"session": 1, "tenant_id": "default", "user_id": "louis", "session_id": "s1", "created_at": "…Z", …}
+    {"message": {"role": "user", "content": "Hi", "id": "m1", …}, "session": 1}
+    {"record": {"memory_id": "louis_mem_001", "content": {"raw": "…"}, …}, "before": [{…}, …]}
+    {"item": {"tenant_id": "default", "labels": ["users"], "key": "k", "value": {…}, …}}
+    {"end": {"sessions": 1, "messages": 1, "records": 1}}
+
+A message names its session's line, so that it never goes to another session if a line is lost. A record's line has
+all its versions. Items belong to no user: only the export of a whole tenant has them. Without records or items, the
+last line has no number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, assert_never
+
+from memlayer_core.errors import ImportStoppedError, InvalidItemError, InvalidScopeError, errors_as
+from memlayer_core.items.model import Item, PutItem
+from memlayer_core.items.rules.items import texts_of, value_to_tagged
+from memlayer_core.message import JSON, Message
+from memlayer_core.messages.model import SessionDetails
+from memlayer_core.messages.rules.check import in_utc
+from memlayer_core.messages.rules.message_json import message_from_json, message_to_json
+from memlayer_core.records.model import Record
+from memlayer_core.records.rules.json import record_from_json, record_to_json
+from memlayer_core.scope import Scope
+from memlayer_core.storage.codec import parse_json, read, short_repr
+from memlayer_core.storage.forms import Codec, Form
+from memlayer_core.transfer.rules.state import DETAILS, check_version
+
+__all__ = [
+    "EndLine",
+    "HeaderLine",
+    "ItemLine",
+    "Line",
+    "MessageLine",
+    "RecordLine",
+    "SessionLine",
+    "foreign",
+    "form_of",
+    "item_line",
+    "line_of",
+]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderLine:
+    """The first line.
+
+    Attributes:
+        tenant_id: The tenant whose data it is.
+        user_id: The user whose data it is; None: it is of the whole tenant.
+        exported_at: When the export began.
+        messages: How many messages there were then; more or fewer may follow.
+    """
+
+    tenant_id: str | None = None
+    user_id: str | None = None
+    exported_at: datetime | None = None
+    messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLine:
+    """A session's line; the messages that follow name its number.
+
+    Attributes:
+        number: The session's number in this file.
+        scope: The session's scope.
+        details: Its title, times and state.
+    """
+
+    number: int
+    scope: Scope
+    details: SessionDetails
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLine:
+    """A message's line.
+
+    Attributes:
+        session: The number of its session.
+        message: The message, with an id.
+    """
+
+    session: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class EndLine:
+    """The last line: the numbers of what precedes it."""
+
+    sessions: int
+    messages: int
+    records: int = 0
+    items: int = 0
+
+    def __str__(self) -> str:
+        said = f"{self.messages:,} message(s) of {self.sessions:,} session(s) and {self.records:,} record(s)"
+        return f"{said}, and {self.items:,} item(s)" if self.items else said
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLine:
+    """A record's line: its versions, the oldest first."""
+
+    versions: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemLine:
+    """An item's line.
+
+    Attributes:
+        tenant_id: The tenant that it belongs to.
+        labels: Labels of its folder.
+        key: Its key in the folder.
+        value: Its value.
+        created_at: When it was first stored.
+        updated_at: When it was last stored.
+        texts: Texts that it is found by; None: its whole value.
+        ttl: How long it lives after it was last put or read; None: it does not expire.
+    """
+
+    tenant_id: str
+    labels: tuple[str, ...]
+    key: str
+    value: Mapping[str, JSON]
+    created_at: datetime
+    updated_at: datetime
+    texts: tuple[str, ...] | None = None
+    ttl: timedelta | None = None
+
+    @property
+    def put(self) -> PutItem:
+        """What puts the item."""
+        return PutItem(self.labels, self.key, self.value, self.texts, self.ttl)
+
+
+Line = HeaderLine | SessionLine | MessageLine | RecordLine | ItemLine | EndLine
+T = TypeVar("T", SessionDetails, ItemLine)
+
+_HEADER = Form(HeaderLine, "first line", ImportStoppedError, is_open=True)
+_SCOPE = Form(Scope, "session", InvalidScopeError, defaults={"user_id": None}, is_open=True)
+_END = Form(EndLine, "last line", ImportStoppedError, is_open=True)
+_ITEM = Form(
+    ItemLine,
+    "item",
+    InvalidItemError,
+    keys={"ttl": "ttl_seconds"},
+    codecs={"value": Codec(value_to_tagged, read, "JSON that an export wrote")},
+    is_open=True,
+)
+
+
+def form_of(line: Line) -> dict[str, Any]:
+    """Return a line as JSON that `line_of` reads back equal."""
+    match line:
+        case HeaderLine():
+            always = {"memlayer": "export", "version": _VERSION, "user_id": None, "messages": 0}
+            return always | _HEADER.write(line)
+        case SessionLine(number, scope, details):
+            return {"session": number, **_SCOPE.write(scope), **DETAILS.write(details)}
+        case MessageLine(number, message):
+            return {"message": message_to_json(message), "session": number}
+        case RecordLine(versions):
+            *before, newest = map(record_to_json, versions)
+            return {"record": newest, **({"before": before} if before else {})}
+        case ItemLine():
+            return {"item": _ITEM.write(line)}
+        case EndLine():
+            return {"end": _END.write(line)}
+        case _:
+            assert_never(line)
+
+
+def item_line(tenant_id: str, item: Item, texts: tuple[str, ...]) -> ItemLine:
+    """Return an item's line. Its `texts` are left out if it is indexed by its whole value."""
+    named = None if texts == texts_of(item.value, None) else texts
+    times = (item.created_at, item.updated_at)
+    return ItemLine(tenant_id, item.labels, item.key, item.value, *times, named, item.ttl)
+
+
+def foreign(line: Line, user_id: str, tenant_id: str) -> str | None:
+    """Return why a line concerns others than one user of a tenant; None if it does not.
+
+    A message belongs to the session that it names. A shared record concerns others, too.
+    """
+    match line:
+        case SessionLine(scope=scope):
+            what, whose = f"the session {scope.session_id!r}", (scope.tenant_id, scope.user_id)
+        case RecordLine(versions=(*_, newest)):
+            what, whose = f"the record {newest.memory_id!r}", (newest.tenant_id, newest.user_id)
+        case ItemLine():
+            return "an item belongs to no user"
+        case _:
+            return None
+    if whose == (tenant_id, user_id):
+        shared = isinstance(line, RecordLine) and line.versions[-1].access_control.is_shared
+        return f"{what} is shared with others" if shared else None
+    return (
+        f"{what} is of the user {whose[1]!r} of the tenant {whose[0]!r}, not of {user_id!r} of {tenant_id!r}"
+    )
+
+
+def line_of(text: str | bytes, tenant_id: str | None, limit: int) -> Line | None:
+    """Return a line as an object; None for an empty line.
+
+    Args:
+        text: The line.
+        tenant_id: Replaces the tenant that it names; None: it does not.
+        limit: Most bytes or characters of a line.
+
+    Raises:
+        ImportStoppedError: It is no line of an export that this version reads.
+    """
+    if not isinstance(text, str | bytes):
+        raise ImportStoppedError(f"got {short_repr(text)}", hint="Lines are text.")
+    if len(text) > limit:
+        raise ImportStoppedError(
+            f"it is longer than {limit:,} bytes",
+            hint="Raise `Settings.import_line_bytes` (MEMLAYER_IMPORT_LINE_BYTES) if this is an export.",
+        )
+    if not text.strip():
+        return None
+    with errors_as(ImportStoppedError):
+        return _line(parse_json(text, "it", ImportStoppedError), tenant_id)
+
+
+def _line(fields: Any, tenant_id: str | None) -> Line:
+    match fields:
+        case {"memlayer": "export", "version": version, **rest}:
+            check_version(version, _VERSION, "the export", ImportStoppedError)
+            return _HEADER.read(rest)
+        case {"message": Mapping() as form, "session": int(number)}:
+            said = message_from_json(form)
+            if said.id is not None:
+                return MessageLine(number, said)
+        case {"session": int(number)}:
+            return _session_line(number, fields, tenant_id)
+        case {"record": Mapping() as newest, **more} if isinstance(before := more.get("before", []), list):
+            return _record_line([*before, newest], tenant_id)
+        case {"item": Mapping() as form}:
+            item = _in_utc(_ITEM.read(form))
+            return item if tenant_id is None else replace(item, tenant_id=tenant_id)
+        case {"end": Mapping() as form}:
+            return _END.read(form)
+    raise ImportStoppedError(
+        f"it is no line of an export: {short_repr(fields)}",
+        hint="An export is written by `memory.export`; each message in it has an id.",
+    )
+
+
+def _session_line(number: int, fields: Mapping[str, Any], tenant_id: str | None) -> SessionLine:
+    scope = _SCOPE.read(fields)
+    if scope.session_id is None:
+        raise ImportStoppedError(
+            "a session's line lacks its `session_id`", hint="An export is written by `memory.export`."
+        )
+    moved = scope if tenant_id is None else replace(scope, tenant_id=tenant_id)
+    return SessionLine(number, moved, _in_utc(DETAILS.read(fields)))
+
+
+def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> RecordLine:
+    read = [record_from_json(form) for form in forms]
+    moved = [one if tenant_id is None else replace(one, tenant_id=tenant_id) for one in read]
+    numbers = [one.version for one in moved]
+    alike = {(one.owner, one.memory_id) for one in moved}
+    if (
+        len(alike) > 1
+        or numbers != sorted(set(numbers))
+        or any(one.replaced_by is None for one in moved[:-1])
+    ):
+        raise ImportStoppedError(
+            "a record's line does not hold the versions of one record, the oldest first",
+            hint="An export is written by `memory.export`.",
+        )
+    return RecordLine(tuple(moved))
+
+
+def _in_utc(line: T) -> T:
+    times: Any = {name: in_utc(getattr(line, name)) for name in ("created_at", "updated_at")}
+    return replace(line, **times)

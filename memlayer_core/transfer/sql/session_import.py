@@ -1,0 +1,89 @@
+"""Writes sessions from exports and saved states, in SQL. Each function runs in its caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, exists, select, update
+
+from memlayer_core.message import Receipt
+from memlayer_core.messages.draft import PreparedMessage
+from memlayer_core.messages.model import SessionDetails
+from memlayer_core.messages.sql.addition import append
+from memlayer_core.messages.sql.conversation import lock_or_make_session, lock_session
+from memlayer_core.messages.sql.message_lists import replace
+from memlayer_core.scope import Scope
+from memlayer_core.storage.keys import LAST, from_micros, id_digest, key_of, to_micros
+from memlayer_core.storage.tables import messages, sessions
+
+__all__ = ["merge", "restore"]
+
+
+def restore(
+    connection: Connection,
+    scope: Scope,
+    drafts: Sequence[PreparedMessage],
+    details: SessionDetails,
+    now: datetime,
+    shards: int,
+) -> Receipt:
+    """Replace a session by a saved one: its messages, its title, and where its working memory begins."""
+    receipt = replace(connection, scope, drafts, now, shards)
+    row = lock_or_make_session(connection, scope, now, shards)
+    begins = _behind(connection, row.number, details.last_ended_id)
+    _settle(connection, row, begins, goes_on=not row.superseded, title=details.title)
+    return receipt
+
+
+def merge(
+    connection: Connection,
+    scope: Scope,
+    drafts: Sequence[PreparedMessage],
+    details: SessionDetails,
+    now: datetime,
+    shards: int,
+    fork_id: str,
+) -> Receipt:
+    """Add the messages of an export that a session does not have. Its own title and end stay.
+
+    If a message differs, the export's replaces it, and its earlier version goes into the session `fork_id`.
+    """
+    before = lock_session(connection, scope)
+    created, updated = min(now, details.created_at or now), min(now, details.updated_at or now)
+    if before is not None:
+        created = min(created, from_micros(before.created_at))
+        updated = max(updated, from_micros(before.updated_at))
+    else:
+        forked_from, superseded = details.forked_from, details.superseded
+        keeps = superseded and forked_from is not None
+        origin = scope.other_session(forked_from or "").session_lane if keeps else None
+        same = {"forked_from": forked_from, "superseded": int(superseded), "origin": origin}
+        lock_or_make_session(connection, scope, now, shards, **same)
+    receipt = append(connection, scope, drafts, updated, shards, fork_id)
+    row = lock_or_make_session(connection, scope, now, shards)
+    begins = max(row.begins, _behind(connection, row.number, details.last_ended_id))
+    went_on = before is not None and before.idle_since is not None
+    goes_on = went_on or not (row.superseded or details.ended or (before is not None and not receipt.stored))
+    title, created_at = row.title or details.title, to_micros(created)
+    _settle(connection, row, begins, goes_on=goes_on, title=title, created_at=created_at)
+    return receipt
+
+
+def _behind(connection: Connection, number: int, ended_with: str | None) -> int:
+    """Return the place behind a message; 0 if the session has no such message."""
+    if ended_with is None:
+        return 0
+    named = messages.c.id_digest == id_digest(number, ended_with)
+    key = connection.scalar(select(messages.c.key).where(named))
+    return (key & LAST) + 1 if key is not None else 0
+
+
+def _settle(connection: Connection, row: Any, begins: int, *, goes_on: bool, **more: Any) -> None:
+    """Set where working memory begins, and `more` columns. Without messages behind that, the session has ended."""
+    behind = messages.c.key.between(key_of(row.number, begins), key_of(row.number, LAST))
+    goes_on = goes_on and (begins == 0 or connection.scalar(select(exists().where(behind))) is True)
+    idle_since = row.updated_at if goes_on else None
+    this = update(sessions).where(sessions.c.number == row.number)
+    connection.execute(this.values(begins=begins, idle_since=idle_since, **more))

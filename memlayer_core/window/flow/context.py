@@ -1,0 +1,326 @@
+"""Builds a context. Building one never changes the history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memlayer_core.message import PinnedText, StoredMessage
+from memlayer_core.messages.draft import PreparedMessage
+from memlayer_core.messages.flow.remember import drafts_of, message_of_draft
+from memlayer_core.messages.model import Session, WindowStart
+from memlayer_core.messages.rules.check import text_of
+from memlayer_core.messages.rules.offload import full_text, parse_preview
+from memlayer_core.messages.rules.pending import new_messages
+from memlayer_core.messages.rules.render import block, has_escapes, line, with_separator
+from memlayer_core.messages.sql import transcript, window_starts
+from memlayer_core.policy import Limits, quarter_at_most
+from memlayer_core.recall.flow.recall import (
+    Answers,
+    ask,
+    best,
+    relevant_answers,
+    without_visible_episodes,
+)
+from memlayer_core.recall.flow.search_scope import SearchScope, fit_into_budget, search_scope_of
+from memlayer_core.recall.model import Reason
+from memlayer_core.recall.rules.budget import MARGIN, most_that_fit
+from memlayer_core.runner import Runner
+from memlayer_core.runtime import Runtime
+from memlayer_core.scope import Scope
+from memlayer_core.storage.candidate import is_message
+from memlayer_core.window.flow.profile import profile
+from memlayer_core.window.flow.prompt import evict, first_of, read_view
+from memlayer_core.window.flow.window_view import Part, WindowView
+from memlayer_core.window.model import Context, Piece, Placement
+from memlayer_core.window.rules.policy import Policies, default_limits, limits, placement_of
+from memlayer_core.window.rules.window import size_of
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection
+
+__all__ = ["context"]
+
+_FEW = 8  # the newest question is nearly always among so many last messages
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What decides whether and how to recall."""
+
+    session: Session | None
+    search_scope: SearchScope
+    window_start: WindowStart
+    question: StoredMessage | None
+    has_pinned_recall: bool
+    query: str
+    pending: Sequence[StoredMessage] = ()
+    profile: Part | None = None
+    notes: tuple[Reason, ...] = ()
+
+    @property
+    def first(self) -> int:
+        """Where the window begins: behind an ended part, and behind turns left out before."""
+        return max(self.window_start.first, self.session.begins) if self.session is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Recall:
+    """The recall of a context."""
+
+    text: str = ""
+    tokens: int = 0
+    pieces: tuple[Piece, ...] = ()
+    notes: tuple[Reason, ...] = ()
+    sources: tuple[int, ...] = ()
+    digests: tuple[tuple[int, bytes], ...] = ()
+
+
+async def context(
+    rt: Runtime,
+    run: Runner,
+    scope: Scope,
+    query: str | None,
+    token_limit: int | None,
+    policies: Policies | None,
+    roles: Sequence[str] = (),
+    placement: Placement | None = None,
+    pending: object = (),
+) -> Context:
+    """Build a context: the newest turns, and older messages and records that bear on the query.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        scope: Which session.
+        query: What to recall for; None: the newest question.
+        token_limit: Tokens of the whole context; None: the setting.
+        policies: Further limits of the window; None: those of the settings.
+        roles: The roles in which the user asks.
+        placement: Where the recall goes; None: the setting.
+        pending: Messages that are not stored yet.
+    """
+    asked = None if query is None else text_of("query", query)
+    settings = rt.settings
+    placed = placement_of(placement, settings.recall_placement)
+    allowed = limits(default_limits(settings), policies, token_limit)
+    size = size_of(allowed.tokens)
+    share = quarter_at_most(allowed.tokens, settings.recall_tokens)
+    drafts = await run(drafts_of, rt, pending) if pending else []
+    known = await run(rt.db.read, _read_state, rt, scope, asked, allowed, roles, drafts)
+    waiting = rt.temporaries.show(scope)
+    asks = bool(share and known.query and not known.has_pinned_recall and _may_recall(known, allowed))
+
+    # A pinned recall stays with its question, even if its records matter less by now.
+    reader = replace(known.search_scope.reader, above_importance=None, min_confidence=None)
+
+    def look(connection: Connection, reserve: int = 0) -> WindowView:
+        return read_view(
+            connection,
+            rt,
+            known.session,
+            waiting,
+            allowed,
+            reserve,
+            known.window_start,
+            reader,
+            known.pending,
+            known.profile,
+        )
+
+    async def answer(reserve: int) -> Answers[WindowView]:
+        answers = await ask(
+            rt,
+            run,
+            known.search_scope,
+            known.query,
+            most_that_fit(share),
+            read_snapshot=lambda connection: look(connection, reserve),
+            visible_keys=lambda view: view.keys,
+            filter_records=lambda view, records: without_visible_episodes(
+                rt, records, scope, known.session, first_of(view, known.first)
+            ),
+        )
+        return relevant_answers(answers, known.search_scope)
+
+    recalled = _Recall()
+    if asks:
+        reach = scope.reach()
+        answers = await answer(0)
+        recalled = await run(_recall, rt, reach, answers, share)
+        if answers.snapshot.tokens + recalled.tokens > allowed.tokens:
+            # Older turns leave the window for the recall, and may then be recalled themselves.
+            answers = await answer(recalled.tokens)
+            room = min(share, allowed.tokens - answers.snapshot.tokens)
+            recalled = await run(_recall, rt, reach, answers, room)
+        seen = answers.snapshot
+    else:
+        seen = await run(rt.db.read, look)
+    if seen.start is not None and known.session is not None:
+        await run(rt.db.write, window_starts.move, known.session.number, size, seen.start)
+    rt.note_recall([key for key in recalled.sources if not is_message(key)])
+    beside = _pinned_text(rt, known, recalled) if asks and placed == "user" else None
+    if not known.pending:
+        rt.temporaries.set_recall(scope, beside)
+    evict(rt, known.session, seen, known.first)
+    made = Context(
+        system=tuple(part.message for part in seen.system),
+        profile=next((part.message for part in seen.profile), None),
+        summary=next((part.message for part in seen.summary), None),
+        window=tuple(part.message for part in seen.window if part.keys),
+        pending=tuple(part.message for part in seen.window if not part.keys),
+        temporary=tuple(part.message for part in seen.temporary),
+        recall=recalled.text,
+        pinned_recalls={
+            at: part.pinned.text for at, part in enumerate(seen.window) if part.pinned is not None
+        },
+        placement=placed,
+        pieces=(
+            *(piece for part in seen.system for piece in part.pieces("system")),
+            *(piece for part in seen.profile for piece in part.pieces("profile")),
+            *(piece for part in seen.summary for piece in part.pieces("summary")),
+            *recalled.pieces,
+            *(piece for part in seen.window for piece in part.pieces("window")),
+            *(piece for part in seen.temporary for piece in part.pieces("temporary")),
+        ),
+        tokens=seen.tokens + recalled.tokens,
+        token_limit=allowed.tokens,
+        reasons=(*seen.reasons, *known.notes, *recalled.notes),
+        pinned_text=beside,
+        scope=scope,
+    )
+    rt.temporaries.note_texts(scope, _texts_of_ours(made))
+    return made
+
+
+def _texts_of_ours(context: Context) -> Iterator[tuple[str, str]]:
+    """Yield each text that memlayer adds to a message, with that message's text, for all placements of adapters.
+
+    A message that is shown changed, escaped or as a preview, comes with nothing added.
+    """
+    turns = (*context.window, *context.pending)
+    asked = next((message for message in reversed(turns) if message.role == "user"), None)
+    hosts = {message.text for message in (*context.system[-1:], *turns[:1], asked) if message is not None}
+    lasting = [message.text for message in (context.profile, context.summary) if message is not None]
+    for ours in filter(None, (*lasting, context.recall)):
+        yield from ((ours, theirs) for theirs in {"", *hosts})
+    yield from ((text, turns[at].text) for at, text in context.pinned_recalls.items())
+    for message in (*context.system, *turns):
+        if has_escapes(message) or parse_preview(message) is not None:
+            yield "", full_text(message)
+
+
+def _read_state(
+    connection: Connection,
+    rt: Runtime,
+    scope: Scope,
+    query: str | None,
+    limits: Limits,
+    roles: Sequence[str],
+    drafts: Sequence[PreparedMessage],
+) -> _State:
+    """Read the session, the search scope, and the newest question if the caller gives no query."""
+    session = transcript.find(connection, scope)
+    ground = search_scope_of(connection, rt, scope.reach(), roles)
+    new: Sequence[StoredMessage] = [message_of_draft(scope, draft) for draft in drafts]
+    named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
+    if session is not None and named:
+        new = new_messages(new, transcript.places(connection, session, named), session.next_seq)
+    asking = (one for one in reversed(new) if one.message.role == "user" and one.message.model_visible)
+    question, recalled = next(asking, None), False
+    if question is None and session is not None:
+        question, recalled = _newest_question(connection, session)
+    said = question.message.text if question is not None else ""
+    lasting, notes = profile(connection, rt, ground, limits.tokens) if query != "" else (None, ())
+    return _State(
+        session,
+        ground,
+        window_starts.find(connection, session, size_of(limits.tokens))
+        if session is not None
+        else WindowStart(),
+        question if query in {None, said} else None,
+        has_pinned_recall=recalled and query in {None, said},
+        query=said if query is None else query,
+        pending=new,
+        profile=lasting,
+        notes=notes,
+    )
+
+
+def _newest_question(connection: Connection, session: Session) -> tuple[StoredMessage | None, bool]:
+    """Return the user's last message, and whether it has a pinned recall."""
+    before, page = None, _FEW
+    while True:
+        entries = transcript.tail(connection, session, before, page, session.begins)
+        for entry in entries:
+            if entry.role == "user" and not entry.hidden:
+                found = transcript.read(connection, session, [entry.seq])
+                return next(iter(found), None), entry.recall_tokens is not None
+        if len(entries) < page:
+            return None, False
+        before, page = entries[-1].seq, 2 * page
+
+
+def _may_recall(state: _State, limits: Limits) -> bool:
+    """Tell whether there may be messages or records outside the window."""
+    session = state.session
+    if session is None or not session.messages:
+        return state.search_scope.own.sessions > 0 or state.search_scope.has_records
+    if state.search_scope.own.sessions > 1 or state.search_scope.has_records or state.first or limits.slides:
+        return True
+    # Half of the limit, because another token counter may have counted the stored messages.
+    return session.tokens + sum(one.tokens for one in state.pending) > limits.tokens // 2
+
+
+def _recall(rt: Runtime, reach: Scope, answers: Answers[WindowView], budget: int) -> _Recall:
+    """Choose what fits, the best first, and write it in the order of time."""
+    shown = answers.snapshot
+    said = (part.message for part in shown.window)
+    found = best(rt, reach, answers, most_that_fit(budget), said) if budget > 0 else []
+    if not found:
+        return _Recall(notes=answers.notes)
+    left = budget - rt.tokens.text(with_separator(block([""])))
+    chosen = fit_into_budget(rt, found, budget, left, lambda turn: turn.tokens + MARGIN)
+    while True:
+        in_time = sorted(chosen, key=lambda item: _when(item[0]))
+        lines = [line(stored) for stored, _ in in_time]
+        text = block(lines)
+        tokens = rt.tokens.text(with_separator(text)) if text else 0
+        if tokens <= budget:
+            break
+        chosen.pop()  # its line costs more than expected, or another counter counted it
+    pieces = tuple(
+        Piece(
+            "recall",
+            stored.message.text,
+            rt.tokens.text(said),
+            (stored.message.id or "",),
+            stored.message.created_at,
+            stored.message.speaker,
+            ranked.reasons,
+        )
+        for said, (stored, ranked) in zip(lines, in_time, strict=True)
+    )
+    sources = tuple(stored.key for stored, _ in in_time)
+    digests = tuple((stored.key, stored.digest) for stored, _ in in_time if stored.digest)
+    return _Recall(text, tokens, pieces, answers.notes, sources, digests)
+
+
+def _pinned_text(rt: Runtime, state: _State, recall: _Recall) -> PinnedText | None:
+    """Return the recall to pin to the question when a model has answered it."""
+    if state.question is None:
+        return None
+    return PinnedText(
+        state.question.key,
+        recall.text,
+        recall.tokens,
+        rt.tokens.name,
+        recall.sources,
+        digests=recall.digests,
+    )
+
+
+def _when(turn: StoredMessage) -> tuple[float, int]:
+    moment = turn.message.created_at
+    return (moment.timestamp() if moment else 0.0, turn.key)

@@ -1,0 +1,355 @@
+"""Reads a session's window: its instructions, its newest turns, and its temporary messages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memlayer_core.message import Entry, Message, PinnedText, StoredMessage
+from memlayer_core.messages.model import Session, WindowStart
+from memlayer_core.messages.rules.offload import merge_messages, preview
+from memlayer_core.messages.rules.render import as_prompt, with_separator
+from memlayer_core.messages.rules.turns import presentable
+from memlayer_core.messages.sql import transcript
+from memlayer_core.policy import Limits
+from memlayer_core.recall.model import Reason
+from memlayer_core.recall.sql import pinned_recalls
+from memlayer_core.records.model import Reader
+from memlayer_core.runtime import Runtime
+from memlayer_core.window.flow.entries import last_entries, newest_question, shape_of
+from memlayer_core.window.model import Piece, PieceKind
+from memlayer_core.window.rules.list_window import (
+    INSTRUCTIONS,
+    PENDING,
+    RECENT,
+    check_instructions,
+    prompt_of,
+)
+from memlayer_core.window.rules.window import COMPRESS_TO, Window, reduced_tokens, window
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection
+
+__all__ = ["Part", "WindowView", "read_window"]
+
+_PLACE = 0xFFFF_FFFF
+_KEPT = (Reason("kept", "recalled for the question behind it, and stays with it"),)
+_ONCE = (Reason("temporary", "shown until a model has answered to it"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A message as the model sees it.
+
+    Attributes:
+        message: A copy if it is shortened or merged with its neighbour.
+        keys: Keys of the stored messages that it contains; none for a pending message.
+        ids: Their ids.
+        tokens: What it costs.
+        reasons: Why it is in the context, and how it was changed.
+        pinned: Its pinned recall.
+    """
+
+    message: Message
+    keys: tuple[int, ...]
+    ids: tuple[str, ...]
+    tokens: int
+    reasons: tuple[Reason, ...]
+    pinned: PinnedText | None = None
+
+    @property
+    def cost(self) -> int:
+        """Its tokens, with its pinned recall."""
+        return self.tokens + (self.pinned.tokens if self.pinned is not None else 0)
+
+    def pieces(self, kind: PieceKind) -> tuple[Piece, ...]:
+        """Return it as pieces of a context."""
+        said = self.message
+        piece = Piece(kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons)
+        if self.pinned is None:
+            return (piece,)
+        kept = self.pinned
+        return Piece("recall", kept.text, kept.tokens, kept.ids, said.created_at, "", _KEPT), piece
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """The part of a session that is in a context.
+
+    Attributes:
+        system: The instructions in force.
+        window: The newest turns.
+        temporary: The temporary messages.
+        new_first: Place of the new window start if turns had to be left out, else None.
+        reasons: What was left out or shortened, and why.
+        summary: The summaries of the turns before the window.
+        summary_end: The place behind the last message that is summarized.
+        next_start: Place where the window will begin when it has to move; None while that is far off.
+        start: The new window start to store, if it changed.
+        profile: The user's profile.
+    """
+
+    system: tuple[Part, ...] = ()
+    window: tuple[Part, ...] = ()
+    temporary: tuple[Part, ...] = ()
+    new_first: int | None = None
+    reasons: tuple[Reason, ...] = ()
+    summary: tuple[Part, ...] = ()
+    summary_end: int = 0
+    next_start: int | None = None
+    start: WindowStart | None = None
+    profile: tuple[Part, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all of it."""
+        parts = (*self.system, *self.profile, *self.summary, *self.window, *self.temporary)
+        return sum(part.cost for part in parts)
+
+    @property
+    def keys(self) -> set[int]:
+        """Keys of all stored messages and records in it, those in pinned recalls included."""
+        parts = (*self.system, *self.profile, *self.window)
+        quoted = {key for part in parts if part.pinned is not None for key in part.pinned.sources}
+        return quoted.union(*(part.keys for part in parts))
+
+
+def read_window(
+    connection: Connection,
+    rt: Runtime,
+    session: Session | None,
+    temporary: Sequence[StoredMessage],
+    limits: Limits,
+    reserve: int,
+    first: int,
+    reader: Reader,
+    *,
+    overhead: int = 0,
+    stops: Collection[int] = (),
+    pending: Sequence[StoredMessage] = (),
+) -> WindowView:
+    """Read as much of the session's end as fits.
+
+    Args:
+        connection: On one snapshot.
+        rt: What the memory works with.
+        session: None before the first message.
+        temporary: Temporary messages.
+        limits: What the window keeps within.
+        reserve: Tokens that older turns leave free.
+        first: Where the window begins; nothing before it is read.
+        reader: The user who asks; a pinned recall that quotes a record hidden from them is left out.
+        overhead: Tokens of the other parts of the context.
+        stops: Places where the window should begin if it has to move, such as ends of summaries.
+        pending: Messages that are not stored yet.
+
+    Raises:
+        InvalidLimitError: The instructions alone are larger than the limit.
+    """
+    once = tuple(_part(rt, stored, _ONCE) for stored in temporary)
+    if not pending and (session is None or not session.messages):
+        _, once, orphans = _without_orphans((), once)
+        return WindowView(temporary=once, reasons=(*orphans, *_over(once, limits.tokens)))
+    system = _instructions(connection, rt, session, limits.tokens, pending)
+    shape = shape_of(rt)
+    new = _pending_parts(rt, session, pending)
+    entries = last_entries(connection, rt, session, limits, first, [entry for entry, _ in new])
+    beside, overhead = overhead, overhead + sum(part.tokens for part in (*system, *once))
+    compact_to = rt.settings.compact_to
+    while True:
+        chosen = window(
+            entries,
+            limits,
+            overhead=overhead,
+            reserve=reserve,
+            compact_to=compact_to,
+            stops=stops,
+            shape=shape,
+        )
+        shown = _window_parts(
+            connection, rt, session, chosen, {entry.seq: part for entry, part in new}, reader
+        )
+        withheld = _hidden_recalls(connection, session, entries, shown, reader)
+        if withheld:
+            entries = [
+                replace(entry, recall_tokens=None) if entry.seq in withheld else entry for entry in entries
+            ]
+            continue
+        least = {
+            entry.seq: shown[entry.seq].tokens
+            for entry in chosen.entries
+            if entry.seq in shown
+            and entry.seq in chosen.reductions
+            and shown[entry.seq].tokens > reduced_tokens(entry, chosen.reductions[entry.seq])
+        }
+        if not least:
+            break
+        # Images cannot be shortened, and only the whole message shows that it has some.
+        entries = [replace(entry, min_tokens=least.get(entry.seq, entry.min_tokens)) for entry in entries]
+    parts, once, orphans = _without_orphans(_join_parts(rt, chosen, shown), once)
+    reasons = (*chosen.reasons, *orphans, *_over((*system, *once), limits.tokens))
+    # Temporary messages displace turns only for this call: the window start stays.
+    moved_to = chosen.entries[0].seq if chosen.moves and chosen.entries and not once else None
+    ahead = chosen.next_start if not once and not limits.slides else None
+    seen = WindowView(system, parts, once, moved_to, reasons, next_start=ahead)
+    if seen.tokens + beside > limits.tokens:
+        return seen
+    # The newest turn, shortened, costs less than it was estimated to.
+    return replace(seen, reasons=tuple(one for one in reasons if one.code != "newest_turn_over_limit"))
+
+
+def _instructions(
+    connection: Connection, rt: Runtime, session: Session | None, limit: int, pending: Sequence[StoredMessage]
+) -> tuple[Part, ...]:
+    found = [one for one in pending if one.message.role == "system" and one.message.model_visible][-1:]
+    if not found and session is not None and session.instructions is not None:
+        found = transcript.read(connection, session, [session.instructions & 0xFFFF_FFFF])
+    system = tuple(_part(rt, stored, (INSTRUCTIONS,)) for stored in found)
+    for part in system:
+        check_instructions(part.tokens, limit)
+    return system
+
+
+def _pending_parts(
+    rt: Runtime, session: Session | None, pending: Sequence[StoredMessage]
+) -> list[tuple[Entry, Part]]:
+    """Return pending messages with the places that they will have."""
+    told = [one for one in pending if one.message.role != "system" and one.message.model_visible]
+    parts = [replace(_part(rt, stored, (PENDING,)), keys=()) for stored in told]
+    entries = [
+        replace(_entry(seq, part.message), tokens=part.tokens)
+        for seq, part in enumerate(parts, session.next_seq if session is not None else 0)
+    ]
+    return list(zip(entries, parts, strict=True))
+
+
+def _window_parts(
+    connection: Connection,
+    rt: Runtime,
+    session: Session | None,
+    choice: Window,
+    pending: Mapping[int, Part],
+    reader: Reader,
+) -> dict[int, Part]:
+    """Return the messages of the window by place; a deleted one is missing."""
+    question = newest_question(choice.entries[::-1])
+    entries = {entry.seq: entry for entry in choice.entries if entry.seq not in pending}
+    if session is None:
+        return dict(pending)
+    found = transcript.read(connection, session, list(entries))
+    hosts = [stored.key for stored in found if entries[stored.seq].recall_tokens]
+    beside = pinned_recalls.read(connection, hosts, reader)
+    stored = {
+        stored.seq: replace(
+            _shrink(rt, choice, entries[stored.seq], stored, stored.seq == question),
+            pinned=_count_pinned(rt, beside.get(stored.key)),
+        )
+        for stored in found
+    }
+    return {**stored, **pending}
+
+
+def _hidden_recalls(
+    connection: Connection,
+    session: Session | None,
+    entries: Sequence[Entry],
+    parts: Mapping[int, Part],
+    reader: Reader,
+) -> set[int]:
+    """Return the places of pinned recalls that the reader may not see: they cost no tokens."""
+    standing = {seq for seq, part in parts.items() if part.pinned is not None}
+    unread = [entry.seq for entry in entries if entry.recall_tokens and entry.seq not in parts]
+    if session is not None and unread:
+        keys = [session.number << 32 | seq for seq in unread]
+        standing.update(key & _PLACE for key in pinned_recalls.read(connection, keys, reader))
+    return {entry.seq for entry in entries if entry.recall_tokens and entry.seq not in standing}
+
+
+def _count_pinned(rt: Runtime, pinned: PinnedText | None) -> PinnedText | None:
+    if pinned is None or pinned.counter == rt.tokens.name:
+        return pinned
+    return replace(pinned, tokens=rt.tokens.text(with_separator(pinned.text)), counter=rt.tokens.name)
+
+
+def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part]) -> tuple[Part, ...]:
+    """Return the window in order; old neighbours of one speaker are merged if the window says so."""
+    question = newest_question(choice.entries[::-1])
+    parts: list[Part] = []
+    for entry in choice.entries:
+        if entry.seq not in parts_by_place:
+            continue
+        part = parts_by_place[entry.seq]
+        before = parts[-1] if parts else None
+        old = question is not None and entry.seq < question
+        alone = part.pinned is not None or not part.keys or not (choice.merges and old)
+        one = merge_messages(before.message, part.message) if before is not None and not alone else None
+        if one is not None and before is not None:
+            parts[-1] = Part(
+                one,
+                before.keys + part.keys,
+                before.ids + part.ids,
+                rt.tokens.message(one),
+                (*before.reasons, Reason("merged", "shown as one with what the same speaker said next")),
+                before.pinned,
+            )
+        else:
+            parts.append(part)
+    return tuple(parts)
+
+
+def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, is_question: bool) -> Part:
+    message, notes = prompt_of(original.message, rt.settings, rt.truncate_with, is_question=is_question)
+    keys, ids = (original.key,), (original.message.id or "",)
+    reasons = (RECENT, *notes)
+    how = choice.reductions.get(entry.seq)
+    if how is None:
+        return Part(message, keys, ids, entry.tokens, reasons)
+    characters = rt.settings.preview_characters
+    if how == "compress":  # as many characters as its part of the tokens pays for
+        characters = max(characters, math.floor(len(message.text) * COMPRESS_TO))
+        reasons += (Reason("compressed", "the current round had to be made smaller"),)
+    else:
+        reasons += (Reason("offloaded", "a preview; its id loads all of it"),)
+    tokens = reduced_tokens(entry, how)
+    small = preview(message, entry.seq, characters=characters, tokens=tokens, count=rt.tokens.message)
+    return Part(small, keys, ids, rt.tokens.message(small), reasons)
+
+
+def _without_orphans(
+    parts: tuple[Part, ...], temporary: tuple[Part, ...]
+) -> tuple[tuple[Part, ...], tuple[Part, ...], tuple[Reason, ...]]:
+    """Leave out tool calls and results that lost their counterpart because temporary messages follow."""
+    if not temporary:
+        return parts, temporary, ()
+    together = (*parts, *temporary)
+    _, left = presentable([_entry(at, part.message) for at, part in enumerate(together)])
+    if not left:
+        return parts, temporary, ()
+    gone = {entry.seq for entry in left}
+    fitting = [part if at not in gone else None for at, part in enumerate(together)]
+    said = f"{len(left)} message(s) left out: what is told once follows a call without its result, or the reverse"
+    return (
+        tuple(part for part in fitting[: len(parts)] if part is not None),
+        tuple(part for part in fitting[len(parts) :] if part is not None),
+        (Reason("incomplete_tools", said),),
+    )
+
+
+def _over(parts: Sequence[Part], limit: int) -> tuple[Reason, ...]:
+    """Return a reason if instructions and temporary messages alone exceed the limit."""
+    tokens = sum(part.tokens for part in parts)
+    said = f"the instructions and what is told once need {tokens} of {limit} tokens, and are never dropped"
+    return (Reason("temporary_over_limit", said),) if tokens > limit else ()
+
+
+def _entry(seq: int, message: Message) -> Entry:
+    return Entry(seq, message.role, 0, tuple(call.id for call in message.tool_calls), message.tool_call_id)
+
+
+def _part(rt: Runtime, original: StoredMessage, reasons: tuple[Reason, ...]) -> Part:
+    message = as_prompt(original.message)
+    current = original.counter == rt.tokens.name
+    tokens = original.tokens if current else rt.tokens.message(message)
+    return Part(message, (original.key,), (original.message.id or "",), tokens, reasons)

@@ -1,0 +1,213 @@
+"""What a model sees for one call, in pieces with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal, TypeVar
+
+from memlayer_core.errors import InvalidScopeError, MessageTypeError
+from memlayer_core.message import Message, PinnedText
+from memlayer_core.recall.model import Reason
+from memlayer_core.scope import Scope
+from memlayer_core.show import Bar, View, Viewable
+
+__all__ = ["Context", "Piece", "PieceKind", "Placement", "recall_to_pin"]
+
+T = TypeVar("T")
+PieceKind = Literal["system", "profile", "summary", "recall", "window", "temporary"]
+Placement = Literal["user", "system"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One part of a context.
+
+    Attributes:
+        kind: `"system"`, `"profile"`, `"summary"`, `"recall"`, `"window"` or `"temporary"`.
+        text: The text that a model sees.
+        tokens: Tokens that it costs.
+        message_ids: Ids of the messages or records that it comes from.
+        created_at: When it was said; None if no time is known.
+        speaker: The speaker's name or role; for a record, its type.
+        reasons: Why it is in the context.
+    """
+
+    kind: PieceKind
+    text: str
+    tokens: int
+    message_ids: tuple[str, ...]
+    created_at: datetime | None
+    speaker: str
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Context(Viewable):
+    """What a model sees for one call.
+
+    Attributes:
+        system: The system message in force, as it was stored.
+        summary: Summary of turns that left the window; None if there is none. With `placement="user"` it is put in
+            front of the window's first message, with `"system"` behind the system message.
+        window: The newest turns, as they were stored. If some were made smaller, `reasons` say so.
+        temporary: Temporary messages. A model sees them until it has answered; they are not in the history.
+        recall: Older messages and records that bear on the query, as one text; empty if there are none.
+        pinned_recalls: Recalled text of earlier questions, by the question's place in `window`. Each text is put in
+            front of its question, so that the prompt begins like the previous one.
+        placement: `"user"`: the recall is put into the newest user message, in front of its text. `"system"`: it is
+            appended to the last leading system message.
+        pieces: Every part of the context, with its tokens and reasons.
+        tokens: Tokens of the whole context.
+        token_limit: The most tokens that it may cost.
+        reasons: What is true of the whole context: what was left out, and what did not work.
+        pending: Messages that are not stored yet. They follow the window.
+        pinned_text: The recall to pin to the question once it is answered; None: nothing is pinned.
+        scope: Scope of the conversation.
+        profile: Records of type `"profile"` as one message, in front of the summary; None if there are none.
+    """
+
+    system: tuple[Message, ...]
+    summary: Message | None
+    window: tuple[Message, ...]
+    temporary: tuple[Message, ...]
+    recall: str
+    pinned_recalls: Mapping[int, str]
+    placement: Placement
+    pieces: tuple[Piece, ...]
+    tokens: int
+    token_limit: int
+    reasons: tuple[Reason, ...]
+    pending: tuple[Message, ...] = ()
+    pinned_text: PinnedText | None = None
+    scope: Scope | None = None
+    profile: Message | None = None
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages to send to a model, in order, with profile, summary and recall in their places."""
+        return tuple(
+            self.compose(
+                convert=lambda message: message,
+                put_before=_put_before,
+                put_after=_put_after,
+                create=Message,
+            )
+        )
+
+    def compose(
+        self,
+        *,
+        convert: Callable[[Message], T],
+        put_before: Callable[[T, str], T],
+        put_after: Callable[[T, str], T],
+        create: Callable[[Literal["system", "user"], str], T],
+    ) -> list[T]:
+        """Compose the messages to send, in a framework's own type.
+
+        A tool's result is put directly behind its call, as providers require, even if it was stored later.
+
+        Args:
+            convert: Converts a stored message into the framework's type.
+            put_before: Returns a copy of a message with text in front of its own text.
+            put_after: Returns a copy of a message with text behind its own text.
+            create: Creates a message from a role and a text.
+        """
+        composed = [convert(message) for message in self.system]
+        lasting = (self.profile, self.summary)
+        older = "\n\n".join(message.text for message in lasting if message is not None)
+        for text in (older, self.recall) if self.placement == "system" else ():
+            if text and composed:
+                composed[-1] = put_after(composed[-1], text)
+            elif text:
+                composed.append(create("system", text))
+        over = older if self.placement == "user" else ""
+        turns = (*self.window, *self.pending)
+        asked = max((at for at, message in enumerate(turns) if message.role == "user"), default=None)
+        beside = self.recall if self.placement == "user" else ""
+        first = [over] if over and not (turns and turns[0].role == "user") else []
+        first += [beside] if beside and asked is None else []
+        if first:
+            composed.append(create("user", "\n\n".join(first)))
+        everything = (*turns, *self.temporary)
+        for at in _results_behind_calls(everything):
+            made = convert(everything[at])
+            for text in (
+                self.pinned_recalls.get(at, ""),
+                beside if at == asked else "",
+                "" if first or at else over,
+            ):
+                made = put_before(made, text) if text else made
+            composed.append(made)
+        return composed
+
+    def _view(self) -> View:
+        return View(
+            bar=Bar(self.tokens, self.token_limit, "tokens"),
+            columns=("part", "when", "who", "tokens", "what", "why"),
+            rows=tuple(
+                (
+                    piece.kind,
+                    piece.created_at and piece.created_at.date(),
+                    piece.speaker,
+                    Bar(piece.tokens, self.token_limit),
+                    piece.text,
+                    "; ".join(map(str, piece.reasons)),
+                )
+                for piece in self.pieces
+            ),
+            notes=tuple(map(str, self.reasons)),
+        )
+
+
+def _results_behind_calls(messages: Sequence[Message]) -> list[int]:
+    """Return the places of messages in order, but each tool result directly behind its call."""
+    groups: list[list[int]] = []
+    open_calls: dict[str, list[int]] = {}
+    for at, message in enumerate(messages):
+        group = open_calls.pop(message.tool_call_id or "", None) if message.role == "tool" else None
+        if group is not None:
+            group.append(at)
+            continue
+        groups.append([at])
+        open_calls.update((call.id, groups[-1]) for call in message.tool_calls)
+    return [at for group in groups for at in group]
+
+
+def _put_before(message: Message, text: str) -> Message:
+    if isinstance(message.content, str):
+        return replace(message, content=f"{text}\n\n{message.content}", raw=None)
+    return replace(message, content=({"type": "text", "text": text}, *message.content), raw=None)
+
+
+def _put_after(message: Message, text: str) -> Message:
+    if isinstance(message.content, str):
+        return replace(message, content=f"{message.content}\n\n{text}", raw=None)
+    return replace(message, content=(*message.content, {"type": "text", "text": text}), raw=None)
+
+
+def recall_to_pin(context: object, scope: Scope) -> PinnedText | Literal["waiting"] | None:
+    """Return the recall that is pinned to a question when its answer is stored.
+
+    Args:
+        context: The context that the model saw; None: `"waiting"` is returned, the recall of the last context.
+        scope: The session of the answer.
+
+    Raises:
+        MessageTypeError: It is no context.
+        InvalidScopeError: It comes from another session.
+    """
+    if context is None:
+        return "waiting"
+    if not isinstance(context, Context):
+        raise MessageTypeError(
+            f"`context` must be a context, got {type(context).__name__}",
+            hint="Pass a context that `context` of the same chat returned, or leave it out.",
+        )
+    if context.scope != scope:
+        raise InvalidScopeError(
+            "`context` comes from another session, and nothing of it may be stored in this one",
+            hint="Pass a context that `context` of the same chat returned.",
+        )
+    return context.pinned_text

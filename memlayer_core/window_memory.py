@@ -1,0 +1,301 @@
+"""`WindowMemory`: the window of a conversation in a message store of the user's own. It needs no journal and no index."""
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from memlayer_core.errors import ConfigurationError, MemlayerError, StoreUnavailableError, in_short
+from memlayer_core.message import JSON, Block, Message, MessageList, Receipt, Role, ToolCall
+from memlayer_core.messages.rules.check import check_messages
+from memlayer_core.messages.rules.new_message import new_message
+from memlayer_core.models.foreign import TokenizerLike
+from memlayer_core.policy import Limits
+from memlayer_core.runner import ASYNC, SYNC, Runner, step
+from memlayer_core.scope import Scope
+from memlayer_core.seams import MessageStore
+from memlayer_core.settings import Settings
+from memlayer_core.storage.truncate import truncate_text
+from memlayer_core.window.model import Context
+from memlayer_core.window.rules.list_window import ListWindow, add_to_list, additions, list_window
+from memlayer_core.window.rules.policy import Policies, default_limits, limits
+
+__all__ = ["WindowMemory"]
+
+_ATTEMPTS = 100
+"""How often an update is tried. Each failure means that another writer was faster."""
+
+
+class WindowMemory:
+    """The newest messages of one conversation, within limits, in a message store of your own.
+
+    The policies, the token counter and the context are those of `Chat`. There is no recall, no summary and no preview:
+    turns that leave the window are removed from the store when the next message is added. To keep everything, use
+    `Memory`. Threads and processes may write to one session at the same time.
+
+    Args:
+        store: Where the messages are: Redis, a database, a file.
+        session_id: The session's key in the store, such as `"support:u1001:c2002"`.
+        policy: What limits the window, as for `Chat.context`; without it, what the settings say.
+        token_limit: Tokens of a context; `Settings.max_tokens` (8000) if left out.
+        tokenizer: As for `Memory.open`.
+        truncate_with: As for `Memory.open`.
+        settings: Further settings: `max_messages`, `max_rounds`, `compact_to`, `truncate_messages`.
+
+    Raises:
+        ConfigurationError: `store` is no message store.
+        InvalidScopeError: The session id is empty or cannot be stored.
+        InvalidLimitError: An unknown policy, or a limit below one.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        session_id: str,
+        *,
+        policy: Policies | None = None,
+        token_limit: int | None = None,
+        tokenizer: TokenizerLike = "auto",
+        truncate_with: Callable[[str, int], str] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        from memlayer_core.models.tokens import token_counter  # tiktoken
+
+        for verb in ("get_messages", "update_messages", "delete_messages"):
+            if not callable(getattr(store, verb, None)):
+                raise ConfigurationError(
+                    f"{type(store).__name__} is no message store: it has no method `{verb}`",
+                    hint="Write a class with the methods of `memlayer_core.seams.MessageStore`.",
+                )
+        Scope.alone(session_id)  # checks the id
+        self.session_id = session_id
+        self._store = store
+        self._settings = settings if settings is not None else Settings()
+        self._limits = limits(default_limits(self._settings), policy, token_limit)
+        self._counter = token_counter(tokenizer)
+        self._truncate_with = truncate_with or truncate_text
+
+    def add(
+        self,
+        role: Role,
+        content: str | Sequence[Block] = "",
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        created_at: datetime | None = None,
+        metadata: Mapping[str, JSON] | None = None,
+        tool_calls: Sequence[ToolCall] = (),
+        tool_call_id: str | None = None,
+        model_visible: bool = True,
+    ) -> Receipt:
+        """Store one message, as `Chat.add` does.
+
+        Args:
+            role: `"system"`, `"user"`, `"assistant"` or `"tool"`.
+            content: Text, or content blocks.
+            name: The speaker's name.
+            id: Unique in this session; a UUID if left out. A message with a stored id replaces the stored message.
+            created_at: When it was said; the present if left out. Without a time zone it is taken as UTC.
+            metadata: Your own JSON. A model never sees it.
+            tool_calls: The tool calls that the model makes.
+            tool_call_id: Id of the call that a tool message answers; a tool message must have one.
+            model_visible: False for a message that only people see.
+
+        Raises:
+            InvalidMessageError: It cannot be stored; nothing was written.
+            InvalidLimitError: The system message alone is larger than the token limit; nothing was written.
+            StoreUnavailableError: The store failed, or other writers were faster each time.
+        """
+        message = new_message(
+            role,
+            content,
+            name=name,
+            id=id,
+            created_at=created_at,
+            metadata=metadata,
+            tool_calls=tool_calls,
+            tool_call_id=tool_call_id,
+            model_visible=model_visible,
+        )
+        return step(self._add(SYNC, [message]))
+
+    async def aadd(
+        self,
+        role: Role,
+        content: str | Sequence[Block] = "",
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        created_at: datetime | None = None,
+        metadata: Mapping[str, JSON] | None = None,
+        tool_calls: Sequence[ToolCall] = (),
+        tool_call_id: str | None = None,
+        model_visible: bool = True,
+    ) -> Receipt:
+        """Do `add` without blocking the event loop."""
+        message = new_message(
+            role,
+            content,
+            name=name,
+            id=id,
+            created_at=created_at,
+            metadata=metadata,
+            tool_calls=tool_calls,
+            tool_call_id=tool_call_id,
+            model_visible=model_visible,
+        )
+        return await self._add(ASYNC, [message])
+
+    def add_messages(self, messages: Iterable[Message]) -> Receipt:
+        """Store messages in one update: all of them, or none.
+
+        If the store fails, it is not known whether they were stored. With ids, the same call again is safe.
+
+        Args:
+            messages: The messages, in order.
+
+        Raises:
+            MessageTypeError: One of them is no message.
+            InvalidMessageError: One of them cannot be stored; nothing was written.
+            InvalidLimitError: The system message alone is larger than the token limit; nothing was written.
+            StoreUnavailableError: The store failed, or other writers were faster each time.
+        """
+        return step(self._add(SYNC, messages))
+
+    async def aadd_messages(self, messages: Iterable[Message]) -> Receipt:
+        """Do `add_messages` without blocking the event loop."""
+        return await self._add(ASYNC, messages)
+
+    def history(self) -> list[Message]:
+        """Return the messages in the store, in order. You may change the list.
+
+        Raises:
+            StoreUnavailableError: The store failed.
+        """
+        return step(self._history(SYNC))
+
+    async def ahistory(self) -> list[Message]:
+        """Do `history` without blocking the event loop."""
+        return await self._history(ASYNC)
+
+    def context(
+        self,
+        *,
+        pending: Sequence[Message] = (),
+        token_limit: int | None = None,
+        policy: Policies | None = None,
+    ) -> Context:
+        """Return what a model should see: the system message and the newest turns. The store is not changed.
+
+        Args:
+            pending: Messages that follow the stored ones in the context and are not stored.
+            token_limit: Tokens of this context, if it shall be smaller.
+            policy: What limits this window, if it shall be smaller.
+
+        Raises:
+            InvalidLimitError: A limit below one, an unknown policy, or a system message that is larger than the limit
+                by itself.
+            InvalidMessageError: A pending message could not be stored.
+            StoreUnavailableError: The store failed.
+        """
+        return step(self._context(SYNC, pending, token_limit, policy))
+
+    async def acontext(
+        self,
+        *,
+        pending: Sequence[Message] = (),
+        token_limit: int | None = None,
+        policy: Policies | None = None,
+    ) -> Context:
+        """Do `context` without blocking the event loop."""
+        return await self._context(ASYNC, pending, token_limit, policy)
+
+    def clear(self) -> int:
+        """Delete this session's messages from the store.
+
+        Returns:
+            How many messages it had.
+
+        Raises:
+            StoreUnavailableError: The store failed.
+        """
+        return step(self._clear(SYNC))
+
+    async def aclear(self) -> int:
+        """Do `clear` without blocking the event loop."""
+        return await self._clear(ASYNC)
+
+    def __repr__(self) -> str:
+        return f"WindowMemory({type(self._store).__name__}, {self.session_id!r})"
+
+    async def _add(self, run: Runner, messages: object) -> Receipt:
+        # The ids are made once: an update that was stored, although its answer was lost, adds nothing twice.
+        bytes_limit = self._settings.message_bytes_limit
+        new = await run(additions, messages, datetime.now(UTC), lambda: str(uuid.uuid4()), bytes_limit)
+        for _ in range(_ATTEMPTS):
+            found = await self._read(run)
+            every, receipt = await run(add_to_list, found.messages, new)
+            if not receipt.stored and not receipt.replaced:
+                return receipt
+            left = await run(self._window, every, self._limits)
+            if await self._update(run, left.messages, found.version):
+                return receipt
+        raise StoreUnavailableError(
+            f"session {self.session_id!r} was changed by others at each of {_ATTEMPTS} attempts to update it",
+            hint="Try again; if this stays so, `update_messages` refuses the version that `get_messages` returns.",
+        )
+
+    async def _context(
+        self, run: Runner, pending: object, token_limit: int | None, policy: Policies | None
+    ) -> Context:
+        bounds = limits(self._limits, policy, token_limit)
+        following = check_messages(pending)
+        found = await self._read(run)
+        ids = {message.id for message in found.messages}
+        new = [message for message in following if message.id is None or message.id not in ids]
+        return (await run(self._window, found.messages, bounds, new)).context
+
+    async def _history(self, run: Runner) -> list[Message]:
+        return list((await self._read(run)).messages)
+
+    async def _clear(self, run: Runner) -> int:
+        found = await self._read(run)
+        await self._call(run, "delete_messages", self.session_id)
+        return len(found.messages)
+
+    def _window(
+        self, messages: Sequence[Message], bounds: Limits, pending: Sequence[Message] = ()
+    ) -> ListWindow:
+        return list_window(
+            messages, bounds, self._settings, self._counter.message, self._truncate_with, pending=pending
+        )
+
+    async def _read(self, run: Runner) -> MessageList:
+        found = await self._call(run, "get_messages", self.session_id)
+        if not isinstance(found, MessageList):
+            raise ConfigurationError(
+                f"{type(self._store).__name__}.get_messages returned {type(found).__name__}",
+                hint="Return `MessageList(messages, version)`, without `async`: the async form is `aget_messages`.",
+            )
+        return found
+
+    async def _update(self, run: Runner, messages: Sequence[Message], version: str | None) -> bool:
+        done = await self._call(run, "update_messages", self.session_id, messages, version)
+        if not isinstance(done, bool):
+            raise ConfigurationError(
+                f"{type(self._store).__name__}.update_messages returned {type(done).__name__}",
+                hint="Return True, or False if the session has another version by now.",
+            )
+        return done
+
+    async def _call(self, run: Runner, verb: str, *args: object) -> object:
+        """Call the store: its blocking method, or in an event loop the async one if it has one."""
+        store = self._store
+        try:
+            return await run.either(getattr(store, verb), getattr(store, f"a{verb}", None), *args)
+        except MemlayerError:
+            raise
+        except Exception as problem:
+            raise StoreUnavailableError(
+                f"{type(store).__name__}.{verb} failed: {in_short(problem)}",
+                hint="The error above is the store's own; the same call may succeed later.",
+            ) from problem

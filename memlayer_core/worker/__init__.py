@@ -1,0 +1,1 @@
+"""Background work: one thread that leases jobs and does them."""

@@ -1,0 +1,16 @@
+"""Lets days pass for a memory."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from memlayer_core import Memory
+from memlayer_core.messages.flow.sessions import end_idle
+from memlayer_core.runner import SYNC, step
+
+
+def set_ahead(memory: Memory, days: float) -> None:
+    """Set a memory's clock so many days ahead of the present, and end what was idle for long by then."""
+    rt = memory._resources.runtime
+    object.__setattr__(rt, "now", lambda: datetime.now(UTC) + timedelta(days=days))
+    step(end_idle(rt, SYNC))

@@ -1,0 +1,546 @@
+"""What is forgotten leaves Chroma's files, and files that go away while they are open are noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import Connection
+
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.chroma import collection
+from memlayer_core.errors import StoreUnavailableError
+from memlayer_core.events import IndexDegraded, IndexRebuilt, StoreMissing
+from memlayer_core.items.model import PutItem
+from memlayer_core.messages.sql import transcript
+from memlayer_core.scope import Scope
+from memlayer_core.storage import job_queue, vectors
+from memlayer_core.storage.job import Job
+
+SETTINGS = Settings(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
+SECRET = "the password of the vault is swordfish"
+ITEM = "the key is under the mat"
+
+
+def heard(memory: Memory, kind: type) -> list[Any]:
+    events: list[Any] = []
+    memory.listen(lambda event: events.append(event) if isinstance(event, kind) else None)
+    return events
+
+
+def wait_for(claim: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not claim():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.02)
+
+
+def signs(texts: list[str]) -> list[list[float]]:
+    """Embed texts by vectors of length 1 exactly, which nobody who makes their length 1 changes by a bit."""
+    digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return [[0.125 if bit else -0.125 for bit in np.unpackbits(np.frombuffer(d, np.uint8))] for d in digests]
+
+
+def bytes_of(*texts: str) -> list[bytes]:
+    """Return the vectors of texts as they lie in files."""
+    return [np.asarray(vector, dtype="<f4").tobytes() for vector in signs(list(texts))]
+
+
+def traces(directory: Path, wanted: list[bytes]) -> set[str]:
+    """Return the names of the files below a directory in which any of that stands."""
+    return {
+        str(path.relative_to(directory))
+        for path in directory.rglob("*")
+        if path.is_file() and any(one in path.read_bytes() for one in wanted)
+    }
+
+
+def key_of(memory: Memory, scope: Scope, place: int = 0) -> str:
+    """Return the id that a session's message has in Chroma."""
+    db = memory.runtime.db
+    session = db.read(transcript.find, scope)
+    assert session is not None
+    return str(db.read(transcript.history, session, -1, None)[place].key)
+
+
+def talk(memory: Memory, user: str, turns: int, session: str = "s") -> None:
+    memory.chat(user_id=user, session_id=session).add_messages(
+        [Message("user", f"{user} saw a thing number {turn}, in town {turn * 7}") for turn in range(turns)]
+    )
+
+
+@pytest.fixture
+def chroma(tmp_path: Path) -> Path:
+    return tmp_path / "memory" / "chroma"
+
+
+WAYS: dict[str, Callable[[Memory], Any]] = {
+    "forget": lambda memory: memory.forget(user_id="louis"),
+    "forget the session": lambda memory: memory.forget(user_id="louis", session_id="s"),
+    "clear": lambda memory: memory.chat(user_id="louis", session_id="s").clear(),
+    "delete": lambda memory: memory.chat(user_id="louis", session_id="s").delete_message(0),
+    "edit": lambda memory: memory.chat(user_id="louis", session_id="s").edit(
+        0, content="nothing of interest"
+    ),
+    "resync": lambda memory: memory.chat(user_id="louis", session_id="s").resync(
+        [Message("user", "something else")], replace="all", erase=True
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("persisted", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_taken_back_is_in_none_of_chromas_files(open_at, chroma, way, persisted) -> None:
+    memory = open_at(settings=SETTINGS, embedder=signs)
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add("user", SECRET)
+    key, lane = key_of(memory, chat.scope), chat.scope.session_lane
+    if persisted:  # beyond 250 vectors, Chroma writes the files of its graph
+        talk(memory, "louis", 300, session="other")
+    talk(memory, "eve", 5)
+    memory.flush(60)
+    gone = [*bytes_of(SECRET), *([] if way == "edit" else [key.encode()])]
+    if way.startswith("forget"):
+        gone.append(lane.encode())
+    assert traces(chroma, gone[:1])
+    if persisted:
+        assert list(chroma.glob("*/data_level0.bin"))
+    WAYS[way](memory)
+    memory.flush(60)
+    assert traces(chroma, gone) == set()
+    assert memory.status().index == "held"
+    assert memory.verify() == []
+    assert len(memory.search("a thing in town", user_id="eve", limit=10)) == 5
+
+
+def test_a_record_and_an_item_that_are_forgotten_are_in_none_of_chromas_files(open_at, chroma) -> None:
+    memory = open_at(settings=SETTINGS, embedder=signs)
+    record = memory.chat(user_id="louis").remember(SECRET)
+    memory.items().batch([PutItem(("notes",), "one", {"text": "a"}, texts=(ITEM,))])
+    memory.flush(60)
+    gone = bytes_of(SECRET, ITEM)
+    assert traces(chroma, gone[:1])
+    assert traces(chroma, gone[1:])
+    memory.forget(record_id=record.memory_id)
+    memory.items().forget(("notes",))
+    memory.flush(60)
+    assert traces(chroma, gone) == set()
+
+
+@pytest.mark.slow
+def test_many_forgets_are_cleared_out_together(open_at, chroma) -> None:
+    memory = open_at(settings=SETTINGS, embedder=signs)
+    for number in range(30):
+        memory.chat(user_id=f"u{number}", session_id="s").add("user", f"{SECRET} {number}")
+    memory.flush(60)
+    compacted: list[Any] = []
+    index = memory.runtime.index
+    inner = index.erase
+
+    def erase(shards: Any) -> None:
+        compacted.append(tuple(shards))
+        inner(shards)
+
+    index.erase = erase
+    memory._resources.worker._gathering = 600  # however slow the machine is
+    for number in range(20):
+        memory.forget(user_id=f"u{number}")
+    wait_for(lambda: all(job.kind in {"compact", "erase"} for job in jobs_of(memory)))
+    assert compacted == []  # they gather
+    shards = [job.subject for job in jobs_of(memory) if job.kind == "compact"]
+    assert 0 < len(shards) == len({*shards}) <= 16
+    memory.flush(60)
+    assert len(compacted) == 1
+    assert traces(chroma, bytes_of(*(f"{SECRET} {n}" for n in range(20)))) == set()
+    assert memory.verify() == []
+
+
+def jobs_of(memory: Memory) -> list[Any]:
+    from sqlalchemy import select
+
+    from memlayer_core.storage.tables import jobs
+
+    return memory.runtime.db.read(lambda c: list(c.execute(select(jobs))))
+
+
+def test_searches_stay_right_and_quiet_while_a_shard_is_filled_again(open_at, chroma) -> None:
+    memory = open_at(settings=SETTINGS)
+    talk(memory, "louis", 120)
+    memory.chat(user_id="louis", session_id="gone").add("user", SECRET)
+    memory.flush(60)
+    degraded = heard(memory, IndexDegraded)
+    index, found = memory.runtime.index, []
+    inner = index.upsert
+
+    def upsert(filings: Any) -> None:
+        inner(filings)  # the shard has some of its vectors again
+        found.append(len(memory.search("a thing in town", user_id="louis", limit=500)))
+
+    index.upsert = upsert
+    ended = threading.Event()
+    counts: list[int] = []
+
+    def search() -> None:
+        while not ended.is_set():
+            counts.append(len(memory.search("a thing in town", user_id="louis", limit=500)))
+
+    searching = threading.Thread(target=search)
+    searching.start()
+    memory.forget(user_id="louis", session_id="gone")
+    memory.flush(60)
+    ended.set()
+    searching.join()
+    assert found == [120]
+    assert set(counts) <= {120, 121}
+    assert degraded == []
+    assert memory.status().problems == {}
+
+
+def test_a_shard_is_filled_again_after_the_searches_that_run_in_it(open_at, chroma, monkeypatch) -> None:
+    memory = open_at(settings=SETTINGS)
+    talk(memory, "louis", 120)
+    memory.flush(60)
+    degraded, order = heard(memory, IndexDegraded), []
+    searching, index = threading.Event(), memory.runtime.index
+    nearest, erase = collection.nearest, index.erase
+
+    def search_slowly(target: Any, *args: Any, **kwargs: Any) -> Any:
+        searching.set()
+        time.sleep(0.2)  # somebody empties the shard meanwhile
+        found = nearest(target, *args, **kwargs)
+        order.append("searched")
+        return found
+
+    def note_erasure(shards: Any) -> None:
+        order.append("erased")
+        erase(shards)
+
+    monkeypatch.setattr(collection, "nearest", search_slowly)
+    index.erase = note_erasure
+    with ThreadPoolExecutor(1) as pool:
+        hits = pool.submit(memory.search, "a thing in town", user_id="louis", limit=500)
+        assert searching.wait(10)
+        memory.reindex()
+        assert len(hits.result(30)) == 120
+    assert order[:2] == ["searched", "erased"]
+    assert degraded == []
+    assert memory.status().problems == {}
+
+
+@pytest.mark.slow
+def test_reindexing_leaves_nothing_behind(open_at, chroma) -> None:
+    memory = open_at(settings=SETTINGS)
+    for user in ("a", "b"):
+        talk(memory, user, 260)
+    memory.flush(60)
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in chroma.rglob("*") if path.is_file())
+
+    before, directories = size(), sum(path.is_dir() for path in chroma.iterdir())
+    for _ in range(3):
+        assert memory.reindex() == 520
+    assert sum(path.is_dir() for path in chroma.iterdir()) == directories
+    assert size() < 1.2 * before
+    assert memory.verify() == []
+
+
+KILLED = """
+import os, signal, sys
+from memlayer_core import Memory, Settings
+from memlayer_core.storage import job_queue
+from memlayer_core.chroma import EmbeddedChroma, places
+settings = Settings(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
+memory = Memory.open(sys.argv[1], embedder="hashing", settings=settings)
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+owner, name = {
+    "before": (EmbeddedChroma, "erase"),
+    "emptied": (places.DirectoryPlace, "compact"),
+    "filling": (EmbeddedChroma, "upsert"),
+    "filled": (job_queue, "finish"),
+}[sys.argv[2]]
+memory.forget(user_id="louis")
+inner = EmbeddedChroma.erase
+def erase(self, shards):
+    if name != "erase":
+        inner(self, shards) if name != "compact" else None
+    setattr(owner, name, die)
+    inner(self, shards)
+EmbeddedChroma.erase = die if name == "erase" else erase
+memory.flush(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["before", "emptied", "filling", "filled"])
+def test_a_process_killed_while_it_clears_out_leaves_the_work_to_the_next(open_at, tmp_path, point) -> None:
+    memory = open_at(settings=SETTINGS)
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add("user", SECRET)
+    for user in ("eve", "adam", "ada", "bob"):
+        talk(memory, user, 10)
+    memory.flush(60)
+    gone = [key_of(memory, chat.scope).encode(), chat.scope.user_lane.encode()]
+    memory.close()
+    where = tmp_path / "memory"
+    child = subprocess.run(
+        [sys.executable, "-c", KILLED, where, point], capture_output=True, timeout=120, check=False
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    memory = open_at(settings=SETTINGS)
+    assert memory.flush(60).dead == 0
+    assert traces(where / "chroma", gone) == set()
+    assert memory.verify() == []
+    for user in ("eve", "adam", "ada", "bob"):
+        assert len(memory.search("a thing in town", user_id=user, limit=50)) == 10
+
+
+# --- files that go away
+
+
+def test_a_chroma_directory_removed_while_open_is_rebuilt_without_reopening(open_at, chroma) -> None:
+    memory = open_at(settings=SETTINGS)
+    talk(memory, "louis", 30)
+    memory.flush(60)
+    degraded, rebuilt = heard(memory, IndexDegraded), heard(memory, IndexRebuilt)
+    shutil.rmtree(chroma)
+    wait_for(lambda: bool(rebuilt) and memory.status().problems == {})
+    assert "removed" in degraded[0].reason
+    assert memory.status().index == "held"
+    assert sum(event.vectors for event in rebuilt) == 30
+    assert (chroma / "chroma.sqlite3").exists()
+    assert len(memory.search("a thing in town", user_id="louis", limit=500)) == 30
+    talk(memory, "louis", 1, session="after")
+    memory.flush(60)
+    assert memory.verify() == []
+
+
+def refused(memory: Memory) -> bool:
+    try:
+        memory.chat(user_id="louis", session_id="s").add("user", "into the void")
+    except StoreUnavailableError as problem:
+        return "removed or replaced" in str(problem) and "open the store again" in problem.hint
+    return False
+
+
+@pytest.mark.parametrize("way", ["removed", "moved", "replaced"])
+def test_a_store_that_is_removed_while_open_takes_nothing_more(open_at, tmp_path, way) -> None:
+    where, elsewhere = tmp_path / "memory", tmp_path / "elsewhere"
+    memory = open_at(settings=SETTINGS)
+    gone = heard(memory, StoreMissing)
+    talk(memory, "louis", 20)
+    memory.flush(60)
+    if way == "removed":
+        shutil.rmtree(where)
+    else:
+        where.rename(elsewhere)
+    if way == "replaced":
+        with Memory.open(where, embedder="hashing", settings=SETTINGS) as other:
+            talk(other, "louis", 3)
+    wait_for(lambda: refused(memory))
+    wait_for(lambda: bool(gone))  # a write may fail a moment before
+    assert "removed or replaced" in memory.status().problems["journal"]
+    assert memory.status().index == "not held"
+    for verb in (memory.flush, memory.verify, memory.reindex):
+        with pytest.raises(StoreUnavailableError, match="removed or replaced"):
+            verb()
+    assert len(gone) == 1
+    fresh = open_at(settings=SETTINGS)
+    talk(fresh, "louis", 2, session="fresh")
+    fresh.flush(60)
+    assert fresh.status().index == "held"
+    memory.close()
+    told = fresh.chat(user_id="louis", session_id="s").history()
+    assert len(told) == (3 if way == "replaced" else 0)
+    assert len(fresh.chat(user_id="louis", session_id="fresh").history()) == 2
+    assert fresh.verify() == []
+    assert fresh.status().problems == {}
+
+
+def test_opening_a_second_memory_takes_no_lock_from_the_first(tmp_path) -> None:
+    """A process that opens the journal's file beside SQLite, and closes it, gives up SQLite's locks on it."""
+    code = (
+        "import sys; from memlayer_core import Memory\nMemory.open(sys.argv[1], embedder='hashing').close()"
+    )
+    one = Memory.open(tmp_path, embedder="hashing", settings=SETTINGS)
+    with Memory.open(tmp_path, embedder="hashing", settings=SETTINGS):
+        one.chat(user_id="louis", session_id="s").add("user", "before")
+        subprocess.run([sys.executable, "-c", code, tmp_path], timeout=60, check=True)
+        one.chat(user_id="louis", session_id="s").add("user", "after")
+        with Memory.open(tmp_path, embedder="hashing", settings=SETTINGS) as third:
+            told = [m.content for m in third.chat(user_id="louis", session_id="s").history()]
+    one.close()
+    with Memory.open(tmp_path, embedder="hashing", settings=SETTINGS) as last:
+        assert [m.content for m in last.chat(user_id="louis", session_id="s").history()] == told
+    assert told == ["before", "after"]
+
+
+# --- a server that many use
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def served(request, tmp_path, chroma_url) -> Iterator[Callable[[], Memory]]:
+    """Return a function that opens memories of one store with a Chroma server."""
+    where: dict[str, Any] = {"path": tmp_path / "memory"}
+    if request.param == "postgres":
+        where = {"database_url": request.getfixturevalue("new_postgres_url")}
+    opened: list[Memory] = []
+
+    def open_served() -> Memory:
+        options = {"chroma_url": chroma_url, "embedder": "hashing", "settings": SETTINGS}
+        opened.append(Memory.open(**where, **options))
+        return opened[-1]
+
+    yield open_served
+    for memory in opened:
+        memory.close()
+
+
+def collections(memory: Memory) -> dict[str, str]:
+    """Return the ids of a store's collections: one that is dropped and made again has another."""
+    index = memory.runtime.index
+    prefix = index._shards.prefix
+    return {c.name: str(c.id) for c in index._shards.client().list_collections() if c.name.startswith(prefix)}
+
+
+def test_a_collection_that_others_write_to_while_it_is_judged_is_not_dropped(served, monkeypatch) -> None:
+    one = served()
+    for user in ("a", "b", "c", "d"):
+        talk(one, user, 10)
+    one.flush(60)
+    before = collections(one)
+    two = served()
+    two.flush(60)
+    db = two.runtime.db
+    inner, turn = db.read, iter(range(1000))
+
+    def outdated(work: Any, *args: Any, **kwargs: Any) -> Any:
+        read = inner(work, *args, **kwargs)
+        if work is not vectors.samples:
+            return read
+        number = next(turn)
+        for user in ("a", "b"):
+            talk(one, user, 2, session=f"s{number}")
+        one.chat(user_id="c", session_id="s").add("user", f"more {number}")
+        one.chat(user_id="c", session_id="s").delete_message(-2)
+        one.flush(60)
+        return read
+
+    monkeypatch.setattr(db, "read", outdated)
+    two.verify()
+    monkeypatch.undo()
+    assert next(turn) > 0
+    assert collections(one) == before
+    one.flush(60)
+    assert two.verify() == []
+    for user, count in (("a", 10), ("b", 10), ("d", 10)):
+        assert len(two.search("a thing number in town", user_id=user, limit=500)) >= count
+
+
+def test_what_a_collection_lacks_is_added_and_what_is_too_much_is_taken_out(served) -> None:
+    memory = served()
+    talk(memory, "a", 40)
+    memory.flush(60)
+    rt = memory.runtime
+    filings = rt.db.read(vectors.entries, None, -1, 1000)
+    shard = filings[0].shard
+    rt.index.remove(shard, [filing.key for filing in filings[:7]])
+    stranger = type(filings[0])(2**50 + 1, shard, filings[0].lanes, filings[0].vector, "x")
+    rt.index.upsert([stranger])
+    before, rebuilt = collections(memory), heard(memory, IndexRebuilt)
+    assert memory.verify() == [f"collection {shard}"]
+    assert rt.index.keys(shard) == {filing.key for filing in filings}
+    assert collections(memory) == before
+    assert [event.vectors for event in rebuilt] == [7]
+    assert memory.verify() == []
+
+
+def test_a_collection_of_another_make_is_dropped_and_made_again(served) -> None:
+    memory = served()
+    talk(memory, "a", 10)
+    memory.flush(60)
+    (name,) = collections(memory)
+    client = memory.runtime.index._shards.client()
+    client.delete_collection(name)
+    client.create_collection(name, embedding_function=None, metadata={"memlayer": 0})
+    memory.runtime.index._shards.collections.clear()
+    assert len(memory.verify()) == 1
+    assert memory.verify() == []
+    assert len(memory.search("a thing in town", user_id="a", limit=50)) == 10
+
+
+def test_one_process_at_a_time_audits_a_server(served) -> None:
+    one = served()
+    talk(one, "a", 3)
+    one.flush(60)
+    rt = one.runtime
+    now = rt.now()
+
+    def owed_and_leased(connection: Connection) -> list[Job]:  # at once: our own worker would be quicker
+        job_queue.enqueue_once(connection, "audit", [0], now)
+        return job_queue.lease(connection, ["audit"], 5, "somebody", now, now + timedelta(minutes=10))
+
+    (held,) = rt.db.write(owed_and_leased)
+    two = served()
+    talk(two, "b", 3)
+    wait_for(lambda: two.runtime.index.held and two._resources.worker._keeper.adopted)
+    assert [job.owner for job in jobs_of(two) if job.kind == "audit"] == ["somebody"]
+    rt.db.write(job_queue.finish, [held])
+    assert two.flush(60).queued == 0
+
+
+STARTED = """
+import json, sys, time
+from memlayer_core import Memory, Settings
+settings = Settings(index_delay=0.02, exact_scan_limit=0, durability="normal")
+where, name, seconds = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+with Memory.open(embedder="hashing", settings=settings, **where) as memory:
+    ends = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < ends:
+        chat = memory.chat(user_id=f"u{number % 30}", session_id=name)
+        chat.add("user", f"{name} saw number {number} in town {number * 7}")
+        if number % 20 == 19:
+            chat.delete_message(-1)
+        number += 1
+        time.sleep(0.003)
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_start_on_a_busy_store_drop_no_collection(new_postgres_url, chroma_url) -> None:
+    where = {"database_url": new_postgres_url, "chroma_url": chroma_url}
+
+    def start(name: str, seconds: float) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", STARTED, json.dumps(where), name, str(seconds)]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    with Memory.open(embedder="hashing", settings=SETTINGS, **where) as memory:
+        for user in range(30):
+            talk(memory, f"u{user}", 5)
+        memory.flush(60)
+        before = collections(memory)
+        children = [start("busy", 10), start("busy too", 10)]
+        time.sleep(4)
+        children += [start(f"late{number}", 3) for number in range(3)]
+        for child in children:
+            _, err = child.communicate(timeout=120)
+            assert child.returncode == 0, err
+        memory.flush(120)
+        now = collections(memory)
+        assert {name: now.get(name) for name in before} == before
+        assert memory.verify() == []

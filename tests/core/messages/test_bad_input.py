@@ -1,0 +1,298 @@
+"""Bad input gets an error that says what to do, before anything is written."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from memlayer_core import MemlayerError, Memory, Message, Settings, ToolCall, errors
+from memlayer_core.errors import (
+    ConfigurationError,
+    EmbedderMismatchError,
+    InvalidLimitError,
+    InvalidMessageError,
+    InvalidScopeError,
+    MessageTypeError,
+)
+
+
+@pytest.fixture
+def chat(memory):
+    return memory.chat(user_id="louis", session_id="s")
+
+
+def cycle() -> list:
+    ring: list = []
+    ring.append(ring)
+    return ring
+
+
+BAD_MESSAGES = {
+    "an unknown role": Message("robot", "x"),
+    "content that is a number": Message("user", 5),
+    "content that is bytes": Message("user", b"x"),
+    "a block without a type": Message("user", ({"text": "x"},)),
+    "a block that holds bytes": Message("user", ({"type": "image", "data": b"\x00"},)),
+    "NaN in the metadata": Message("user", "x", metadata={"score": math.nan}),
+    "infinity deep in the metadata": Message("user", "x", metadata={"a": [{"b": -math.inf}]}),
+    "an object in the metadata": Message("user", "x", metadata={"when": datetime.now(UTC)}),
+    "a number as a key": Message("user", "x", metadata={1: "x"}),
+    "metadata that is no mapping": Message("user", "x", metadata=["x"]),
+    "a NUL in the id": Message("user", "x", id="a\0b"),
+    "a lone surrogate in the id": Message("user", "x", id="\ud800"),
+    "an empty id": Message("user", "x", id=""),
+    "a lone surrogate in the name": Message("user", "x", name="\udfff"),
+    "a time that is a string": Message("user", "x", created_at="yesterday"),
+    "tool calls that are dicts": Message("assistant", tool_calls=({"id": "c", "name": "n"},)),
+    "tool arguments that are no text": Message("assistant", tool_calls=(ToolCall("c", "n", {"a": 1}),)),
+    "metadata that holds itself": Message("user", "x", metadata={"ring": cycle()}),
+}
+
+
+@pytest.mark.requirement("F18")
+@pytest.mark.parametrize("bad", BAD_MESSAGES.values(), ids=BAD_MESSAGES.keys())
+def test_a_message_that_cannot_be_stored_is_refused_with_its_whole_batch(memory, chat, do, bad) -> None:
+    with pytest.raises(InvalidMessageError) as refused:
+        do(chat, "add_messages", [Message("user", "good"), bad])
+    assert refused.value.hint
+    assert not refused.value.retryable
+    assert chat.history() == []
+    assert memory.sessions(user_id="louis") == []
+    assert memory.status().backlog.queued == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["hello", b"hello", 5, None, {"role": "user"}, Message("user", "x"), ["hello"], [None], [("user", "x")]],
+)
+def test_what_is_no_list_of_messages_is_a_type_error(chat, do, bad) -> None:
+    with pytest.raises(TypeError) as refused:
+        do(chat, "add_messages", bad)
+    assert isinstance(refused.value, MessageTypeError)
+    assert chat.history() == []
+
+
+def test_no_messages_are_no_error_and_no_session(memory, chat, do) -> None:
+    assert do(chat, "add_messages", []).stored == 0
+    assert memory.sessions(user_id="louis") == []
+
+
+@pytest.mark.parametrize("content", [b"x", 5, None, {"type": "text", "text": "x"}, ["x"]])
+def test_content_of_another_type_is_refused(chat, do, content) -> None:
+    with pytest.raises(InvalidMessageError):
+        do(chat, "add", "user", content)
+    assert chat.history() == []
+
+
+def test_one_id_twice_in_a_batch_is_refused(chat, do) -> None:
+    with pytest.raises(InvalidMessageError, match="'m1'"):
+        do(chat, "add_messages", [Message("user", "a", id="m1"), Message("user", "b", id="m1")])
+    assert chat.history() == []
+
+
+@pytest.mark.requirement("F18")
+def test_text_that_databases_dislike_is_kept_as_it_is_and_found(memory, chat, do) -> None:
+    texts = ["nul \0 pineapple", "lone \ud800 pineapple", "\U0010ffff pineapple", "\ufeff pineapple"]
+    for text in texts:
+        do(chat, "add", "user", text)
+    memory.flush()
+    assert [m.content for m in chat.history()] == texts
+    assert {hit.text for hit in memory.search("pineapple", user_id="louis")} == set(texts)
+    chat.context(token_limit=1000)
+
+
+def test_a_message_of_five_megabytes_is_stored_whole_and_found_by_its_beginning(open_at, do) -> None:
+    memory = open_at()
+    chat = memory.chat(user_id="louis", session_id="s")
+    huge = "pineapple " + "lorem ipsum dolor " * 290_000
+    assert len(huge) > 5_000_000
+    do(chat, "add", "user", huge)
+    do(chat, "add", "user", "and now?")
+    memory.flush()
+    assert chat.history()[0].content == huge
+    assert memory.search("pineapple", user_id="louis")[0].text == huge
+    context = do(chat, "context", token_limit=500)
+    preview, question = context.messages
+    assert question.content == "and now?"
+    assert preview.text.startswith("pineapple lorem")
+    assert len(preview.text) < 500
+    assert do(chat, "reload", "msg-0").content == huge
+
+
+def test_a_message_over_the_size_limit_is_refused(do) -> None:
+    with Memory.in_memory(settings=Settings(message_bytes_limit=1000)) as memory:
+        chat = memory.chat(user_id="louis", session_id="s")
+        with pytest.raises(InvalidMessageError, match="1,000"):
+            do(chat, "add", "user", "ü" * 600)
+        assert chat.history() == []
+        do(chat, "add", "user", "ü" * 400)
+
+
+@pytest.mark.parametrize("name", ["user_id", "tenant_id", "agent_id", "session_id"])
+@pytest.mark.parametrize("value", ["", "a\0b", "\ud800", 5, b"x"])
+def test_an_id_that_names_nobody_is_refused(memory, name, value) -> None:
+    with pytest.raises(InvalidScopeError, match=name):
+        memory.chat(**{"user_id": "louis", name: value})
+
+
+def test_nobody_can_pose_as_a_session_without_a_user(memory) -> None:
+    with pytest.raises(InvalidScopeError):
+        memory.chat(user_id="memlayer:session:s1", session_id="s2")
+
+
+@pytest.mark.parametrize("bad", [0, -1, True, 1.5, "10", math.inf])
+def test_limits_below_one_are_refused(memory, chat, do, bad) -> None:
+    chat.add("user", "hi")
+    with pytest.raises(InvalidLimitError):
+        do(chat, "context", token_limit=bad)
+    with pytest.raises(InvalidLimitError):
+        do(memory, "search", "hi", user_id="louis", limit=bad)
+    with pytest.raises(InvalidLimitError):
+        do(memory, "search", "hi", user_id="louis", token_limit=bad)
+
+
+@pytest.mark.parametrize("bad", [None, 5, b"x", ["x"]])
+def test_a_query_that_is_no_text_is_refused(memory, chat, do, bad) -> None:
+    with pytest.raises(InvalidMessageError):
+        do(memory, "search", bad, user_id="louis")
+    if bad is not None:
+        with pytest.raises(InvalidMessageError):
+            do(chat, "context", bad)
+
+
+@pytest.mark.parametrize("query", ["", "   ", "???", "\0", "\ud800", "the of and", "' OR 1=1 --", '"*'])
+def test_any_text_is_a_query(memory, chat, do, query) -> None:
+    chat.add("user", "hello there")
+    memory.flush()
+    do(memory, "search", query, user_id="louis")
+    do(chat, "context", query)
+
+
+def test_another_embedder_is_refused_with_both_names_and_the_way_out(open_at) -> None:
+    def one(texts):
+        return [[1.0, float(len(text))] for text in texts]
+
+    def other(texts):
+        return [[1.0, 0.5, float(len(text))] for text in texts]
+
+    memory = open_at(embedder=one)
+    memory.chat(user_id="louis", session_id="s").add("user", "hi there")
+    memory.flush()
+    memory.close()
+    with pytest.raises(EmbedderMismatchError) as refused:
+        open_at(embedder=other)
+    assert "one" in str(refused.value)
+    assert "other" in str(refused.value)
+    assert "reindex" in refused.value.hint
+    open_at(embedder=one).close()
+    again = open_at(embedder=other, reembed=True)
+    again.flush()
+    assert again.search("there", user_id="louis")[0].text == "hi there"
+    assert again.status().embedder.endswith("other")
+    again.close()
+    open_at(embedder=other).close()
+
+
+def test_opening_nothing_says_what_can_be_opened() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Memory.open()
+    assert "in_memory" in refused.value.hint
+
+
+@pytest.mark.parametrize("nowhere", ["", 5, b"memory"])
+def test_a_directory_that_is_no_path_is_refused_and_nothing_is_made(nowhere, tmp_path, monkeypatch) -> None:
+    """An empty path would be whatever directory the process is in."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="directory"):
+        Memory.open(nowhere)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [{"settings": {}}, {"settings": {"max_tokens": 5}}, {"truncate_with": 5}])
+def test_what_only_later_work_would_stumble_over_is_refused_when_a_memory_is_opened(wrong, tmp_path) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigurationError, match=name):
+        Memory.in_memory(**wrong)
+    with pytest.raises(ConfigurationError, match=name):
+        Memory.open(tmp_path / "memory", embedder="hashing", **wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("calls", [None, 5, "c1", {"id": "c1"}])
+def test_tool_calls_that_are_no_list_are_refused(chat, do, calls) -> None:
+    with pytest.raises(InvalidMessageError, match="tool_calls"):
+        do(chat, "add", "assistant", "x", tool_calls=calls)
+    assert chat.history() == []
+
+
+def test_an_answer_to_what_is_no_context_is_refused(chat, do) -> None:
+    with pytest.raises(MessageTypeError, match="`context` must be"):
+        do(chat, "add_messages", [Message("assistant", "x")], context="the question")
+    assert chat.history() == []
+
+
+@pytest.fixture
+def in_tokyo(monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_a_search_counts_from_a_time_which_is_utc_if_it_names_no_zone(memory, chat, do) -> None:
+    chat.add("user", "I bought a boat.", created_at=datetime(2026, 5, 4, 12, tzinfo=UTC))
+    memory.flush()
+    with pytest.raises(InvalidMessageError, match="`now`"):
+        do(memory, "search", "boat", user_id="louis", now="2026-05-05")
+    aware = datetime(2026, 5, 5, 0, 30, tzinfo=UTC)
+    hits = [
+        do(memory, "search", "a boat yesterday", user_id="louis", now=now)
+        for now in (aware, aware.replace(tzinfo=None))
+    ]
+    assert "when" in {reason.code for reason in hits[0][0].reasons}
+    assert hits[0] == hits[1]
+
+
+@pytest.mark.parametrize("bad", ["60", None, math.nan, True])
+def test_a_wait_that_is_no_time_is_refused(memory, do, bad) -> None:
+    with pytest.raises(InvalidLimitError, match="timeout"):
+        do(memory, "flush", bad)
+
+
+def test_every_error_is_in_the_tree_that_its_module_draws() -> None:
+    tree = inspect.getdoc(errors)
+    for name in errors.__all__:
+        error = getattr(errors, name)
+        assert issubclass(error, MemlayerError)
+        assert name in tree
+    made = InvalidLimitError("what", hint="do this")
+    assert made.__notes__ == ["Hint: do this"]
+
+
+def test_two_lone_surrogates_stay_two(chat, do) -> None:
+    halves = "\ud83d" + "\ude00"
+    do(chat, "add", "user", halves, metadata={halves: halves})
+    (stored,) = chat.history()
+    assert (stored.content, stored.metadata) == (halves, {halves: halves})
+    assert len(stored.content) == 2
+
+
+def test_an_embedder_chosen_by_hand_is_not_replaced_by_whoever_works_the_queue_off(open_at) -> None:
+    def mine(texts):
+        return [[1.0, float(len(text))] for text in texts]
+
+    waiting = Settings(index_delay=60)
+    memory = open_at(embedder=mine, settings=waiting)
+    memory.chat(user_id="louis", session_id="s").add("user", "hi there")
+    memory.close()
+    with pytest.raises(ConfigurationError, match="mine"):
+        open_at(embedder="auto")
+    again = open_at(embedder=mine)
+    again.flush()
+    assert again.search("there", user_id="louis")[0].text == "hi there"

@@ -1,0 +1,185 @@
+"""What somebody wrong, or somebody evil, gives: it is refused, and it harms nobody else."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.errors import (
+    ConfigurationError,
+    ImportStoppedError,
+    InvalidLimitError,
+    InvalidMessageError,
+    InvalidStateError,
+    UnknownMessageError,
+)
+from memlayer_core.events import WorkerFailed
+from memlayer_core.messages.sql import lifetime
+from memlayer_core.storage.keys import key_of
+
+BROKEN = ["\ud800", "a\0b", ""]
+
+
+@pytest.mark.parametrize("more", [0, 1, 2, 5])
+def test_an_offload_id_names_no_message_of_another_session(store: Memory, do, more) -> None:
+    for tenant, user in (("evil", "mallory"), ("good", "bob"), ("good", "ann"), ("good", "eve")):
+        store.chat(user_id=user, session_id="s", tenant_id=tenant).add("user", f"the secret of {user}")
+    mine = store.chat(user_id="mallory", session_id="s", tenant_id="evil")
+    for verb in ("reload", "reload_text"):
+        with pytest.raises(InvalidMessageError):
+            do(mine, verb, f"msg-{more * 2**32 or 2**32 - 1}")
+
+
+def test_no_place_of_a_session_has_a_key_in_another() -> None:
+    assert key_of(1, 2**32 - 1) < key_of(2, 0)
+    for place in (2**32, -1):
+        with pytest.raises(ValueError, match="no place"):
+            key_of(1, place)
+
+
+def export_of(**line) -> list[str]:
+    head = {"memlayer": "export", "version": 1, "tenant_id": "t", "messages": 1}
+    session = {"session": 1, "tenant_id": "t", "user_id": "m", "session_id": "k", **line}
+    said = {"message": {"role": "user", "content": "x", "id": "1"}, "session": 1}
+    return [json.dumps(one) for one in (head, session, said, {"end": {"sessions": 1, "messages": 1}})]
+
+
+@pytest.mark.parametrize("name", ["created_at", "updated_at"])
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00"])
+def test_a_time_that_utc_does_not_have_is_refused_and_the_store_stays_usable(store, do, name, moment) -> None:
+    with pytest.raises(ImportStoppedError, match="line 2"):
+        do(store, "import_from", export_of(**{name: moment}))
+    store.chat(user_id="louis").add("user", "hello")
+    store.flush()
+    assert len(store.sessions(user_id="louis")) == 1
+
+
+@pytest.mark.parametrize("text", BROKEN)
+@pytest.mark.parametrize("name", ["title", "forked_from", "ended_with"])
+def test_a_text_that_no_database_can_store_is_refused(store, do, name, text) -> None:
+    with pytest.raises(ImportStoppedError, match=name):
+        do(store, "import_from", export_of(**{name: text}))
+    chat = store.chat(user_id="louis", session_id="s")
+    chat.add("user", "hello", id="m1")
+    with pytest.raises(InvalidMessageError):
+        do(chat, "rename", text)
+    for verb in ("edit", "delete_message", "fork"):
+        given = {"edit": (text, "new"), "delete_message": (text,), "fork": ()}[verb]
+        with pytest.raises(UnknownMessageError):
+            do(chat, verb, *given, **({"until": text} if verb == "fork" else {}))
+    if name != "forked_from":
+        with pytest.raises(InvalidStateError, match=name):
+            do(chat, "load_state", {**chat.save_state(), name: text})
+    assert [message.text for message in chat.history()] == ["hello"]
+
+
+@pytest.mark.parametrize("number", [10**20, 2**31, True, 1.5, "x", None])
+def test_numbers_that_nothing_can_count_are_refused(store, do, number) -> None:
+    chat = store.chat(user_id="louis", session_id="s")
+    chat.add("user", "hello")
+    if number is not None:
+        with pytest.raises(InvalidLimitError):
+            do(chat, "history", 0, number)
+        with pytest.raises(InvalidLimitError):
+            do(chat, "context", token_limit=number)
+    with pytest.raises(InvalidLimitError):
+        do(chat, "history", number)
+    for name in ("limit", "offset"):
+        with pytest.raises(InvalidLimitError, match=name):
+            do(store, "sessions", user_id="louis", **{name: number})
+    if not isinstance(number, str):
+        with pytest.raises(UnknownMessageError):
+            do(chat, "edit", number if number is not True else -(10**20), "new")
+
+
+@pytest.mark.parametrize("number", [0, -5])
+def test_a_list_of_sessions_is_not_empty_or_backwards(store, number) -> None:
+    with pytest.raises(InvalidLimitError, match="limit"):
+        store.sessions(user_id="louis", limit=number)
+    if number:
+        with pytest.raises(InvalidLimitError, match="offset"):
+            store.sessions(user_id="louis", offset=number)
+
+
+@pytest.mark.parametrize("days", [10**6, float("inf"), float("nan"), 0])
+def test_idle_days_that_no_calendar_has_are_refused(days) -> None:
+    with pytest.raises(ConfigurationError, match="session_idle_days"):
+        Settings(session_idle_days=days)
+
+
+@pytest.mark.requirement("F20")
+def test_a_message_that_was_hidden_before_it_was_indexed_is_found_by_nobody(store, do) -> None:
+    chat = store.chat(user_id="louis", session_id="s")
+    chat.add("user", "the password is swordfish", id="x")
+    do(chat, "add", "user", "the password is swordfish", id="x", model_visible=False)
+    store.flush()
+    assert not store.search("password swordfish", user_id="louis")
+    assert store.chat(user_id="louis", session_id="t").context("password swordfish").recall == ""
+
+
+def test_a_bad_row_does_not_end_everybodys_background_work(open_at, monkeypatch) -> None:
+    memory = open_at()
+    calls, problems = [], []
+    memory.listen(lambda event: problems.append(event) if isinstance(event, WorkerFailed) else None)
+
+    def broken(connection, before):
+        calls.append(before)
+        if len(calls) < 3:
+            raise OverflowError("a row that cannot be read")
+        return False
+
+    monkeypatch.setattr("memlayer_core.worker.worker._RECOVERY", 0.01)
+    monkeypatch.setattr(lifetime, "is_idle", broken)
+    memory.chat(user_id="louis", session_id="s").add("user", "hello")
+    memory.flush(30)
+    assert len(calls) >= 3
+    assert [problem.reason for problem in problems] == ["OverflowError"]  # its text may quote what was said
+    deadline = time.monotonic() + 30
+    while memory.status().problems:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert memory.search("hello", user_id="louis")[0].text == "hello"
+
+
+@pytest.mark.requirement("F13")
+def test_an_answer_that_was_known_before_ends_nothing_temporary(store, do) -> None:
+    chat = store.chat(user_id="louis", session_id="s")
+    chat.add_messages([Message("user", "q", id="1"), Message("assistant", "a", id="2")])
+    chat.add_temporary(Message("user", "(a hint)"))
+    chat.context()
+    do(chat, "add", "assistant", "a", id="2")
+    do(chat, "add", "assistant", "for people", model_visible=False)
+    assert [message.text for message in chat.context().temporary] == ["(a hint)"]
+    do(chat, "add", "assistant", "an answer")
+    assert chat.context().temporary == ()
+
+
+def test_a_window_has_its_room_back_when_what_took_it_is_gone(store) -> None:
+    chat = store.chat(user_id="louis", session_id="s")
+    for number in range(10):
+        chat.add("user", f"question {number} about the weather in town")
+        chat.add("assistant", f"answer {number} it is fine")
+    chat.add_temporary(Message("user", "x y " * 450))
+    chat.context(token_limit=1000)
+    store.flush()
+    chat.add("assistant", "thanks")
+    assert len(chat.context(token_limit=1000).window) == 21
+    chat.add("user", "x y " * 450, id="big")
+    assert len(chat.context(token_limit=1000).window) < 21
+    store.flush()
+    chat.edit("big", "short")
+    assert len(chat.context(token_limit=1000).window) == 22
+
+
+def test_an_ended_session_that_is_edited_stays_ended(store) -> None:
+    chat = store.chat(user_id="louis", session_id="s")
+    chat.add_messages([Message("user", "a"), Message("assistant", "b"), Message("user", "c")])
+    chat.end()
+    chat.edit(0, "new")
+    chat.delete_message(1)
+    assert store.sessions(user_id="louis")[0].ended
+    chat.add("user", "hello")
+    assert not store.sessions(user_id="louis")[0].ended

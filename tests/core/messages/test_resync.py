@@ -1,0 +1,563 @@
+"""A framework that sends its list again, trimmed or edited, neither repeats nor loses a message."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from memlayer_core import Chat, Memory, Message, Settings, ToolCall
+from memlayer_core.errors import InvalidMessageError, MessageTypeError
+from memlayer_core.events import MessagesStored
+from memlayer_core.messages.model import SyncReport
+from tests.conftest import PROMPT
+
+WHO = {"u": "user", "a": "assistant", "s": "system", "h": "assistant"}
+
+
+@pytest.fixture
+def store(open_with: Callable[[Settings], Memory]) -> Memory:
+    """Return a memory on each database, which works at once."""
+    return open_with(PROMPT)
+
+
+@pytest.fixture
+def chat(store: Memory) -> Chat:
+    return store.chat(user_id="ada", session_id="monday")
+
+
+def listed(written: str) -> list[Message]:
+    """Read `"u1 a1#id"`: who speaks (h: hidden), what is said, and perhaps an id."""
+    read = []
+    for word in written.split():
+        text, _, named = word.partition("#")
+        message = Message(WHO[text[0]], text, id=named or None, model_visible=text[0] != "h")  # type: ignore[arg-type]
+        read.append(message)
+    return read
+
+
+def words(chat: Chat) -> str:
+    return " ".join(message.text for message in chat.history())
+
+
+def kept_apart(chat: Chat) -> list[str]:
+    """Return what each superseded session says, the newest first."""
+    whose = chat.scope
+    found = chat.memory.sessions(user_id=whose.user_id, tenant_id=whose.tenant_id, all_versions=True)
+    assert all(session.forked_from == chat.session_id for session in found if session.superseded)
+    return [words(chat.memory.chat_of(one.scope)) for one in found if one.superseded]
+
+
+@pytest.mark.requirement("L06", "L08", "L09")
+def test_a_list_that_is_sent_with_every_message_is_a_history(chat):
+    told: list[str] = []
+    for word in ("s0", "u1", "a1", "u2", "a2", "u3", "a3"):
+        told = [*told, word][-4:]  # the framework evicts its oldest
+        chat.resync(listed(" ".join(told)))
+        assert chat.resync(listed(" ".join(told))).stored == 0
+    assert words(chat) == "s0 u1 a1 u2 a2 u3 a3"
+    assert chat.clear() == 7
+    assert chat.history() == []
+
+
+def test_the_receipt_names_what_is_stored(chat):
+    first = chat.resync(listed("u1 a1#mine"))
+    again = chat.resync(listed("u1 a1 u2"))
+    assert (first.stored, first.unchanged, first.superseded, first.fork) == (2, 0, 0, None)
+    assert (again.stored, again.unchanged) == (1, 2)
+    assert again.ids == tuple(message.id for message in chat.history())
+    assert again.ids[:2] == first.ids
+    assert first.ids[1] == "mine"
+
+
+def test_what_an_edit_supersedes_is_kept_apart_and_no_longer_recalled(store, chat):
+    chat.resync(listed("u1 a1 uzebra ayak"))
+    store.flush()
+    synced = chat.resync(listed("u1 a1 ulion"))
+    assert words(chat) == "u1 a1 ulion"
+    assert synced.superseded == 2
+    assert kept_apart(chat) == ["uzebra ayak"]
+    assert [one.session_id for one in store.search("uzebra ayak", user_id="ada")][0:1] != [synced.fork]
+    assert {hit.text for hit in store.search("uzebra ayak", user_id="ada")}.isdisjoint({"uzebra", "ayak"})
+    assert [session.scope.session_id for session in store.sessions(user_id="ada")] == ["monday"]
+
+
+def test_what_is_superseded_stays_out_of_recall_when_all_is_embedded_anew(open_at):
+    memory = open_at()
+    chat = memory.chat(user_id="ada", session_id="monday")
+    chat.resync(listed("u1 a1 uzebra"))
+    chat.add("user", "hidden giraffe", model_visible=False)
+    chat.resync(listed("u1 a1 ulion"))
+    memory.chat(user_id="ada", session_id=kept(chat)).add("user", "zebra again")
+    memory.flush()
+    memory.close()
+    again = open_at(embedder=lambda texts: [[1.0, float(len(text))] for text in texts], reembed=True)
+    again.flush()
+    again.reindex()
+    assert {hit.text for hit in again.search("zebra giraffe", user_id="ada", limit=50)} == {
+        "u1",
+        "a1",
+        "ulion",
+    }
+
+
+def kept(chat: Chat) -> str:
+    (found,) = [s for s in chat.memory.sessions(user_id="ada", all_versions=True) if s.superseded]
+    return found.scope.session_id or ""
+
+
+def test_an_edit_keeps_the_id_and_the_place_and_the_old_words(chat):
+    chat.resync(listed("u1 a1 u2 a2"))
+    ids = [message.id for message in chat.history()]
+    synced = chat.resync(listed("u1 aother u2 a2 u3"))
+    assert words(chat) == "u1 aother u2 a2 u3"
+    assert [message.id for message in chat.history()][:4] == ids
+    assert synced.ids[:4] == tuple(ids)
+    assert kept_apart(chat) == ["a1"]
+
+
+def test_ids_say_which_message_was_edited(chat):
+    chat.resync(listed("u1#1 a1#2 u2#3 a2#4"))
+    assert chat.resync(listed("u1#1 a1#2 uother#3 anew#5")).superseded == 2
+    assert words(chat) == "u1 a1 uother anew"
+    assert kept_apart(chat) == ["u2 a2"]
+
+
+def test_a_summary_stands_in_front_of_what_followed_it_and_all_is_still_found(store, chat):
+    chat.add("system", "rules")
+    chat.resync(listed("u1 a1 u2 a2 uzebra ayak"))
+    store.flush()
+    chat.resync(listed("usummary uzebra ayak u4"))
+    assert words(chat) == "rules u1 a1 u2 a2 usummary uzebra ayak u4"
+    assert chat.context().messages[0].content == "rules"
+    assert chat.resync(listed("usummary uzebra ayak u4 a4")).stored == 1
+    store.flush()
+    assert store.search("uzebra", user_id="ada", limit=1)[0].text == "uzebra"
+    assert store.status().backlog.dead == 0
+    assert store.verify() == []
+    session = store.sessions(user_id="ada")[0]
+    assert (session.messages, session.tokens) == (10, sum(p.tokens for p in chat.context().pieces))
+
+
+def test_a_list_that_has_nothing_in_common_comes_behind_or_instead(chat):
+    chat.resync(listed("s0 u1 a1"))
+    chat.resync(listed("u7 a7"))
+    assert words(chat) == "s0 u1 a1 u7 a7"
+    chat.resync(listed("s1 u8 a8"), replace="all")
+    assert words(chat) == "s1 u8 a8"
+    chat.resync([], replace="all")
+    assert words(chat) == ""
+    assert kept_apart(chat) == ["s1 u8 a8", "s0 u1 a1 u7 a7"]
+    assert chat.resync([]).stored == chat.resync([], replace="all").superseded == 0
+
+
+def test_a_list_that_ends_before_the_history_keeps_the_rest_apart_if_it_is_the_conversation(chat):
+    chat.resync(listed("s0 u1 a1 u2 a2"))
+    chat.resync(listed("u1 a1"))
+    assert words(chat) == "s0 u1 a1 u2 a2"
+    assert chat.resync(listed("u1 a1"), replace="all").superseded == 2
+    assert words(chat) == "s0 u1 a1"
+    assert kept_apart(chat) == ["u2 a2"]
+    assert chat.resync(listed("u1 a1 u2"), replace="all").stored == 1
+    assert chat.resync(listed("u1 a1 u2"), replace="all").superseded == 0
+    assert words(chat) == "s0 u1 a1 u2"
+
+
+def test_a_list_that_ends_far_back_in_a_long_history_keeps_all_that_followed_apart(chat):
+    turns = [f"u{'x' * 45}{n} a{n}" for n in range(150)]
+    chat.resync(listed(" ".join(turns)))
+    assert chat.resync(listed(" ".join(turns[5:7])), replace="all").superseded == 2 * 143
+    assert words(chat) == " ".join(turns[:7])
+
+
+def test_people_repeat_themselves(chat):
+    chat.resync(listed("u1 a1 uok a2 uok"))
+    chat.resync(listed("a2 uok a3 uok"))
+    assert words(chat) == "u1 a1 uok a2 uok a3 uok"
+
+
+def test_instructions_that_hold_again_are_in_force_again(chat):
+    for system in ("s1", "s2", "s1"):
+        chat.resync(listed(f"{system} u1 a1"))
+        assert chat.context().messages[0].content == system
+    assert words(chat) == "s1 u1 a1 s2 s1"
+
+
+def test_a_session_that_stands_in_the_list_twice_by_its_ids_is_stored_once(chat):
+    chat.resync(listed("u1#1 a1#2 u2#3 a2#4"))
+    synced = chat.resync(listed("u1#1 u2#3 a1#2 u5#5"))
+    assert words(chat) == "u1 a1 u2 a2 u5" or synced.superseded
+    assert Counter(m.id for m in chat.history()).most_common(1)[0][1] == 1
+
+
+def test_what_cannot_be_stored_changes_nothing(chat):
+    chat.resync(listed("u1 a1"))
+    with pytest.raises(MessageTypeError):
+        chat.resync("text")
+    with pytest.raises(InvalidMessageError, match="two messages"):
+        chat.resync(listed("u1 u2#x u3#x"))
+    assert words(chat) == "u1 a1"
+
+
+def test_the_async_twin_does_the_same(store):
+    async def talk() -> str:
+        chat = store.chat(user_id="ada", session_id="async")
+        await chat.aresync(listed("u1 a1"))
+        synced = await chat.aresync(listed("u1 a1 u2"))
+        assert synced.stored == 1
+        return " ".join(message.text for message in await chat.ahistory())
+
+    assert asyncio.run(talk()) == "u1 a1 u2"
+
+
+def test_a_sync_is_told_of_like_an_add(store, chat):
+    heard: list[Any] = []
+    store.listen(lambda told: heard.append(told) if isinstance(told, MessagesStored) else None)
+    chat.resync(listed("u1 a1"))
+    chat.resync(listed("u1 a1"))
+    assert [(told.stored, told.unchanged) for told in heard] == [(2, 0)]
+
+
+def test_two_processes_that_send_the_same_list_store_it_once(store):
+    lists = [" ".join(f"{'ua'[n % 2]}{n}" for n in range(end)) for end in range(2, 12)]
+    start = threading.Barrier(4)
+
+    def send(_: int) -> None:
+        chat = store.chat(user_id="ada", session_id="together")
+        start.wait()
+        for written in lists:
+            chat.resync(listed(written))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(send, range(4)))
+    assert words(store.chat(user_id="ada", session_id="together")) == lists[-1]
+
+
+def test_ids_of_another_scope_are_strangers(store):
+    mine = store.chat(user_id="ada", session_id="s")
+    others = [
+        store.chat(user_id="bob", session_id="s"),
+        store.chat(user_id="ada", session_id="s", tenant_id="other"),
+        store.chat(user_id="ada", session_id="s", agent_id="helper"),
+        store.chat(user_id="ada", session_id="t"),
+    ]
+    for other in others:
+        other.resync(listed("u1#1 a1#2 u2#3"))
+    mine.resync(listed("u1#1 a9#2 u9#9"))
+    mine.resync(listed("uelse#3"), replace="all")
+    assert [words(other) for other in others] == ["u1 a1 u2"] * 4
+    assert words(mine) == "uelse"
+
+
+@pytest.mark.parametrize("shape", ["trimmed", "pinned", "summed up"])
+def test_only_the_end_of_a_long_history_is_read(open_at, monkeypatch, shape):
+    from memlayer_core.messages.sql import conversation
+
+    memory = open_at()
+    chat = memory.chat(user_id="ada", session_id="long")
+    told = [f"{'ua'[n % 2]}{n}" for n in range(3000)]
+    chat.add_messages(listed(" ".join(told)))
+    read: list[int] = []
+    real = conversation.stored_of
+    monkeypatch.setattr(conversation, "stored_of", lambda *a: read.append(1) or real(*a))
+    front = {"trimmed": [], "pinned": told[:1], "summed up": ["usummary"]}[shape]
+    for n in range(3000, 3010):
+        told.append(f"{'ua'[n % 2]}{n}")
+        chat.resync(listed(" ".join([*front, *told[-20:]])))
+    assert len(read) < 10 * 130
+    expected = told if shape != "summed up" else [*told[:-29], "usummary", *told[-29:]]
+    assert words(chat) == " ".join(expected)
+
+
+def test_a_list_that_goes_on_far_back_is_found_there(open_at):
+    memory = open_at()
+    chat = memory.chat(user_id="ada", session_id="long")
+    long = "which is long enough to be told from whatever else was said here"
+    told = [Message("user" if n % 2 == 0 else "assistant", f"{n} {long}") for n in range(400)]
+    chat.add_messages(told)
+    synced = chat.resync([*told[10:14], Message("user", "something else")])
+    assert [message.text for message in chat.history()] == [*(m.text for m in told[:14]), "something else"]
+    assert synced.superseded == 386
+
+
+def named(count: int, *, first: int = 0) -> list[Message]:
+    """Return messages with ids of their own, as a framework sends them."""
+    return [replace(one, id=f"lg-{n}") for n, one in enumerate(long(count)) if n >= first]
+
+
+def long(count: int) -> list[Message]:
+    return listed(" ".join(f"{'ua'[n % 2]}{n}" for n in range(count)))
+
+
+@pytest.mark.requirement("L09")
+@pytest.mark.parametrize(("said", "kept"), [(4, 4), (300, 20), (300, 6)])
+def test_a_framework_that_gives_stored_messages_ids_of_its_own_stores_none_again(chat, said, kept):
+    chat.add_messages(long(said))
+    for end in range(said + 1, said + 4):
+        told = named(end, first=said - kept)
+        synced = chat.resync(told)
+        assert (synced.stored, synced.unchanged, synced.superseded) == (1, len(told) - 1, 0)
+        assert chat.resync(told).stored == 0
+    assert [message.text for message in chat.history()] == [message.text for message in long(said + 3)]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "stored", "apart"),
+    [
+        ("s1#sys u1#1", "s2#sys u1#1 a2#2", "s2 u1 a2", ["s1"]),
+        ("u1#1 h1#2 a1#3", "u1#1 h2#2 a1#3", "u1 h2 a1", ["h1"]),
+        ("u1#1 a1#2", "u8#2 s1#1", "s1 u8", ["u1 a1"]),
+        ("ucherry#0 uplum#1", "u9#1 u8#0", "u8 u9", ["ucherry uplum"]),
+        ("s1#a", "s1#b u1#x s1#a", "s1 u1 s1", []),
+        ("u1#x h1#a", "u1#x h1#b h1#a", "u1 h1 h1", []),
+        ("aok#0 aok#1 u2#2 a3#3", "a3#3 uok#n aok#1 u2#2", "aok aok u2 a3 uok", []),
+    ],
+)
+def test_an_id_that_is_known_is_that_message_whatever_it_says_and_whoever_says_it(
+    store, chat, first, then, stored, apart
+):
+    chat.resync(listed(first))
+    synced = chat.resync(listed(then))
+    history = {message.id: message for message in chat.history()}
+    assert words(chat) == stored
+    assert [history[name].text for name in synced.ids] == [message.text for message in listed(then)]
+    assert kept_apart(chat) == apart
+    assert (chat.resync(listed(then)).stored, words(chat)) == (0, stored)
+    store.flush()
+    assert store.verify() == []
+
+
+def test_what_is_in_another_order_by_its_ids_stays_where_it_was(chat):
+    chat.resync(listed("u1#1 a1#2 u2#3"))
+    assert chat.resync(listed("u2#3 u1#1 a1#2")).stored == 0
+    assert words(chat) == "u1 a1 u2"
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_the_lists_last_instructions_are_in_force_at_once_and_once_only(chat, ids):
+    def told(written: str) -> list[Message]:
+        return listed(written if ids else " ".join(word.partition("#")[0] for word in written.split()))
+
+    lists = ["s1#a u1#1 a1#2", "s2#b s1#a u1#1 a1#2 u2#3", "s1#a s3#c u1#1", "s2#b u1#1", "s1#a u1#1", "s3#c"]
+    for written in lists:
+        chat.resync(told(written))
+        before = words(chat)
+        last = [message.text for message in told(written) if message.role == "system"][-1]
+        assert [message.text for message in chat.context().system] == [last]
+        again = chat.resync(told(written))
+        assert (again.stored, again.superseded, words(chat)) == (0, 0, before)
+    assert kept_apart(chat) == []
+    assert words(chat).startswith("u1 a1" if ids else "s1 u1 a1")
+    assert words(chat).split().count("s3") == 1 if ids else 2
+
+
+def test_instructions_whose_id_comes_to_mean_something_else_are_no_longer_in_force(chat):
+    chat.resync(listed("s1#1 s2#2 u1#3"))
+    chat.resync(listed("u8#2 u1#3"))
+    assert [message.text for message in chat.context().system] == ["s1"]
+    chat.resync(listed("u9#1 u8#2 u1#3"))
+    assert (words(chat), list(chat.context().system)) == ("u9 u8 u1", [])
+
+
+def test_a_list_of_instructions_only_takes_the_place_of_a_history_once(chat):
+    chat.resync(listed("u1 a1"))
+    assert chat.resync(listed("s1"), replace="all").superseded == 2
+    assert chat.resync(listed("s1"), replace="all") == SyncReport((chat.history()[0].id or "",), 0, 1)
+
+
+def test_what_is_edited_far_back_by_its_id_supersedes_all_that_followed(chat):
+    chat.resync(listed("s1#s"))
+    chat.add_messages(named(300))
+    synced = chat.resync([*listed("s1#s"), *named(12, first=10), *listed("uelse#x")])
+    assert words(chat).split() == ["s1", *(message.text for message in long(12)), "uelse"]
+    assert (synced.stored, synced.superseded) == (1, 288)
+    assert [len(apart.split()) for apart in kept_apart(chat)] == [288]
+
+
+def test_calls_without_text_are_found_far_back(chat):
+    calls = [Message("assistant", tool_calls=(ToolCall(f"c{n}", "f", "{}"),)) for n in range(3)]
+    answers = [Message("tool", f"answer {n}", tool_call_id=f"c{n}") for n in range(3)]
+    chat.add_messages([m for pair in zip(calls, answers, strict=True) for m in pair] + long(300))
+    assert chat.resync([calls[1], answers[1], *long(300)[-4:], Message("user", "new")]).stored == 1
+
+
+def test_a_list_of_thousands_with_nothing_new_keeps_nobody_waiting(store, monkeypatch):
+    from memlayer_core.messages.sql import resync
+
+    told = [replace(one, content=f"{one.text} ok") if n % 3 else one for n, one in enumerate(long(5000))]
+    chat = store.chat(user_id="ada", session_id="long")
+    chat.add_messages(told)
+    inside: list[float] = []
+    real = resync.resync
+
+    def timed(*args: Any, **options: Any) -> Any:
+        started = time.process_time()
+        try:
+            return real(*args, **options)
+        finally:
+            inside.append(time.process_time() - started)
+
+    monkeypatch.setattr(resync, "resync", timed)
+    assert chat.resync(told).stored == 0
+    assert chat.resync([*told, Message("user", "new")]).stored == 1
+    assert max(inside) < 1.5
+
+
+def test_only_a_new_answer_lets_go_of_what_was_added_for_it(chat):
+    chat.resync(listed("u1 a1"))
+    chat.add_temporary(Message("user", "for once"))
+    for written in ("u1 a1", "u1 a1 u2", "u1 aedited u2", "u1 aedited u2 h3"):
+        chat.resync(listed(written))
+        assert chat.context().messages[-1].content == "for once"
+    chat.resync(listed("u1 aedited u2 h3 a2"))
+    assert chat.context().messages[-1].content == "a2"
+
+
+@st.composite
+def lists(draw: st.DrawFn) -> Callable[[list[Message], int], list[Message]]:
+    """Return how a framework makes a list of a history: trimmed, edited, in another order, with ids or without."""
+    start, swaps = draw(st.integers(0, 6)), draw(st.booleans())
+    fates = draw(st.lists(st.sampled_from(["id", "id", "words", "stranger", "edit", "out"]), max_size=12))
+    added = draw(st.lists(st.tuples(WORDS, st.booleans(), st.integers(0, 12)), max_size=4))
+    shuffled = draw(st.randoms(use_true_random=False))
+
+    def made(history: list[Message], turn: int) -> list[Message]:
+        told: list[Message] = []
+        fate_of = dict(enumerate(fates))
+        for place, one in enumerate(history[start:]):
+            fate = fate_of.get(place, "id" if fates[:1] == ["id"] else "words")
+            name = {"words": None, "stranger": f"x{turn}-{place}"}.get(fate, one.id)
+            text = f"{one.text}e{turn}" if fate == "edit" else one.text
+            if fate != "out":
+                told.append(Message(one.role, text, id=name, model_visible=one.model_visible))
+        for number, (word, is_named, place) in enumerate(added):
+            (new,) = listed(f"{word}#n{turn}-{number}" if is_named else word)
+            told.insert(place, new)
+        if swaps:
+            shuffled.shuffle(told)
+        return told
+
+    return made
+
+
+WORDS = st.sampled_from(["u1", "a1", "u2", "a2", "uok", "aok", "s1", "s2", "h1", "h2"])
+
+
+def meant(messages: list[Message]) -> Counter[tuple[str, str, bool]]:
+    return Counter((one.role, one.text, one.model_visible) for one in messages)
+
+
+@pytest.mark.requirement("L09")
+@hypothesis_settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(said=st.lists(WORDS, max_size=10).map(" ".join), rounds=st.lists(lists(), min_size=1, max_size=4))
+def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_again_changes_nothing(
+    store, said, rounds
+):
+    chat = store.chat(user_id="ada")
+    chat.add_messages(listed(said), verbatim=True)
+    for number, made in enumerate(rounds):
+        before = chat.history()
+        sent = made(before, number)
+        synced = chat.resync(sent)
+        now = chat.history()
+        apart = store.chat(user_id="ada", session_id=synced.fork).history() if synced.fork else []
+        assert meant(before) <= meant([*now, *apart])
+        assert meant([*now, *apart]) <= meant(before) + meant(sent)
+        stored = {one.id: one for one in now}
+        for one, name in zip(sent, synced.ids, strict=True):
+            assert meant([stored[name]]) == meant([one])
+            assert name == one.id or one.id not in stored
+        assert len({*synced.ids}) == len(sent)
+        for last in [one for one in sent if one.role == "system"][-1:]:
+            assert [one.text for one in chat.context().system] == [last.text]
+        again = chat.resync(sent)
+        assert (again.stored, again.superseded, chat.history()) == (0, 0, now)
+        assert meant([stored[name] for name in again.ids]) == meant(sent)
+        (session,) = [one for one in store.sessions(user_id="ada") if one.scope == chat.scope] or [None]
+        assert (session.messages if session else 0) == len(now)
+
+
+class Framework(RuleBasedStateMachine):
+    """A framework trims, filters, edits and goes on; a list of what was said says what must be there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = Memory.in_memory(settings=Settings(index_delay=60))
+        self.chat = self.memory.chat(user_id="ada", session_id="s")
+        self.session: list[str] = []
+        self.apart: Counter[str] = Counter()
+        self.window: list[str] = []
+        self.count = 0
+
+    def word(self, who: str) -> str:
+        self.count += 1
+        return f"{who}{self.count}"
+
+    def send(self) -> None:
+        self.chat.resync(listed(" ".join(self.window)))
+
+    @initialize()
+    def begins(self) -> None:
+        self.session = self.window = [self.word("u"), self.word("a"), self.word("u"), self.word("a")]
+        self.send()
+
+    @rule(ok=st.booleans())
+    def goes_on(self, ok: bool) -> None:
+        new = ["uok" if ok else self.word("u"), self.word("a")]
+        self.session, self.window = [*self.session, *new], [*self.window, *new]
+        self.send()
+
+    @precondition(lambda self: len(self.window) > 4)
+    @rule(data=st.data())
+    def trims(self, data: st.DataObject) -> None:
+        self.window = self.window[data.draw(st.integers(1, len(self.window) - 4)) :]
+        self.send()
+
+    @precondition(lambda self: len(self.window) > 5)
+    @rule(data=st.data())
+    def filters(self, data: st.DataObject) -> None:
+        place = data.draw(st.integers(0, len(self.window) - 5))
+        self.window = self.window[:place] + self.window[place + 1 :]
+        self.send()
+
+    @precondition(
+        lambda self: len({*self.window[:-1]} - {"uok"}) > 1
+    )  # else nothing tells it from a new list
+    @rule()
+    def regenerates(self) -> None:
+        old, new = self.session[-1], self.word("a")
+        self.session, self.window = [*self.session[:-1], new], [*self.window[:-1], new]
+        self.apart[old] += 1
+        self.send()
+
+    @rule()
+    def sends_again(self) -> None:
+        synced = self.chat.resync(listed(" ".join(self.window)))
+        assert (synced.stored, synced.superseded) == (0, 0)
+
+    @invariant()
+    def nothing_is_lost_or_repeated(self) -> None:
+        assert words(self.chat).split() == self.session
+        assert Counter(" ".join(kept_apart(self.chat)).split()) == self.apart
+
+    def teardown(self) -> None:
+        self.memory.close()
+
+
+TestFramework = Framework.TestCase
+TestFramework.settings = hypothesis_settings(
+    max_examples=20, stateful_step_count=20, deadline=None, phases=(Phase.generate,)
+)

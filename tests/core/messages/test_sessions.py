@@ -1,0 +1,515 @@
+"""Sessions as a whole: lists and titles, ends, edits, forks, another memory, and forgetting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import inspect, text
+
+from memlayer_core import Chat, Memory, Message, Settings
+from memlayer_core.errors import (
+    ConfigurationError,
+    InvalidLimitError,
+    InvalidMessageError,
+    InvalidScopeError,
+    MessageChangedError,
+    StoreClosedError,
+    UnknownMessageError,
+)
+from memlayer_core.events import SessionEnded
+from memlayer_core.message import Raw
+from memlayer_core.messages.model import ForgetReport, beginning
+from memlayer_core.messages.sql import lifetime
+from memlayer_core.storage.keys import shard_of
+from memlayer_core.testing import FlakyEmbedder
+from tests.conftest import PROMPT
+
+
+@pytest.fixture
+def store(open_with: Callable[[Settings], Memory]) -> Memory:
+    """Return a memory on each database, which works at once."""
+    return open_with(PROMPT)
+
+
+@pytest.fixture
+def chat(store: Memory) -> Chat:
+    made = store.chat(user_id="ada", session_id="monday")
+    made.add("system", "be kind")
+    for n in (1, 2, 3):
+        made.add("user", f"question {n} about parrots", id=f"u{n}")
+        made.add("assistant", f"answer {n}", id=f"a{n}")
+    return made
+
+
+def texts(chat: Chat) -> list[str]:
+    return [message.text for message in chat.history()]
+
+
+def raw_rows(memory: Memory) -> dict[str, list[Any]]:
+    """Return every row of every table of the store."""
+
+    def look(connection: Any) -> dict[str, list[Any]]:
+        names = [name for name in inspect(connection).get_table_names() if name.startswith("memlayer")]
+        return {
+            name: [tuple(row) for row in connection.execute(text(f"SELECT * FROM {name}"))] for name in names
+        }
+
+    return memory.runtime.db.read(look)  # type: ignore[attr-defined]
+
+
+@pytest.mark.requirement("M06")
+def test_a_user_has_many_sessions_that_are_listed_with_labels_the_last_used_first(store, do):
+    for number in range(5):
+        chat = store.chat(user_id="ada", session_id=f"s{number}")
+        chat.add("system", "be kind")
+        chat.add("user", f"Question number {number}\nand " + "many more words " * 20)
+    store.chat(user_id="bob", session_id="his").add("user", "not hers")
+    do(store.chat(user_id="ada", session_id="s1"), "rename", "Parrots")
+
+    listed = do(store, "sessions", user_id="ada")
+    assert [session.scope.session_id for session in listed] == ["s4", "s3", "s2", "s1", "s0"]
+    assert listed[3].label == "Parrots"
+    assert listed[0].label.startswith("Question number 4 and many more words")
+    assert len(listed[0].label) <= 60
+    assert [s.label for s in do(store, "sessions", user_id="ada", limit=2, offset=3)] == [
+        "Parrots",
+        listed[4].label,
+    ]
+    assert do(store, "sessions", user_id="nobody") == []
+
+
+def test_a_title_is_a_text_and_can_be_taken_away(store, chat, do):
+    assert do(chat, "rename", "Parrots") is True
+    assert do(chat, "rename", None) is True
+    assert store.sessions(user_id="ada")[0].label == "question 1 about parrots"
+    assert do(store.chat(user_id="ada", session_id="none"), "rename", "x") is False
+    for wrong in ("", "  ", 3, "a\0b"):
+        with pytest.raises(InvalidMessageError, match="title"):
+            do(chat, "rename", wrong)
+
+
+def test_a_session_in_which_no_user_spoke_is_called_by_its_id(store):
+    store.chat(user_id="ada", session_id="quiet").add("assistant", "Hello?")
+    store.chat(user_id="ada", session_id="seen").add("user", "not for models", model_visible=False)
+    assert {session.label for session in store.sessions(user_id="ada")} == {"quiet", "seen"}
+
+
+@given(st.text(max_size=200), st.integers(2, 80))
+def test_a_label_is_one_line_and_never_too_long(said, limit):
+    label = beginning(said, limit)
+    assert len(label) <= limit
+    assert label == " ".join(label.split())
+    assert " ".join(said.split()).startswith(label.removesuffix("…"))
+
+
+@pytest.mark.requirement("F20", "L02")
+def test_a_history_is_read_in_parts(chat, do):
+    everything = do(chat, "history")
+    assert do(chat, "history", 2, 3) == do(chat, "history", offset=2, limit=3) == everything[2:5]
+    assert do(chat, "history", offset=5) == everything[5:]
+    assert do(chat, "history", offset=99) == []
+    assert do(chat, "history", -3) == do(chat, "history", -3, all_versions=True) == everything[-3:]
+    assert do(chat, "history", -3, 2) == everything[-3:-1]
+    assert do(chat, "history", -99) == everything
+    for wrong in ({"offset": -1.5}, {"offset": True}, {"limit": 0}, {"limit": "3"}):
+        with pytest.raises(InvalidLimitError):
+            do(chat, "history", **wrong)
+
+
+@pytest.mark.requirement("A03", "J10", "L12")
+def test_what_is_read_is_a_copy_and_an_unknown_session_is_empty(store, chat, do):
+    do(chat, "history").clear()
+    do(store, "sessions", user_id="ada").clear()
+    assert len(do(chat, "history")) == 7
+    with pytest.raises(AttributeError):
+        do(chat, "history")[0].content = "changed"
+    unknown = store.chat(user_id="ada", session_id="unknown")
+    assert do(unknown, "history") == list(do(unknown, "context").messages) == []
+    assert store.sessions(user_id="ada")[0].messages == 7
+
+
+@pytest.mark.requirement("J31", "L02")
+def test_an_ended_session_begins_anew_and_keeps_its_history(store, chat, do):
+    assert do(chat, "end") is True
+    assert do(chat, "end") is False
+    assert store.sessions(user_id="ada")[0].ended
+    assert [message.content for message in chat.context(policy="max_messages").messages] == ["be kind"]
+    assert len(texts(chat)) == 7
+    store.flush()
+    found = {hit.text for hit in store.search("parrots", user_id="ada")}
+    assert found >= {message.text for message in chat.history() if message.text.endswith("parrots")}
+
+    chat.add("user", "question 4 about parrots")
+    assert not store.sessions(user_id="ada")[0].ended
+    context = chat.context()
+    assert [message.content for message in context.window] == ["question 4 about parrots"]
+    assert "question 1 about parrots" in context.recall
+    assert store.chat(user_id="ada", session_id="unknown").end() is False
+
+
+def test_an_end_takes_what_was_to_be_told_once(chat):
+    chat.add_temporary(Message("user", "a hint"))
+    chat.end()
+    assert "a hint" not in [message.content for message in chat.context().messages]
+
+
+def at(memory: Memory, moment: datetime) -> None:
+    """Set a memory's clock."""
+    object.__setattr__(memory._resources.runtime, "now", lambda: moment)
+
+
+@pytest.mark.requirement("F16", "J31")
+@pytest.mark.parametrize(("days", "idle"), [({}, 7), ({"session_idle_days": 2}, 2)])
+def test_the_worker_ends_sessions_that_nobody_used_for_days(open_at, days, idle):
+    memory = open_at(settings=PROMPT.replace(**days))
+    heard: list[SessionEnded] = []
+    memory.listen(lambda told: heard.append(told) if isinstance(told, SessionEnded) else None)
+    start = datetime(2026, 5, 4, tzinfo=UTC)
+    for day, names in enumerate((["a", "b"], ["c"])):
+        at(memory, start + timedelta(days=day))
+        for name in names:
+            memory.chat(user_id="ada", session_id=name).add("user", f"parrots {name}")
+    at(memory, start + timedelta(days=idle, minutes=1))
+    wait_until(lambda: len(heard) == 2)
+    assert {told.session_id for told in heard} == {"a", "b"}
+    assert all(told.idle for told in heard)
+    sessions = {session.scope.session_id: session for session in memory.sessions(user_id="ada")}
+    assert {name: session.ended for name, session in sessions.items()} == {"a": True, "b": True, "c": False}
+    back = memory.chat(user_id="ada", session_id="a")
+    assert texts(back) == [message.text for message in back.context().window] == ["parrots a"]
+    assert len(memory.search("parrots", user_id="ada")) == 3
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    waiting = threading.Event()
+    for _ in range(int(seconds * 50)):
+        if true():
+            return
+        waiting.wait(0.02)
+    raise AssertionError("it did not happen")
+
+
+@pytest.mark.requirement("F16")
+def test_a_session_that_was_idle_when_the_memory_was_closed_is_ended_at_the_next_opening(open_at):
+    memory = open_at()
+    old = datetime.now(UTC) - timedelta(days=8)
+    at(memory, old)
+    memory.chat(user_id="ada", session_id="old").add("user", "parrots")
+    memory.close()
+    again = open_at(settings=PROMPT.replace(session_idle_days=None))
+    assert not again.sessions(user_id="ada")[0].ended
+    again.close()
+    assert open_at().sessions(user_id="ada")[0].ended
+
+
+def test_many_idle_sessions_are_ended_in_batches(store):
+    db, now = store.runtime.db, datetime.now(UTC)
+    for number in range(25):
+        store.chat(user_id="ada", session_id=str(number)).add("user", "hello")
+    later = now + timedelta(days=1)
+    batches = [len(db.write(lifetime.end_idle, later, 10, now, None)) for _ in range(4)]
+    assert batches == [10, 10, 5, 0]
+
+
+@pytest.mark.requirement("F20")
+def test_an_edit_is_made_if_the_message_is_what_was_expected(store, chat, do):
+    before = chat.history()[3]
+    edited = do(chat, "edit", "u2", "question 2 about ferrets", expected=before)
+    assert chat.history()[3] == edited == replace(before, content="question 2 about ferrets")
+    with pytest.raises(MessageChangedError, match="u2"):
+        do(chat, "edit", "u2", "mine", expected=before)
+    with pytest.raises(MessageChangedError):
+        do(chat, "edit", "u2", "mine", expected="question 2 about parrots")
+    do(chat, "edit", "u2", ({"type": "text", "text": "blocks"},), expected="question 2 about ferrets")
+    assert chat.history()[3].text == "blocks"
+    store.flush()
+    assert "question 2" not in str(store.search("ferrets question 2", user_id="ada", limit=50))
+    session = store.sessions(user_id="ada")[0]
+    assert session.messages == 7
+
+
+def test_an_edit_of_the_instructions_is_in_force_and_a_dump_of_the_old_words_goes(chat):
+    chat.edit(0, "be brief")
+    assert chat.context().messages[0].content == "be brief"
+    chat.add_messages([Message("user", "old", id="dumped", raw=Raw("somewhere", "1", {"text": "old"}))])
+    assert chat.edit("dumped", "new").raw is None
+
+
+def test_of_many_edits_with_one_expectation_one_is_made(chat):
+    seen = chat.history()[1]
+    start = threading.Barrier(8)
+
+    def edit(number: int) -> bool:
+        start.wait()
+        try:
+            chat.edit("u1", f"by {number}", expected=seen)
+        except MessageChangedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(edit, range(8))).count(True) == 1
+
+
+@pytest.mark.requirement("A02")
+def test_a_message_is_deleted_by_its_id_or_its_place(store, chat, do):
+    store.flush()
+    assert do(chat, "delete_message", "a1").text == "answer 1"
+    assert do(chat, "delete_message", -1).text == "answer 3"
+    assert do(chat, "delete_message", 0).text == "be kind"
+    assert texts(chat) == [
+        "question 1 about parrots",
+        "question 2 about parrots",
+        "answer 2",
+        "question 3 about parrots",
+    ]
+    assert not any(message.role == "system" for message in chat.context().messages)
+    assert {hit.text for hit in store.search("answer", user_id="ada", limit=50)}.isdisjoint(
+        {"answer 1", "answer 3"}
+    )
+    assert store.sessions(user_id="ada")[0].messages == 4
+
+
+@pytest.mark.parametrize("place", ["none", 7, -8, True, None, 1.5])
+def test_a_message_that_is_not_there_is_told_of(chat, place, do):
+    for verb, more in (("edit", ["x"]), ("delete_message", [])):
+        with pytest.raises(UnknownMessageError) as refused:
+            do(chat, verb, place, *more)
+        assert "history" in refused.value.hint
+    assert len(texts(chat)) == 7
+
+
+def test_what_cannot_be_stored_is_no_edit(chat):
+    for wrong in (3, b"bytes", [3], [{"no": "type"}]):
+        with pytest.raises(InvalidMessageError):
+            chat.edit("u1", wrong)
+    assert texts(chat)[1] == "question 1 about parrots"
+
+
+def test_ids_of_another_scope_name_nothing_here(store, chat):
+    others = [
+        store.chat(user_id="bob", session_id="monday"),
+        store.chat(user_id="ada", session_id="monday", tenant_id="other"),
+        store.chat(user_id="ada", session_id="monday", agent_id="helper"),
+        store.chat(user_id="ada", session_id="tuesday"),
+    ]
+    for other in others:
+        other.add("user", "mine", id="mine")
+        for verb, *given_ in (("edit", "u1", "changed"), ("delete_message", "u1"), ("edit", 1, "changed")):
+            with pytest.raises(UnknownMessageError):
+                getattr(other, verb)(*given_)
+        with pytest.raises(UnknownMessageError):
+            other.fork(until="u1")
+    with pytest.raises(InvalidScopeError):
+        others[-1].fork(session_id="monday")
+    assert len(texts(chat)) == 7
+    assert [texts(other) for other in others] == [["mine"]] * 4
+
+
+def test_a_fork_has_the_same_messages_and_goes_its_own_way(store, chat, do):
+    chat.add_messages([Message("assistant", "raw", raw=Raw("somewhere", "1", {"x": 1}), metadata={"m": 1})])
+    fork = do(chat, "fork")
+    assert fork.history() == chat.history()
+    assert (fork.user_id, fork.session_id != chat.session_id) == ("ada", True)
+    fork.add("user", "there alone")
+    chat.edit("u1", "here alone")
+    assert texts(chat)[1] == "here alone"
+    assert texts(fork)[1] == "question 1 about parrots"
+    assert "there alone" not in texts(chat)
+    listed = {session.scope.session_id: session for session in store.sessions(user_id="ada")}
+    assert listed[fork.session_id].forked_from == "monday"
+    assert listed[fork.session_id].tokens > 0
+    assert fork.context().messages[0].content == "be kind"
+
+
+def test_a_fork_may_end_at_a_message_and_have_a_name(chat, do):
+    fork = do(chat, "fork", until="a1", session_id="other")
+    assert texts(fork) == texts(chat)[:3]
+    assert fork.session_id == "other"
+    assert texts(do(chat, "fork", until=-2)) == texts(chat)[:-1]
+    with pytest.raises(InvalidScopeError, match="exists"):
+        do(chat, "fork", session_id="other")
+    with pytest.raises(UnknownMessageError):
+        do(chat, "fork", until="none")
+    with pytest.raises(UnknownMessageError):
+        do(chat.memory.chat(user_id="ada", session_id="unknown"), "fork")
+    assert len(texts(chat)) == 7
+
+
+def test_a_fork_of_an_ended_session_begins_where_that_did(chat):
+    chat.end()
+    chat.add("user", "anew")
+    assert [message.content for message in chat.fork().context().window] == ["anew"]
+
+
+def test_a_long_session_is_forked_in_pages(store):
+    chat = store.chat(user_id="ada", session_id="long")
+    chat.add_messages(Message("user", str(number)) for number in range(1203))
+    assert texts(chat.fork(until=1100)) == [str(number) for number in range(1101)]
+
+
+def test_a_fork_asks_no_model_again(open_at):
+    from memlayer_core.models.hashing import HashingEmbedder
+
+    embedder = FlakyEmbedder(HashingEmbedder())
+    memory = open_at(embedder=embedder.embed)
+    chat = memory.chat(user_id="ada", session_id="s")
+    chat.add("user", "parrots are green")
+    memory.flush()
+    asked = len(embedder.texts)
+    fork = chat.fork()
+    memory.flush()
+    assert len(embedder.texts) == asked
+    assert memory.verify() == []
+    found = memory.search("green", user_id="ada", session_id=fork.session_id)
+    assert [hit.text for hit in found] == ["parrots are green"]
+
+
+def test_recall_says_the_same_words_once_and_not_what_the_window_says(store, chat):
+    fork = chat.fork()
+    store.flush()
+    found = [hit.text for hit in store.search("question about parrots", user_id="ada", limit=50)]
+    assert len(found) == len(set(found)) == 6
+    assert fork.context("parrots").recall == ""
+    other = store.chat(user_id="ada", session_id="tuesday").context("parrots")
+    assert other.recall.count("question 1 about parrots") == 1
+
+
+@pytest.mark.requirement("F19")
+def test_a_chat_goes_on_in_another_memory(store, chat, do):
+    with Memory.in_memory(settings=PROMPT) as other:
+        chat.set_memory(other)
+        do(chat, "add", "user", "over there")
+        assert texts(chat) == ["over there"]
+        assert chat.memory is other
+        chat.set_memory(store)
+        assert len(do(chat, "history")) == 7
+    for wrong in (None, "path", chat):
+        with pytest.raises(ConfigurationError, match="Memory"):
+            chat.set_memory(wrong)
+    with pytest.raises(StoreClosedError):
+        chat.set_memory(other)
+    assert chat.memory is store
+
+
+def talk(store: Memory, user: str, tenant: str) -> None:
+    """Leave traces of a user wherever there can be any."""
+    whose = f"of {user} in {tenant}"
+    for session in ("one", "two"):
+        chat = store.chat(user_id=user, tenant_id=tenant, session_id=session)
+        chat.add("system", f"instructions {whose}")
+        chat.resync([Message("user", f"pineapple {whose}"), Message("assistant", "noted")])
+        chat.resync([Message("user", f"pineapple {whose}"), Message("assistant", f"mango {whose}")])
+        chat.fork().rename(f"a fork {whose}")
+        chat.add_temporary(Message("user", f"temporary {whose}"))
+        for _ in range(30):
+            chat.add("user", f"more {whose} " * 20)
+        chat.context(token_limit=400)
+
+
+@pytest.mark.requirement("L07", "L10")
+def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store, do):
+    for user, tenant in (("ada", "default"), ("ada", "other"), ("bob", "default")):
+        talk(store, user, tenant)
+    store.flush()
+    chat = store.chat(user_id="ada", session_id="one")
+    before = store.sessions(user_id="ada", all_versions=True)
+    numbers = {session.number for session in before}
+
+    gone = do(store, "forget", "ada")
+
+    assert gone.sessions == len(before) == 6
+    assert gone.messages == sum(session.messages for session in before)
+    assert list(store.search("pineapple mango more", user_id="ada")) == []
+    assert do(store, "sessions", user_id="ada", all_versions=True) == []
+    assert list(chat.context("pineapple").messages) == chat.history() == []
+    store.flush()
+    rows = raw_rows(store)
+    for name, found in rows.items():
+        for value in (value for row in found for value in row):
+            assert not (isinstance(value, int) and value >> 32 in numbers), name
+            assert not any(mine in str(value) for mine in ("ada in default", chat.scope.namespace)), name
+    assert rows["memlayer_jobs"] == []
+    assert any("ada in other" in str(row) for row in rows["memlayer_messages"])
+    index, shard = store.runtime.index, shard_of(chat.scope.namespace, store.runtime.shards)
+    if index is not None:
+        vector = store.runtime.embedder.embed_query("pineapple")
+        assert index.nearest(shard, chat.scope.user_lane, vector, 100) == []
+    assert store.verify() == []
+    for user, tenant in (("ada", "other"), ("bob", "default")):
+        found = store.search("pineapple", user_id=user, tenant_id=tenant, limit=1)
+        assert [hit.text for hit in found] == [f"pineapple of {user} in {tenant}"]
+        assert store.chat(user_id=user, tenant_id=tenant, session_id="one").context().temporary
+
+
+def test_forgetting_one_agent_leaves_the_others(store, do):
+    for agent in ("cook", "pilot", None):
+        chat = store.chat(user_id="ada", session_id="s", agent_id=agent)
+        chat.add("user", f"pineapple for {agent}")
+    store.flush()
+    assert do(store, "forget", "ada", agent_id="cook") == ForgetReport(1, 1)
+    assert {hit.text for hit in store.search("pineapple", user_id="ada")} == {
+        "pineapple for pilot",
+        "pineapple for None",
+    }
+    store.flush()
+    assert store.verify() == []
+    assert raw_rows(store)["memlayer_namespaces"][0][-1] == 2
+
+
+def test_no_key_means_two_messages_though_the_newest_session_was_forgotten(open_at):
+    memory = open_at()
+    memory.chat(user_id="ada", session_id="s").add("user", "pineapple")
+    memory.flush()
+    number = memory.sessions(user_id="ada")[0].number
+    for _ in range(2):
+        memory.forget("ada")
+        memory.chat(user_id="bob", session_id="s").add("user", "mango")
+        memory.flush()
+        assert memory.sessions(user_id="bob")[0].number > number
+        assert memory.verify() == []
+        number = memory.sessions(user_id="bob")[0].number
+        memory.forget("bob")
+
+
+def test_forgetting_while_others_write_leaves_whole_sessions_or_none(store):
+    start = threading.Barrier(5)
+    problems: list[Exception] = []
+
+    def write(number: int) -> None:
+        start.wait()
+        for turn in range(15):
+            try:
+                chat = store.chat(user_id="ada", session_id=f"{number}-{turn % 3}")
+                chat.resync([Message("user", f"{turn}"), Message("assistant", f"pineapple {number} {turn}")])
+                chat.add("user", f"x {turn}", id="same")
+            except Exception as problem:
+                problems.append(problem)
+
+    def forget() -> None:
+        start.wait()
+        for _ in range(8):
+            store.forget("ada")
+
+    with ThreadPoolExecutor(5) as pool:
+        for done in [*(pool.submit(write, number) for number in range(4)), pool.submit(forget)]:
+            done.result()
+    assert problems == []
+    for session in store.sessions(user_id="ada", all_versions=True, limit=1000):
+        assert len(store.chat_of(session.scope).history()) == session.messages
+    store.flush()
+    kept = sum(row[-1] for row in raw_rows(store)["memlayer_namespaces"])
+    assert kept == len([row for row in raw_rows(store)["memlayer_texts"] if row[-1] is not None])
+    store.forget("ada")
+    store.flush()
+    for name in ("messages", "sessions", "texts", "jobs", "marks", "namespaces"):
+        assert raw_rows(store)[f"memlayer_{name}"] == []
+    assert store.verify() == []

@@ -1,0 +1,309 @@
+"""What leaves a conversation is kept where it was said, told nowhere, until somebody erases it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core import Chat, Memory, Message, Settings, ToolCall
+from memlayer_core.errors import InvalidMessageError, UnknownMessageError
+from memlayer_core.message import StoredMessage, Version
+from memlayer_core.messages.rules.versions import in_order, loses
+from memlayer_core.scope import Scope
+from tests.conftest import PROMPT, Colour
+
+TALK = ("zebra question", "zebra answer", "lion question", "lion answer", "okapi question", "okapi answer")
+
+
+@pytest.fixture
+def store(open_with: Callable[[Settings], Memory]) -> Memory:
+    """Return a memory on each database, which works at once."""
+    return open_with(PROMPT)
+
+
+@pytest.fixture
+def chat(store: Memory) -> Chat:
+    chat = store.chat(user_id="ada", session_id="monday")
+    chat.add_messages(
+        Message("user" if at % 2 == 0 else "assistant", text, id=f"m{at}") for at, text in enumerate(TALK)
+    )
+    return chat
+
+
+def every(chat: Chat) -> list[str]:
+    """Return the history with what left it, which is in brackets."""
+    return [f"({m.text})" if m.withdrawn_at else m.text for m in chat.history(all_versions=True)]
+
+
+def words(chat: Chat) -> list[str]:
+    return [message.text for message in chat.history()]
+
+
+def found(store: Memory, text: str) -> set[str]:
+    store.flush()
+    return {hit.text for hit in store.search(text, user_id="ada", limit=50)}
+
+
+@pytest.mark.parametrize("ids", [["m0"], ["m2", "m3"], ["m5"], [f"m{at}" for at in range(6)]])
+def test_what_is_set_aside_is_told_and_found_nowhere_and_stays_where_it_was_said(
+    do: Colour, store, chat, ids
+):
+    gone = [TALK[int(one[1])] for one in ids]
+    before = datetime.now(UTC)
+
+    assert [message.text for message in do(chat, "withdraw", reversed([*ids, "unknown"]))] == gone
+
+    assert words(chat) == [text for text in TALK if text not in gone]
+    assert every(chat) == [f"({text})" if text in gone else text for text in TALK]
+    assert all(message.withdrawn_at is None for message in chat.history())
+    assert {m.id for m in chat.history(all_versions=True) if m.withdrawn_at and before <= m.withdrawn_at} == {
+        *ids
+    }
+    assert not {m.text for m in chat.context(" ".join(TALK)).messages} & {*gone}
+    assert not any(text in str(chat.context("okapi").messages) for text in gone)
+    assert not found(store, " ".join(TALK)) & {*gone}
+    (session,) = store.sessions(user_id="ada")
+    assert session.messages == len(TALK) - len(gone)
+    assert store.verify() == []
+    assert do(chat, "withdraw", ids) == []
+
+
+def test_a_part_of_it_is_read_as_of_the_rest(do: Colour, chat):
+    chat.withdraw(["m2"])
+    assert [m.text for m in do(chat, "history", 1, 2, all_versions=True)] == ["zebra answer", "lion question"]
+    assert chat.memory.chat(user_id="ada", session_id="none").history(all_versions=True) == []
+
+
+@pytest.mark.parametrize("wrong", ["m0", b"m0", 5, None, [""], [None], [5], ["a\0"]])
+def test_ids_that_are_none_are_refused_before_anything_is_changed(chat, wrong):
+    with pytest.raises(InvalidMessageError):
+        chat.withdraw(wrong)
+    assert chat.withdraw([]) == []
+    assert words(chat) == [*TALK]
+
+
+def test_what_rests_on_it_goes_with_it(open_at):
+    settings = PROMPT.model_copy(update={"max_tokens": 400})
+    memory = open_at(settings=settings)
+    before = memory.chat(user_id="ada", session_id="april")
+    before.add_messages(
+        [Message("user", "My passport number is Zulu77.", id="p"), Message("assistant", "Noted.")]
+    )
+    chat = memory.chat(user_id="ada", session_id="may")
+    memory.flush()
+    chat.add("user", "What is my passport number?", id="q")
+    assert "Zulu77" in str(chat.context().messages)
+    chat.add("assistant", "It is Zulu77.", id="a")
+    assert "Zulu77" in str(chat.pinned_recalls())
+    for number in range(60):
+        chat.add(
+            "user" if number % 2 == 0 else "assistant",
+            f"Zulu77 and the weather of day {number}",
+            id=f"w{number}",
+        )
+        chat.context()
+    memory.flush()
+    chat.context()
+    memory.flush()
+    assert "passport" in str(chat.summary())
+    assert any("p" in one.message_ids for one in chat.pinned_recalls())
+    before.withdraw(["p"])
+    assert not any("p" in one.message_ids for one in chat.pinned_recalls())
+    assert "passport" in str(chat.summary())
+    chat.withdraw(["q"])
+    assert "passport" not in str(chat.summary())
+    chat.end()
+    memory.flush()
+    assert any("Zulu77" in record.text for record in memory.records(user_id="ada"))
+
+    chat.withdraw([m.id for m in chat.history()])
+    assert memory.records(user_id="ada") == []
+    assert chat.summary() == []
+    memory.flush()
+    assert memory.records(user_id="ada") == []
+    assert "Zulu77" not in str(chat.context("Zulu77 passport weather").messages)
+    assert found(memory, "Zulu77 passport weather") <= {"Noted."}
+
+
+@pytest.mark.parametrize("verb", ["add_messages", "resync"])
+def test_adding_it_again_brings_it_back(do: Colour, store, chat, verb):
+    talk = chat.history()
+    chat.withdraw(["m2", "m3"])
+    do(chat, verb, talk if verb == "resync" else talk[2:4])
+
+    behind = [*TALK] if verb == "resync" else [*TALK[:2], *TALK[4:], *TALK[2:4]]
+    assert words(chat) == every(chat) == behind
+    assert "lion answer" in found(store, "lion answer")
+    assert store.verify() == []
+
+
+def test_it_stays_where_it_was_said_when_the_rest_gets_other_places(chat):
+    chat.withdraw(["m1", "m4", "m5"])
+    talk = chat.history()
+    chat.resync([talk[0], Message("user", "new in between", id="new"), *talk[1:], Message("user", "end")])
+    assert every(chat) == [
+        "zebra question",
+        "(zebra answer)",
+        "new in between",
+        "lion question",
+        "lion answer",
+        "(okapi question)",
+        "(okapi answer)",
+        "end",
+    ]
+
+
+@pytest.mark.parametrize("way", ["delete_message", "forget", "forget user"])
+def test_it_is_erased_for_good(do: Colour, store, chat, way):
+    other = store.chat(user_id="ada", session_id="tuesday")
+    other.add("user", "stays", id="m2")
+    other.add("user", "differs", id="m2")
+    chat.withdraw(["m2", "m3"])
+    chat.add("user", "zebra QUESTION", id="m0")
+    if way == "delete_message":
+        assert do(chat, "delete_message", "m2").text == "lion question"
+        assert every(chat) == ["(zebra question)", "zebra QUESTION", TALK[1], "(lion answer)", *TALK[4:]]
+        do(chat, "delete_message", "m3")
+        assert do(chat, "delete_message", "m0").text == "zebra QUESTION"
+        assert every(chat) == [TALK[1], *TALK[4:]]
+        with pytest.raises(UnknownMessageError):
+            do(chat, "delete_message", "m2")
+        assert [
+            s.scope.session_id for s in store.sessions(user_id="ada", all_versions=True) if s.superseded
+        ] != []
+    else:
+        do(store, "forget", user_id="ada", session_id="monday" if way == "forget" else None)
+        assert chat.history(all_versions=True) == []
+        assert [
+            s for s in store.sessions(user_id="ada", all_versions=True) if s.forked_from == "monday"
+        ] == []
+    assert every(other) == ([] if way == "forget user" else ["(stays)", "differs"])
+
+
+def test_beside_a_session_that_stands_alone_it_is_erased_with_its_scope(do: Colour, store):
+    scope = Scope.alone("monday")
+    for alone in (store.chat_of(scope), store.chat_of(Scope.alone("tuesday"))):
+        alone.add("user", "Zulu77", id="m")
+        alone.withdraw(["m"])
+    chat = store.chat_of(scope)
+    assert every(chat) == ["(Zulu77)"]
+    do(chat, "delete_message", "m")
+    assert every(chat) == []
+    assert every(store.chat_of(Scope.alone("tuesday"))) == ["(Zulu77)"]
+
+
+def test_the_same_id_with_other_words_keeps_what_it_said(do: Colour, store, chat):
+    for text in ("tiger question", "puma question"):
+        assert do(chat, "add", "user", text, id="m2").replaced == 1
+    assert words(chat) == [*TALK[:2], "puma question", *TALK[3:]]
+    assert every(chat) == [*TALK[:2], "(lion question)", "(tiger question)", "puma question", *TALK[3:]]
+    assert not found(store, "tiger lion question") & {"tiger question", "lion question"}
+    assert do(chat, "add", "user", "puma question", id="m2").unchanged == 1
+    assert do(chat, "add", "user", "puma question", id="m2", metadata={"seen": True}).replaced == 1
+    assert len(every(chat)) == len(TALK) + 2
+    assert store.verify() == []
+
+
+def test_an_edit_keeps_what_a_message_said_unless_it_is_to_be_erased(do: Colour, store, chat):
+    do(chat, "edit", "m2", "tiger question")
+    do(chat, "edit", 3, "tiger answer")
+    assert every(chat)[2:6] == ["(lion question)", "tiger question", "(lion answer)", "tiger answer"]
+    do(chat, "edit", "m2", "puma question", erase=True)
+    assert every(chat)[2:5] == ["puma question", "(lion answer)", "tiger answer"]
+    do(chat, "edit", 3, "puma answer", erase=True)
+    assert every(chat) == [*TALK[:2], "puma question", "puma answer", *TALK[4:]]
+    assert [s for s in store.sessions(user_id="ada", all_versions=True) if s.superseded] == []
+
+
+def test_an_answer_that_is_stored_while_it_grows_leaves_no_versions(chat):
+    text = "An answer of many words that a model writes one after the other"
+    for end in range(1, len(text) + 1):
+        chat.add("assistant", text[:end], id="grows")
+    chat.add("assistant", text, id="grows", tool_calls=[ToolCall("c1", "look", '{"a"')])
+    chat.add("assistant", text, id="grows", tool_calls=[ToolCall("c1", "look", '{"a": 1}')])
+    assert every(chat) == [*TALK, text]
+    chat.add("assistant", "Something else.", id="grows")
+    assert every(chat) == [*TALK, f"({text})", "Something else."]
+
+
+def test_what_a_list_supersedes_is_shown_where_it_was_said(chat):
+    chat.resync([*chat.history()[:2], Message("user", "tiger question", id="t")])
+    assert every(chat) == [*TALK[:2], *(f"({text})" for text in TALK[2:]), "tiger question"]
+
+
+def test_other_sessions_users_tenants_and_agents_have_versions_of_their_own(store, chat):
+    others = [
+        store.chat(user_id="ada", session_id="tuesday"),
+        store.chat(user_id="bob", session_id="monday"),
+        store.chat(user_id="ada", session_id="monday", tenant_id="other"),
+        store.chat(user_id="ada", session_id="monday", agent_id="helper"),
+    ]
+    for other in others:
+        other.add("user", "theirs", id="m0")
+        other.withdraw(["m0"])
+    chat.withdraw(["m0"])
+    chat.delete_message("m0")
+    assert [every(other) for other in others] == [["(theirs)"]] * 4
+    assert every(chat) == [*TALK[1:]]
+
+
+def test_an_export_takes_versions_along(store, chat, tmp_path, open_at):
+    chat.withdraw(["m2"])
+    chat.add("user", "ZEBRA", id="m0")
+    store.export(tmp_path / "all.jsonl")
+    again = open_at("again")
+    again.import_from(tmp_path / "all.jsonl")
+    there = again.chat(user_id="ada", session_id="monday")
+    assert sorted(every(there)) == sorted(every(chat))
+    there.delete_message("m2")
+    assert "(lion question)" not in every(there)
+    again.forget(user_id="ada", session_id="monday")
+    assert again.sessions(user_id="ada", all_versions=True) == []
+
+
+def test_what_an_import_says_otherwise_keeps_what_was_said_here(store, chat, tmp_path):
+    store.export(tmp_path / "all.jsonl")
+    chat.add("user", "ZEBRA", id="m0")
+    store.import_from(tmp_path / "all.jsonl")
+    assert every(chat) == ["(ZEBRA)", *TALK]
+
+
+# The rules
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+HERE = Scope("ada", "monday")
+
+
+@given(st.lists(st.booleans(), max_size=12), st.booleans())
+def test_each_version_stands_where_its_message_was(left, known):
+    said = [
+        Message("user", f"word {at}", id=str(at), created_at=NOON + timedelta(seconds=at))
+        for at in range(len(left))
+    ]
+    present = [StoredMessage(at, HERE, said[at], 1, "") for at in range(len(left)) if not left[at]]
+    versions = [Version(at if known else None, at, said[at]) for at in range(len(left)) if left[at]]
+    assert in_order(present, versions[::-1]) == said
+
+
+@given(st.text(), st.text())
+def test_nothing_is_lost_when_a_message_only_goes_on(text, more):
+    assert not loses(Message("user", text), Message("user", text + more))
+    assert loses(Message("user", text), Message("assistant", text + more))
+    assert loses(Message("user", text + "x"), Message("user", text))
+
+
+def test_a_block_or_a_call_that_is_gone_is_lost():
+    image = {"type": "image", "url": "a"}
+    words = {"type": "text", "text": "a"}
+    call = ToolCall("c1", "look")
+    assert not loses(Message("user", (words, image)), Message("user", (words, image, image)))
+    assert loses(Message("user", (words, image)), Message("user", (words,)))
+    assert loses(Message("assistant", "", tool_calls=(call,)), Message("assistant", ""))
+    assert loses(
+        Message("assistant", "", tool_calls=(call,)),
+        Message("assistant", "", tool_calls=(ToolCall("c2", "look"),)),
+    )

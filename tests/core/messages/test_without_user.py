@@ -1,0 +1,82 @@
+"""A session without a user is copied and rewritten as any other one; what comes of it stands alone too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from memlayer_core import Chat, Memory, Message, Settings
+from memlayer_core.scope import Scope
+from memlayer_core.storage import vectors
+from tests.conftest import PROMPT
+
+
+@pytest.fixture
+def store(open_with: Callable[[Settings], Memory]) -> Memory:
+    """Return a memory on each database, which works at once."""
+    return open_with(PROMPT)
+
+
+@pytest.fixture
+def chat(store: Memory) -> Chat:
+    made = store.chat_of(Scope.alone("monday", agent_id="clerk"))
+    made.add_messages([Message("user", "my parrot is called Coco"), Message("assistant", "nice")])
+    store.flush()
+    return made
+
+
+def texts(chat: Chat) -> list[str]:
+    return [message.text for message in chat.history()]
+
+
+def test_what_other_words_take_the_place_of_is_kept_in_a_session_that_stands_alone(store, chat, do) -> None:
+    synced = do(chat, "resync", [Message("user", "something else")], replace="all")
+
+    assert texts(chat) == ["something else"]
+    aside = store.chat_of(Scope.alone(synced.fork, agent_id="clerk"))
+    assert texts(aside) == ["my parrot is called Coco", "nice"]
+    assert aside.context("what is my parrot called?").recall == ""
+
+
+def test_it_is_forgotten_by_its_id_alone_and_nobody_elses_session_of_that_id(store, chat, do) -> None:
+    of_ada = store.chat(user_id="ada", session_id="monday", agent_id="clerk")
+    of_ada.add("user", "mine stays")
+    other = store.chat_of(Scope.alone("tuesday", agent_id="clerk"))
+    other.add("user", "so does this")
+
+    assert do(store, "forget", session_id="monday", tenant_id="other", agent_id="clerk").sessions == 0
+    assert texts(chat)
+    gone = do(store, "forget", session_id="monday", agent_id="clerk")
+    assert (gone.sessions, gone.messages) == (1, 2)
+    assert texts(chat) == []
+    assert texts(of_ada) == ["mine stays"]
+    assert texts(other) == ["so does this"]
+
+
+def test_a_copy_goes_its_own_way_and_neither_recalls_the_other(store, chat, do) -> None:
+    copy = do(chat, "fork", session_id="tuesday")
+    copy.add("user", "my ferret is called Fred")
+    chat.add("user", "and my cat is called Tom")
+    store.flush()
+
+    assert copy.scope == Scope.alone("tuesday", agent_id="clerk")
+    assert texts(copy) == ["my parrot is called Coco", "nice", "my ferret is called Fred"]
+    for one, other in ((chat, "Fred"), (copy, "Tom")):
+        found = store.search(
+            "my parrot cat ferret", user_id=one.user_id, session_id=one.session_id, agent_id="clerk", limit=20
+        )
+        assert "Coco" in str([hit.text for hit in found])
+        assert other not in str([hit.text for hit in found])
+
+
+def test_a_copy_is_found_by_its_vectors_and_counts_them_as_its_own(store, chat) -> None:
+    copy = chat.fork()
+    store.flush()
+    db = store.runtime.db
+    overviews = [db.read(vectors.overview, one.scope.reach()) for one in (chat, copy)]
+
+    assert [overview.vectors for overview in overviews] == [2, 2]
+    chat.clear()
+    store.flush()
+    assert db.read(vectors.overview, copy.scope.reach()).vectors == 2

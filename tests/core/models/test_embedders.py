@@ -1,0 +1,712 @@
+"""What memlayer promises about embedders: which one is taken, what its vectors are, and what goes wrong well."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import http.server
+import io
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from memlayer_core.errors import ConfigurationError, EmbedderError
+from memlayer_core.events import EmbedderFallback, Event
+from memlayer_core.models import embed, minilm
+from memlayer_core.models.embed import resolve_embedder
+from memlayer_core.models.hashing import HashingEmbedder
+from memlayer_core.models.minilm import MiniLM, fetch, folder, is_present
+from memlayer_core.settings import Settings
+
+REAL_MODEL = folder()
+ROOT = Path(__file__).parents[3]
+CHAT = [
+    "I am allergic to peanuts.",
+    "",
+    "Where shall we meet on Friday?",
+    "word " * 600,
+    "北京的天气怎么样",
+    "ok",
+    "a longer one, to be padded: " + "the train to Porto leaves at nine. " * 5,
+]
+
+
+def resolve(choice, recorded=None, tell=None, **settings):
+    return resolve_embedder(
+        choice, store_identity=recorded, settings=Settings(**settings), emit=tell or (lambda event: None)
+    )
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """Give an empty home directory, and no way to fetch the model into it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(minilm, "URL", "http://127.0.0.1:9/onnx.tar.gz")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def model():
+    if not is_present(REAL_MODEL):
+        pytest.skip(f"the MiniLM model is not in {REAL_MODEL}")
+    return MiniLM(REAL_MODEL)
+
+
+def archive(*names: str) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            tar.addfile(member, io.BytesIO(b"abc"))
+    return packed.getvalue()
+
+
+GOOD = archive("onnx/model.onnx", "onnx/tokenizer.json", "onnx/vocab.txt")
+
+
+@pytest.fixture
+def serve(monkeypatch) -> Iterator[Callable[..., str]]:
+    """Return a function that serves some bytes over HTTP and returns their address."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    servers = []
+
+    def start(content: bytes, *, promised: int | None = None, pause: float = 0, hits: list | None = None):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                if hits is not None:
+                    hits.append(self.path)
+                self.send_response(200)
+                self.send_header("Content-Length", str(promised or len(content)))
+                self.end_headers()
+                for place in range(0, len(content), 64):
+                    try:
+                        self.wfile.write(content[place : place + 64])
+                        self.wfile.flush()
+                    except OSError:
+                        return
+                    time.sleep(pause)
+
+            def log_message(self, *args):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        servers.append((server, thread))
+        return f"http://127.0.0.1:{server.server_port}/onnx.tar.gz"
+
+    yield start
+    for server, thread in servers:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def obtain(url: str, where: Path, content: bytes = GOOD, seconds: float = 20) -> None:
+    fetch(where, url=url, sha256=hashlib.sha256(content).hexdigest(), seconds=seconds)
+
+
+def left(where: Path) -> list[str]:
+    return sorted(path.name for path in where.parent.rglob("*") if path.suffix != ".lock")
+
+
+class TestFetching:
+    def test_puts_the_files_in_place_and_shows_progress(self, serve, tmp_path, capsys):
+        obtain(serve(GOOD), tmp_path / "model" / "onnx")
+        assert is_present(tmp_path / "model" / "onnx")
+        assert left(tmp_path / "model" / "onnx") == ["model.onnx", "onnx", "tokenizer.json", "vocab.txt"]
+        assert "Fetching all-MiniLM-L6-v2" in capsys.readouterr().err
+
+    def test_refuses_an_archive_with_another_digest(self, serve, tmp_path):
+        with pytest.raises(OSError, match="SHA-256"):
+            obtain(serve(GOOD), tmp_path / "model" / "onnx", content=b"other")
+        assert left(tmp_path / "model" / "onnx") == []
+
+    def test_a_connection_that_breaks_leaves_nothing(self, serve, tmp_path):
+        with pytest.raises(Exception, match=r"incomplete|closed|peer"):
+            obtain(serve(GOOD[:100], promised=len(GOOD)), tmp_path / "model" / "onnx")
+        assert left(tmp_path / "model" / "onnx") == []
+
+    def test_ends_at_its_deadline_however_slowly_the_bytes_drip(self, serve, tmp_path):
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            obtain(serve(GOOD * 100, pause=0.2), tmp_path / "model" / "onnx", seconds=0.5)
+        assert time.monotonic() - started < 3
+        assert left(tmp_path / "model" / "onnx") == []
+
+    def test_a_process_killed_in_the_middle_leaves_a_model_that_counts_as_absent(self, serve, tmp_path):
+        where = tmp_path / "model" / "onnx"
+        code = (
+            "import sys, pathlib; from memlayer_core.models.minilm import fetch;"
+            "fetch(pathlib.Path(sys.argv[1]), url=sys.argv[2], sha256='', seconds=60)"
+        )
+        hits: list[str] = []
+        url = serve(GOOD * 100, pause=0.2, hits=hits)
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, str(where), url], cwd=ROOT, stderr=subprocess.DEVNULL
+        )
+        while not hits:
+            assert child.poll() is None
+            time.sleep(0.02)
+        child.kill()
+        child.wait()
+        assert not is_present(where)
+        obtain(serve(GOOD), where)
+        assert is_present(where)
+
+    def test_several_at_once_fetch_it_once(self, serve, tmp_path):
+        hits: list[str] = []
+        url, where = serve(GOOD, pause=0.02, hits=hits), tmp_path / "model" / "onnx"
+        threads = [threading.Thread(target=obtain, args=(url, where)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert is_present(where)
+        assert len(hits) == 1
+
+    def test_takes_an_archive_that_lies_there_already(self, tmp_path):
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "onnx.tar.gz").write_bytes(GOOD)
+        obtain("http://127.0.0.1:9/", tmp_path / "model" / "onnx")
+        assert is_present(tmp_path / "model" / "onnx")
+
+    def test_completes_a_folder_that_was_left_half_unpacked(self, serve, tmp_path):
+        where = tmp_path / "model" / "onnx"
+        where.mkdir(parents=True)
+        (where / "tokenizer.json").write_text("half")
+        obtain(serve(GOOD), where)
+        assert (where / "tokenizer.json").read_bytes() == b"abc"
+        assert is_present(where)
+
+    def test_unpacks_nothing_outside_of_its_folder(self, serve, tmp_path):
+        evil = archive("../../evil.txt", "/tmp/../vocab.txt", "onnx/model.onnx", "onnx/tokenizer.json")
+        obtain(serve(evil), tmp_path / "a" / "model" / "onnx", content=evil)
+        assert not list(tmp_path.rglob("evil.txt"))
+        assert (tmp_path / "a" / "model" / "onnx" / "vocab.txt").read_bytes() == b"abc"
+
+    def test_an_archive_without_a_model_is_an_error(self, serve, tmp_path):
+        empty = archive("onnx/readme.txt")
+        with pytest.raises(OSError, match=r"lacks model\.onnx"):
+            obtain(serve(empty), tmp_path / "model" / "onnx", content=empty)
+
+
+class TestTheChoice:
+    def test_auto_takes_minilm_where_its_files_are(self, home):
+        folder().mkdir(parents=True)
+        for name in ("model.onnx", "tokenizer.json"):
+            (folder() / name).touch()
+        assert resolve("auto").identity == "minilm-l6-v2"
+
+    def test_auto_fetches_minilm_where_it_can(self, home, serve, monkeypatch):
+        monkeypatch.setattr(minilm, "URL", serve(GOOD))
+        monkeypatch.setattr(minilm, "SHA256", hashlib.sha256(GOOD).hexdigest())
+        assert resolve("auto").identity == "minilm-l6-v2"
+        assert is_present(folder())
+
+    def test_auto_without_minilm_falls_back_and_says_once_what_to_do(self, home):
+        told: list[Event] = []
+        assert resolve("auto", tell=told.append).identity == "hashing-1024-v1"
+        assert resolve("auto", tell=told.append).identity == "hashing-1024-v1"
+        (event,) = told
+        assert isinstance(event, EmbedderFallback)
+        assert 'embedder="hashing"' in event.reason
+        assert "onnx.tar.gz" in event.reason
+
+    def test_auto_tries_to_fetch_only_once_a_process(self, home, serve, monkeypatch):
+        hits: list[str] = []
+        monkeypatch.setattr(minilm, "URL", serve(b"no archive", hits=hits))
+        for _ in range(3):
+            resolve("auto")
+        assert len(hits) == 1
+
+    def test_auto_takes_a_model_that_appears_after_a_failure(self, home):
+        assert resolve("auto").identity == "hashing-1024-v1"
+        folder().mkdir(parents=True, exist_ok=True)
+        for name in ("model.onnx", "tokenizer.json"):
+            (folder() / name).touch()
+        assert resolve("auto").identity == "minilm-l6-v2"
+
+    def test_auto_survives_a_home_that_cannot_be_written(self, home):
+        (home / ".cache").write_text("a file in the way")
+        assert resolve("auto").identity == "hashing-1024-v1"
+
+    def test_auto_survives_a_missing_home(self, monkeypatch):
+        def homeless():
+            raise RuntimeError("Could not determine home directory.")
+
+        monkeypatch.setattr(Path, "home", homeless)
+        monkeypatch.setattr(embed, "_failed", {})
+        assert resolve("auto").identity == "hashing-1024-v1"
+
+    def test_auto_keeps_what_the_store_was_built_with(self, home):
+        told: list[Event] = []
+        assert resolve("auto", recorded="hashing-1024-v1", tell=told.append).identity == "hashing-1024-v1"
+        folder().mkdir(parents=True)
+        for name in ("model.onnx", "tokenizer.json"):
+            (folder() / name).touch()
+        assert resolve("auto", recorded="hashing-1024-v1").identity == "hashing-1024-v1"
+        assert resolve("auto", recorded="minilm-l6-v2").identity == "minilm-l6-v2"
+        assert told == []
+
+    def test_a_store_of_minilm_without_minilm_is_an_error_with_the_ways_out(self, home):
+        with pytest.raises(EmbedderError) as caught:
+            resolve("auto", recorded="minilm-l6-v2")
+        for way in ("go online", "onnx.tar.gz", "memlayer reindex --embedder hashing"):
+            assert way in caught.value.hint
+
+    @pytest.mark.parametrize("recorded", ["langchain:a.B:c", "hashing-9-v9", "callable:app.embed"])
+    def test_auto_cannot_guess_a_custom_embedder(self, home, recorded):
+        with pytest.raises(ConfigurationError, match=recorded) as caught:
+            resolve("auto", recorded=recorded)
+        assert "memlayer reindex" in caught.value.hint
+
+    def test_minilm_that_is_asked_for_is_never_replaced(self, home):
+        with pytest.raises(EmbedderError) as caught:
+            resolve("minilm")
+        assert 'embedder="hashing"' in caught.value.hint
+
+    def test_hashing_needs_nothing(self, home):
+        assert resolve("hashing").identity == "hashing-1024-v1"
+
+    @pytest.mark.parametrize("wrong", ["openai:ada", None, 7, HashingEmbedder])
+    def test_what_is_no_embedder_is_refused(self, wrong):
+        with pytest.raises(ConfigurationError):
+            resolve(wrong)
+
+    def test_an_async_function_is_refused(self):
+        async def embed_later(texts):
+            return [[1.0]] * len(texts)
+
+        with pytest.raises(ConfigurationError):
+            resolve(embed_later)
+
+    def test_choosing_imports_neither_a_model_nor_a_framework(self):
+        code = (
+            "import sys; from memlayer_core.models.embed import resolve_embedder as r;"
+            "from memlayer_core.settings import Settings;"
+            "r('hashing', store_identity=None, settings=Settings(), emit=print).embed(['a']);"
+            "print([m for m in ('onnxruntime','tokenizers','chromadb','httpx','tqdm','langchain_core',"
+            "'llama_index') if m in sys.modules])"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == "[]"
+
+
+class TestMiniLM:
+    def test_gives_the_vectors_of_chromas_own_function(self, model):
+        theirs = pytest.importorskip("chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2")
+        ours, chromas = model.embed(CHAT), theirs.ONNXMiniLM_L6_V2()(CHAT)
+        for mine, other in zip(ours, chromas, strict=True):
+            assert float(mine @ other) > 0.9999
+
+    def test_a_text_has_the_same_vector_alone_and_among_others(self, model):
+        alone = [model.embed_query(text) for text in CHAT]
+        for one, other in zip(model.embed(CHAT), alone, strict=True):
+            assert one.dtype == np.float32
+            assert one.shape == (384,)
+            assert float(one @ other) > 0.9999
+
+    def test_finds_a_paraphrase_without_a_common_word(self, model):
+        dog, tax = model.embed(["My dog loves the beach", "Tax forms are due in April"])
+        query = model.embed_query("Does the pet enjoy the seaside?")
+        assert query @ dog > query @ tax + 0.2
+
+    def test_megabytes_of_text_cost_about_as_much_as_its_beginning(self, model):
+        huge = ("the garden is " * 400) + "x y " * 1_000_000
+        started = time.monotonic()
+        vector = model.embed_query(huge)
+        assert time.monotonic() - started < 2
+        assert float(vector @ model.embed_query("the garden is " * 400)) > 0.9999
+
+    def test_white_space_before_a_long_text_does_not_hide_it(self, model):
+        sentence = "The garden is full of roses. "
+        vector = model.embed_query(" " * 30_000 + sentence)
+        assert float(vector @ model.embed_query(sentence)) > 0.9999
+
+    def test_takes_any_text(self, model):
+        for text in ("\ud800 half a pair", "\x00", "\u200b", "a" * 50_000):
+            assert np.isfinite(model.embed_query(text)).all()
+
+    def test_threads_may_share_it(self, model):
+        expected, found = model.embed(CHAT), {}
+
+        def work(number):
+            found[number] = model.embed(CHAT)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for vectors in found.values():
+            assert all(one @ other > 0.9999 for one, other in zip(vectors, expected, strict=True))
+        assert len(found) == 6
+
+    async def test_the_async_twin_gives_the_same(self, model):
+        assert np.allclose(await model.aembed(CHAT[:2]), model.embed(CHAT[:2]), atol=1e-5)
+        assert np.allclose(await model.aembed_query(CHAT[0]), model.embed_query(CHAT[0]), atol=1e-5)
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+    def test_a_forked_child_loads_its_own_and_comes_to_its_end(self, model):
+        code = (
+            "import os, sys\n"
+            "from memlayer_core.models.minilm import MiniLM, folder, _models\n"
+            "model = MiniLM(folder())\n"
+            "before = model.embed(['hello there'] * 40)\n"
+            "if os.fork() == 0:\n"
+            "    assert not __import__('memlayer_core.models.minilm').models.minilm._models\n"
+            "    after = model.embed(['hello there'] * 40)\n"
+            "    sys.exit(7 if abs(float(before[0] @ after[0]) - 1) < 1e-3 else 1)\n"
+            "print(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+        )
+        command = [sys.executable, "-W", "ignore", "-c", code]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stdout.strip() == "7", done.stderr
+        assert done.stderr == ""
+
+    def test_the_runtime_is_imported_with_its_telemetry_off(self, model):
+        # `_runtime` says so by a variable that the import reads, and takes back.
+        code = (
+            "import os, sys\n"
+            "class Spy:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name == 'onnxruntime': print(os.environ.get('ORT_DISABLE_TELEMETRY'))\n"
+            "sys.meta_path.insert(0, Spy())\n"
+            "os.environ.pop('ORT_DISABLE_TELEMETRY', None)\n"
+            "from memlayer_core.models.minilm import MiniLM, folder\n"
+            "MiniLM(folder()).embed(['a'])\n"
+            "print('ORT_DISABLE_TELEMETRY' in os.environ)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == ["1", "False"]
+
+    def test_damaged_files_are_an_error_that_names_the_folder(self, tmp_path):
+        for name in ("model.onnx", "tokenizer.json"):
+            (tmp_path / name).write_text("damaged")
+        with pytest.raises(EmbedderError, match="cannot be loaded") as caught:
+            MiniLM(tmp_path).embed(["a"])
+        assert str(tmp_path) in str(caught.value)
+        assert "Delete that folder" in caught.value.hint
+
+    def test_follows_the_home_directory_of_the_moment(self, model, home):
+        folder().mkdir(parents=True)
+        for path in REAL_MODEL.iterdir():
+            shutil.copy(path, folder())
+        assert resolve("minilm").embed_query("hello").shape == (384,)
+
+
+class TestHashing:
+    embedder = HashingEmbedder()
+
+    def test_gives_unit_vectors_of_1024(self):
+        for vector in [*self.embedder.embed(CHAT), self.embedder.embed_query("where?")]:
+            assert vector.dtype == np.float32
+            assert vector.shape == (1024,)
+            assert math.isclose(float(vector @ vector), 1, abs_tol=1e-5)
+
+    def test_is_the_same_in_every_process(self):
+        code = (
+            "from memlayer_core.models.hashing import HashingEmbedder as H; import sys;"
+            "sys.stdout.write(H().embed(['Anna likes 北京 and tea'])[0].tobytes().hex())"
+        )
+        vectors = {
+            subprocess.run(
+                [sys.executable, "-c", code],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONHASHSEED": seed},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for seed in ("1", "2")
+        }
+        assert vectors == {self.embedder.embed(["Anna likes 北京 and tea"])[0].tobytes().hex()}
+
+    def test_its_rules_change_only_with_its_version(self):
+        # Where the strongest parts of a vector lie. Stores keep vectors: give `IDENTITY` a new version first.
+        strongest = np.argsort(-np.abs(self.embedder.embed_query("peanut allergy")), kind="stable")[:4]
+        assert sorted(strongest.tolist()) == PINNED
+
+    @pytest.mark.parametrize(
+        ("query", "meant", "other"),
+        [
+            ("Is she allergic to peanuts?", "Her peanut allergy is serious.", "She is the best of them all."),
+            ("recieved parcel", "The parcel was received today.", "Nothing came up at the meeting."),
+            ("STRASSE", "Die Straße ist lang.", "Das Haus ist alt."),
+            ("北京天气", "今天北京的天气很好", "我喜欢上海的美食"),
+            ("ｃａｆé", "We met in a cafe\u0301.", "We met in a library."),
+            ("हिन्दी किताब", "मुझे यह किताब पसंद है", "आज मौसम अच्छा था"),
+        ],
+    )
+    def test_finds_words_their_forms_and_their_misspellings(self, query, meant, other):
+        near, far = self.embedder.embed([meant, other])
+        vector = self.embedder.embed_query(query)
+        assert vector @ near > vector @ far + 0.05
+
+    def test_a_name_alone_does_not_beat_what_was_asked_for(self):
+        greeting, answer = self.embedder.embed(
+            ["Thanks, Anna!", "Anna said that she plays the violin in an orchestra on Sundays."]
+        )
+        query = self.embedder.embed_query("Which instrument does Anna play in the orchestra?")
+        assert query @ answer > query @ greeting
+
+    def test_texts_without_a_word_share_one_vector(self):
+        first, *others = self.embedder.embed(["", "  \n", "?!", "\u200b"])
+        assert all((first == other).all() for other in others)
+
+    def test_a_chat_message_takes_a_fraction_of_a_millisecond(self):
+        text = "I moved to Lisbon in March and am still looking for a good bakery near the river " * 2
+        self.embedder.embed([text])
+        fastest = min(timed(partial(self.embedder.embed, [text] * 50)) for _ in range(5)) / 50
+        assert fastest < 0.0005
+
+    def test_takes_any_text(self):
+        for text in ("\ud800 half", "x" * 2_000_000, "𐀀", "\x00"):
+            assert np.isfinite(self.embedder.embed([text])[0]).all()
+
+
+PINNED = [194, 213, 521, 806]
+
+
+def timed(work):
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+class Plain:
+    """A function of the kind that `answer` says, for errors."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __call__(self, texts):
+        return self.answer(texts)
+
+
+class TestOthers:
+    def test_langchain(self):
+        fake = pytest.importorskip("langchain_core.embeddings").DeterministicFakeEmbedding(size=12)
+        embedder = resolve(fake)
+        assert embedder.identity == "langchain:langchain_core.embeddings.fake.DeterministicFakeEmbedding"
+        expected = np.array(fake.embed_query("hello"))
+        for vector in (
+            embedder.embed(["hello"])[0],
+            embedder.embed_query("hello"),
+            asyncio.run(embedder.aembed(["hello"]))[0],
+            asyncio.run(embedder.aembed_query("hello")),
+        ):
+            assert vector.dtype == np.float32
+            assert np.allclose(vector, expected / np.linalg.norm(expected), atol=1e-6)
+
+    def test_langchain_identity_has_the_model_and_its_size_but_no_secret(self):
+        class Remote:
+            model = "https://me:s3cret@host/model?key=s3cret"
+            dimensions = 256
+            api_key = "s3cret"
+
+            def embed_documents(self, texts):
+                return [[1.0, 2.0]] * len(texts)
+
+            def embed_query(self, text):
+                return [1.0, 2.0]
+
+        assert resolve(Remote()).identity.endswith("Remote:https://host/model:256")
+
+    def test_llama_index(self):
+        mock = pytest.importorskip("llama_index.core.embeddings").MockEmbedding(embed_dim=4)
+        embedder = resolve(mock)
+        assert embedder.identity == "llamaindex:MockEmbedding:unknown"
+        for vector in (
+            embedder.embed(["a", "b"])[1],
+            embedder.embed_query("a"),
+            asyncio.run(embedder.aembed(["a", "b"]))[1],
+            asyncio.run(embedder.aembed_query("a")),
+        ):
+            assert np.allclose(vector, [0.5] * 4)
+
+    async def test_a_blocking_call_in_an_async_disguise_runs_in_a_thread(self):
+        base = pytest.importorskip("llama_index.core.base.embeddings.base").BaseEmbedding
+        threads = []
+
+        class Local(base):
+            def _get_text_embedding(self, text):
+                threads.append(threading.current_thread())
+                return [1.0]
+
+            _get_query_embedding = _get_text_embedding
+
+            async def _aget_query_embedding(self, query):
+                return self._get_query_embedding(query)
+
+        embedder = resolve(Local())
+        await embedder.aembed(["a"])
+        await embedder.aembed_query("a")
+        assert len(threads) == 2
+        assert threading.main_thread() not in threads
+
+    async def test_async_methods_that_await_are_used(self):
+        base = pytest.importorskip("llama_index.core.base.embeddings.base").BaseEmbedding
+
+        class Remote(base):
+            def _get_text_embedding(self, text):
+                raise AssertionError("the blocking twin")
+
+            _get_query_embedding = _get_text_embedding
+
+            async def _aget_text_embedding(self, text):
+                await asyncio.sleep(0)
+                return [0.0, 2.0]
+
+            async def _aget_query_embedding(self, query):
+                await asyncio.sleep(0)
+                return [3.0, 0.0]
+
+        embedder = resolve(Remote())
+        assert (await embedder.aembed(["a"]))[0].tolist() == [0, 1]
+        assert (await embedder.aembed_query("a")).tolist() == [1, 0]
+
+    def test_chroma(self, model):
+        functions = pytest.importorskip("chromadb.utils.embedding_functions")
+        embedder = resolve(functions.DefaultEmbeddingFunction())
+        assert embedder.identity == "chroma:default"
+        assert float(embedder.embed_query("hello") @ model.embed_query("hello")) > 0.9999
+
+    def test_chroma_function_of_ones_own(self):
+        api = pytest.importorskip("chromadb")
+
+        class Mine(api.EmbeddingFunction):
+            def __init__(self):
+                pass
+
+            def __call__(self, input):
+                return [np.array([3.0, 4.0], dtype=np.float32) for _ in input]
+
+            def embed_query(self, input):
+                return [np.array([4.0, 3.0], dtype=np.float32) for _ in input]
+
+            @staticmethod
+            def name():
+                return "mine"
+
+            def get_config(self):
+                return {"model_name": "m1", "api_key": "s3cret"}
+
+        embedder = resolve(Mine())
+        assert embedder.identity == "chroma:mine:m1"
+        assert np.allclose(embedder.embed(["a"])[0], [0.6, 0.8])
+        assert np.allclose(embedder.embed_query("a"), [0.8, 0.6])
+
+    def test_chroma_function_of_the_old_kind_without_a_name(self):
+        api = pytest.importorskip("chromadb")
+
+        class Old(api.EmbeddingFunction):
+            def __init__(self):
+                pass
+
+            def __call__(self, input):
+                return [np.array([1.0, 0.0], dtype=np.float32) for _ in input]
+
+        assert resolve(Old()).identity.endswith("Old")
+
+    async def test_a_function(self):
+        embedder = resolve(lambda texts: [[len(text), 1] for text in texts])
+        assert embedder.identity.startswith("callable:")
+        asked = await asyncio.to_thread(embedder.embed_query, "abc")
+        assert np.allclose(asked, np.array([3, 1]) / math.sqrt(10))
+        assert np.allclose((await embedder.aembed(["abc"]))[0], asked)
+        assert (await embedder.aembed_query("abc")).dtype == np.float32
+
+    def test_a_partial_is_called_with_what_it_was_given(self):
+        def scaled(factor, texts):
+            return [[factor, 1.0]] * len(texts)
+
+        embedder = resolve(partial(scaled, 0.0))
+        assert embedder.embed(["a"])[0].tolist() == [0, 1]
+        assert embedder.identity.endswith("scaled")
+
+    def test_an_embedder_keeps_its_identity_and_is_checked_too(self):
+        class Mine(HashingEmbedder):
+            identity = "mine-v1"
+
+        class Wrong:
+            identity = "wrong-v1"
+
+            def embed(self, texts):
+                return []
+
+            def embed_query(self, text):
+                return [0.0]
+
+        assert resolve(HashingEmbedder()).identity == "hashing-1024-v1"
+        assert resolve(Mine()).identity == "mine-v1"
+        with pytest.raises(EmbedderError, match="wrong-v1"):
+            resolve(Wrong()).embed(["a"])
+
+    def test_no_text_calls_nothing(self):
+        assert resolve(Plain(lambda texts: 1 / 0)).embed([]) == []
+
+    @pytest.mark.parametrize(
+        ("answer", "said"),
+        [
+            (lambda texts: [[1.0]], "1 vectors for 2 texts"),
+            (lambda texts: [[1.0, math.nan]] * 2, "NaN"),
+            (lambda texts: [[1.0, math.inf]] * 2, "infinity"),
+            (lambda texts: [[0.0, 0.0]] * 2, "zeros"),
+            (lambda texts: [[1.0], [1.0, 2.0]], "2 dimensions after ones of 1"),
+            (lambda texts: [1.0, 2.0], "shape"),
+            (lambda texts: [[], []], "shape"),
+            (lambda texts: [["a"], ["b"]], "no list of vectors"),
+            (lambda texts: None, "no list of vectors"),
+        ],
+    )
+    def test_nonsense_is_an_error_that_names_the_embedder(self, answer, said):
+        embedder = resolve(Plain(answer))
+        with pytest.raises(EmbedderError, match=said) as caught:
+            embedder.embed(["a", "b"])
+        assert embedder.identity in str(caught.value)
+        assert caught.value.hint
+
+    def test_zeros_for_an_empty_text_become_a_fixed_unit_vector(self):
+        embedder = resolve(lambda texts: [[float(len(text.strip())), 0.0, 0.0] for text in texts])
+        assert embedder.embed(["", "ab"])[0].tolist() == [1, 0, 0]
+
+    def test_a_dimension_that_changes_between_calls_is_an_error(self):
+        embedder = resolve(lambda texts: [[1.0] * len(texts[0])])
+        embedder.embed(["abc"])
+        with pytest.raises(EmbedderError, match="2 dimensions after ones of 3"):
+            embedder.embed_query("ab")
+
+    def test_numbers_too_large_for_float32_are_scaled(self):
+        embedder = resolve(lambda texts: [[3e300, 4e300], [3e-300, 4e-300]])
+        assert np.allclose(embedder.embed(["a", "b"]), [[0.6, 0.8]] * 2)
+
+    def test_what_it_raises_is_wrapped_without_the_key(self):
+        def refuse(texts):
+            raise PermissionError("Incorrect API key provided: sk-abc123DEF")
+
+        with pytest.raises(EmbedderError, match="raised PermissionError") as caught:
+            resolve(refuse).embed(["a"])
+        assert isinstance(caught.value.__cause__, PermissionError)
+        assert "Incorrect" not in str(caught.value)
+        assert caught.value.retryable

@@ -1,0 +1,89 @@
+"""Whoever tells a model the conversation by themselves is given what is worth telling beside it, and nothing twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from memlayer_core import Chat, Message
+from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
+from memlayer_core.scope import Scope
+
+WALK = "what did my parrot do on the long Sunday walk to the harbour?"
+
+
+@pytest.fixture
+def chat(memory) -> Chat:
+    old = memory.chat(user_id="ada", session_id="old")
+    old.add_messages(
+        [
+            Message("user", "the parrot bit the postman"),
+            Message("assistant", "oh no"),
+            Message("user", "I like tea with milk"),
+            Message("assistant", "noted"),
+            Message("user", "my sister lives in Tokyo"),
+            Message("assistant", "nice"),
+        ]
+    )
+    memory.chat(user_id="bob").add("user", "my parrot likes long walks to the harbour")
+    memory.flush()
+    return memory.chat(user_id="ada", session_id="now")
+
+
+def texts(hits) -> list[str]:
+    return [hit.text for hit in hits]
+
+
+def test_what_is_told_already_neither_comes_again_nor_hides_what_bears_less_on_the_question(
+    chat, memory, do
+) -> None:
+    told = [Message("user", WALK)]
+    chat.add_messages(told)
+    memory.flush()
+
+    assert texts(do(chat, "recall", WALK)) == [WALK]
+    assert texts(do(chat, "recall", WALK, exclude=told))[0] == "the parrot bit the postman"
+    assert WALK not in texts(do(chat, "recall", WALK, exclude=told))
+
+
+def test_the_same_words_of_another_session_are_told_once(chat, memory, do) -> None:
+    told = [Message("user", "the parrot bit the postman"), Message("user", "whom did the parrot bite?")]
+
+    assert "the parrot bit the postman" in texts(do(chat, "recall", told[1].text))
+    assert "the parrot bit the postman" not in texts(do(chat, "recall", told[1].text, exclude=told))
+
+
+def test_what_a_search_finds_and_is_not_worth_telling_is_left_out(chat, memory, do) -> None:
+    asked = "do I like the weather?"
+
+    assert "my sister lives in Tokyo" in texts(memory.search(asked, user_id="ada"))
+    assert texts(do(chat, "recall", asked))[0] == "I like tea with milk"
+    assert "my sister lives in Tokyo" not in texts(do(chat, "recall", asked))
+    assert do(chat, "recall", "please write a poem") == ()
+
+
+def test_records_are_told_and_nothing_of_another_user(chat, do) -> None:
+    chat.remember("Ada's parrot is called Coco.")
+
+    found = do(chat, "recall", "what is my parrot called?", limit=20)
+    assert "Ada's parrot is called Coco." in texts(found)
+    assert "harbour" not in str(texts(do(chat, "recall", WALK, limit=50)))
+
+
+def test_a_session_that_stands_alone_recalls_itself(memory, do) -> None:
+    alone = memory.chat_of(Scope.alone("s"))
+    alone.add("user", "my parrot is called Solo")
+    memory.chat_of(Scope.alone("t")).add("user", "my parrot is called Tom")
+
+    assert texts(do(alone, "recall", "what is my parrot called?")) == ["my parrot is called Solo"]
+
+
+def test_it_keeps_to_limits_and_refuses_what_makes_no_sense(chat, do) -> None:
+    assert len(do(chat, "recall", WALK, limit=1)) == 1
+    assert do(chat, "recall", WALK, token_limit=1) == ()
+    for wrong in ({"limit": 0}, {"token_limit": 0}):
+        with pytest.raises(InvalidLimitError):
+            do(chat, "recall", WALK, **wrong)
+    with pytest.raises(MessageTypeError):
+        do(chat, "recall", WALK, exclude=["text"])
+    with pytest.raises(InvalidMessageError):
+        do(chat, "recall", None)

@@ -1,0 +1,100 @@
+"""A long message is told by the part of it that bears on the question."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core.recall.rules.excerpt import excerpt
+from memlayer_core.storage.sentences import sentences
+from memlayer_core.storage.terms import question_terms
+
+LONG = " ".join(
+    f"Then there was part {number} of the talk, which went on." if number != 40 else "Her cat is named Pixel."
+    for number in range(80)
+)
+
+
+def characters(text: str) -> int:
+    return len(text)
+
+
+spoken = st.lists(
+    st.sampled_from(["I moved.", "猫叫皮皮。", "Why not?", "word " * 40 + "ends.", "```x = 1```", "\n"])
+)
+
+
+@given(spoken.map(" ".join), st.integers(1, 400))
+def test_an_excerpt_keeps_its_room_and_is_one_part_of_what_was_said(text, room) -> None:
+    part = excerpt(text, question_terms("word 猫"), room, characters)
+    assert len(part) <= room
+    if len(text) <= room:
+        assert part == text
+    bare = "".join(part.removeprefix("… ").removesuffix("…").split())
+    assert bare in "".join(text.split())
+
+
+def test_the_sentence_that_was_asked_for_is_in_it_with_what_stands_around_it() -> None:
+    part = excerpt(LONG, question_terms("What is the name of her cat?"), 200, characters)
+    assert "Her cat is named Pixel." in part
+    assert "part 41" in part
+    assert part.startswith("… Then")
+    assert part.endswith(" …")
+    assert excerpt(LONG, (), 100, characters).startswith("Then there was part 0")
+
+
+def test_a_sentence_that_is_too_long_by_itself_is_cut_at_a_word() -> None:
+    part = excerpt("pineapple " * 100, question_terms("pineapple"), 55, characters)
+    assert len(part) <= 55
+    assert set(part.removesuffix("…").split()) == {"pineapple"}
+
+
+@pytest.mark.requirement("J34")
+def test_a_long_answer_is_recalled_in_short_and_displaces_nothing(memory) -> None:
+    chat = memory.chat(user_id="u", session_id="then")
+    chat.add("assistant", LONG)
+    chat.add("user", "Pixel sleeps all day.")
+    memory.flush()
+    (whole,) = [hit for hit in memory.search("named cat", user_id="u") if hit.speaker == "assistant"]
+    assert whole.text == LONG
+    short = [
+        hit for hit in memory.search("named cat", user_id="u", token_limit=200) if hit.speaker == "assistant"
+    ]
+    assert "Her cat is named Pixel." in short[0].text
+    assert short[0].tokens <= 200 // 4 + 20
+    assert "excerpt" in {reason.code for reason in short[0].reasons}
+    context = memory.chat(user_id="u", session_id="now").context("What is her cat named?", token_limit=800)
+    recalled = [piece for piece in context.pieces if piece.kind == "recall"]
+    assert "Her cat is named Pixel." in "".join(piece.text for piece in recalled)
+    assert sum(piece.tokens for piece in recalled) <= 200
+    assert chat.history()[0].text == LONG
+
+
+@pytest.mark.parametrize("text", ["x" * 1_000_000, "Her cat is named Pixel. " + "y" * 1_000_000])
+def test_of_a_text_that_is_far_too_long_little_is_counted(text) -> None:
+    counted: list[int] = []
+
+    def cost(part: str) -> int:
+        counted.append(len(part))
+        return len(part)
+
+    assert len(excerpt(text, question_terms("cat"), 100, cost)) <= 100
+    assert sum(counted) < 20_000
+
+
+def test_a_message_of_megabytes_is_told_by_what_it_was_found_by(memory, monkeypatch) -> None:
+    looked_at: list[int] = []
+
+    def counting(text: str) -> list[str]:
+        looked_at.append(len(text))
+        return sentences(text)
+
+    monkeypatch.setattr("memlayer_core.recall.rules.excerpt.sentences", counting)
+    chat = memory.chat(user_id="u", session_id="then")
+    chat.add("user", LONG + " And so on." * 200_000)
+    memory.flush()
+    (hit,) = memory.search("named cat", user_id="u", token_limit=200)
+    assert "Her cat is named Pixel." in hit.text
+    assert hit.text.endswith("…")
+    assert 0 < sum(looked_at) < 50_000

@@ -1,0 +1,250 @@
+"""No record is told to anybody but those it names: a state machine with hostile ids, roles and tags tries to show otherwise."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from sqlalchemy import create_engine, text
+
+from memlayer_core import Memory, Record, Scope, Settings
+
+HOSTILE = [  # few, so that a user, a role and a tag often have the same name
+    "louis",
+    "l\u043euis",  # a look-alike letter
+    "%",
+    "a" * 10_000,
+    "louis_mem_001",
+    "memlayer:commons",
+]
+ids = st.sampled_from(HOSTILE)
+tenants = st.sampled_from(["default", "louis"])
+agents = st.none() | st.sampled_from(["louis", "%"])
+few = st.lists(ids, max_size=2)
+words = st.sampled_from(["pineapple", "mango", "東京", "tokyo"])
+visibilities = st.sampled_from(["private", "share", "public"])
+
+
+class RecordIsolation(RuleBasedStateMachine):
+    """Remembers, changes, merges, shares and forgets; a plain dict says who may be told what."""
+
+    settings = Settings(index_delay=60, durability="normal", exact_scan_limit=1)
+    scopes = Bundle("scopes")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.memory = self.open()
+        self.kept: dict[tuple[str, str], Record] = {}
+        self.count = 0
+
+    def open(self) -> Memory:
+        return Memory.open(Path(self.directory.name) / "m", embedder="hashing", settings=self.settings)
+
+    @rule(target=scopes, user=ids, agent=agents, tenant=tenants)
+    def someone(self, user, agent, tenant) -> Scope:
+        return Scope(user, "s1", agent, tenant)
+
+    @rule(scope=scopes, word=words, visibility=visibilities, users=few, roles=few, tags=few)
+    def remembers(self, scope, word, visibility, users, roles, tags) -> None:
+        self.count += 1
+        record = self.memory.chat_of(scope).remember(
+            f"{word} number{self.count}",
+            visibility=visibility,
+            allowed_users=users,
+            allowed_roles=roles,
+            tags=tags,
+        )
+        self.kept[scope.tenant_id, record.memory_id] = record
+
+    @rule(data=st.data(), word=words, visibility=visibilities, users=few, roles=few)
+    def revises(self, data, word, visibility, users, roles) -> None:
+        if not self.kept:
+            return
+        tenant, record_id = data.draw(st.sampled_from(sorted(self.kept)))
+        record = self.kept[tenant, record_id]
+        self.count += 1
+        mine = [
+            one.memory_id
+            for (other, _), one in self.kept.items()
+            if other == tenant and one.user_id == record.user_id and one.memory_id != record_id
+        ]
+        merge = data.draw(st.sets(st.sampled_from(mine), max_size=2)) if mine else ()
+        self.kept[tenant, record_id] = self.memory.chat(user_id=record.user_id, tenant_id=tenant).revise(
+            record_id,
+            f"{word} number{self.count}",
+            merge=merge,
+            visibility=visibility,
+            allowed_users=users,
+            allowed_roles=roles,
+        )
+        for one in merge:
+            del self.kept[tenant, one]
+
+    @rule(data=st.data())
+    def forgets_a_record(self, data) -> None:
+        if self.kept:
+            tenant, record_id = data.draw(st.sampled_from(sorted(self.kept)))
+            del self.kept[tenant, record_id]
+            assert self.memory.forget(record_id=record_id, tenant_id=tenant).records == 1
+
+    @rule(scope=scopes, narrow=st.booleans())
+    def forgets_a_user(self, scope, narrow) -> None:
+        agent = scope.agent_id if narrow else None
+        self.memory.forget(scope.user_id, tenant_id=scope.tenant_id, agent_id=agent)
+        self.kept = {
+            place: one
+            for place, one in self.kept.items()
+            if (one.tenant_id, one.user_id) != (scope.tenant_id, scope.user_id)
+            or agent not in {None, one.agent_id}
+        }
+
+    @rule()
+    def indexes(self) -> None:
+        self.memory.flush(60)
+
+    @rule()
+    def reopens(self) -> None:
+        self.memory.close()
+        self.memory = self.open()
+
+    def seen_by(self, scope: Scope, roles: list[str]) -> list[Record]:
+        """Return what the dict says that somebody may be told."""
+        return [
+            one
+            for one in self.kept.values()
+            if one.tenant_id == scope.tenant_id
+            and scope.agent_id in {None, one.agent_id}
+            and (
+                one.user_id == scope.user_id
+                or one.scope == "public"
+                or scope.user_id in one.access_control.allowed_users
+                or set(roles) & set(one.access_control.allowed_roles)
+            )
+        ]
+
+    @rule(scope=scopes, word=words, roles=few)
+    def searches(self, scope, word, roles) -> None:
+        found = self.memory.search(
+            word,
+            user_id=scope.user_id,
+            tenant_id=scope.tenant_id,
+            agent_id=scope.agent_id,
+            roles=roles,
+            limit=1000,
+        )
+        allowed = {one.text for one in self.seen_by(scope, roles)}
+        assert {hit.text for hit in found} <= allowed
+        assert {one for one in allowed if word in one} <= {hit.text for hit in found}
+
+    @rule(scope=scopes, word=words, roles=few)
+    def reads_a_context(self, scope, word, roles) -> None:
+        context = self.memory.chat_of(scope, roles=roles).context(word)
+        assert {piece.text for piece in context.pieces} <= {one.text for one in self.seen_by(scope, roles)}
+
+    @invariant()
+    def everybody_is_shown_what_they_may_see_and_nothing_else(self) -> None:
+        for place, user in enumerate(HOSTILE):
+            roles = [HOSTILE[place - self.count % len(HOSTILE)]]
+            for scope in (Scope(user), Scope(user, agent_id="%", tenant_id="louis")):
+                whose: dict[str, Any] = {
+                    "user_id": user,
+                    "tenant_id": scope.tenant_id,
+                    "agent_id": scope.agent_id,
+                    "limit": 1000,
+                }
+                found = self.memory.records(**whose, roles=roles, shared=True)
+                assert sorted(one.text for one in found) == sorted(
+                    one.text for one in self.seen_by(scope, roles)
+                )
+                every = self.memory.records(**whose, all_versions=True)
+                assert {(one.tenant_id, one.user_id) for one in every} <= {(scope.tenant_id, user)}
+
+    @invariant()
+    def the_index_holds_what_the_journal_has(self) -> None:
+        if not self.memory.status().backlog.queued:
+            assert self.memory.verify() == []
+
+    def teardown(self) -> None:
+        self.memory.close()
+        self.directory.cleanup()
+
+
+class RecordIsolationOnPostgres(RecordIsolation):
+    """The same on PostgreSQL, where vectors are compared in the journal."""
+
+    def open(self) -> Memory:
+        server = os.environ["MEMLAYER_TEST_POSTGRES"]
+        if not hasattr(self, "schema"):
+            self.schema = f"memlayer_{uuid.uuid4().hex[:12]}"
+            self.engine = create_engine(server, isolation_level="AUTOCOMMIT")
+            with self.engine.connect() as connection:
+                connection.execute(text(f"CREATE SCHEMA {self.schema}"))
+        url = f"{server}?options=-csearch_path%3D{self.schema}"
+        return Memory.open(database_url=url, embedder="hashing", settings=self.settings)
+
+    def teardown(self) -> None:
+        super().teardown()
+        with self.engine.connect() as connection:
+            connection.execute(text(f"DROP SCHEMA {self.schema} CASCADE"))
+        self.engine.dispose()
+
+
+TestRecordIsolation = pytest.mark.slow(RecordIsolation.TestCase)
+TestRecordIsolation.settings = hypothesis_settings(max_examples=15, stateful_step_count=25, deadline=None)
+TestRecordIsolationOnPostgres = pytest.mark.postgres(
+    pytest.mark.skipif(not os.environ.get("MEMLAYER_TEST_POSTGRES"), reason="no PostgreSQL")(
+        pytest.mark.slow(RecordIsolationOnPostgres.TestCase)
+    )
+)
+TestRecordIsolationOnPostgres.settings = hypothesis_settings(
+    max_examples=8, stateful_step_count=20, deadline=None
+)
+
+
+HIDDEN = 300
+FEW = Settings(index_delay=3600, durability="normal", recall_candidates=5, exact_scan_limit=1)
+
+
+def nearness(texts: list[str]) -> list[list[float]]:
+    """Return vectors: what is hidden is nearer to the question than what may be seen, and no word is needed for that."""
+    return [[1.0, 1.0 if "mango" in text else 0.5 if "plum" in text else 0.0] for text in texts]
+
+
+@pytest.mark.parametrize("index", ["Chroma", "none", pytest.param("none", marks=pytest.mark.postgres)])
+def test_a_vector_that_a_reader_may_not_see_takes_nobodys_place(request, tmp_path, index) -> None:
+    at: dict[str, Any] = {"path": tmp_path}
+    if request.node.get_closest_marker("postgres"):
+        at = {"database_url": request.getfixturevalue("postgres_url")}
+    with Memory.open(**at, embedder=nearness, settings=FEW) as memory:
+        eve = memory.chat(user_id="eve")
+        for number in range(HIDDEN):
+            eve.remember(f"plum {number}", visibility="share", allowed_users=["bob"])
+        eve.remember("mango", visibility="share", allowed_roles=["cook"])
+        memory.flush()
+        if index == "none" and memory.runtime.index is not None:
+            memory.runtime.index.close()
+        assert len(memory.search("what?", user_id="bob", limit=10)) == 10
+        assert [hit.text for hit in memory.search("what?", user_id="ada", roles=["cook"], limit=1)] == [
+            "mango"
+        ]
+        assert not memory.search("what?", user_id="ada", limit=10)
+
+
+def test_a_word_that_a_reader_may_not_see_takes_nobodys_place(store) -> None:
+    common = ["apricot", "blackberry", "cranberry", "elderberry", "mango"]
+    eve = store.chat(user_id="eve")
+    for number in range(HIDDEN):
+        eve.remember(" ".join([*common, str(number)]), visibility="share", allowed_users=["bob"])
+    eve.remember("mango", visibility="share", allowed_roles=["cook"])
+    query = " ".join(common)
+    assert [hit.text for hit in store.search(query, user_id="ada", roles=["cook"], limit=1)] == ["mango"]
+    assert not store.search(query, user_id="ada", limit=10)
+    assert len(store.search(query, user_id="bob", limit=10)) == 10

@@ -1,0 +1,1104 @@
+"""What is remembered of a user beyond conversations: said once, changed by versions, told to whom it may concern."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core import Access, Memory, Record, Relation, Scope, Settings, record_from_json, record_to_json
+from memlayer_core.errors import (
+    ImportStoppedError,
+    InputError,
+    InvalidRecordError,
+    InvalidScopeError,
+    UnknownRecordError,
+)
+from memlayer_core.events import RecordStored
+from memlayer_core.messages.model import ForgetReport
+from memlayer_core.records.model import SOURCES, TYPES, VISIBILITIES
+from memlayer_core.records.rules import records as rules
+from memlayer_core.records.rules.access import narrow_access
+from memlayer_core.records.rules.words import digest
+from memlayer_core.records.sql import writes as record_writes
+from memlayer_core.storage import job_queue, lexical, vectors
+from memlayer_core.storage.terms import question_terms
+
+NOW = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
+NUTS = "Louis is allergic to nuts."
+
+
+@pytest.fixture
+def clocked(store: Memory) -> Callable[[datetime], Memory]:
+    """Return a function that sets the memory's clock, and returns the memory."""
+
+    clock = [NOW]
+    live = store._resources
+    live.runtime = replace(live.runtime, now=lambda: clock[0])
+    live.worker._rt = live.runtime
+
+    def at(moment: datetime) -> Memory:
+        clock[0] = moment
+        return store
+
+    return at
+
+
+def texts(memory: Memory, user_id: str, **more: Any) -> list[str]:
+    return [record.text for record in memory.records(user_id=user_id, **more)]
+
+
+def told(memory: Memory, reach: Scope, *roles: str, words: str = "nuts") -> list[str]:
+    """Return what a search for words brings back of records."""
+    asking = {"user_id": reach.user_id, "tenant_id": reach.tenant_id, "agent_id": reach.agent_id}
+    if reach.session_id is not None:
+        asking["session_id"] = reach.session_id
+    hits = memory.search(words, **asking, roles=roles, limit=100)
+    return [hit.text for hit in hits if hit.kind == "record"]
+
+
+def found(memory: Memory, reach: Scope) -> list[int]:
+    """Return the keys that a word leads to."""
+    found = memory.runtime.db.read(lexical.postings, reach, question_terms("nuts"), {})
+    return [key for keys in found.values() for key in keys]
+
+
+def rows(memory: Memory, table: str) -> list[Any]:
+    from sqlalchemy import text
+
+    return memory.runtime.db.read(lambda c: c.execute(text(f"SELECT * FROM {table}")).all())
+
+
+# --- what a record is
+
+
+@pytest.mark.requirement("M09", "M13", "M14", "J04", "J05")
+def test_a_record_has_every_field_and_reads_back_equal(store, do) -> None:
+    chat = store.chat(user_id="louis", session_id="s", tenant_id="app_iOS", agent_id="cook")
+    first = do(chat, "remember", "No nuts for me.", type="episodic")
+    record = do(
+        chat,
+        "remember",
+        "please talk in a concise, humorous tone",
+        type="preference",
+        category="habit",
+        key="tone",
+        value="concise",
+        summary="Louis likes a concise tone.",
+        structured={"tone": ["concise", "humorous"], "priority": 1, "\ud800": None},
+        key_topics=["style"],
+        actions_taken=["asked"],
+        outcomes=["agreed"],
+        importance=0.92,
+        confidence=0.96,
+        tags=["style", "style", "口吻"],
+        source="implicit_inference",
+        occurred_at=NOW,
+        expires_at=datetime(2100, 1, 1, tzinfo=timezone(timedelta(hours=9))),
+        decay_score=0.95,
+        relations=[Relation("related_to", first.memory_id)],
+        visibility="share",
+        allowed_users=["eve"],
+        allowed_roles=["admin", "editor"],
+    )
+    assert first.memory_id == "louis_mem_001"
+    assert (record.memory_id, record.version, record.mentions) == ("louis_mem_002", 1, 1)
+    assert record.created_at == record.updated_at == record.first_observed
+    assert (record.tenant_id, record.user_id, record.agent_id, record.session_id) == (
+        "app_iOS",
+        "louis",
+        "cook",
+        "s",
+    )
+    assert record.tags == ("style", "口吻")
+    assert record.scope == "share"
+    assert record.expires_at == datetime(2099, 12, 31, 15, tzinfo=UTC)
+    assert do(store, "records", user_id="louis", tenant_id="app_iOS") == [record, first]
+    assert record_from_json(json.dumps(record_to_json(record))) == record
+
+
+@pytest.mark.requirement("M12")
+def test_a_record_names_one_of_five_sources(store) -> None:
+    assert set(SOURCES) == {
+        "explicit_user_input",
+        "implicit_inference",
+        "system_generated",
+        "external_data",
+        "corrected_memory",
+    }
+    chat = store.chat(user_id="louis")
+    for source in SOURCES:
+        assert chat.remember(f"A fact: {source}.", source=source).source == source
+
+
+@pytest.mark.requirement("M08")
+def test_a_record_in_json_has_exactly_the_names_of_the_schema(store) -> None:
+    chat = store.chat(user_id="louis", session_id="s", agent_id="cook")
+    fields = {"summary": NUTS, "structured": {"food": "nuts"}, "tags": ["food"], "allowed_roles": ["cook"]}
+    relations = [Relation("related_to", chat.remember("No milk.").memory_id)]
+    chat.remember(NUTS, **fields, relations=relations, visibility="share", allowed_users=["eve"])
+    store.flush()
+    (record,) = [one for one in store.records(user_id="louis") if one.relations]
+    form = record_to_json(replace(record, last_accessed=record.created_at))
+    top = {"memory_id", "tenant_id", "user_id", "agent_id", "type", "scope"}
+    parts = {
+        "content": {"raw", "summary", "structured"},
+        "embedding": {"model", "vector"},
+        "metadata": {"importance", "confidence", "tags", "source", "version"},
+        "time": {"created_at", "updated_at", "last_accessed", "decay_score"},
+        "access_control": {"visibility", "allowed_users", "allowed_roles"},
+    }
+    assert top <= set(form)
+    assert all(set(form[part]) == names for part, names in parts.items())
+    assert [set(one) for one in form["relations"]] == [{"type", "target_memory_id"}]
+
+
+def test_what_is_not_said_has_a_default(store) -> None:
+    record = store.chat(user_id="louis").remember(NUTS)
+    assert (record.type, record.importance, record.confidence, record.decay_score) == (
+        "semantic",
+        0.5,
+        1.0,
+        1.0,
+    )
+    assert (record.source, record.scope, record.expires_at) == ("explicit_user_input", "private", None)
+    assert record.access_control == Access()
+
+
+def test_its_vector_is_kept_with_the_name_of_its_model(store) -> None:
+    store.chat(user_id="louis").remember(NUTS)
+    assert store.records(user_id="louis")[0].embedding is None
+    store.flush()
+    embedding = store.records(user_id="louis")[0].embedding
+    assert embedding.model == store.status().embedder
+    assert float(embedding.vector @ store.runtime.embedder.embed([NUTS])[0]) == pytest.approx(1)
+    assert record_to_json(store.records(user_id="louis")[0])["embedding"]["model"] == embedding.model
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"text": ""}, "`text` must be text"),
+    ({"text": " \n"}, "`text` must be text"),
+    ({"text": None}, "`text` must be text"),
+    ({"text": "a\0b"}, "NUL"),
+    ({"text": "\ud800"}, "lone surrogate"),
+    ({"type": "fact"}, "unknown `type` 'fact'"),
+    ({"type": ["semantic"]}, "unknown `type`"),
+    ({"source": "hearsay"}, "unknown `source`"),
+    ({"visibility": "secret"}, "unknown `visibility`"),
+    ({"importance": 1.01}, "`importance` must be a number from 0 to 1"),
+    ({"importance": -0.01}, "`importance`"),
+    ({"importance": float("nan")}, "`importance`"),
+    ({"importance": True}, "`importance`"),
+    ({"importance": None}, "`importance`"),
+    ({"confidence": "0.9"}, "`confidence`"),
+    ({"decay_score": 2}, "`decay_score`"),
+    ({"expires_at": datetime(2100, 1, 1)}, "time zone"),  # noqa: DTZ001
+    ({"expires_at": datetime(2020, 1, 1, tzinfo=UTC)}, "in the past"),
+    ({"expires_at": "tomorrow"}, "`expires_at` must be a datetime"),
+    ({"expires_at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-9)))}, "outside"),
+    ({"tags": "food"}, "`tags` must be a list"),
+    ({"tags": [1]}, "`tags` holds int 1"),
+    ({"tags": [""]}, "`tags` must be text"),
+    ({"tags": None}, "`tags` must be a list"),
+    ({"allowed_users": [""]}, "`allowed_users`"),
+    ({"allowed_users": ["memlayer:session:s"]}, "`allowed_users`"),
+    ({"allowed_roles": ["\0"]}, "`allowed_roles`"),
+    ({"structured": ["a"]}, "`structured` must be a mapping"),
+    ({"structured": {"a": float("inf")}}, "which JSON does not have"),
+    ({"structured": {1: 2}}, "key 1"),
+    ({"relations": ["louis_mem_001"]}, "`relations` holds"),
+    ({"relations": [Relation("related_to", "nobody")]}, "no id of a record"),
+    ({"summary": ""}, "`summary`"),
+    ({"mentions": 3}, "no field 'mentions'"),
+    ({"colour": "red"}, "no field 'colour'"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), BAD, ids=[str(given)[:40] for given, _ in BAD])
+def test_what_cannot_be_stored_is_refused_before_anything_is_written(memory, given, said) -> None:
+    chat = memory.chat(user_id="louis", session_id="s")
+    with pytest.raises(InvalidRecordError, match=said):
+        chat.remember(**{"text": NUTS, **given})
+    kept = chat.remember(NUTS)
+    if given != {"text": None}:  # what it says already
+        with pytest.raises(InvalidRecordError, match=said):
+            chat.revise(kept.memory_id, **{"text": "Another text.", **given})
+    assert memory.records(user_id="louis", all_versions=True) == [kept]
+
+
+def test_a_text_that_is_larger_than_the_limit_is_refused(open_with) -> None:
+    with pytest.raises(InvalidRecordError, match="larger than the limit of 10"):
+        open_with(Settings(message_bytes_limit=10)).chat(user_id="louis").remember(NUTS)
+
+
+# --- said once
+
+
+@pytest.mark.requirement("M19", "J24", "J25")
+def test_the_same_words_again_are_one_record_with_one_mention_more(store, do) -> None:
+    chat = store.chat(user_id="louis")
+    first = do(chat, "remember", NUTS, confidence=0.7)
+    again = do(chat, "remember", "  louis IS\nallergic to \uff4e\uff55ts. ", confidence=0.6, importance=0.8)
+    assert (again.memory_id, again.version, again.mentions) == (first.memory_id, 1, 2)
+    assert again.confidence == pytest.approx(0.75)
+    assert again.importance == 0.8
+    assert again.text == NUTS
+    assert store.records(user_id="louis", all_versions=True) == [again]
+    for _ in range(10):
+        again = chat.remember(NUTS, confidence=0.1)
+    assert (again.mentions, again.confidence) == (12, 1.0)
+
+
+def test_other_users_and_agents_may_say_the_same(store) -> None:
+    whose = [("louis", None, "a"), ("louis", "cook", "a"), ("louis", None, "b"), ("eve", None, "a")]
+    for user, agent, tenant in whose:
+        assert store.chat(user_id=user, agent_id=agent, tenant_id=tenant).remember(NUTS).mentions == 1
+
+
+def test_two_who_remember_the_same_at_once_store_it_once(store) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda n: store.chat(user_id="louis").remember(f"{n % 4} {NUTS}"), range(40)))
+    assert sorted(record.mentions for record in made) == sorted(list(range(1, 11)) * 4)
+    assert {record.memory_id for record in made} == {f"louis_mem_00{n}" for n in range(1, 5)}
+    assert len(store.records(user_id="louis", all_versions=True)) == 4
+
+
+def test_what_had_expired_is_in_force_once_it_is_said_again(clocked) -> None:
+    chat = clocked(NOW).chat(user_id="louis")
+    chat.remember(NUTS, expires_at=NOW + timedelta(days=1))
+    assert texts(clocked(NOW + timedelta(hours=23)), "louis") == [NUTS]
+    later = clocked(NOW + timedelta(days=1))
+    assert texts(later, "louis") == told(later, Scope("louis")) == []
+    assert texts(later, "louis", all_versions=True) == [NUTS]
+    again = later.chat(user_id="louis").remember(NUTS, expires_at=NOW + timedelta(days=9))
+    assert again.mentions == 2
+    assert texts(later, "louis") == told(later, Scope("louis")) == [NUTS]
+    longer = later.chat(user_id="louis").remember(NUTS, expires_at=NOW + timedelta(days=4))
+    assert longer.expires_at == NOW + timedelta(days=9)
+    assert later.chat(user_id="louis").remember(NUTS).expires_at is None
+
+
+# --- changed by versions
+
+
+@pytest.mark.requirement("M18", "M22")
+def test_a_change_makes_a_version_and_the_old_one_stays_readable(clocked, do) -> None:
+    store = clocked(NOW)
+    chat = store.chat(user_id="louis", session_id="s")
+    first = do(chat, "remember", NUTS, summary="No nuts", tags=["food"])
+    store.flush()
+    assert told(store, Scope("louis")) == ["No nuts"]
+    store.flush()
+    (first,) = store.records(user_id="louis")
+    assert first.last_accessed == NOW
+    store = clocked(NOW + timedelta(days=1))
+    second = do(chat, "revise", first.memory_id, "Louis may eat nuts again.", importance=0.9)
+    assert (second.memory_id, second.version, second.importance) == (first.memory_id, 2, 0.9)
+    assert (second.created_at, second.updated_at) == (NOW, NOW + timedelta(days=1))
+    assert (second.summary, second.tags) == (None, ("food",))
+    assert store.records(user_id="louis") == [second]
+    old = replace(first, replaced_by=first.memory_id)
+    assert store.records(user_id="louis", all_versions=True) == [second, old]
+    assert told(store, Scope("louis")) == ["Louis may eat nuts again."]
+    assert told(store, Scope("louis"), words="allergic") == []
+    store.flush()
+    assert (
+        len(rows(store, "memlayer_texts WHERE vector IS NOT NULL"))
+        == len(rows(store, "memlayer_lexical"))
+        == 1
+    )
+    assert store.verify() == []
+
+
+def test_a_change_of_nothing_makes_no_version(clocked) -> None:
+    chat = clocked(NOW).chat(user_id="louis")
+    first = chat.remember(NUTS, tags=["food"])
+    clocked(NOW + timedelta(days=1))
+    assert chat.revise(first.memory_id, NUTS, tags=["food"], importance=0.5) == first
+    assert chat.memory.records(user_id="louis", all_versions=True) == [first]
+
+
+@pytest.mark.requirement("M18")
+def test_records_that_say_the_same_are_merged(store, do) -> None:
+    chat = store.chat(user_id="louis")
+    kept = do(chat, "remember", NUTS, tags=["food"], importance=0.2, visibility="private")
+    near = do(
+        chat,
+        "remember",
+        "Louis cannot eat nuts.",
+        tags=["health", "food"],
+        importance=0.9,
+        visibility="public",
+    )
+    tied = do(chat, "remember", "Ask before cooking.", relations=[Relation("follows", near.memory_id)])
+    store.flush()
+    whole = do(chat, "revise", kept.memory_id, merge=[near.memory_id, tied.memory_id])
+    assert (whole.memory_id, whole.version, whole.mentions, whole.importance) == (kept.memory_id, 2, 3, 0.9)
+    assert whole.tags == ("food", "health")
+    assert whole.relations == ()
+    assert whole.access_control == Access()  # a merge shows nothing to more people
+    assert texts(store, "louis") == told(store, Scope("louis")) == [NUTS]
+    assert told(store, Scope("eve")) == []
+    every = {(one.text, one.replaced_by) for one in store.records(user_id="louis", all_versions=True)}
+    assert every == {
+        (NUTS, None),
+        (NUTS, kept.memory_id),
+        (near.text, kept.memory_id),
+        (tied.text, kept.memory_id),
+    }
+    store.flush()
+    assert store.verify() == []
+    assert len(rows(store, "memlayer_texts WHERE vector IS NOT NULL")) == 1
+    assert store.forget(record_id=kept.memory_id) == ForgetReport(0, 0, 1)
+    assert rows(store, "memlayer_records") == rows(store, "memlayer_record_labels") == []
+
+
+def test_a_change_may_not_repeat_another_record(store) -> None:
+    chat = store.chat(user_id="louis")
+    first, second = chat.remember(NUTS), chat.remember("Louis likes tea.")
+    with pytest.raises(InvalidRecordError, match="'louis_mem_001' says the same"):
+        chat.revise(second.memory_id, NUTS.upper())
+    assert store.records(user_id="louis", all_versions=True) == [second, first]
+    assert told(store, Scope("louis"), words="tea") == ["Louis likes tea."]
+
+
+@pytest.mark.parametrize("record_id", ["louis_mem_002", "eve_mem_001", "louis_mem_01", "louis", "", 7])
+def test_only_a_record_of_the_user_can_be_changed_or_forgotten(store, record_id) -> None:
+    chat = store.chat(user_id="louis")
+    kept = chat.remember(NUTS)
+    store.chat(user_id="eve").remember(NUTS, visibility="public")
+    with pytest.raises(InvalidRecordError):
+        chat.revise(record_id, "Mine now.")
+    with pytest.raises(InvalidRecordError):
+        chat.revise(kept.memory_id, merge=[record_id])
+    with pytest.raises((InvalidRecordError, InvalidScopeError)):
+        store.forget("louis", record_id=record_id)
+    assert texts(store, "louis", all_versions=True) == texts(store, "eve", all_versions=True) == [NUTS]
+
+
+def test_a_record_of_another_agent_or_tenant_is_unknown(store) -> None:
+    kept = store.chat(user_id="louis", agent_id="cook", tenant_id="a").remember(NUTS)
+    for agent, tenant in (("pilot", "a"), ("cook", "b"), (None, "default")):
+        with pytest.raises(UnknownRecordError):
+            store.chat(user_id="louis", agent_id=agent, tenant_id=tenant).revise(kept.memory_id, "x")
+        with pytest.raises(UnknownRecordError):
+            store.forget(record_id=kept.memory_id, agent_id=agent, tenant_id=tenant)
+    assert store.chat(user_id="louis", tenant_id="a").revise(kept.memory_id, "x").version == 2
+
+
+def test_a_record_is_not_merged_into_itself(memory) -> None:
+    chat = memory.chat(user_id="louis")
+    kept = chat.remember(NUTS)
+    with pytest.raises(InvalidRecordError, match="into itself"):
+        chat.revise(kept.memory_id, merge=[kept.memory_id])
+    with pytest.raises(InvalidRecordError, match="`merge` must be a list"):
+        chat.revise(kept.memory_id, merge=kept.memory_id)
+
+
+# --- who may see it
+
+
+@pytest.mark.requirement("M11", "M23")
+@pytest.mark.parametrize(
+    ("access", "seen_by"),
+    [
+        ({}, "louis"),
+        ({"visibility": "share"}, "louis"),
+        ({"visibility": "private", "allowed_users": ["eve"]}, "louis eve"),
+        ({"visibility": "share", "allowed_users": ["eve"]}, "louis eve"),
+        ({"visibility": "share", "allowed_roles": ["editor"]}, "louis bob-as-editor"),
+        (
+            {"visibility": "share", "allowed_users": ["eve"], "allowed_roles": ["editor"]},
+            "louis eve bob-as-editor",
+        ),
+        ({"visibility": "public"}, "louis eve bob bob-as-editor bob-as-reader"),
+    ],
+    ids=str,
+)
+def test_a_record_is_told_to_those_it_names_and_to_nobody_else(store, access, seen_by) -> None:
+    store.chat(user_id="louis").remember(NUTS, **access)
+    asking = {
+        "louis": (Scope("louis"), ()),
+        "eve": (Scope("eve"), ()),
+        "bob": (Scope("bob"), ()),
+        "bob-as-editor": (Scope("bob"), ("reader", "editor")),
+        "bob-as-reader": (Scope("bob"), ("reader",)),
+        "louis elsewhere": (Scope("louis", tenant_id="other"), ("editor",)),
+        "eve elsewhere": (Scope("eve", tenant_id="other"), ("editor",)),
+    }
+    assert [name for name, (reach, roles) in asking.items() if told(store, reach, *roles)] == seen_by.split()
+    for name, (reach, roles) in asking.items():
+        listed = texts(store, reach.user_id, tenant_id=reach.tenant_id, roles=roles, shared=True)
+        assert listed == ([NUTS] if name in seen_by.split() else [])
+        assert texts(store, reach.user_id, tenant_id=reach.tenant_id, roles=roles, all_versions=True) == (
+            [NUTS] if name == "louis" else []
+        )
+
+
+@pytest.mark.requirement("M23")
+def test_what_is_withdrawn_is_seen_no_more_and_leaves_the_index(open_with) -> None:
+    store = open_with(Settings(index_delay=3600, durability="normal", exact_scan_limit=0))
+    chat = store.chat(user_id="louis")
+    record = chat.remember(NUTS, visibility="public")
+    store.flush()
+    assert told(store, Scope("eve")) == [NUTS]
+    record = chat.revise(record.memory_id, visibility="private")
+    assert told(store, Scope("eve")) == []
+    assert told(store, Scope("louis")) == [NUTS]
+    store.flush()
+    assert told(store, Scope("eve")) == []
+    chat.revise(record.memory_id, visibility="share", allowed_users=["eve"])
+    assert told(store, Scope("eve")) == [NUTS]
+    store.flush()
+    counted = {row.user_id: row.vectors for row in rows(store, "memlayer_namespaces")}
+    assert counted == {"louis": 0, "": 1}
+    assert store.verify() == []
+
+
+def test_an_old_version_is_nobody_elses_business(store) -> None:
+    chat = store.chat(user_id="louis")
+    record = chat.remember("Louis owes Eve money.")
+    chat.revise(record.memory_id, "Louis likes Eve.", visibility="public")
+    assert texts(store, "eve", shared=True, all_versions=True) == ["Louis likes Eve."]
+
+
+@pytest.mark.requirement("M15", "M16")
+def test_with_an_agent_only_its_own_records_are_told(store) -> None:
+    for agent in (None, "cook", "pilot"):
+        store.chat(user_id="louis", agent_id=agent).remember(f"nuts for {agent}")
+        store.chat(user_id="eve", agent_id=agent).remember(f"nuts of eve for {agent}", visibility="public")
+    store.flush()
+    cook = Scope("louis", agent_id="cook")
+    assert sorted(told(store, cook)) == ["nuts for cook", "nuts of eve for cook"]
+    assert len(told(store, Scope("louis"))) == 6
+    db = store.runtime.db
+    vector = store.runtime.embedder.embed_query("nuts")
+
+    def near(reach: Scope) -> int:
+        return sum(len(db.read(vectors.scan, shelf, vector, 9)) for shelf in (reach, reach.commons))
+
+    assert (near(cook), near(Scope("louis"))) == (2, 6)
+
+
+def test_a_session_without_a_user_keeps_its_records_to_itself(store) -> None:
+    alone = Scope.alone("by itself")
+    record = store.chat_of(alone).remember(NUTS)
+    assert told(store, alone) == [NUTS]
+    assert told(store, Scope.alone("another")) == []
+    assert texts(store, alone.user_id) == [NUTS]
+    assert store.forget(record_id=record.memory_id).records == 1
+
+
+@pytest.mark.requirement("J19", "J26")
+def test_what_is_of_no_importance_or_uncertain_is_kept_and_not_told(store) -> None:
+    chat = store.chat(user_id="louis")
+    for number, (kind, fields) in enumerate(
+        [
+            ("episodic", {"importance": 0.3}),
+            ("episodic", {"importance": 0.1 + 0.2}),  # a little above 0.3, as computers count
+            ("episodic", {"importance": 0.31, "confidence": 0.0}),
+            ("semantic", {"confidence": 0.59}),
+            ("semantic", {"confidence": 0.6, "importance": 0.0}),
+            ("profile", {"confidence": 0.6 - 1e-12}),
+        ]
+    ):
+        chat.remember(f"nuts {number}", type=kind, **fields)
+    assert sorted(told(store, Scope("louis"))) == ["nuts 2", "nuts 4", "nuts 5"]
+    assert len(texts(store, "louis")) == 6
+
+
+# --- found and told
+
+
+@pytest.mark.requirement("M07", "M20", "J11")
+def test_a_record_is_found_by_the_search_that_finds_messages_and_told_in_a_context(clocked, do) -> None:
+    store = clocked(NOW)
+    chat = store.chat(user_id="louis", session_id="in may")
+    record = do(chat, "remember", NUTS, occurred_at=NOW - timedelta(days=3))
+    chat.add("user", "Nuts are on the table.", created_at=NOW)
+    store.flush()
+    hits = do(store, "search", "nuts", user_id="louis")
+    assert {(hit.kind, hit.text) for hit in hits} == {("record", NUTS), ("message", "Nuts are on the table.")}
+    (hit,) = (hit for hit in hits if hit.kind == "record")
+    assert (hit.record.memory_id, hit.message_ids, hit.session_id) == (record.memory_id, (), "in may")
+    assert (hit.speaker, hit.created_at) == ("semantic", NOW - timedelta(days=3))
+    assert hit.tokens == store.tokens.text(f"- [2026-05-01 semantic] {NUTS}")
+    today = store.chat(user_id="louis", session_id="today")
+    today.add("user", "To what is Louis allergic?")
+    context = do(today, "context")
+    assert f"- [2026-05-01 semantic] {NUTS}" in context.recall.splitlines()
+    assert (record.memory_id,) in [piece.message_ids for piece in context.pieces if piece.kind == "recall"]
+    store.flush()
+    assert store.records(user_id="louis")[0].last_accessed == NOW
+
+
+def test_what_says_the_same_as_a_message_is_told_once(store) -> None:
+    chat = store.chat(user_id="louis")
+    chat.add("user", NUTS)
+    chat.remember(NUTS)
+    assert [hit.text for hit in store.search("nuts", user_id="louis")] == [NUTS]
+
+
+def test_a_user_with_nothing_but_records_is_told_of_them(store) -> None:
+    store.chat(user_id="louis").remember(NUTS)
+    today = store.chat(user_id="louis")
+    assert NUTS in today.context("Are there nuts?").recall
+    store.chat(user_id="eve").remember(
+        "The nuts are in the cupboard.", allowed_roles=["cook"], visibility="share"
+    )
+    assert store.chat(user_id="bob").context("Where are the nuts?").recall == ""
+    assert "cupboard" in store.chat(user_id="bob", roles=["cook"]).context("Where are the nuts?").recall
+    forked = store.chat(user_id="bob", roles=["cook"])
+    forked.add("user", "Where are the nuts?")
+    assert "cupboard" in forked.fork().context().recall
+
+
+@pytest.mark.parametrize("change", ["withdrawn", "changed", "merged", "forgotten", "nothing"])
+def test_a_record_that_stands_with_a_question_goes_when_it_is_changed(store, change) -> None:
+    owner = store.chat(user_id="eve")
+    record = owner.remember("The nuts are in the cupboard.", visibility="public")
+    other = owner.remember("Eve tidied up.")
+    chat = store.chat(user_id="bob")
+    chat.add("user", "Where are the nuts?")
+    assert "cupboard" in chat.context().recall
+    chat.add("assistant", "Let me see.")
+    (kept,) = chat.context().pinned_recalls.values()
+    assert "cupboard" in kept
+    match change:
+        case "withdrawn":
+            owner.revise(record.memory_id, visibility="private")
+        case "changed":
+            owner.revise(record.memory_id, "The nuts are gone.")
+        case "merged":
+            owner.revise(other.memory_id, merge=[record.memory_id])
+        case "forgotten":
+            store.forget(record_id=record.memory_id)
+    assert list(chat.context().pinned_recalls.values()) == ([kept] if change == "nothing" else [])
+
+
+def test_hidden_records_are_not_counted_when_what_is_seen_is_weighed(store) -> None:
+    """How rare a word is among records that nobody may see says nothing to those who may not see them."""
+    chat = store.chat(user_id="louis")
+    for text in (NUTS, "Louis likes tea.", "Tea and nuts, says Louis."):
+        chat.add("user", text)
+    store.chat(user_id="eve").remember("A first one.", visibility="public")
+    before = [(hit.text, hit.score) for hit in store.search("nuts and tea", user_id="louis")]
+    for number in range(20):
+        store.chat(user_id="eve").remember(f"nuts {number}", visibility="share", allowed_users=["bob"])
+    assert [(hit.text, hit.score) for hit in store.search("nuts and tea", user_id="louis")] == before
+
+
+@pytest.mark.parametrize("roles", ["editor", [""], [1], None, [f"role {n}" for n in range(101)]], ids=str)
+def test_roles_that_make_no_sense_are_refused(memory, roles) -> None:
+    with pytest.raises(InvalidRecordError, match="roles"):
+        memory.search("nuts", user_id="louis", roles=roles)
+    with pytest.raises(InvalidRecordError, match="roles"):
+        memory.chat(user_id="louis", roles=roles)
+
+
+# --- lists
+
+
+def test_records_are_listed_by_type_tag_and_page(clocked) -> None:
+    for number in range(5):
+        chat = clocked(NOW + timedelta(minutes=number)).chat(user_id="louis")
+        chat.remember(
+            f"Record {number}.", type="profile" if number % 2 else "semantic", tags=["t", f"t{number % 3}"]
+        )
+    store = chat.memory
+    assert texts(store, "louis") == [f"Record {number}." for number in (4, 3, 2, 1, 0)]
+    assert texts(store, "louis", type="profile") == ["Record 3.", "Record 1."]
+    assert texts(store, "louis", tags=["t", "t1"]) == ["Record 4.", "Record 1."]
+    assert texts(store, "louis", tags=["t0", "t1"]) == []
+    assert texts(store, "louis", limit=2, offset=1) == ["Record 3.", "Record 2."]
+    assert texts(store, "louis", record_id="louis_mem_002") == ["Record 1."]
+    assert texts(store, "louis", tenant_id="other") == texts(store, "eve") == []
+
+
+def test_a_tag_is_no_permission(store) -> None:
+    """Both are labels of a record: one of them must never pass for the other."""
+    store.chat(user_id="louis").remember(NUTS, allowed_users=["eve"], tags=["editor", "bob"])
+    assert told(store, Scope("bob"), "editor") == []
+    assert texts(store, "louis", tags=["eve"]) == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"type": "fact"},
+        {"tags": [1]},
+        {"limit": 0},
+        {"offset": -1},
+        {"roles": "editor"},
+        {"roles": [""]},
+    ],
+    ids=str,
+)
+def test_a_listing_that_makes_no_sense_is_refused(memory, asked) -> None:
+    with pytest.raises(InputError, match=next(iter(asked))):
+        memory.records(user_id="louis", **asked)
+
+
+def test_a_record_is_asked_for_by_its_id(memory) -> None:
+    with pytest.raises(InvalidRecordError, match="'x' is no id of a record"):
+        memory.records(user_id="louis", record_id="x")
+    assert memory.records(user_id="louis", record_id="louis_mem_001") == []
+
+
+# --- forgetting
+
+
+def test_forgetting_a_user_takes_the_records_and_all_they_are_found_by(store, do) -> None:
+    louis = store.chat(user_id="louis", session_id="s")
+    louis.add("user", "nuts")
+    louis.remember(NUTS, allowed_users=["eve"], tags=["food"])
+    louis.revise(louis.remember("Louis likes nuts.").memory_id, "Louis likes all nuts.")
+    store.chat(user_id="eve").remember("Eve likes nuts.", visibility="public")
+    store.flush()
+    assert do(store, "forget", "louis") == ForgetReport(1, 1, 2)
+    store.flush()
+    assert [row.user_id for row in rows(store, "memlayer_records")] == ["eve"]
+    assert rows(store, "memlayer_record_labels") == []
+    assert (
+        len(rows(store, "memlayer_texts WHERE vector IS NOT NULL"))
+        == len(rows(store, "memlayer_lexical"))
+        == 1
+    )
+    assert {row.user_id: row.vectors for row in rows(store, "memlayer_namespaces")} == {"eve": 0, "": 1}
+    assert store.verify() == []
+    assert store.chat(user_id="louis").remember(NUTS).mentions == 1
+
+
+def test_a_user_who_has_nothing_but_records_is_forgotten(store) -> None:
+    store.chat(user_id="louis").remember(NUTS)
+    assert store.forget("louis") == ForgetReport(0, 0, 1)
+    assert rows(store, "memlayer_namespaces") == []
+
+
+def test_forgetting_a_session_takes_what_comes_from_it(store, do) -> None:
+    for session in ("one", "two"):
+        chat = store.chat(user_id="louis", session_id=session)
+        chat.add("user", f"nuts {session}")
+        chat.remember(f"Louis likes nuts {session}.")
+    store.chat(user_id="eve", session_id="one").add("user", "Eve stays.")
+    assert do(store, "forget", "louis", session_id="one") == ForgetReport(1, 1, 1)
+    assert texts(store, "louis") == ["Louis likes nuts two."]
+    assert [session.scope.session_id for session in store.sessions(user_id="louis")] == ["two"]
+    assert len(store.chat(user_id="eve", session_id="one").history()) == 1
+
+
+def test_clearing_a_session_leaves_the_records(store) -> None:
+    chat = store.chat(user_id="louis")
+    chat.add("user", "nuts")
+    chat.remember(NUTS)
+    chat.clear()
+    assert texts(store, "louis") == told(store, Scope("louis")) == [NUTS]
+
+
+def test_forgetting_a_record_never_gives_its_id_to_another(store, do) -> None:
+    chat = store.chat(user_id="louis")
+    record = chat.remember(NUTS)
+    store.flush()
+    assert do(store, "forget", record_id=record.memory_id) == ForgetReport(0, 0, 1)
+    assert chat.remember(NUTS).memory_id == "louis_mem_002"
+    store.flush()
+    assert store.verify() == []
+    with pytest.raises(UnknownRecordError):
+        store.forget(record_id=record.memory_id)
+
+
+def test_forgetting_nobody_is_refused(memory) -> None:
+    with pytest.raises(InvalidScopeError, match="no user, session or record"):
+        memory.forget()
+    with pytest.raises(InvalidScopeError, match="no user, session or record"):
+        memory.forget(tenant_id="t", agent_id="a")
+
+
+# --- background work
+
+
+def test_a_record_is_announced_without_its_words(memory) -> None:
+    heard: list[Any] = []
+    memory.listen(heard.append)
+    chat = memory.chat(user_id="louis")
+    chat.revise(chat.remember(NUTS).memory_id, importance=0.9)
+    namespace = Scope("louis").namespace
+    assert [event for event in heard if isinstance(event, RecordStored)] == [
+        RecordStored(namespace, "louis_mem_001", 1, 1),
+        RecordStored(namespace, "louis_mem_001", 2, 1),
+    ]
+    assert "nuts" not in repr(heard)
+
+
+def test_the_index_is_built_again_with_records_and_without_a_model(open_at) -> None:
+    store = open_at("store", settings=Settings(index_delay=0, durability="normal", exact_scan_limit=0))
+    chat = store.chat(user_id="louis")
+    chat.remember(NUTS)
+    chat.remember("The office has moved to Kyoto.", visibility="public")
+    chat.add("user", "Hello.")
+    store.flush()
+    assert store.reindex() == 3
+    assert store.verify() == []
+    rt = store.runtime
+    for reach, text in ((Scope("louis"), NUTS), (Scope("eve").commons, "The office has moved to Kyoto.")):
+        overview = rt.db.read(vectors.overview, reach)
+        near = rt.index.nearest(overview.shard, reach.lane, rt.embedder.embed([text])[0], 5)
+        assert near[0].similarity == pytest.approx(1, abs=1e-3)
+        assert near[0].key < 0
+
+
+def test_another_embedder_embeds_records_again(open_at) -> None:
+    def lengths(texts: list[str]) -> list[list[float]]:
+        return [[1.0, float(len(text))] for text in texts]
+
+    with open_at("store") as store:
+        store.chat(user_id="louis").remember(NUTS)
+        store.flush()
+    with Memory.open(store.path, embedder=lengths, reembed=True) as again:
+        again.flush()
+        assert len(again.records(user_id="louis")[0].embedding.vector) == 2
+
+
+def test_a_job_that_is_done_twice_does_what_it_does_once(store) -> None:
+    chat = store.chat(user_id="louis")
+    record = chat.remember(NUTS)
+    db, now = store.runtime.db, datetime.now(UTC)
+    jobs = db.write(
+        job_queue.lease,
+        ("index",),
+        10,
+        "one that dies",
+        now + timedelta(seconds=1),
+        now + timedelta(seconds=2),
+    )
+    (waiting,) = db.read(vectors.index_tasks, [job.subject for job in jobs])
+    from memlayer_core.vector import IndexEntry
+
+    vector = store.runtime.embedder.embed([waiting.text])[0]
+    filing = IndexEntry(waiting.key, waiting.shard, waiting.lanes, vector, waiting.text_hash)
+    for _ in range(2):
+        db.write(vectors.store, [filing])
+    chat.revise(record.memory_id, "Louis may eat nuts.")
+    db.write(vectors.store, [filing])  # whoever was late
+    assert rows(store, "memlayer_texts WHERE vector IS NOT NULL") == []
+    db.write(job_queue.finish, jobs)
+    store.flush()
+    assert [row.vectors for row in rows(store, "memlayer_namespaces")] == [1]
+    assert store.verify() == []
+
+
+@pytest.mark.requirement("M22")
+def test_when_a_record_was_recalled_is_written_down_in_the_background(clocked) -> None:
+    store = clocked(NOW)
+    record = store.chat(user_id="louis").remember(NUTS)
+    later = NOW + timedelta(days=1)
+    rt = clocked(later).runtime
+    (key,) = found(store, Scope("louis"))
+    rt.note_recall([key])
+    store.flush()
+    (seen,) = store.records(user_id="louis")
+    assert seen == replace(record, last_accessed=later)
+    rt.db.write(record_writes.note_recall, [key], NOW)  # word that comes late changes nothing
+    assert store.records(user_id="louis") == [seen]
+
+
+# --- to other stores
+
+
+def exported(memory: Memory, **whose: Any) -> str:
+    text = io.StringIO()
+    memory.export(text, **whose)
+    return text.getvalue()
+
+
+@pytest.fixture
+def filled(store: Memory) -> Memory:
+    """Return a store with records of every kind: changed, merged, shared, of agents, alone."""
+    louis = store.chat(user_id="louis", session_id="s", agent_id="cook")
+    louis.add("user", "Hi.")
+    first = louis.remember(NUTS, structured={"\ud800": [1]}, tags=["食"], importance=0.9, visibility="public")
+    louis.revise(first.memory_id, "Louis may eat nuts.", relations=[Relation("after", first.memory_id)])
+    second = louis.remember("Nuts are fine.", allowed_roles=["editor"])
+    louis.revise(first.memory_id, merge=[second.memory_id])
+    louis.remember("Louis likes tea.", expires_at=datetime(2100, 1, 1, tzinfo=UTC))
+    store.chat(user_id="eve").remember(NUTS)
+    store.chat_of(Scope.alone("by itself")).remember(NUTS)
+    return store
+
+
+def everything(memory: Memory, tenant_id: str = "default") -> list[list[Record]]:
+    return [
+        [
+            replace(one, tenant_id="t")
+            for one in memory.records(user_id=user, tenant_id=tenant_id, all_versions=True)
+        ]
+        for user in ("louis", "eve", Scope.alone("by itself").user_id)
+    ]
+
+
+def test_records_come_into_another_store_equal(filled, memory, do) -> None:
+    text = exported(filled)
+    for target, tenant in ((memory, "default"), (filled, "moved")):
+        done = do(target, "import_from", io.StringIO(text), tenant_id=tenant)
+        assert (done.records, done.remembered) == (5, 5)
+        assert "5 record(s), 5 of them new" in str(done)
+        assert everything(target, tenant) == everything(filled)
+        again = target.import_from(io.StringIO(text), tenant_id=tenant)
+        assert (again.records, again.remembered) == (5, 0)
+        assert everything(target, tenant) == everything(filled)
+        here, there = exported(filled), exported(target, tenant_id=tenant)
+        assert sorted(there.splitlines()[1:]) == sorted(
+            line.replace('"tenant_id":"default"', f'"tenant_id":"{tenant}"') for line in here.splitlines()[1:]
+        )
+    memory.flush()
+    assert told(memory, Scope("bob", agent_id="cook")) == ["Louis may eat nuts."]
+
+
+def test_an_imported_record_goes_on_where_it_was_and_never_back(store, memory) -> None:
+    chat = store.chat(user_id="louis")
+    record = chat.remember(NUTS)
+    old = exported(store)
+    memory.import_from(io.StringIO(old))
+    chat.revise(record.memory_id, "Louis may eat nuts.")
+    new = exported(store)
+    assert memory.import_from(io.StringIO(new)).remembered == 1
+    assert memory.records(user_id="louis", all_versions=True) == store.records(
+        user_id="louis", all_versions=True
+    )
+    assert memory.import_from(io.StringIO(old)).remembered == 0
+    assert texts(memory, "louis") == told(memory, Scope("louis")) == ["Louis may eat nuts."]
+    assert memory.chat(user_id="louis").remember("Something else.").memory_id == "louis_mem_002"
+
+
+def test_a_record_whose_id_is_taken_gets_another(store, memory) -> None:
+    store.chat(user_id="louis").remember("Louis likes tea.")
+    memory.chat(user_id="louis").remember(NUTS)
+    text = exported(store)
+    for _ in range(2):
+        memory.import_from(io.StringIO(text))
+        assert {(one.memory_id, one.text) for one in memory.records(user_id="louis", all_versions=True)} == {
+            ("louis_mem_001", NUTS),
+            ("louis_mem_002", "Louis likes tea."),
+        }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda form: form["record"].pop("type"),
+        lambda form: form["record"].update(memory_id="eve_mem_001"),
+        lambda form: form["record"].update(scope="public"),
+        lambda form: form["record"]["metadata"].update(importance=7),
+        lambda form: form["record"]["time"].update(created_at="soon"),
+        lambda form: form["record"].update(colour="red"),
+        lambda form: form["record"].update(content=["raw"]),
+        lambda form: form.update(before=[form["record"]]),
+    ],
+)
+def test_a_line_that_is_no_record_stops_the_import(store, memory, change) -> None:
+    store.chat(user_id="louis").remember(NUTS)
+    head, line, end = exported(store).splitlines()
+    form = json.loads(line)
+    change(form)
+    with pytest.raises(ImportStoppedError, match="line 2"):
+        memory.import_from([head, json.dumps(form), end])
+    with pytest.raises(ImportStoppedError, match="lines are missing"):
+        memory.import_from([head, end])
+    assert memory.records(user_id="louis", all_versions=True) == []
+
+
+# --- rules
+
+words = st.text(
+    st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=12
+).filter(lambda text: bool(text.strip()))
+lists = st.lists(words, max_size=3, unique=True).map(tuple)
+shares = st.floats(0, 1)
+moments = st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+ids = st.builds(rules.memory_id, st.just("louis"), st.integers(1, 10**12))
+records = st.builds(
+    Record,
+    memory_id=ids,
+    tenant_id=words,
+    user_id=st.just("louis"),
+    agent_id=st.none() | words,
+    session_id=st.none() | words,
+    type=st.sampled_from(TYPES),
+    raw=words,
+    created_at=moments,
+    updated_at=moments,
+    first_observed=moments,
+    category=st.none() | words,
+    key=st.none() | words,
+    value=st.none() | words,
+    summary=st.none() | words,
+    structured=st.none()
+    | st.dictionaries(st.text(max_size=3), st.none() | st.integers() | st.text(max_size=3), max_size=3),
+    key_topics=lists,
+    actions_taken=lists,
+    outcomes=lists,
+    importance=shares,
+    confidence=shares,
+    mentions=st.integers(1, 1000),
+    tags=lists,
+    source=st.sampled_from(SOURCES),
+    version=st.integers(1, 1000),
+    occurred_at=st.none() | moments,
+    last_accessed=st.none() | moments,
+    expires_at=st.none() | moments,
+    decay_score=shares,
+    relations=st.lists(st.builds(Relation, words, ids), max_size=2, unique=True).map(tuple),
+    access_control=st.builds(Access, st.sampled_from(VISIBILITIES), lists, lists),
+    replaced_by=st.none() | ids,
+)
+
+
+@given(record=records)
+def test_every_record_reads_back_equal_from_json(record) -> None:
+    assert record_from_json(json.dumps(record_to_json(record))) == record
+
+
+@given(user=words, number=st.integers(1, 10**12), other=words)
+def test_an_id_names_one_user_and_one_number(user, number, other) -> None:
+    assert rules.ordinal_of(rules.memory_id(user, number)) == (user, number)
+    strange = rules.memory_id(rules.memory_id(user, number), 1)
+    assert rules.ordinal_of(strange) == (rules.memory_id(user, number), 1)
+    if user != other:
+        assert rules.memory_id(user, number) != rules.memory_id(other, number)
+
+
+@given(record=records, again=records, now=moments)
+def test_saying_it_again_takes_nothing_away(record, again, now) -> None:
+    again = replace(again, source=record.source)  # what is inferred is another matter: tests of it are apart
+    most = rules.INFERRED if record.is_inferred else 1
+    record, again = (replace(one, confidence=min(one.confidence, most)) for one in (record, again))
+    more = rules.confirm(record, again, now)
+    assert more.mentions == record.mentions + 1
+    assert record.confidence <= more.confidence <= 1
+    assert more.importance == max(record.importance, again.importance)
+    if record.expires_at is None or record.expires_at > now:
+        assert more.expires_at is None or (record.expires_at and more.expires_at >= record.expires_at)
+    same = {name: getattr(record, name) for name in ("raw", "summary", "version", "access_control", "tags")}
+    assert {name: getattr(more, name) for name in same} == same
+
+
+@given(kept=records, others=st.lists(records, min_size=1, max_size=3), now=moments)
+def test_a_merge_keeps_the_words_and_who_may_see_them(kept, others, now) -> None:
+    whole = rules.next_version(kept, others, None, {}, now)
+    assert (whole.text, whole.access_control, whole.version) == (
+        kept.text,
+        kept.access_control,
+        kept.version + 1,
+    )
+    assert whole.mentions == kept.mentions + sum(one.mentions for one in others)
+    assert set(whole.tags) == set(kept.tags).union(*(one.tags for one in others))
+    assert not {tie.target_memory_id for tie in whole.relations} & {one.memory_id for one in others}
+
+
+@given(text=words, spaces=st.lists(st.sampled_from(["\t", "\n", "  ", "\u3000"]), min_size=2, max_size=2))
+def test_case_and_spacing_make_no_other_record(text, spaces) -> None:
+    scope = Scope("louis", "s")
+    said = rules.new_record(scope, f"Nuts {text}", {}, NOW)
+    again = rules.new_record(scope, f"{spaces[0]}nUTS{spaces[1]}{text} ", {}, NOW)
+    assert digest(said) == digest(again)
+    assert digest(said) != digest(rules.new_record(Scope("eve", "s"), f"Nuts {text}", {}, NOW))
+    assert digest(said) != digest(rules.new_record(scope, f"Nut {text}", {}, NOW))
+
+
+# --- many at once
+
+
+def test_many_who_write_at_once_neither_wait_in_a_circle_nor_lose_count(open_with) -> None:
+    """Remembering, changing, sharing, merging and forgetting meet the worker, which files vectors all the while."""
+    from concurrent.futures import ThreadPoolExecutor
+    from random import Random
+
+    store = open_with(Settings(index_delay=0, durability="normal", exact_scan_limit=0))
+    chance = Random(7)
+    plans = [[chance.random() for _ in range(12)] for _ in range(6)]
+
+    def live(plan: list[float]) -> None:
+        user = "louis" if plan[0] < 0.7 else "eve"
+        chat = store.chat(user_id=user, session_id=str(plan[0]))
+        for step in plan:
+            chat.add("user", f"nuts {step}")
+            record = chat.remember(f"nuts {step:.1f}", visibility="public" if step < 0.4 else "private")
+            mine = [one.memory_id for one in store.records(user_id=user) if one.memory_id != record.memory_id]
+            try:
+                if step < 0.3:
+                    store.forget(record_id=record.memory_id)
+                elif step < 0.6:
+                    chat.revise(
+                        record.memory_id, f"all nuts {step}", visibility="share", allowed_users=["bob"]
+                    )
+                elif step < 0.8 and mine:
+                    chat.revise(record.memory_id, merge=mine[:1])
+                elif step > 0.97:
+                    store.forget(user)
+            except UnknownRecordError:
+                pass  # somebody else was faster
+
+    with ThreadPoolExecutor(len(plans)) as threads:
+        list(threads.map(live, plans))
+    store.flush()
+    assert store.status().backlog.dead == 0
+    assert store.verify() == []
+    in_force = [row for row in rows(store, "memlayer_records") if row.replaced_by is None]
+    messages = rows(store, "memlayer_messages")
+    assert len(rows(store, "memlayer_texts WHERE vector IS NOT NULL")) == len(in_force) + len(messages)
+    counted = sum(row.vectors for row in rows(store, "memlayer_namespaces"))
+    assert counted == len(in_force) + len(messages)
+
+
+NAMES = st.lists(st.sampled_from(["eve", "bob", "amy"]), unique=True, max_size=3).map(tuple)
+ACCESS = st.builds(Access, st.sampled_from(VISIBILITIES), NAMES, NAMES)
+
+
+def audience(access: Access) -> set[tuple[str, str]]:
+    """Return everybody who may be told, of three users and three roles."""
+    named = {("user", one) for one in access.allowed_users} | {("role", one) for one in access.allowed_roles}
+    everybody = {(kind, one) for kind in ("user", "role") for one in ("eve", "bob", "amy")}
+    return everybody if access.visibility == "public" else named
+
+
+@given(ACCESS, ACCESS)
+def test_what_is_said_again_is_told_to_nobody_whom_not_both_name(known, named) -> None:
+    scope = Scope("louis", "s")
+    record = replace(rules.new_record(scope, NUTS, {}, NOW), access_control=known)
+    least = narrow_access(record, named)
+    assert audience(least.access_control) == audience(known) & audience(named)
+    assert least.version == record.version + (least.access_control != known)
+    assert narrow_access(least, named) == least
+
+
+@pytest.mark.parametrize("agent", [None, "cook"])
+def test_saying_it_again_as_private_takes_it_from_everybody_else(store, do, agent) -> None:
+    chat = store.chat(user_id="louis", session_id="s", agent_id=agent)
+    eve = store.chat(user_id="eve", session_id="hers", agent_id=agent)
+    shared = chat.remember(NUTS, visibility="public", tags=["food"], importance=0.9)
+    store.flush()
+    assert NUTS in " ".join(told(store, eve.scope.reach()))
+    unsaid = do(chat, "remember", NUTS)
+    assert unsaid.access_control.visibility == "public"  # nothing was said of whom to tell
+    again = do(chat, "remember", NUTS, visibility="private")
+    assert (again.memory_id, again.version, again.mentions) == (shared.memory_id, 2, 3)
+    assert (again.tags, again.importance, again.access_control) == (("food",), 0.9, Access())
+    store.flush()
+    for words in ("nuts", "food"):
+        assert told(store, eve.scope.reach(), words=words) == []
+        assert told(store, chat.scope.reach(), words=words) != []
+    assert store.verify() == []
+    wider = do(chat, "remember", NUTS, visibility="public")
+    assert wider.access_control == Access()
+    chat.revise(again.memory_id, visibility="public")
+    store.flush()
+    assert told(store, eve.scope.reach()) != []

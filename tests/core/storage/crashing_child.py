@@ -1,0 +1,95 @@
+"""A process that writes to a memory and dies by SIGKILL at a named point. Run by test_crashes.py.
+
+It prints the id of each message after its `add` has returned: that is what may never be lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from sqlalchemy import event
+
+from memlayer_core import Memory, Settings
+from memlayer_core.chroma import EmbeddedChroma
+from memlayer_core.messages.sql import addition
+from memlayer_core.storage import job_queue, vectors
+
+SETTINGS = Settings(index_delay=0, index_batch=4, exact_scan_limit=0, lease_seconds=1, durability="normal")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def after(owner: Any, name: str, times: int) -> None:
+    """Die right after `owner.name` was called for the given time."""
+    inner, calls = getattr(owner, name), itertools.count(1)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        answer = inner(*args, **kwargs)
+        if next(calls) == times:
+            die()
+        return answer
+
+    setattr(owner, name, wrapped)
+
+
+def after_commit(memory: Memory, work: Any, times: int) -> None:
+    """Die as soon as a piece of work was committed for so many times."""
+    database = type(memory.runtime.db)
+    inner, calls = database.write, itertools.count(1)
+
+    def wrapped(self: Any, done: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = inner(self, done, *args, **kwargs)
+        if done is work and next(calls) == times:
+            die()
+        return answer
+
+    database.write = wrapped
+
+
+def plan(point: str, memory: Memory) -> None:
+    engine = memory.runtime.db._engine
+    match point:
+        case "inside the transaction that adds":
+            after(addition, "apply", 4)
+        case "when the transaction is about to commit":
+            event.listen(engine, "commit", lambda _: die() if next(COMMITS) == 6 else None)
+        case "after the commit and before the answer":
+            after_commit(memory, addition.append, 5)
+        case "when a job was leased":
+            after(job_queue, "lease", 2)
+        case "when the vectors were written but not committed":
+            after(vectors, "store", 2)
+        case "when the vectors were committed":
+            after_commit(memory, vectors.store, 2)
+        case "when Chroma has the vectors":
+            after(EmbeddedChroma, "upsert", 2)
+        case "when the jobs were struck off but not committed":
+            after(job_queue, "finish", 2)
+        case _:
+            assert point == "at any moment", point
+
+
+COMMITS = itertools.count(1)
+
+
+def main(point: str, where: str, first: int) -> None:
+    options = json.loads(where)
+    memory = Memory.open(embedder="hashing", settings=SETTINGS, **options)
+    plan(point, memory)
+    chat = memory.chat(user_id="louis", session_id="s")
+    for number in range(first, first + 40 if point != "at any moment" else sys.maxsize):
+        chat.add("user", f"thing{number} is here", id=f"m{number}")
+        print(number, flush=True)
+    memory.flush(60)
+    print("survived", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,68 @@
+"""A journal whose pages are damaged says so, in our words, wherever that is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memlayer_core import Memory, Settings
+from memlayer_core.errors import JournalCorruptError
+
+PAGE = 4096
+SETTINGS = Settings(index_delay=3600, durability="normal")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    with Memory.open(tmp_path, embedder="hashing", settings=SETTINGS) as memory:
+        chat = memory.chat(user_id="louis", session_id="s")
+        for number in range(300):
+            chat.add(
+                "user", f"thing{number} is here, and much is said of it: {'so much, ' * 20}", id=f"m{number}"
+            )
+    return tmp_path
+
+
+def damage(journal: Path) -> None:
+    """Write garbage over the heads of all pages that hold the newest half of the messages."""
+    pages = bytearray(journal.read_bytes())
+    for number in range(150, 300):
+        at = pages.find(f"thing{number} is here".encode())
+        while at >= 0:
+            start = at // PAGE * PAGE
+            pages[start : start + 12] = b"\xee" * 12
+            at = pages.find(f"thing{number} is here".encode(), at + 1)
+    journal.write_bytes(pages)
+
+
+READS: dict[str, Callable[[Memory], Any]] = {
+    "history": lambda memory: memory.chat(user_id="louis", session_id="s").history(),
+    "context": lambda memory: memory.chat(user_id="louis", session_id="s").context("thing7?"),
+    "search": lambda memory: memory.search("thing299", user_id="louis"),
+    "add": lambda memory: memory.chat(user_id="louis", session_id="s").add("user", "one more"),
+    "forget": lambda memory: memory.forget(user_id="louis"),
+}
+
+
+@pytest.mark.parametrize("verb", list(READS))
+def test_damaged_pages_are_told_as_such(directory, verb) -> None:
+    damage(directory / "journal.sqlite3")
+    with (
+        Memory.open(directory, embedder="hashing", settings=SETTINGS) as memory,
+        pytest.raises(JournalCorruptError, match="malformed") as told,
+    ):
+        READS[verb](memory)
+    for way in ("memlayer verify", "memlayer export", "backup"):
+        assert way in told.value.hint
+    assert "thing" not in str(told.value)
+
+
+def test_a_file_that_is_no_journal_is_told_as_such_at_opening(directory) -> None:
+    (directory / "journal.sqlite3").write_bytes(b"something else " * 1000)
+    for name in ("-wal", "-shm"):
+        (directory / f"journal.sqlite3{name}").unlink(missing_ok=True)
+    with pytest.raises(JournalCorruptError, match="not a database"):
+        Memory.open(directory, embedder="hashing", settings=SETTINGS)

@@ -1,0 +1,609 @@
+"""What is deleted is erased: from the journal's files, soon, in the background, while others go on."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, inspect, text
+
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.errors import FlushTimeoutError, JournalCorruptError
+from memlayer_core.events import ErasureDelayed, WordsRepaired
+from memlayer_core.items.model import DropItem, PutItem
+from memlayer_core.scope import Scope
+from memlayer_core.storage import job_queue, lexical, sqlite, texts
+from memlayer_core.storage.database import Database, open_database
+from memlayer_core.storage.migrations import ensure_tables
+from tests.conftest import PROMPT
+
+NEVER = Settings(index_delay=3600, durability="normal")
+GONE = "QZXKVPWJRTQ"
+"""A word that no other text has. It is filed in small letters: what is filed and what was said can be told apart."""
+
+OTHER = "BDGFHLMNCCQ"
+
+
+def dense(texts: list[str]) -> list[list[float]]:
+    """Return vectors whose bytes are nobody else's."""
+    return [np.random.default_rng(list(one.encode())).normal(size=64).tolist() for one in texts]
+
+
+@pytest.fixture
+def plain_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every connection what upstream's SQLite begins with; Debian's overwrites what is deleted by itself."""
+    connect = sqlite3.dbapi2.connect
+
+    def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        made = connect(*args, **kwargs)
+        made.execute("PRAGMA secure_delete = OFF")
+        return made
+
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", connected)
+
+
+@pytest.fixture
+def without_chroma(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave Chroma out: its files are another test's."""
+    monkeypatch.setattr("memlayer_core.opening._index", lambda *_: None)
+
+
+def traces(directory: Path, *needles: bytes) -> list[tuple[str, bytes]]:
+    """Return which of these bytes stand in which file."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return [(path.name, one) for path in files for one in needles if one in path.read_bytes()]
+
+
+def words(said: str) -> list[bytes]:
+    """Return the end of a word as it is filed: FTS5 writes down only how it differs from the word before."""
+    return [said.lower()[-8:].encode()]
+
+
+def as_said(said: str) -> list[bytes]:
+    return [said.encode(), said.encode("utf-16-le")]
+
+
+# --- every way in which a text is taken back
+
+
+def _talk(memory: Memory) -> None:
+    chat = memory.chat(user_id="ada", session_id="s")
+    chat.add_messages(
+        [
+            Message("user", "I like tea."),
+            Message("user", f"My secret is {GONE}.", id="m"),
+            Message("assistant", "Noted."),
+        ]
+    )
+
+
+def _record(memory: Memory) -> None:
+    memory.chat(user_id="ada", session_id="s").remember(f"Her secret is {GONE}.", type="semantic")
+
+
+def _item(memory: Memory) -> None:
+    memory.items().batch([PutItem(("a",), "k", {"text": GONE})])
+
+
+def _hidden_item(memory: Memory) -> None:
+    memory.items().batch([PutItem(("a",), "k", {"text": GONE}, texts=())])
+
+
+def _same_id(memory: Memory) -> None:
+    memory.chat(user_id="ada", session_id="s").add("user", "nothing", id="m")
+
+
+def _edited_and_deleted(memory: Memory) -> None:
+    chat_of(memory).edit("m", "nothing")
+    chat_of(memory).delete_message("m")
+
+
+def _edited_and_cleared(memory: Memory) -> None:
+    _same_id(memory)
+    chat_of(memory).clear()
+
+
+def _set_aside_and_deleted(memory: Memory) -> None:
+    chat_of(memory).withdraw(["m"])
+    chat_of(memory).delete_message("m")
+
+
+def _state(memory: Memory) -> None:
+    with Memory.in_memory() as elsewhere:
+        chat = elsewhere.chat(user_id="ada", session_id="s")
+        chat.add("user", "I like tea.")
+        state = chat.save_state()
+    memory.chat(user_id="ada", session_id="s").load_state(state)
+
+
+def _expired(memory: Memory) -> None:
+    ends = timedelta(seconds=0.001)
+    memory.items().batch([PutItem(("a",), "k", {"text": GONE}, ttl=ends)])
+    time.sleep(0.01)
+    memory.items().sweep()
+
+
+def chat_of(memory: Memory) -> Any:
+    return memory.chat(user_id="ada", session_id="s")
+
+
+WAYS: dict[str, tuple[Callable[[Memory], Any], Callable[[Memory], Any]]] = {
+    "a message is deleted": (_talk, lambda m: chat_of(m).delete_message("m")),
+    "a message is edited for good": (_talk, lambda m: chat_of(m).edit("m", "nothing", erase=True)),
+    "a message that was edited is deleted": (_talk, _edited_and_deleted),
+    "a message that was set aside is deleted": (_talk, _set_aside_and_deleted),
+    "a session with a message of two versions is cleared": (_talk, _edited_and_cleared),
+    "a session is cleared": (_talk, lambda m: chat_of(m).clear()),
+    "messages are set": (
+        _talk,
+        lambda m: chat_of(m).resync([Message("user", "I like tea.")], replace="all", erase=True),
+    ),
+    "a state is loaded": (_talk, _state),
+    "a session is forgotten": (_talk, lambda m: m.forget("ada", session_id="s")),
+    "a user is forgotten": (_talk, lambda m: m.forget("ada")),
+    "a record is forgotten": (_record, lambda m: m.forget(record_id=m.records(user_id="ada")[0].memory_id)),
+    "a user with a record is forgotten": (_record, lambda m: m.forget("ada")),
+    "an item is dropped": (_item, lambda m: m.items().batch([DropItem(("a",), "k")])),
+    "an item is replaced": (_item, lambda m: m.items().batch([PutItem(("a",), "k", {"text": "tea"})])),
+    "an item that is not searched is replaced": (
+        _hidden_item,
+        lambda m: m.items().batch([PutItem(("a",), "k", {"text": "tea"}, texts=())]),
+    ),
+    "an item that is not searched is dropped": (
+        _hidden_item,
+        lambda m: m.items().batch([DropItem(("a",), "k")]),
+    ),
+    "a folder is forgotten": (_item, lambda m: m.items().forget(("a",))),
+}
+# What leaves the conversation, and may come back or be read by people: nothing finds it.
+WORDS_ALONE: dict[str, tuple[Callable[[Memory], Any], Callable[[Memory], Any]]] = {
+    "a message is edited": (_talk, lambda m: chat_of(m).edit("m", "nothing")),
+    "another text comes under its id": (_talk, _same_id),
+    "a message is set aside": (_talk, lambda m: chat_of(m).withdraw(["m"])),
+    "another list is sent": (
+        _talk,
+        lambda m: chat_of(m).resync([Message("user", "I like tea.")], replace="all"),
+    ),
+    "a record is revised": (
+        _record,
+        lambda m: chat_of(m).revise(m.records(user_id="ada")[0].memory_id, "She has none."),
+    ),
+}
+
+
+@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
+@pytest.mark.parametrize("way", [*WAYS, *WORDS_ALONE])
+def test_what_is_taken_back_is_in_no_file_while_the_memory_is_open(
+    way, open_at, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_REWRITTEN", 0)  # as for a large file
+    put, take_back = (WAYS | WORDS_ALONE)[way]
+    memory = open_at("store", embedder=dense)
+    for number in range(8):  # others, among whose words it stands
+        memory.chat(user_id=f"user {number}").add("user", f"I am number {number}, like {OTHER}.")
+    put(memory)
+    memory.flush()
+    store = tmp_path / "store"
+    with closing(sqlite3.connect(store / "journal.sqlite3")) as read:
+        vectors = [
+            bytes(row[0])
+            for row in read.execute("SELECT vector FROM memlayer_texts WHERE vector IS NOT NULL")
+        ]
+    assert traces(store, *as_said(GONE)[:1])
+    if put is not _hidden_item:
+        assert traces(store, *words(GONE))
+
+    take_back(memory)
+    memory.flush()
+
+    with closing(sqlite3.connect(store / "journal.sqlite3")) as read:
+        left = {
+            bytes(row[0])
+            for row in read.execute("SELECT vector FROM memlayer_texts WHERE vector IS NOT NULL")
+        }
+    gone = [vector[16:80] for vector in vectors if vector not in left]
+    assert gone or put is _hidden_item
+    assert traces(store, *words(GONE), *gone) == []
+    if way in WAYS:
+        assert traces(store, *as_said(GONE)) == []
+    assert traces(store, *words(OTHER), *as_said(OTHER)[:1])
+    assert memory.verify() == []
+
+
+@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
+def test_what_follows_from_a_text_is_erased_with_it(open_at, tmp_path) -> None:
+    """Summaries, an episode, and what was recalled for a question."""
+    memory = open_at("store", embedder=dense, settings=PROMPT.replace(max_tokens=400, summary_tokens=100))
+    memory.chat(user_id="ada", session_id="old").add("user", f"My lucky word is {GONE}.", id="m")
+    chat = memory.chat(user_id="ada", session_id="new")
+    for number in range(30):
+        chat.add("user", f"Is {GONE} my lucky word, for the {number}. time?" + " Tell me." * 9)
+        told = chat.context()
+        chat.add_messages([Message("assistant", f"It is {GONE}, {number} times.")], context=told)
+    memory.flush()
+    chat.end()
+    memory.flush()
+    store = tmp_path / "store"
+    with closing(sqlite3.connect(store / "journal.sqlite3")) as read:
+        for table in ("summaries", "shown", "records"):
+            assert read.execute(f"SELECT 1 FROM memlayer_{table} WHERE text LIKE '%{GONE}%'").fetchone(), (
+                table
+            )
+    memory.chat(user_id="ada", session_id="old").clear()
+    chat.clear()
+    memory.flush()
+    assert traces(store, *as_said(GONE), *words(GONE)) == []
+
+
+@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
+@pytest.mark.parametrize("seed", [1, 12, 28])
+def test_no_copy_of_a_row_stays_where_sqlite_shared_out_the_rows_of_a_page(seed, open_at, tmp_path) -> None:
+    """These three left two behind, in unused parts of pages, though SQLite overwrote what it deleted."""
+    chance = random.Random(seed)
+    memory = open_at("store", summarizer="off", settings=NEVER)
+    here: dict[tuple[str, str], str] = {}
+    gone: list[str] = []
+    for number in range(400):
+        user, does = f"u{chance.randrange(25)}", chance.random()
+        chat = memory.chat(user_id=user, session_id="s")
+        mine = [key for key in here if key[0] == user]
+        if does < 0.6 or not mine:
+            said = "".join(chance.choices("BCDFGHJKLMNPQRTVWXZ", k=14))
+            chat.add("user", said + " filler text" * chance.choice([0, 2, 20, 200]), id=f"m{number}")
+            here[user, f"m{number}"] = said
+        elif does < 0.9:
+            key = chance.choice(mine)
+            gone.append(here.pop(key))
+            chat.delete_message(key[1])
+        else:
+            gone += [here.pop(key) for key in mine]
+            memory.forget(user)
+    memory.flush()
+    assert len(gone) > 100
+    assert (
+        traces(tmp_path / "store", *(needle for one in gone for needle in (one.encode(), *words(one)))) == []
+    )
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("way", [*WAYS, *WORDS_ALONE])
+def test_what_is_taken_back_is_in_no_row_of_postgres(way, postgres_url) -> None:
+    put, take_back = (WAYS | WORDS_ALONE)[way]
+    with Memory.open(database_url=postgres_url, embedder="hashing", settings=PROMPT) as memory:
+        put(memory)
+        memory.flush()
+        assert any(GONE in row for row in all_rows(postgres_url))
+        take_back(memory)
+        memory.flush()
+        rows = all_rows(postgres_url)
+        assert not any(GONE.lower() in row for row in rows)
+        assert way not in WAYS or not any(GONE in row for row in rows)
+        assert memory.status().backlog.queued == 0
+
+
+def all_rows(url: str) -> list[str]:
+    """Return every row of every table, after the server has written the tables anew."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        tables = inspect(engine).get_table_names()
+        for table in tables:
+            connection.execute(text(f"VACUUM FULL {table}"))
+        rows = [str(row) for table in tables for row in connection.execute(text(f"SELECT * FROM {table}"))]
+    engine.dispose()
+    return rows
+
+
+# --- gathered, in parts, by anybody
+
+
+def test_any_number_of_deletions_owe_one_erasure(open_at) -> None:
+    memory = open_at("store", settings=NEVER)
+    chat = memory.chat(user_id="ada", session_id="s")
+    for number in range(20):
+        chat.add("system", f"Be brief {number}.", id=f"m{number}")
+    for number in range(10):
+        chat.delete_message(f"m{number}")
+        chat.edit(f"m{10 + number}", "Be kind.")
+    rt = memory.runtime
+    far = rt.now() + timedelta(days=1)
+    assert len(rt.db.write(job_queue.lease, ["erase"], 100, "me", far, far)) == 1
+    chat.clear()  # behind the one that is being done
+    assert len(rt.db.write(job_queue.lease, ["erase"], 100, "me", far, far + timedelta(days=1))) == 2
+
+
+def test_an_erasure_waits_for_others_unless_somebody_is_in_a_hurry(open_at) -> None:
+    memory = open_at("store", settings=NEVER)
+    db, now = memory.runtime.db, memory.runtime.now()
+    memory.chat(user_id="ada").add("user", "tea")
+    memory.forget("ada")
+    until = now + timedelta(minutes=1)
+    assert db.write(job_queue.lease, ["erase"], 1, "me", now + timedelta(seconds=1), until) == []
+    soon = now + timedelta(seconds=1)
+    db.write(job_queue.hurry, soon)
+    (job,) = db.write(job_queue.lease, ["erase"], 1, "me", soon, until)
+    db.write(job_queue.hurry, soon)
+    assert db.write(job_queue.lease, ["erase"], 1, "another", soon, until) == []
+    db.write(job_queue.fail, [job], "a reader", until, count_attempt=False)
+    db.write(job_queue.hurry, soon)
+    assert db.write(job_queue.lease, ["erase"], 1, "me", soon, until) == []
+    (again,) = db.write(job_queue.lease, ["erase"], 1, "me", until, until)
+    assert again.attempts == 1
+
+
+@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
+def test_it_comes_by_itself(open_at, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(job_queue, "_GATHERING", timedelta(0))
+    memory = open_at("store")
+    memory.chat(user_id="ada").add("user", f"My secret is {GONE}.")
+    memory.forget("ada")
+    deadline = time.monotonic() + 30
+    while traces(tmp_path / "store", *as_said(GONE), *words(GONE)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
+def test_what_one_process_deleted_the_next_one_erases(open_at, tmp_path) -> None:
+    with open_at("store", settings=NEVER) as memory:
+        memory.chat(user_id="ada").add("user", f"My secret is {GONE}.")
+        memory.forget("ada")
+    assert traces(tmp_path / "store", *words(GONE))
+    open_at("store").flush()
+    assert traces(tmp_path / "store", *words(GONE), *as_said(GONE)) == []
+
+
+@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
+def test_a_reader_that_holds_the_log_is_a_complaint_until_it_lets_go(open_at, tmp_path) -> None:
+    memory = open_at("store", settings=PROMPT.replace(job_backoff=0.01, job_attempts=2))
+    events: list[ErasureDelayed] = []
+    memory.listen(lambda event: events.append(event) if isinstance(event, ErasureDelayed) else None)
+    memory.chat(user_id="ada").add("user", f"My secret is {GONE}.")
+    memory.flush()
+    with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3")) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM memlayer_messages").fetchall()
+        memory.forget("ada")
+        with pytest.raises(FlushTimeoutError, match="a reader holds it"):
+            memory.flush(1.0)
+        assert "log" in memory.status().problems["erasure"]
+        assert len(events) == 1
+        memory.chat(user_id="bob").add("user", "I like tea.")
+        assert memory.search("tea", user_id="bob")
+    assert memory.flush(30).dead == 0
+    assert memory.status().problems == {}
+    assert traces(tmp_path / "store", *as_said(GONE), *words(GONE)) == []
+
+
+@pytest.fixture(scope="module")
+def filed() -> Iterator[Database]:
+    database = open_database(None, NEVER)
+    database.write(ensure_tables, shards=1)
+    yield database
+    database.close()
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("file"), st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4)),
+    st.tuples(st.just("delete"), st.integers(0, 30)),
+    st.tuples(st.just("erase"), st.integers(1, 3)),
+)
+
+
+class Model:
+    """What should be filed, beside what is."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.scopes = [Scope("ada", "s"), Scope("bob", "s")]
+        self.here: dict[int, tuple[Scope, list[str]]] = {}
+        self.numbers = itertools.count(1)
+        self.goes_on = False
+        lexical.delete(connection, lexical.keys(connection))
+
+    def step(self, what: str, value: Any) -> None:
+        match what:
+            case "file":
+                key = next(self.numbers)
+                scope = self.scopes[key % 2]
+                lexical.insert(self.connection, texts.lanes_of(scope), [(key, value)])
+                self.here[key] = (scope, value)
+            case "delete":
+                gone = list(self.here)[value : value + 2]
+                lexical.delete(self.connection, gone)
+                self.here = {key: one for key, one in self.here.items() if key not in gone}
+            case _:
+                for _ in range(value):
+                    self.goes_on = lexical.erase(self.connection, goes_on=self.goes_on)
+
+    def check(self) -> None:
+        for scope, word in itertools.product(self.scopes, "abcdef"):
+            keys = {key for key, (whose, said) in self.here.items() if whose is scope and word in said}
+            found = lexical.postings(self.connection, scope.reach(), [word], {})
+            assert set(found.get(word, ())) == keys
+            counted = lexical._count_rows(self.connection, [scope.user_lane + word])
+            assert sum(counted.values()) == len(keys)
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure(filed, steps) -> None:
+    def run(connection: Any) -> None:
+        model = Model(connection)
+        for what, value in [*steps, ("erase", 9)]:
+            model.step(what, value)
+            model.check()
+        assert lexical.is_sound(connection)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lexical, "_STEP", 1)
+        patch.setattr(lexical, "_MOST_LEVELS", 12)
+        filed.write(run)
+
+
+@pytest.mark.slow
+def test_three_thousand_forgets_leave_a_store_that_is_whole() -> None:
+    settings = Settings(durability="normal")
+    with Memory.in_memory(settings=settings, summarizer="off", tokenizer="estimate") as memory:
+        began = time.process_time()
+        for number in range(1, 3301):
+            said = " ".join(f"{number}w{place}" for place in range(12))
+            memory.chat(user_id=f"u{number}", session_id="s").add("user", said)
+            if number % 11:
+                memory.forget(f"u{number}")
+        memory.flush()
+        assert time.process_time() - began < 3000 * 0.010  # and what is added costs something, too
+        memory.chat(user_id="new").add("user", "I like pineapple.")
+        memory.flush()
+        assert memory.search("pineapple", user_id="new")
+        for number in range(11, 3300, 330):
+            assert len(memory.search(f"{number}w3", user_id=f"u{number}")) == 1
+            assert memory.search(f"{number + 1}w3", user_id=f"u{number + 1}") == ()
+        assert memory.verify() == []
+        assert memory.status().problems == {}
+
+
+# --- what is damaged is repaired, or told of
+
+
+def wear_out(store: Path) -> None:
+    """Do to the words what earlier versions did: optimise after every forget, until SQLite refuses every write."""
+    with closing(sqlite3.connect(store / "journal.sqlite3", isolation_level=None)) as journal:
+        journal.execute("PRAGMA synchronous = OFF")
+        for number in itertools.count(10**15):
+            assert number < 10**15 + 9999, "it did not wear out"
+            try:
+                journal.execute(
+                    "INSERT INTO memlayer_lexical (rowid, lanes, terms) VALUES (?, 'x', 'y z')", (number,)
+                )
+                journal.execute("INSERT INTO memlayer_lexical (memlayer_lexical) VALUES ('optimize')")
+                journal.execute("DELETE FROM memlayer_lexical WHERE rowid = ?", (number,))
+                journal.execute("INSERT INTO memlayer_lexical (memlayer_lexical) VALUES ('optimize')")
+            except sqlite3.DatabaseError as problem:
+                assert "malformed" in str(problem)  # noqa: PT017  (it is the point)
+                return
+
+
+@pytest.mark.usefixtures("without_chroma")
+@pytest.mark.skipif(sqlite3.sqlite_version_info >= (3, 42), reason="this SQLite stops counting in time")
+def test_a_store_that_an_earlier_version_wore_out_is_healed_at_opening(open_at, tmp_path) -> None:
+    with open_at("store") as memory:
+        for number in range(40):
+            memory.chat(user_id=f"u{number % 4}").add("user", f"I like pineapple, and number {number}.")
+        memory.flush()
+    wear_out(tmp_path / "store")
+    memory = open_at("store")
+    assert memory.chat(user_id="u1").add("user", "I like mangos.").stored == 1
+    assert len(memory.search("pineapple", user_id="u1", limit=100)) == 10
+    assert memory.search("mangos", user_id="u1")[0].text == "I like mangos."
+    assert memory.forget("u2").messages == 10
+    memory.flush()
+    assert memory.verify() == []
+
+
+DAMAGES = {
+    "the index of words": "DELETE FROM memlayer_lexical_data WHERE id > 10",
+    "all that is filed": "DELETE FROM memlayer_lexical",
+    "some of what is filed": "DELETE FROM memlayer_lexical WHERE rowid IN (SELECT key FROM memlayer_texts LIMIT 1)",
+    "what FTS5 filed": "DELETE FROM memlayer_lexical_content",
+    "something filed too much": "INSERT INTO memlayer_lexical (rowid, lanes, terms) VALUES (77, 'x', 'y')",
+    "what FTS5 reads first": "UPDATE memlayer_lexical_data SET block = x'0000ffff' WHERE id = 10",
+}
+
+
+@pytest.mark.usefixtures("without_chroma")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_verify_repairs_the_words_and_says_so(damage, open_at, tmp_path) -> None:
+    memory = open_at("store")
+    heard: list[WordsRepaired] = []
+    memory.listen(lambda event: heard.append(event) if isinstance(event, WordsRepaired) else None)
+    chat = memory.chat(user_id="ada", session_id="s")
+    chat.add_messages([Message("system", "Be brief."), Message("user", " \n"), Message("user", "pineapple")])
+    chat.remember("She lives in Tokyo.")
+    chat.add("user", "hidden pineapple", model_visible=False)
+    chat.resync([Message("user", "pineapple and mango")])
+    memory.items().batch([PutItem(("a",), "k", {"text": "papaya"})])
+    memory.flush()
+    assert memory.verify() == []
+    rows = filed_rows(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3", isolation_level=None)) as journal:
+        journal.execute(DAMAGES[damage])
+    if damage == "what FTS5 reads first":
+        memory.close()
+        memory = open_at("store")
+        memory.listen(lambda event: heard.append(event) if isinstance(event, WordsRepaired) else None)
+    assert memory.verify() == ["words"]
+    assert len(heard) == 1
+    assert filed_rows(tmp_path) == rows
+    assert memory.verify() == []
+    assert memory.search("mango", user_id="ada")[0].text == "pineapple and mango"
+
+
+def filed_rows(tmp_path: Path) -> list[Any]:
+    with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3")) as journal:
+        return journal.execute("SELECT rowid, lanes, terms FROM memlayer_lexical ORDER BY rowid").fetchall()
+
+
+@pytest.mark.postgres
+def test_verify_files_again_what_is_missing_on_postgres(postgres_url) -> None:
+    with Memory.open(database_url=postgres_url, embedder="hashing", settings=PROMPT) as memory:
+        memory.chat(user_id="ada").add("user", "I like pineapple.")
+        assert memory.verify() == []
+        engine = create_engine(postgres_url)
+        with engine.begin() as connection:
+            connection.execute(text("DELETE FROM memlayer_lexical"))
+        engine.dispose()
+        assert memory.verify() == ["words"]
+        assert memory.verify() == []
+        assert memory.search("pineapple", user_id="ada")
+
+
+@pytest.mark.usefixtures("without_chroma")
+def test_verify_tells_of_a_damaged_journal_and_what_to_do(open_at, tmp_path) -> None:
+    file = tmp_path / "store" / "journal.sqlite3"
+    with open_at("store") as memory:
+        for number in range(200):
+            memory.chat(user_id="ada", session_id="s").add("user", f"pineapple {number} " * 50)
+    with closing(sqlite3.connect(file)) as journal:
+        root = journal.execute("SELECT rootpage FROM sqlite_master WHERE name = 'memlayer_costs'").fetchone()[
+            0
+        ]
+    with file.open("r+b") as raw:
+        raw.seek((root - 1) * 4096)
+        raw.write(b"\xee" * 4096)
+    with open_at("store") as memory, pytest.raises(JournalCorruptError, match="damaged") as told:
+        memory.verify()
+    assert "export" in told.value.hint
+
+
+# --- clear takes along what is set aside
+
+
+@pytest.mark.requirement("L07")
+@pytest.mark.usefixtures("without_chroma")
+def test_clearing_a_session_takes_along_what_it_took_the_place_of(store) -> None:
+    chat, other = (store.chat(user_id=user, session_id="s") for user in ("ada", "bob"))
+    for one in (chat, other):
+        one.resync([Message("user", "pineapple"), Message("assistant", "noted")])
+        one.resync([Message("user", "mango"), Message("assistant", "noted")], replace="all")
+        one.resync([Message("user", "papaya"), Message("assistant", "noted")], replace="all")
+    fork = chat.fork()
+    assert len(store.sessions(user_id="ada", all_versions=True)) > 2
+    assert chat.clear() == 2
+    left = store.sessions(user_id="ada", all_versions=True)
+    assert {session.scope.session_id for session in left} == {"s", fork.session_id}
+    assert len(fork.history()) == 2
+    assert len(store.sessions(user_id="bob", all_versions=True)) > 1
+    chat.add("user", "guava")
+    assert [one.text for one in chat.history()] == ["guava"]
+    store.flush()
+    assert store.verify() == []

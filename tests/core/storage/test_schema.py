@@ -1,0 +1,206 @@
+"""There is one version of the tables. A store of another version is refused in words, and left as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, inspect, text
+from sqlalchemy.engine import make_url
+from typer.testing import CliRunner, Result
+
+from memlayer_core import Memory
+from memlayer_core.cli import app
+from memlayer_core.errors import NewerSchemaError, OlderSchemaError
+from memlayer_core.storage.migrations import SCHEMA_VERSION
+
+Where = dict[str, Any]
+TABLES = {10: "d22a8bb46cb32462"}
+"""The version of the tables, and a digest of their columns and indexes."""
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Where:
+    """Say where a store of two messages is, on each database."""
+    at: Where = {"path": tmp_path / "a memory"}
+    if request.param == "postgres":
+        at = {"database_url": request.getfixturevalue("new_postgres_url")}
+    with Memory.open(**at, embedder="hashing") as memory:
+        memory.chat(user_id="ada", session_id="s", tenant_id="acme").add(
+            "user", "I live in Graz. 我住在格拉茨。"
+        )
+        memory.flush()
+    return at
+
+
+def execute(where: Where, *statements: str) -> list[Any]:
+    engine = create_engine(where.get("database_url") or f"sqlite:///{where['path'] / 'journal.sqlite3'}")
+    with engine.begin() as connection:
+        answers = [connection.execute(text(statement)) for statement in statements]
+        rows = answers[-1].all() if answers[-1].returns_rows else []
+    engine.dispose()
+    return rows
+
+
+def set_version(where: Where, version: int) -> None:
+    execute(where, f"UPDATE memlayer_meta SET value = '{version}' WHERE name = 'schema_version'")
+
+
+def content(where: Where) -> Any:
+    """Return all that must not change: the file's bytes, or every row."""
+    if "path" in where:
+        return {file.name: file.read_bytes() for file in where["path"].iterdir() if file.is_file()}
+    engine = create_engine(where["database_url"])
+    names = inspect(engine).get_table_names()
+    engine.dispose()
+    return {name: sorted(map(repr, execute(where, f"SELECT * FROM {name}"))) for name in names}
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner(env={"MEMLAYER_INDEX_DELAY": "0"}).invoke(app, arguments, catch_exceptions=False)
+
+
+def test_stores_of_this_version_open_and_new_ones_get_it(where: Where) -> None:
+    query = "SELECT value FROM memlayer_meta WHERE name = 'schema_version'"
+    assert execute(where, query) == [(str(SCHEMA_VERSION),)]
+    with Memory.open(**where, embedder="hashing") as memory:
+        chat = memory.chat(user_id="ada", session_id="s", tenant_id="acme")
+        assert [message.text for message in chat.history()] == ["I live in Graz. 我住在格拉茨。"]
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(1, OlderSchemaError), (SCHEMA_VERSION - 1, OlderSchemaError), (SCHEMA_VERSION + 1, NewerSchemaError)],
+)
+def test_a_store_of_another_version_is_refused_and_left_as_it_is(
+    where: Where, version: int, error: type[Exception]
+) -> None:
+    set_version(where, version)
+    before = content(where)
+    with pytest.raises(error, match=f"has schema version {version}, and this memlayer reads") as refused:
+        Memory.open(**where, embedder="hashing")
+    assert content(where) == before
+    assert ("memlayer export" in refused.value.hint) == (error is OlderSchemaError)
+    assert "othing was changed" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect"],
+        ["search", "Graz", "--user", "ada"],
+        ["export", "-", "--tenant", "acme"],
+        ["import", "{file}"],
+        ["verify"],
+        ["reindex"],
+        ["work", "--once"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_refuses_it_in_words(where: Where, command: list[str], tmp_path: Path) -> None:
+    set_version(where, 4)
+    before = content(where)
+    (tmp_path / "file").touch()
+    command = [word.format(file=tmp_path / "file") for word in command]
+    place = ["--database-url", where["database_url"]] if "path" not in where else []
+    if "path" in where:
+        place = (
+            [str(where["path"])] if command[0] in {"inspect", "search"} else ["--path", str(where["path"])]
+        )
+    elif command[0] == "search":
+        place = ["-", *place]
+    shown = run(command[0], *place, *command[1:])
+    assert shown.exit_code == 1, shown.output
+    assert shown.stdout == ""
+    assert shown.stderr.startswith("Error: the store has schema version 4, and this memlayer reads version")
+    assert "Hint:  Run `memlayer export memory.jsonl --" in shown.stderr
+    assert "Traceback" not in shown.output
+    assert content(where) == before
+
+
+@pytest.fixture
+def databases(where: Where) -> Iterator[Callable[[str], Where]]:
+    """Return a function that makes what the hint asks for: a new database where it is PostgreSQL."""
+    made: list[str] = []
+
+    def make(location: str) -> Where:
+        if "path" in where:
+            return {"path": Path(location)}
+        schema = re.search(r"search_path%3D(\w+)", location)
+        assert schema is not None
+        made.append(make_url(location).database or "")
+        administer(f'CREATE DATABASE "{made[-1]}"')
+        execute({"database_url": location.split("?", maxsplit=1)[0]}, f"CREATE SCHEMA {schema[1]}")
+        return {"database_url": location}
+
+    def administer(statement: str) -> None:
+        engine = create_engine(where["database_url"], isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(statement))
+        engine.dispose()
+
+    yield make
+    for name in made:
+        administer(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def test_the_hint_can_be_followed_word_by_word(where: Where, databases, monkeypatch, tmp_path: Path) -> None:
+    set_version(where, 4)
+    with pytest.raises(OlderSchemaError) as refused:
+        Memory.open(**where, embedder="hashing")
+    export, take = (shlex.split(found) for found in re.findall(r"`memlayer (.*?)`", refused.value.hint))
+    monkeypatch.chdir(tmp_path)
+    set_version(where, SCHEMA_VERSION)  # this memlayer is in the place of the one that wrote the store
+    assert run(*export).exit_code == 0
+    new = databases(take[-1])
+    shown = run(*take)
+    assert shown.exit_code == 0, shown.output
+    assert "path" in where or "a new database of that name" in refused.value.hint
+    with Memory.open(**new, embedder="hashing") as memory:
+        (session,) = memory.sessions(user_id="ada", tenant_id="acme")
+        assert memory.chat_of(session.scope).history()[0].text.startswith("I live in Graz.")
+
+
+def test_the_hint_names_every_tenant(where: Where) -> None:
+    with Memory.open(**where, embedder="hashing") as memory:
+        memory.chat(user_id="ada", tenant_id="other").remember("Ada likes tea")
+    set_version(where, 4)
+    with pytest.raises(OlderSchemaError) as refused:
+        Memory.open(**where, embedder="hashing")
+    assert "Do both for each of its 2 tenants: acme, other." in refused.value.hint
+
+
+@pytest.mark.postgres
+def test_the_hint_holds_no_password(new_postgres_url: str) -> None:
+    url = make_url(new_postgres_url).set(password="hunter2").update_query_dict({"passfile": "/hunter2"})
+    at = {"database_url": url.render_as_string(hide_password=False)}
+    Memory.open(**at, embedder="hashing").close()
+    set_version(at, 4)
+    with pytest.raises(OlderSchemaError) as refused:
+        Memory.open(**at, embedder="hashing")
+    assert "hunter2" not in refused.value.hint
+    assert "and the password in the place of ***" in refused.value.hint
+
+
+def test_other_tables_are_another_version(tmp_path: Path) -> None:
+    """Who changes a table makes a new version of them, and adds its digest here."""
+    Memory.open(tmp_path, embedder="hashing").close()
+    engine = create_engine(f"sqlite:///{tmp_path / 'journal.sqlite3'}")
+    found = inspect(engine)
+    tables = {
+        name: (
+            sorted(column["name"] for column in found.get_columns(name)),
+            sorted(str(index["name"]) for index in found.get_indexes(name)),
+        )
+        for name in found.get_table_names()
+        if not name.startswith("memlayer_lexical_")  # SQLite's own
+    }
+    engine.dispose()
+    digest = hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:16]
+    assert {SCHEMA_VERSION: digest} == TABLES

@@ -1,0 +1,532 @@
+"""Any value is written as JSON and read back equal, of the same types; what cannot be is left out by name."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core.storage import codec
+from memlayer_core.storage.codec import TAG, Instance, TaggedJson, read
+
+
+@dataclass(frozen=True)
+class Point:
+    x: Any
+    y: Any = None
+
+
+class Stranger:
+    """An object that nothing can write."""
+
+
+class Hostile:
+    """An object that raises at whatever it is asked, even for its class."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class HostileType(type):
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def dump(value: Any) -> Any:
+    if isinstance(value, Point):
+        return Instance("Point", {"x": value.x, "y": value.y})
+    if isinstance(value, complex):
+        return (value.real, value.imag)
+    raise TypeError
+
+
+def load(instance: Instance) -> Any:
+    return Point(**instance.fields) if instance.name == "Point" else instance
+
+
+def write(value: object, place: str = "") -> TaggedJson:
+    return codec.write(value, dump=dump, place=place)
+
+
+def through(value: object) -> Any:
+    """Return a value as it comes back from JSON text."""
+    return read(json.loads(json.dumps(write(value).value, allow_nan=False)), load=load)
+
+
+def typed(value: Any) -> Any:
+    """Return a value with the type of everything in it; equal for values that are equal and of equal types."""
+    match value:
+        case list() | tuple():
+            inside: Any = [typed(item) for item in value]
+        case dict():
+            inside = [(typed(key), typed(inner)) for key, inner in value.items()]
+        case set() | frozenset():
+            inside = {(type(item), item) for item in value}
+        case Point():
+            inside = (typed(value.x), typed(value.y))
+        case Decimal() | float():
+            inside = repr(value)
+        case _:
+            inside = value
+    return type(value), inside
+
+
+def alike(one: Any, other: Any) -> bool:
+    return typed(one) == typed(other)
+
+
+# Every value that is known
+
+texts = st.one_of(
+    st.text(max_size=12),
+    st.text(st.sampled_from("a \n\0\ud83d\ude00\udc80😀汉"), max_size=6),
+    st.sampled_from([TAG, "value", "class", "fields", *codec._LOADERS, "dict", "object", "lost"]),
+)
+numbers = st.one_of(
+    st.integers(),
+    st.builds(lambda bits, sign: sign * (1 << bits), st.integers(1_900, 20_000), st.sampled_from([1, -1])),
+    st.floats(allow_nan=False),  # it equals nothing, so no set with it does
+)
+# Whole seconds: Python's own reader of ISO 8601 loses a fraction of one in an offset.
+offsets = st.integers(-80_000, 80_000).map(lambda seconds: timezone(timedelta(seconds=seconds)))
+hashed = st.one_of(
+    st.none(),
+    st.booleans(),
+    numbers,
+    texts,
+    st.binary(max_size=8),
+    st.datetimes(timezones=st.none() | offsets),
+    st.dates(),
+    st.times(timezones=st.none() | offsets),
+    st.timedeltas(),
+    st.decimals(allow_nan=False),
+    st.uuids(),
+    st.builds(Path, st.text(st.characters(exclude_characters="\0"), max_size=6)),
+)
+couples = st.tuples(hashed, st.tuples(hashed))
+members = st.deferred(lambda: hashed | couples | st.frozensets(hashed | couples, max_size=3))
+values = st.recursive(
+    st.deferred(lambda: members | st.sets(members, max_size=3) | st.just(math.nan)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.dictionaries(texts, inner, max_size=3),
+        st.dictionaries(members, inner, max_size=3),
+        st.builds(Point, inner, inner),
+        st.fixed_dictionaries({TAG: texts}, optional={"value": inner}),
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.mark.requirement("F18")
+@given(values)
+def test_a_value_comes_back_equal_and_of_the_same_type_all_the_way_down(value):
+    assert alike(through(value), value)
+    assert write(value).losses == ()
+
+
+@given(values)
+def test_what_came_back_is_written_the_same_again(value):
+    assert write(through(value)) == write(value)
+
+
+@given(values)
+def test_values_are_tagged_only_where_json_has_no_type_for_them(value):
+    written = write(value)
+
+    assert written.has_tags is not alike(written.value, value)
+
+
+@given(values, st.text())
+def test_a_dict_of_a_users_passes_for_none_of_our_tags(value, kind):
+    lookalikes = [
+        {TAG: kind, "value": value},
+        {TAG: "lost", "value": value},
+        {TAG: "object", "value": {"class": "Point", "fields": {"x": value}}},
+        {TAG: value},
+        {TAG: {TAG: value}},
+        {"value": value, TAG: "dict", "more": 1},
+        {TAG: "dict", "value": [[TAG, "bytes"], ["value", "AA=="]]},
+    ]
+
+    assert alike(through(lookalikes), lookalikes)
+    assert all(alike(through(one), one) for one in lookalikes)
+    assert write(lookalikes).losses == ()
+
+
+@given(values)
+def test_what_was_read_shares_nothing_with_what_is_stored(value):
+    stored = write([value, {"deep": [value]}]).value
+    before = json.dumps(stored)
+    first = read(stored, load=load)
+
+    first.append("more")
+    first[1]["deep"].append("more")
+    first[1]["more"] = 1
+
+    assert json.dumps(stored) == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.nan,
+        -math.inf,
+        -0.0,
+        2**30_000,
+        -(2**2001),
+        10**600,
+        b"\x00\xff",
+        "a\0b",
+        "\udc80",
+        "\ud83d\ude00",
+        {"\ud83d\ude00": 1},
+        Path("\ud83d\ude00"),
+        Decimal("NaN"),
+        Decimal("sNaN"),
+        Decimal("-Infinity"),
+        Decimal("1.10"),
+        {1: "one", True + 1: "two", (2, "b"): "pair", None: "none", 1.5: "half", frozenset({1}): "set"},
+        {b"x": 1, date(2026, 1, 1): 2, UUID(int=7): 3, Path("x"): 4, math.inf: 5},
+        {(1, (2, frozenset({(3,)}))): "deep"},
+        {1, "a", None, (1, 2), frozenset({b"x"})},
+        [(), [], {}, set(), frozenset(), "", b""],
+        datetime(2026, 5, 4, 12, 30, 1, 7, tzinfo=timezone(timedelta(hours=5, minutes=45))),
+        timedelta(days=-1, microseconds=3),
+        Point({TAG: 1}, [Point(b"x")]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_that_json_does_not_have_comes_back_alike(value):
+    assert alike(through({"in": [value]}), {"in": [value]})
+
+
+class Level(str, Enum):  # noqa: UP042  (what many providers' enumerations still are)
+    HIGH = "high"
+
+
+class Rank(IntEnum):
+    FIRST = 1
+
+
+class Moment(datetime):
+    """What date libraries give."""
+
+
+class Lossy(datetime):
+    """A date that is no datetime, though it derives from one."""
+
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (OrderedDict(a=1), {"a": 1}),
+        (MappingProxyType({"a": 1}), {"a": 1}),
+        (namedtuple("Pair", "a b")(1, 2), (1, 2)),  # noqa: PYI024
+        (Level.HIGH, "high"),
+        ({Level.HIGH: Rank.FIRST}, {"high": 1}),
+        (bytearray(b"x"), b"x"),
+        (memoryview(b"x"), b"x"),
+        (Moment(2026, 5, 4, tzinfo=UTC), datetime(2026, 5, 4, tzinfo=UTC)),
+        (PurePosixPath("a/b"), Path("a/b")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_subclass_comes_back_as_the_plain_type_that_it_equals(value, plain):
+    assert alike(through(value), plain)
+    assert value == plain
+    assert alike(write(value).value, json.loads(json.dumps(write(value).value)))
+    assert not write(value).losses
+
+
+@pytest.mark.parametrize(
+    "value", [Lossy(2026, 5, 4, tzinfo=UTC), PureWindowsPath("a\\b")], ids=["date", "path"]
+)
+def test_a_subclass_that_would_come_back_as_something_else_is_not_written_as_that(value):
+    assert write([value]).losses == (f"[] ({type(value).__module__}.{type(value).__qualname__})",)
+
+
+def test_an_object_comes_back_as_whoever_loads_it_makes_it():
+    stored = write([Point(1, Point(b"x")), 1j]).value
+
+    assert read(stored, load=load) == [Point(1, Point(b"x")), (0.0, 1.0)]
+    assert read(stored) == [{"x": 1, "y": {"x": b"x", "y": None}}, (0.0, 1.0)]
+
+
+def test_a_set_of_objects_that_come_back_as_dicts_is_a_list():
+    stored = write({Point(1)}).value
+
+    assert read(stored, load=load) == {Point(1)}
+    assert read(stored) == [{"x": 1, "y": None}]
+
+
+def test_an_object_is_no_key_as_it_may_come_back_as_a_dict():
+    written = write({Point(1): 1, (Point(2),): 2, 1: "kept"}, "args")
+
+    assert read(written.value) == {1: "kept"}
+    assert written.losses == (f"args ({__name__}.Point)", "args (tuple)")
+
+
+def test_sets_are_written_in_one_order_so_that_equal_ones_are_written_equal():
+    code = (
+        "import json; from memlayer_core.storage.codec import write\n"
+        "print(json.dumps(write({str(n) for n in range(50)} | {(1,), None}, dump=None).value))"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+
+    assert runs[0] == runs[1]
+
+
+# What cannot be written
+
+
+def circle() -> list[Any]:
+    around: list[Any] = [1]
+    around += [around, around]
+    return around
+
+
+def circle_of_dicts() -> dict[Any, Any]:
+    around: dict[Any, Any] = {}
+    around[1] = around["self"] = [around]
+    return around
+
+
+def deep() -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(5000):
+        inner = [inner]
+    return inner
+
+
+UNWRITABLE = {
+    "object": Stranger,
+    "hostile object": Hostile,
+    "hostile type": lambda: HostileType("OfHostileType", (), {}),
+    "object of a hostile type": lambda: object.__new__(HostileType("OfHostileType", (), {})),
+    "function": lambda: deep,
+    "iterator": lambda: iter([1]),
+    "circle": circle,
+    "circle of dicts": circle_of_dicts,
+    "abyss": deep,
+    "key": lambda: {Hostile(): 1},
+    "member": lambda: {Stranger()},
+}
+
+
+@pytest.mark.parametrize("make", UNWRITABLE.values(), ids=UNWRITABLE)
+def test_what_cannot_be_written_is_left_out_and_named_and_its_neighbours_stay(make):
+    written = write({"odd": make(), "list": [1, make(), 3], "good": (b"x",)}, ".args")
+    back = read(json.loads(json.dumps(written.value, allow_nan=False)))
+
+    assert back["good"] == (b"x",)
+    assert (back["list"][0], back["list"][2]) == (1, 3)
+    assert written.losses
+    assert all(place.startswith((".args.odd", ".args.list[]")) for place in written.losses)
+
+
+@given(values, st.lists(st.sampled_from(["list", "tuple", "dict", "pairs", "object"]), max_size=4))
+def test_nothing_beside_what_cannot_be_written_is_lost(value, around):
+    made: Any = Stranger()
+    expected: Any = None
+    for at, container in enumerate(around):
+        match container:
+            case "list":
+                made, expected = [value, made], [value, expected]
+            case "tuple":
+                made, expected = (value, made), (value, expected)
+            case "object":
+                made, expected = Point(value, made), Point(value, expected)
+            case _:
+                kept, odd = ("a", "b") if container == "dict" else (1, 2)
+                made, expected = {kept: value, odd: made}, {kept: value, odd: expected}
+                if at == 0:
+                    del expected[odd]
+
+    assert alike(through(made), expected)
+    assert len(write(made).losses) == 1
+
+
+def test_what_was_left_out_is_missing_from_its_dict_and_none_anywhere_else():
+    odd = Stranger()
+    value = [{"a": odd, "b": 1}, {1: odd, 2: 2}, [odd], (odd,), {odd}, Point(odd, 1)]
+
+    assert through(odd) is None
+    assert through(value) == [{"b": 1}, {2: 2}, [None], (None,), {None}, Point(None, 1)]
+
+
+def test_what_was_left_out_is_named_by_its_place_and_its_type_alone():
+    class Secret:
+        def __repr__(self) -> str:
+            return "hunter2"
+
+        __str__ = __repr__
+
+    written = write({"key": [Secret(), Secret()], (1, 2): {Secret(): 1}}, ".args")
+
+    name = f"{Secret.__module__}.{Secret.__qualname__}"
+    assert "hunter2" not in json.dumps(written.value) + "".join(written.losses)
+    assert written.losses[0] == f".args.key[] ({name})"
+    assert len(written.losses) == 2
+
+
+def test_what_is_dropped_with_its_container_is_not_named_beside_it():
+    class Torn(dict):
+        def items(self):
+            yield "a", Stranger()
+            raise RuntimeError
+
+    assert write([Torn(a=1)]).losses == (f"[] ({__name__}.{Torn.__qualname__})",)
+
+
+def test_nesting_is_written_to_a_depth_that_every_reader_of_json_bears():
+    bearable: Any = "bottom"
+    for _ in range(100):
+        bearable = [bearable]
+    levels, rest = 0, write(deep()).value
+    while isinstance(rest, list):
+        levels, rest = levels + 1, rest[0]
+
+    assert through(bearable) == bearable
+    assert levels == 100
+    assert rest == {TAG: "lost", "value": "list"}
+
+
+def test_an_object_that_is_always_simplified_to_another_one_ends():
+    written = codec.write([object()], dump=lambda _: object())
+
+    assert read(written.value) == [None]
+    assert len(written.losses) == 1
+
+
+# What is stored already
+
+
+OLD = {
+    # the same from both writers
+    "bytes": ('{"$memlayer": "bytes", "value": "/wA="}', b"\xff\0"),
+    "infinity": ('{"$memlayer": "float", "value": "-inf"}', -math.inf),
+    "nan": ('{"$memlayer": "float", "value": "nan"}', math.nan),
+    "int": (f'{{"$memlayer": "int", "value": "-0x1{500 * "0"}"}}', -(2**2000)),
+    "tuple": ('{"$memlayer": "tuple", "value": [1, [{"$memlayer": "tuple", "value": []}]]}', (1, [()])),
+    "dict": (
+        '{"$memlayer": "dict", "value": [[1, "one"], [{"$memlayer": "tuple", "value": [2, "b"]}, null]]}',
+        {1: "one", (2, "b"): None},
+    ),
+    "lookalike": (
+        '{"$memlayer": "dict", "value": [["$memlayer", "bytes"], ["value", "AAAA"]]}',
+        {TAG: "bytes", "value": "AAAA"},
+    ),
+    "plain": ('{"a": [null, true, 1, 1.5, "x"]}', {"a": [None, True, 1, 1.5, "x"]}),
+    # from LangChain's alone
+    "datetime": (
+        '{"$memlayer": "datetime", "value": "2026-05-04T12:30:01.000007+00:00"}',
+        datetime(2026, 5, 4, 12, 30, 1, 7, tzinfo=UTC),
+    ),
+    "date": ('{"$memlayer": "date", "value": "2026-05-04"}', date(2026, 5, 4)),
+    "time": ('{"$memlayer": "time", "value": "12:30:00"}', time(12, 30)),
+    "timedelta": ('{"$memlayer": "timedelta", "value": [-1, 0, 3]}', timedelta(days=-1, microseconds=3)),
+    "decimal": ('{"$memlayer": "decimal", "value": "1.10"}', Decimal("1.10")),
+    "uuid": ('{"$memlayer": "uuid", "value": "00000000-0000-0000-0000-000000000007"}', UUID(int=7)),
+    "set": ('{"$memlayer": "set", "value": ["a", 1, null]}', {1, "a", None}),
+    "frozenset": (
+        '{"$memlayer": "frozenset", "value": [{"$memlayer": "tuple", "value": [1, 2]}]}',
+        frozenset({(1, 2)}),
+    ),
+    "surrogates": ('{"$memlayer": "str", "value": "7aC97biA"}', "\ud83d\ude00"),
+    "object": (
+        (
+            '{"$memlayer": "object", "value": {"class": "Point", "fields": {"x": 1, "y": '
+            '{"$memlayer": "dropped", "value": "builtins:object"}}}}'
+        ),
+        Point(1),
+    ),
+    "dropped": (
+        (
+            '{"k": {"$memlayer": "dropped", "value": "builtins:object"}, "l": '
+            '[{"$memlayer": "dropped", "value": "builtins:object"}]}'
+        ),
+        {"k": None, "l": [None]},
+    ),
+    # from LlamaIndex's alone
+    "path": ('{"$memlayer": "path", "value": "a/b"}', Path("a/b")),
+    "path as a key": (
+        '{"$memlayer": "dict", "value": [[{"$memlayer": "path", "value": "a"}, 1]]}',
+        {Path("a"): 1},
+    ),
+    "lost": (
+        '{"k": {"$memlayer": "lost", "value": "object"}, "l": [{"$memlayer": "lost", "value": "object"}]}',
+        {"l": [None]},
+    ),
+    "lost from pairs": (
+        (
+            '{"$memlayer": "dict", "value": [[{"$memlayer": "lost", "value": "object"}, 1], '
+            '[2, {"$memlayer": "lost", "value": "object"}], [3, 3]]}'
+        ),
+        {3: 3},
+    ),
+    # from a later version
+    "tag to come": ('{"$memlayer": "quaternion", "value": [1, 2]}', {TAG: "quaternion", "value": [1, 2]}),
+}
+
+
+@pytest.mark.requirement("F18")
+@pytest.mark.parametrize(("stored", "value"), OLD.values(), ids=OLD)
+def test_what_is_stored_already_stays_readable(stored, value):
+    assert alike(read(json.loads(stored), load=load), value)
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*OLD} - {"object", "dropped", "lost", "lost from pairs", "tag to come"})
+)
+def test_the_wire_format_is_what_it_was(name):
+    stored, value = OLD[name]
+
+    assert write(value).value == json.loads(stored)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {TAG: "bytes", "value": "?"},
+        {TAG: "bytes", "value": None},
+        {TAG: "int", "value": "ten"},
+        {TAG: "datetime", "value": "yesterday"},
+        {TAG: "timedelta", "value": ["a"]},
+        {TAG: "dict", "value": [[{}, 1]]},
+        {TAG: "dict", "value": [1]},
+    ],
+    ids=repr,
+)
+def test_what_was_never_written_is_refused(forged):
+    with pytest.raises((ValueError, TypeError)):
+        read([forged])

@@ -1,0 +1,468 @@
+"""Messages that are too long are shortened on copies; no cut breaks a character, and JSON stays JSON."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import time
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+import regex
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core import Message, ToolCall
+from memlayer_core.errors import ConfigurationError
+from memlayer_core.message import Raw
+from memlayer_core.storage.truncate import (
+    ELLIPSIS,
+    truncate_arguments,
+    truncate_message,
+    truncate_text,
+)
+
+FAMILY = "👨‍👩‍👧‍👦"
+FLAG = "🇩🇪"
+WAVE = "👋🏽"
+KEYCAP = "1\ufe0f\u20e3"
+ACCENT = "e\u0301"
+HANGUL = "\u1112\u1161\u11ab"
+CONJUNCT = "क्ष"
+THAI = "กำ"
+
+
+def in_surrogates(text: str) -> str:
+    """Return a text with two surrogates in place of each character that UTF-16 writes as two."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    return "".join(chr(int.from_bytes(units[at : at + 2])) for at in range(0, len(units), 2))
+
+
+def whole(text: str) -> str:
+    """Return a text with one character in place of two surrogates, as JSON's escapes are read."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+CLUSTERS = {
+    "family": FAMILY,
+    "flag": FLAG,
+    "skin tone": WAVE,
+    "keycap": KEYCAP,
+    "accent": ACCENT,
+    "accents": "a" + "\u0301\u0323" * 40,
+    "hangul": HANGUL,
+    "devanagari": CONJUNCT,
+    "devanagari chain": "क्" * 30 + "ष",
+    "thai": THAI,
+    "line break": "x\r\n"[1:],
+    "surrogates": in_surrogates("😀"),
+    "family in surrogates": in_surrogates(FAMILY),
+    "flag in surrogates": in_surrogates(FLAG),
+    "skin tone in surrogates": in_surrogates(WAVE),
+    "half in surrogates": in_surrogates("👨") + "\u200d👩",
+}
+SEPARATORS = [" ", "\n", ". ", "! ", "。", "」", ") ", ".", ELLIPSIS, "\u200b", "\0", '"', "\\"]
+LONE = ["\ud83d", "\ude00", "\u200d", "\u0301", "\u0600", "🇫", "word", "汉字"]
+pieces = st.sampled_from([*CLUSTERS.values(), *SEPARATORS, *LONE])
+texts = st.text(max_size=60) | st.lists(pieces, max_size=30).map("".join)
+limits = st.integers(0, 70)
+
+
+def boundaries(text: str) -> set[int]:
+    """Return where a text may be cut, found from its beginning."""
+    sizes = [len(one) for one in re.findall("[\ud800-\udbff][\udc00-\udfff]|.", text, re.DOTALL)]
+    merged = whole(text)
+    assert len(sizes) == len(merged)
+    ends = [found.end() for found in regex.finditer(r"\X", merged)]
+    return {0, *(sum(sizes[:end]) for end in ends)}
+
+
+def kept(text: str, truncated: str) -> str:
+    """Return what was kept of a text that was truncated."""
+    beginning = truncated.removesuffix(ELLIPSIS)
+    assert truncated == beginning + ELLIPSIS
+    assert text.startswith(beginning)
+    return beginning
+
+
+# Texts
+
+
+@pytest.mark.requirement("F09")
+@given(texts, limits)
+def test_a_text_never_exceeds_its_limit_and_is_the_same_object_when_it_fits(text, characters):
+    truncated = truncate_text(text, characters)
+
+    assert len(truncated) <= characters
+    assert (truncated is text) == (len(text) <= characters)
+    assert truncate_text(truncated, characters) is truncated
+
+
+@given(texts, st.integers(1, 70))
+def test_what_is_kept_is_the_beginning_and_parts_no_grapheme_cluster(text, characters):
+    if len(text) <= characters:
+        return
+    beginning = kept(text, truncate_text(text, characters))
+
+    assert len(beginning) in boundaries(text)
+
+
+@given(texts, st.integers(1, 70))
+def test_at_least_half_of_the_room_is_used_wherever_a_text_can_be_cut_there(text, characters):
+    if len(text) <= characters:
+        return
+    beginning = kept(text, truncate_text(text, characters))
+    room = characters - 1
+    most = max(place for place in boundaries(text) if place <= room)
+
+    assert 2 * len(beginning) >= room or all(
+        one.isspace() or one in f"{ELLIPSIS}\u0600"
+        for one in text[len(beginning) : min(most, (room + 1) // 2)]
+    )
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+@pytest.mark.parametrize("before", ["", "ab", FLAG, FAMILY], ids=["first", "letters", "flag", "family"])
+def test_a_cluster_is_kept_whole_or_not_at_all(cluster, before):
+    text = before + cluster * 3 + "z"
+    allowed = {0, *(len(before) + count * len(cluster) for count in range(4)), 1, 2, len(text)}
+
+    for characters in range(len(text)):
+        truncated = truncate_text(text, characters)
+        if not truncated.removesuffix(ELLIPSIS).isspace() and characters > len(before):
+            stripped = {len(text[:place].rstrip()) for place in allowed}
+            assert len(truncated) - len(ELLIPSIS) in allowed | stripped
+
+
+@pytest.mark.parametrize(
+    ("text", "characters", "truncated"),
+    [
+        # the end of a sentence
+        ("It rains. It pours a lot.", 15, "It rains.…"),
+        ("Does it rain? It pours a lot.", 20, "Does it rain?…"),
+        ('He said "no." Then he went away.', 20, 'He said "no."…'),
+        ("今天下雨了。明天天气很好，我们去公园玩。", 10, "今天下雨了。…"),
+        ("今天下雨了！明天天气很好，我们去公园玩。", 10, "今天下雨了！…"),
+        ("他说：「今天下雨了。」明天天气很好。", 14, "他说：「今天下雨了。」…"),
+        ("one line\nanother line that goes on", 15, "one line…"),
+        ("one line  \r\n\r\n another line that goes on", 17, "one line…"),
+        ("क्या हाल है? सब ठीक है। और क्या", 27, "क्या हाल है? सब ठीक है।…"),
+        # it would keep too little: the last word
+        ("Yes. It pours and it pours.", 20, "Yes. It pours and…"),
+        ("the value of pi is 3.14159 as we know", 26, "the value of pi is…"),
+        ("see example.com for it", 18, "see example.com…"),
+        ("they don't know it", 9, "they…"),
+        ("我们使用PostgreSQL数据库", 12, "我们使用PostgreS"[:11] + "…"),
+        ("我们一起使用PostgreSQL数据库", 12, "我们一起使用…"),
+        # no word ends in the second half
+        ("Donaudampfschifffahrt", 10, "Donaudamp…"),
+        ("汉字汉字汉字汉字", 5, "汉字汉字…"),
+        ("a " + "x" * 30, 12, "a xxxxxxxxx…"),
+        # one mark of omission
+        ("Well… who knows what comes", 8, "Well…"),
+        ("……………………", 5, "…"),
+        # too small
+        ("abc", 2, "a…"),
+        ("abc", 1, "…"),
+        ("abc", 0, ""),
+        ("abc", -1, ""),
+        (FAMILY, 3, "…"),
+        (FAMILY + "x", 7, "…"),
+        (FAMILY + "xy", 8, FAMILY + "…"),
+        ("     \n     ", 5, "…"),
+        ("", 0, ""),
+        ("", -1, ""),
+    ],
+)
+def test_a_text_is_cut_where_a_reader_would(text, characters, truncated):
+    assert truncate_text(text, characters) == truncated
+
+
+def test_a_word_longer_than_any_is_cut_at_the_limit():
+    text = "a " + "x" * 40_000
+
+    assert len(truncate_text(text, 30_000)) == 30_000
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [*CLUSTERS.values(), *SEPARATORS, *LONE, "word. ", "x", "क्", "\u1100", "\u0301\u200d"],
+    ids=ascii,
+)
+def test_the_time_for_a_text_of_millions_is_a_fraction_of_a_second(unit):
+    text = unit * (5_000_000 // len(unit))
+    before = time.process_time()
+    truncated = truncate_text(text, 1000)
+
+    assert time.process_time() - before < 0.2
+    assert 1 <= len(truncated) <= 1000
+
+
+# Arguments of tool calls
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=12) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=30,
+)
+formats = st.sampled_from(
+    [{"indent": 2}, {"separators": (",", ":"), "ensure_ascii": False}, {"ensure_ascii": True}]
+)
+
+
+def assert_shortened(value, short) -> None:
+    """Claim that JSON has kept all its objects, keys and numbers, and beginnings of its lists and texts."""
+    assert type(value) is type(short)
+    match value:
+        case dict():
+            assert list(value) == list(short)
+            for key in value:
+                assert_shortened(value[key], short[key])
+        case list():
+            rest = 0
+            if len(short) != len(value) or value[-1:] != short[-1:]:
+                note = re.fullmatch(r"… (\d+) more", short[-1]) if isinstance(short[-1], str) else None
+                rest = int(note[1]) if note else 0
+            beginning = short[:-1] if rest else short
+            assert len(beginning) + rest == len(value)
+            for one, other in zip(value, beginning, strict=False):
+                assert_shortened(one, other)
+        case str():
+            assert short == whole(value) or whole(value).startswith(whole(short.removesuffix(ELLIPSIS)))
+        case _:
+            assert short == value
+
+
+@pytest.mark.requirement("F09")
+@given(json_values, formats, st.integers(-1, 300))
+def test_arguments_stay_json_of_the_same_structure_and_keep_the_limit_if_any_json_does(value, form, limit):
+    arguments = json.dumps(value, **form)
+    truncated = truncate_arguments(arguments, limit)
+
+    assert_shortened(json.loads(arguments), json.loads(truncated))
+    assert len(truncated) <= max(limit, len(truncate_arguments(arguments, 0)))
+    assert truncated is arguments or len(arguments) > limit
+
+
+@given(json_values, st.integers(0, 300))
+def test_arguments_that_were_truncated_are_not_truncated_again(value, limit):
+    truncated = truncate_arguments(json.dumps(value), limit)
+
+    assert truncate_arguments(truncated, limit) == truncated
+
+
+@given(texts, st.integers(0, 40))
+def test_what_is_no_json_becomes_a_json_string_of_its_beginning_if_it_is_too_long(text, limit):
+    arguments = f"{{:{text}"
+    truncated = truncate_arguments(arguments, limit)
+
+    if len(arguments) <= limit:
+        assert truncated is arguments
+        return
+    assert len(truncated) <= max(2, limit)
+    assert whole(arguments).startswith(whole(json.loads(truncated).removesuffix(ELLIPSIS)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "characters", "truncated"),
+    [
+        # white space is no loss
+        ('{ "city": "Tokyo",  "days": 3 }', 25, '{"city":"Tokyo","days":3}'),
+        (r'{"city": "\u6771\u4eac"}', 13, '{"city":"東京"}'),
+        # the longest strings first, all to the same length
+        (
+            json.dumps({"path": "a.txt", "old": "x" * 100, "new": "y" * 200}),
+            112,
+            f'{{"path":"a.txt","old":"{"x" * 38}…","new":"{"y" * 38}…"}}',
+        ),
+        # then long lists
+        (
+            json.dumps({"unit": "metres and seconds", "points": list(range(100))}),
+            80,
+            '{"unit":"metres and seconds","points":[0,1,2,3,4,5,6,7,8,9,10,11,"… 88 more"]}',
+        ),
+        (json.dumps([[1] * 50, [2] * 50]), 45, '[[1,1,1,1,"… 46 more"],[2,2,2,2,"… 46 more"]]'),
+        # the count goes on where a list was shortened before
+        ('[0,1,2,3,4,5,6,7,8,9,"… 90 more"]', 25, '[0,1,2,3,4,5,"… 94 more"]'),
+        # then strings to nothing
+        ('{"a":"some text here","b":["more text"]}', 20, '{"a":"…","b":["…"]}'),
+        ('{"a":"some text here","b":["more text"]}', 10, '{"a":"","b":[""]}'),
+        # nothing else
+        ('{"number": 123456789, "flag": true, "none": null}', 5, '{"number":123456789,"flag":true,"none":null}'),
+        ("123456789", 3, "123456789"),
+        ('"a string"', 6, '"a…"'),
+        ('"a string"', 1, '""'),
+        # numbers as they were written
+        ("[1e400, 1.10, 123456789012345678901234567890, -0.0]", 46, '[1e400,1.10,"… 2 more"]'),
+        ('{"a": 1e400,  "b": 1.10}', 22, '{"a":1e400,"b":1.10}'),
+        ('{"a": NaN, "b":        -Infinity}', 21, '{"a":null,"b":null}'),
+        # escapes count, and no surrogate stands outside of one
+        (json.dumps({"q": '"' * 50}), 20, json.dumps({"q": '"' * 5 + "…"}, ensure_ascii=False).replace(": ", ":")),
+        ('{"q": "\\u001f"}', 13, '{"q":""}'),
+        (json.dumps({"q": "\ud83d" * 50}), 28, '{"q":"\\ud83d\\ud83d\\ud83d…"}'),
+        # no JSON
+        ('{"city": "Tok', 10, r'"{\"city…"'),
+        ("", -1, '""'),
+    ],
+)  # fmt: skip
+def test_arguments_lose_what_hurts_least(arguments, characters, truncated):
+    assert truncate_arguments(arguments, characters) == truncated
+
+
+def test_arguments_nested_too_deeply_for_python_are_truncated_as_text():
+    truncated = truncate_arguments("[" * 200_000 + "]" * 200_000, 10)
+
+    assert json.loads(truncated) == "[" * 7 + "…"
+
+
+# Messages
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5000}}
+LONG = "It rains in Tokyo today. " * 100
+
+
+def message(content=LONG, **kwargs) -> Message:
+    return Message(
+        "assistant",
+        content,
+        id="m1",
+        name="Bot",
+        created_at=datetime(2026, 5, 4, tzinfo=UTC),
+        metadata={"long": LONG},
+        raw=Raw("langchain", "1.4", {"content": LONG}),
+        **kwargs,
+    )
+
+
+blocks = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": texts}, optional={"index": st.integers()}),
+    st.fixed_dictionaries({"type": st.sampled_from(["image_url", "file", "reasoning"]), "text": texts}),
+    st.fixed_dictionaries({"type": st.just("text")}, optional={"text": st.none()}),
+)
+messages = st.builds(
+    message,
+    texts | st.lists(blocks, max_size=4).map(tuple),
+    tool_calls=st.lists(
+        st.builds(ToolCall, st.just("c1"), st.just("tool"), json_values.map(json.dumps) | texts), max_size=3
+    ).map(tuple),
+)
+
+
+@pytest.mark.requirement("F09", "F12")
+@given(messages, st.integers(2, 60))
+def test_a_truncated_message_keeps_the_limit_and_the_original_stays_as_it_was(original, characters):
+    before = copy.deepcopy(original)
+    short = truncate_message(original, characters)
+
+    assert original == before
+    text_blocks = [] if isinstance(short.content, str) else [b for b in short.content if b["type"] == "text"]
+    for text in [short.content] if isinstance(short.content, str) else [b.get("text") for b in text_blocks]:
+        assert text is None or len(text) <= characters
+    for call, untouched in zip(short.tool_calls, original.tool_calls, strict=True):
+        assert call.arguments == truncate_arguments(untouched.arguments, characters)
+        assert (call.id, call.name) == (untouched.id, untouched.name)
+    assert truncate_message(short, characters) == short
+
+
+@given(messages, st.integers(0, 60))
+def test_a_message_is_the_same_object_if_nothing_in_it_is_too_long_and_else_has_no_dump(original, characters):
+    short = truncate_message(original, characters)
+
+    assert (short is original) == (
+        short.content == original.content and short.tool_calls == original.tool_calls
+    )
+    assert short is original or short.raw is None
+    for field in ("role", "id", "name", "tool_call_id", "created_at", "metadata"):
+        assert getattr(short, field) is getattr(original, field)
+
+
+@given(messages, st.integers(0, 60))
+def test_blocks_other_than_text_stay_the_same_objects(original, characters):
+    short = truncate_message(original, characters)
+
+    if not isinstance(original.content, str):
+        assert len(short.content) == len(original.content)
+        for old, new in zip(original.content, short.content, strict=True):
+            assert new is old or {**new, "text": None} == {**old, "text": None}
+            assert new is old or old["type"] == "text"
+
+
+@pytest.mark.requirement("F09")
+def test_texts_and_arguments_are_truncated_beside_an_image_that_stays():
+    call = ToolCall("c1", "write", json.dumps({"path": "a.txt", "content": LONG}))
+    original = message(({"type": "text", "text": LONG, "cache": True}, IMAGE, {"type": "text", "text": "ok"}), tool_calls=(call,))  # fmt: skip
+    short = truncate_message(original, 60)
+
+    assert short.content == (
+        {"type": "text", "text": "It rains in Tokyo today. It rains in Tokyo today.…", "cache": True},
+        IMAGE,
+        {"type": "text", "text": "ok"},
+    )
+    assert short.content[1] is IMAGE
+    assert json.loads(short.tool_calls[0].arguments) == {
+        "path": "a.txt",
+        "content": "It rains in Tokyo today.…",
+    }
+    assert original.raw is not None
+
+
+@pytest.mark.requirement("F10")
+def test_a_processor_of_the_users_own_is_asked_for_long_texts_only():
+    asked = []
+
+    def keywords(text: str, characters: int) -> str:
+        asked.append((text, characters))
+        return "rain, Tokyo"
+
+    content = ({"type": "text", "text": "ok"}, {"type": "text", "text": LONG}, IMAGE)
+    call = ToolCall("c1", "write", json.dumps({"content": LONG}))
+    short = truncate_message(message(content, tool_calls=(call,)), 50, keywords)
+
+    assert short.content == ({"type": "text", "text": "ok"}, {"type": "text", "text": "rain, Tokyo"}, IMAGE)
+    assert short.tool_calls[0].arguments == truncate_arguments(call.arguments, 50)
+    assert asked == [(LONG, 50)]
+    assert truncate_message(message("x" * 50), 50, keywords).content == "x" * 50
+    assert len(asked) == 1
+
+
+@pytest.mark.requirement("F09", "F10")
+def test_what_a_processor_leaves_too_long_is_truncated():
+    short = truncate_message(message(), 12, lambda text, _: text.upper())
+
+    assert short.content == "IT RAINS IN…"
+
+
+@pytest.mark.requirement("F10")
+@pytest.mark.parametrize("answer", [None, 7, b"short", ["short"]], ids=repr)
+def test_a_processor_that_returns_no_text_is_named_with_what_it_returned(answer):
+    def summarise(text: str, characters: int) -> object:
+        return answer
+
+    with pytest.raises(ConfigurationError, match=r"summarise.* returned") as caught:
+        truncate_message(message(), 50, summarise)
+
+    assert f"{type(answer).__name__} {answer!r}" in str(caught.value)
+    assert "str" in str(caught.value)
+    assert caught.value.hint
+
+
+@pytest.mark.requirement("F10")
+def test_an_async_processor_is_refused_with_what_to_give_instead():
+    async def summarise(text: str, characters: int) -> str:
+        return text
+
+    with pytest.raises(ConfigurationError, match="coroutine") as caught:
+        truncate_message(message(), 50, partial(summarise))
+
+    assert "async" in caught.value.hint
+
+
+@pytest.mark.requirement("F10")
+def test_what_a_processor_raises_reaches_its_author():
+    def summarise(text: str, characters: int) -> str:
+        raise TimeoutError("the model is slow")
+
+    with pytest.raises(TimeoutError, match="slow"):
+        truncate_message(message(), 50, summarise)

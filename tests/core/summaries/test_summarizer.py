@@ -1,0 +1,166 @@
+"""Messages that are stored nowhere are summed up as turns that leave a window are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from io import StringIO
+
+import pytest
+
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError, StoreClosedError
+
+TALK = [
+    Message("system", "Be brief, says the operator of Fanø."),
+    Message("user", "I moved to Lisbon with 3 cats. " + "The trams there are yellow and loud. " * 15),
+    Message("assistant", "Congratulations on Lisbon! " + "Trams are loud in many old towns. " * 15),
+    Message("user", "My daughter Inês is 9 and goes to school in Alfama. " + "It is a nice walk. " * 15),
+    Message("assistant", "A button was pressed in Odense.", model_visible=False),
+]
+GOOD = "The user moved to Lisbon with 3 cats. Inês, the daughter, is 9 and goes to school in Alfama; trams are loud."
+
+Open = Callable[..., Memory]
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    with ExitStack() as stack:
+
+        def open_memory(summarizer: object = "extractive", **settings: object) -> Memory:
+            made = Settings(durability="normal", summary_coverage=0.2, **settings)
+            return stack.enter_context(
+                Memory.in_memory(settings=made, tokenizer="estimate", summarizer=summarizer)
+            )
+
+        yield open_memory
+
+
+def test_without_a_model_it_is_made_of_sentences_that_were_said(do, opened) -> None:
+    for summarizer in ("extractive", None):
+        memory = opened(summarizer)
+        summary = do(memory, "summarize", TALK, token_limit=60)
+
+        assert "user: I moved to Lisbon with 3 cats." in summary
+        assert memory.tokens.text(summary) <= 60
+        assert "Fanø" not in summary
+        assert "Odense" not in summary
+
+
+def test_a_model_writes_it_and_nothing_is_kept_but_what_that_cost(do, opened) -> None:
+    asked: list[str] = []
+
+    def model(prompt: str) -> str:
+        asked.append(prompt)
+        return f"Here is the summary:\n{GOOD}"
+
+    memory = opened(model)
+
+    assert do(memory, "summarize", TALK, token_limit=100) == GOOD
+    assert "user: I moved to Lisbon with 3 cats." in asked[0]
+    assert "Fanø" not in asked[0]
+    assert [(cost.kind, cost.calls) for cost in memory.costs()] == [("summarize", 1)]
+    assert memory.flush(5).queued == 0
+    assert memory.export(StringIO()) == 0
+
+
+def test_a_bad_answer_is_asked_for_again(do, opened) -> None:
+    answers = iter(["I'm sorry, I cannot do that.", GOOD])
+    memory = opened(lambda _: next(answers))
+
+    assert do(memory, "summarize", TALK, token_limit=100) == GOOD
+    [cost] = memory.costs()
+    assert cost.calls == 2
+
+
+def test_an_extract_stands_in_for_a_model_that_is_away_and_the_complaint_goes_when_it_is_back(
+    do, opened
+) -> None:
+    away = True
+
+    def model(_: str) -> str:
+        if away:
+            raise TimeoutError
+        return GOOD
+
+    memory = opened(model)
+
+    assert "I moved to Lisbon with 3 cats." in do(memory, "summarize", TALK, token_limit=100)
+    assert "summarizer" in memory.status().problems
+    away = False
+    assert do(memory, "summarize", TALK, token_limit=100) == GOOD
+    assert memory.status().problems == {}
+
+
+def test_what_a_model_was_paid_before_it_went_away_is_noted(do, opened) -> None:
+    answers = iter(["I'm sorry, I cannot do that.", TimeoutError()])
+
+    def model(_: str) -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    memory = opened(model)
+
+    assert "I moved to Lisbon with 3 cats." in do(memory, "summarize", TALK, token_limit=100)
+    assert [cost.calls for cost in memory.costs()] == [1]
+
+
+@pytest.mark.requirement("A23")
+def test_the_summary_so_far_is_told_on(do, opened) -> None:
+    asked: list[str] = []
+
+    def model(prompt: str) -> str:
+        asked.append(prompt)
+        return f"{GOOD} The user is Ada Lovelace."
+
+    memory = opened(model)
+    before = "The user is Ada Lovelace, who plays the harp."
+
+    assert "Ada Lovelace" in do(memory, "summarize", TALK, previous=before, token_limit=100)
+    assert f"<summary_so_far>\n{before}\n</summary_so_far>" in asked[0]
+    assert "Ada Lovelace" in do(opened(), "summarize", TALK, previous=before, token_limit=100)
+    assert do(memory, "summarize", [], previous=before) == before
+
+
+def test_nothing_said_is_an_empty_summary_and_no_model_is_asked(do, opened) -> None:
+    def model(_: str) -> str:
+        raise AssertionError
+
+    assert do(opened(model), "summarize", []) == ""
+    assert do(opened(model), "summarize", TALK[:1]) == ""
+
+
+def test_it_has_the_room_that_summaries_have(do, opened) -> None:
+    many = [Message("user", f"I met person number {number} in town {number * 7}.") for number in range(400)]
+
+    for settings, room in (({"summary_tokens": 100}, 100), ({"max_tokens": 480}, 120)):
+        memory = opened(**settings)
+        assert room / 2 < memory.tokens.text(do(memory, "summarize", many)) <= room
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "problem"),
+    [
+        (["text"], {}, MessageTypeError),
+        ("text", {}, MessageTypeError),
+        (Message("user", "alone"), {}, MessageTypeError),
+        (TALK, {"token_limit": 0}, InvalidLimitError),
+        (TALK, {"previous": None}, InvalidMessageError),
+    ],
+)
+def test_bad_input_is_refused_before_a_model_is_asked(do, opened, given, more, problem) -> None:
+    def model(_: str) -> str:
+        raise AssertionError
+
+    with pytest.raises(problem) as raised:
+        do(opened(model), "summarize", given, **more)
+    assert raised.value.hint
+
+
+def test_a_closed_memory_sums_up_nothing(do, opened) -> None:
+    memory = opened()
+    memory.close()
+    with pytest.raises(StoreClosedError):
+        do(memory, "summarize", TALK)

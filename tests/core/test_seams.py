@@ -1,0 +1,108 @@
+"""What comes with memlayer keeps the claims of every seam, and what breaks one of them is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from message_store import DictStore
+
+from memlayer_core import MaxMessages, MaxRounds
+from memlayer_core.chroma import ChromaServer, EmbeddedChroma
+from memlayer_core.models.hashing import HashingEmbedder
+from memlayer_core.models.llm import language_model
+from memlayer_core.models.tokens import token_counter
+from memlayer_core.seams import Embedder, LanguageModel, Policy, Portion, TokenCounter, VectorIndex
+from memlayer_core.testing import (
+    EmbedderConformance,
+    LanguageModelConformance,
+    MessageStoreConformance,
+    PolicyConformance,
+    TokenCounterConformance,
+    VectorIndexConformance,
+)
+
+
+class TestHashing(EmbedderConformance):
+    @pytest.fixture
+    def embedder(self) -> Embedder:
+        return HashingEmbedder()
+
+
+class TestCounters(TokenCounterConformance):
+    @pytest.fixture(params=["estimate", "gpt-4o", len])
+    def counter(self, request: pytest.FixtureRequest) -> TokenCounter:
+        return token_counter(request.param)
+
+
+class TestFunction(LanguageModelConformance):
+    @pytest.fixture
+    def model(self) -> LanguageModel:
+        made = language_model(lambda prompt: f"In short: {len(prompt)} characters.")
+        assert made is not None
+        return made
+
+
+class TestPolicies(PolicyConformance):
+    @pytest.fixture(params=[MaxMessages(4), MaxRounds(3)], ids=repr)
+    def policy(self, request: pytest.FixtureRequest) -> Policy:
+        return request.param
+
+
+class TestEmbeddedChroma(VectorIndexConformance):
+    @pytest.fixture
+    def index(self, tmp_path: Path) -> Iterator[VectorIndex]:
+        made = EmbeddedChroma(tmp_path / "chroma", store_id="a" * 32, shards=2, embedder=lambda: ("test", 4))
+        yield made
+        made.close()
+
+
+class TestChromaServer(VectorIndexConformance):
+    @pytest.fixture
+    def index(self, chroma_url: str, request: pytest.FixtureRequest) -> Iterator[VectorIndex]:
+        store = f"{abs(hash(request.node.nodeid)):032x}"
+        made = ChromaServer(chroma_url, store_id=store, shards=2, embedder=lambda: ("test", 4))
+        yield made
+        made.close()
+
+
+class AtLeast:
+    """A policy that makes no sense: it allows much, and refuses little."""
+
+    def allows(self, portion: Portion) -> bool:
+        return portion.messages >= 3
+
+
+class Backwards:
+    name = "backwards"
+
+    def text(self, text: str) -> int:
+        return 1000 - len(text)
+
+    def message(self, message: Any) -> int:
+        return self.text(message.text)
+
+
+class Long(HashingEmbedder):
+    def embed(self, texts: Any) -> Any:
+        return [2 * vector for vector in super().embed(texts)]
+
+
+class LastWins(DictStore):
+    """A store that does not compare versions."""
+
+    def update_messages(self, session_id: Any, messages: Any, version: Any) -> bool:
+        return super().update_messages(session_id, messages, self.get_messages(session_id).version)
+
+
+def test_what_breaks_a_claim_is_noticed() -> None:
+    with pytest.raises(AssertionError):
+        PolicyConformance().test_what_allows_a_portion_allows_every_smaller_one(AtLeast())
+    with pytest.raises(AssertionError):
+        TokenCounterConformance().test_longer_texts_cost_more(Backwards())
+    with pytest.raises(AssertionError):
+        EmbedderConformance().test_it_returns_one_unit_vector_for_each_text(Long())
+    with pytest.raises(AssertionError):
+        MessageStoreConformance().test_an_update_of_another_version_changes_nothing(LastWins())

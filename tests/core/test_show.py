@@ -1,0 +1,130 @@
+"""What people are shown of remembered text commands no terminal, and reads in the order in which it was written."""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import UTC, datetime
+from html import escape
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from memlayer_core import Message
+from memlayer_core.cli import app
+from memlayer_core.cli.demo import show_context
+from memlayer_core.show import Bar, View, html_of, visible
+from tests.conftest import PROMPT
+
+SIGNS = "\x1b\x00\x07\x08\r\x7f\x9b\x85\u202e\u2066\u2069\u200e\u200f\u061c\ud800"
+EVIL = f"\x1b]0;owned\x07\x1b[31m{SIGNS}red\x1b[0m"
+ESCAPES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@pytest.fixture
+def chat(open_at):
+    chat = open_at().chat(user_id="louis", session_id="s")
+    chat.add_messages([Message("user", EVIL, name="x\u202ey"), Message("assistant", "fine")])
+    chat.memory.flush()
+    return chat
+
+
+def on_a_terminal(value: object) -> str:
+    console = Console(color_system=None, width=200, file=StringIO())
+    console.print(value)
+    return console.file.getvalue()
+
+
+def test_the_command_line_prints_remembered_text_with_escapes(chat, tmp_path) -> None:
+    chat.memory.close()
+    where = str(tmp_path / "memory")
+    for command in (
+        ["inspect", where, "--user", "louis", "--session", "s"],
+        ["search", where, "red", "--user", "louis"],
+    ):
+        shown = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, command)
+        assert shown.exit_code == 0, shown.output
+        assert not ESCAPES.search(shown.stdout)
+        assert "\\x1b]0;owned" in shown.stdout
+        assert "\\u202e" in shown.stdout
+
+
+def test_an_error_and_a_note_of_the_command_line_are_shown_with_escapes(tmp_path) -> None:
+    shown = CliRunner(env={"NO_COLOR": "1"}).invoke(app, ["inspect", str(tmp_path / "no\x1b[31m\u202e")])
+    assert shown.exit_code == 2
+    assert not ESCAPES.search(shown.output)
+
+
+def test_the_demo_shows_it_with_escapes(chat) -> None:
+    console = Console(record=True, color_system=None, width=200, file=StringIO())
+    chat.add("user", EVIL)
+    show_context(console, chat.context())
+    shown = console.export_text()
+    assert not ESCAPES.search(shown)
+    assert shown.count("\\x1b]0;owned") >= 3
+
+
+def test_a_terminal_shows_what_a_notebook_shows_with_escapes(chat) -> None:
+    for one in (chat, chat.context("red"), chat.memory.search("red", user_id="louis")):
+        shown = on_a_terminal(one)
+        assert not ESCAPES.search(shown)
+        assert "\\x1b]0;owned" in shown
+        assert set(re.findall(r"[a-z]{3,}", shown)) <= set(re.findall(r"[a-z]{3,}", one._repr_html_()))
+
+
+def test_a_view_is_text_and_never_markup() -> None:
+    """Neither HTML nor the markup of rich, whatever the cell."""
+    view = View("[red]a[/]", Bar(5, 4, "<i>"), ("<b>",), ((f"<td>{'[bold]'}",), (None,)), ("<p>[/]",))
+    page, shown = html_of(view), on_a_terminal(view)
+    assert not re.search("<(?:i|b|p)>|<td>", page)
+    for text in ("[red]a[/]", "5 of 4 <i>", "<b>", "<td>[bold]", "<p>[/]"):
+        assert text in shown
+        assert escape(text) in page
+
+
+def test_numbers_and_times_look_alike_everywhere() -> None:
+    at = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
+    view = View(columns=("a", "b", "c", "d", "e"), rows=((1234, 0.5, at, at.date(), Bar(1234, 9999)),))
+    words = ["1,234", "0.500", "2026-05-04 09:30", "2026-05-04", "1,234"]
+    assert on_a_terminal(view).splitlines()[1].split() == " ".join(words).split()
+    assert re.findall(r">([^<>]+)</td>", html_of(view).replace("</svg> ", "</svg>")) == words
+
+
+def test_notebooks_and_reprs_show_it_with_escapes(chat) -> None:
+    context = chat.context("red")
+    for one in (chat, context, chat.memory.search("red", user_id="louis")):
+        assert not ESCAPES.search(one._repr_html_())
+        assert not ESCAPES.search(repr(one))
+    assert "\\x1b]0;owned" in chat._repr_html_()
+    assert not ESCAPES.search(repr(chat.memory.chat(user_id="x\x1b[31m\u202e")))
+
+
+def test_logs_hold_no_remembered_text_that_commands_a_terminal(open_at, caplog) -> None:
+    def away(prompt: str) -> str:
+        raise TimeoutError(f"{EVIL}: {prompt}")
+
+    with caplog.at_level(logging.DEBUG, logger="memlayer"):
+        memory = open_at(summarizer=away, settings=PROMPT.replace(job_attempts=2, job_backoff=0))
+        chat = memory.chat(user_id="louis", session_id="s")
+        for at in range(3):
+            chat.add_messages([Message("user", f"{at} {EVIL}"), Message("assistant", f"{EVIL} {at}")])
+        chat.end()
+        memory.flush(30)
+    assert "did not answer: TimeoutError" in caplog.text
+    assert "owned" not in caplog.text
+    assert not any(ESCAPES.search(record.getMessage()) for record in caplog.records)
+
+
+@given(st.text(st.characters(exclude_categories=())) | st.sampled_from([EVIL, "a\tb\nc"]))
+def test_no_text_is_shown_with_signs_that_command_and_all_else_stays(text) -> None:
+    shown = visible(text)
+    assert not ESCAPES.search(shown)
+    view = View(text, Bar(1, 2, text), (text,), ((text,),), (text,))
+    assert not ESCAPES.search(html_of(view))
+    assert not ESCAPES.search(on_a_terminal(view))
+    if not ESCAPES.search(text):
+        assert shown == text

@@ -1,0 +1,774 @@
+"""Conversations leave a store as lines and come into another one equal, page by page, whoever's they are."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from examples import examples
+from memlayer_core import Memory, Message, Scope, Settings
+from memlayer_core.cli import app
+from memlayer_core.errors import (
+    ImportStoppedError,
+    InputError,
+    InvalidScopeError,
+    StoreUnavailableError,
+)
+from memlayer_core.storage.files import FileWriter, LineReader
+
+MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
+EXPORT = [
+    '{"memlayer": "export", "version": 1, "tenant_id": "t", "user_id": null, "messages": 2}',
+    '{"session": 1, "tenant_id": "t", "user_id": "ada", "session_id": "s", "created_at": "2026-05-04T12:00:00Z"}',
+    '{"message": {"role": "user", "content": "one", "id": "m1"}, "session": 1}',
+    '{"message": {"role": "assistant", "content": "two", "id": "m2"}, "session": 1}',
+    '{"end": {"sessions": 1, "messages": 2}}',
+]
+fresh_tenants = examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+"""Every example has tenants of its own, so that one store serves them all."""
+
+
+def exported(memory: Memory, **whose: Any) -> str:
+    text = io.StringIO()
+    memory.export(text, **whose)
+    return text.getvalue()
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def said(text: str) -> list[str]:
+    return [line["message"]["content"] for line in lines(text) if "message" in line]
+
+
+def kept(memory: Memory, tenant_id: str, user_id: str) -> list[tuple[Any, ...]]:
+    """Return all of a user's sessions that hold something, with what goes with their messages."""
+    found = [session for session in memory.sessions(user_id=user_id, tenant_id=tenant_id) if session.messages]
+    return [
+        (
+            replace(
+                session, number=0, begins=0, instructions=None, scope=replace(session.scope, tenant_id="t")
+            ),
+            memory.chat_of(session.scope).save_state(),
+            memory.chat_of(session.scope).history(),
+        )
+        for session in sorted(found, key=lambda one: (one.scope.session_id, one.scope.agent_id or ""))
+    ]
+
+
+@pytest.fixture
+def crowd(store: Memory) -> Memory:
+    """Return a store in which several people of the same id talk with several agents."""
+    for tenant, user, session, agent, text in (
+        ("a", "ada", "s1", None, "Ada in a"),
+        ("a", "ada", "s2", "bot", "Ada in a, to the bot"),
+        ("b", "ada", "s1", None, "Ada in b"),
+        ("a", "bob", "s1", None, "Bob in a"),
+    ):
+        chat = store.chat(tenant_id=tenant, user_id=user, session_id=session, agent_id=agent)
+        chat.add("user", text, id=text, created_at=MAY)
+    store.chat_of(Scope.alone("by itself", tenant_id="a")).add("user", "Nobody in a")
+    return store
+
+
+# --- round trip
+
+
+@fresh_tenants
+@given(data=st.data())
+def test_what_is_imported_is_equal_to_what_was_exported(data, conversations, store, memory) -> None:
+    here, there = str(uuid.uuid4()), str(uuid.uuid4())
+    for session, agent in (("s1", None), ("s2", None), ("s2", "bot")):
+        chat = store.chat(user_id="ada", tenant_id=here, session_id=session, agent_id=agent)
+        chat.add_messages(data.draw(conversations), verbatim=True)
+        ended = data.draw(st.sampled_from([None, *(one.id for one in chat.history())]))
+        title = data.draw(st.sampled_from([None, "Tools", "工具"]))
+        chat.load_state({**chat.save_state(), "title": title, "ended_with": ended})
+    text = exported(store, tenant_id=here)
+    expected = kept(store, here, "ada")
+    for target, tenant in ((store, there), (memory, here)):
+        target.import_from(io.StringIO(text), tenant_id=tenant)
+        assert kept(target, tenant, "ada") == expected
+        again = exported(target, tenant_id=tenant)
+        assert lines(again)[1:] == lines(text.replace(here, tenant))[1:]
+
+
+def test_an_export_is_one_json_object_a_line(store, do) -> None:
+    chat = store.chat(user_id="ada", session_id="s")
+    chat.add("user", "你好", id="m1", created_at=MAY)
+    text = io.StringIO()
+    assert do(store, "export", text, user_id="ada") == 1
+    head, session, message, end = lines(text.getvalue())
+    assert head.pop("exported_at").endswith("Z")
+    assert head == {
+        "memlayer": "export",
+        "version": 1,
+        "tenant_id": "default",
+        "user_id": "ada",
+        "messages": 1,
+    }
+    assert session.pop("created_at") <= session.pop("updated_at")
+    assert session == {"session": 1, "tenant_id": "default", "user_id": "ada", "session_id": "s"}
+    assert message["message"] == {
+        "role": "user",
+        "content": "你好",
+        "id": "m1",
+        "created_at": "2026-05-04T12:00:00Z",
+    }
+    assert end == {"end": {"sessions": 1, "messages": 1}}
+    assert "你好" in text.getvalue()  # people read it
+    assert not text.closed
+
+
+def test_what_was_imported_is_found_by_its_words_and_by_its_meaning(store, do) -> None:
+    store.chat(user_id="ada", tenant_id="a").add("user", "I am allergic to peanuts.")
+    do(store, "import_from", io.StringIO(exported(store, tenant_id="a")), tenant_id="b")
+    store.flush()
+    (hit,) = store.search("allergic to peanuts", user_id="ada", tenant_id="b")
+    assert {reason.code for reason in hit.reasons} == {"words", "meaning"}
+
+
+def test_importing_again_changes_nothing(crowd, do) -> None:
+    text = exported(crowd, tenant_id="a")
+    before = kept(crowd, "a", "ada")
+    done = do(crowd, "import_from", io.StringIO(text))
+    assert (done.sessions, done.messages, done.stored, done.unchanged, done.replaced) == (4, 4, 0, 4, 0)
+    assert kept(crowd, "a", "ada") == before
+    for _ in range(2):
+        do(crowd, "import_from", io.StringIO(text), tenant_id="c")
+    assert kept(crowd, "c", "ada") == before
+    assert lines(exported(crowd, tenant_id="c"))[-1] == lines(text)[-1]
+
+
+def test_a_session_that_went_on_here_keeps_what_it_has(store, do) -> None:
+    chat = store.chat(user_id="ada", session_id="s", tenant_id="t")
+    chat.load_state({"messages": [], "title": "Mine"})
+    chat.add("assistant", "here alone")
+    chat.add("assistant", "changed here", id="m2")
+    text = "\n".join(EXPORT).replace('"session_id"', '"title": "Theirs", "ended_with": "m1", "session_id"')
+    done = do(store, "import_from", io.StringIO(text))
+    assert (done.stored, done.replaced) == (1, 1)
+    assert [one.content for one in chat.history()] == ["here alone", "two", "one"]
+    (session,) = store.sessions(user_id="ada", tenant_id="t")
+    assert (session.title, session.created_at, session.ended) == ("Mine", MAY, True)
+    assert session.updated_at > MAY
+    chat.add("user", "and on")
+    do(store, "import_from", io.StringIO(text))
+    assert not store.sessions(user_id="ada", tenant_id="t")[0].ended
+    assert [one.content for one in chat.context().messages] == ["and on"]
+    chat.end()
+    do(store, "import_from", io.StringIO(text))
+    assert store.sessions(user_id="ada", tenant_id="t")[0].ended
+
+
+def test_what_is_superseded_stays_superseded(store, memory) -> None:
+    chat = store.chat(user_id="ada", session_id="s")
+    chat.add_messages([Message("user", "I like peas"), Message("user", "I like beans")])
+    superseded = chat.resync([Message("user", "I like peas"), Message("user", "I like carrots")]).fork
+    chat.fork(session_id="copy")
+    memory.import_from(io.StringIO(exported(store)))
+    found = {session.scope.session_id: session for session in memory.sessions(user_id="ada")}
+    assert {name: session.forked_from for name, session in found.items()} == {"s": None, "copy": "s"}
+    (kept_apart,) = (one for one in memory.sessions(user_id="ada", all_versions=True) if one.superseded)
+    assert (kept_apart.scope.session_id, kept_apart.ended) == (superseded, True)
+    assert memory.chat_of(kept_apart.scope).history() == store.chat_of(kept_apart.scope).history()
+    memory.flush()
+    assert "I like beans" not in {hit.text for hit in memory.search("I like beans", user_id="ada")}
+
+
+# --- whose
+
+
+def test_an_export_of_a_user_holds_nothing_of_anybody_else(crowd) -> None:
+    assert said(exported(crowd, user_id="ada", tenant_id="a")) == ["Ada in a", "Ada in a, to the bot"]
+    assert said(exported(crowd, user_id="ada", tenant_id="b")) == ["Ada in b"]
+    assert said(exported(crowd, user_id="ada")) == []
+    text = exported(crowd, user_id="ada", tenant_id="a")
+    assert "Bob" not in text
+    assert '"b"' not in text
+
+
+def test_an_export_of_a_tenant_holds_all_of_it_and_nothing_else(crowd) -> None:
+    assert said(exported(crowd, tenant_id="a")) == [
+        "Ada in a",
+        "Ada in a, to the bot",
+        "Bob in a",
+        "Nobody in a",
+    ]
+    assert said(exported(crowd, tenant_id="b")) == ["Ada in b"]
+
+
+def test_two_users_of_one_id_stay_apart_in_the_tenants_they_come_to(crowd) -> None:
+    for tenant in ("a", "b"):
+        crowd.import_from(io.StringIO(exported(crowd, tenant_id=tenant)), tenant_id=f"new {tenant}")
+    assert said(exported(crowd, user_id="ada", tenant_id="new b")) == ["Ada in b"]
+    assert said(exported(crowd, user_id="ada", tenant_id="new a")) == ["Ada in a", "Ada in a, to the bot"]
+    found = {hit.text for hit in crowd.search("Ada in b", user_id="ada", tenant_id="new a")}
+    assert found == {"Ada in a", "Ada in a, to the bot"}
+    assert crowd.chat_of(Scope.alone("by itself", tenant_id="new a")).history()[0].content == "Nobody in a"
+
+
+@pytest.mark.parametrize("whose", [{"user_id": ""}, {"tenant_id": ""}, {"user_id": 7}])
+def test_an_export_of_nobody_is_refused_and_writes_nothing(memory, do, tmp_path: Path, whose) -> None:
+    with pytest.raises(InvalidScopeError):
+        do(memory, "export", tmp_path / "out.jsonl", **whose)
+    with pytest.raises(InvalidScopeError):
+        do(memory, "import_from", EXPORT, tenant_id="")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- page by page
+
+
+def alive() -> int:
+    """Count the messages that the process holds."""
+    return sum(isinstance(thing, Message) for thing in gc.get_objects())
+
+
+def test_neither_way_are_more_than_two_pages_in_memory(store, do, tmp_path: Path) -> None:
+    chat, file = store.chat(user_id="ada", session_id="long"), tmp_path / "out.jsonl"
+    for batch in range(3):
+        chat.add_messages([Message("user", f"{batch}.{at}") for at in range(400)])
+    gc.collect()
+    before, heard, held = alive(), [], []
+
+    def hear(done: int, expected: int) -> None:
+        heard.append((done, expected))
+        if len(heard) % 3 == 0:  # it takes long to look at all that the process holds
+            held.append(alive() - before)
+
+    assert do(store, "export", file, user_id="ada", progress=hear) == 1200
+    assert heard[0] == (0, 1200)
+    assert heard[1:-1] == [(done, 1200) for done in range(200, 1201, 200)]
+    assert heard[-1] == (1200, 1200)
+    heard.clear()
+
+    drawn = 0
+
+    def read() -> Iterator[str]:
+        nonlocal drawn
+        with file.open(encoding="utf-8") as opened:
+            for line in opened:
+                drawn += 1
+                assert drawn <= (heard[-1][0] if heard else 0) + 2 + 200
+                yield line
+
+    done = do(store, "import_from", read(), tenant_id="other", progress=hear)
+    assert (done.messages, done.stored) == (1200, 1200)
+    assert len(heard) > 6
+    assert [one for one, _ in heard] == sorted(one for one, _ in heard)
+    assert heard[-1] == (1200, 1200)
+    assert max(held) <= 400
+    copy = store.chat(user_id="ada", tenant_id="other", session_id="long")
+    assert copy.history() == chat.history()
+
+
+def test_a_tenant_of_many_small_sessions_is_exported_whole(store) -> None:
+    for number in range(450):
+        store.chat(user_id=f"u{number % 7}", session_id=f"s{number}", tenant_id="t").add("user", str(number))
+    store.chat(user_id="u0", session_id="empty", tenant_id="t").load_state({"messages": [], "title": "x"})
+    text = exported(store, tenant_id="t")
+    assert said(text) == [str(number) for number in range(450)]
+    assert [line["session"] for line in lines(text) if "message" in line] == list(range(1, 451))
+    assert store.import_from(io.StringIO(text), tenant_id="other").sessions == 450
+
+
+def owned(user: str = "ada", tenant: str = "default", session: str = "s", number: int = 1) -> list[str]:
+    """Return a session's lines."""
+    begun = {"session": number, "tenant_id": tenant, "user_id": user, "session_id": session}
+    said = {"message": {"role": "user", "content": f"{user} says", "id": f"m{number}"}, "session": number}
+    return [json.dumps(begun), json.dumps(said)]
+
+
+def of_a_record(user: str, tenant: str = "default", **access: Any) -> str:
+    with Memory.in_memory(settings=Settings(index_delay=3600)) as other:
+        other.chat(user_id=user, tenant_id=tenant).remember("Likes tea.", **access)
+        (line,) = (
+            line for line in lines(exported(other, user_id=user, tenant_id=tenant)) if "record" in line
+        )
+    return json.dumps(line)
+
+
+HEAD = '{"memlayer": "export", "version": 1, "tenant_id": "default", "messages": 2}'
+ITEM = json.dumps(
+    {
+        "item": {
+            "tenant_id": "default",
+            "labels": ["users", "bob"],
+            "key": "k",
+            "value": {"a": 1},
+            **dict.fromkeys(("created_at", "updated_at"), "2026-05-04T12:00:00Z"),
+        }
+    }
+)
+FOREIGN = {
+    "a session": (
+        owned("bob", number=2),
+        "line 4: the session 's' is of the user 'bob' of the tenant 'default'",
+    ),
+    "a session that stands alone": (owned(Scope.alone("x").user_id, session="x", number=2), "line 4"),
+    "a session of another tenant": (owned(tenant="b", number=2), "line 4: .* of the tenant 'b'"),
+    "a record": ([of_a_record("bob")], "line 4: the record 'bob_mem_001' is of the user 'bob'"),
+    "a record of another tenant": ([of_a_record("ada", "b")], "line 4: .* of the tenant 'b'"),
+    "a record for everybody": (
+        [of_a_record("ada", visibility="public")],
+        "line 4: the record 'ada_mem_001' is shared with others",
+    ),
+    "a record for somebody": (
+        [of_a_record("ada", allowed_users=["bob"])],
+        "line 4: .* is shared with others",
+    ),
+    "an item": ([ITEM], "line 4: an item belongs to no user"),
+}
+
+
+@pytest.mark.parametrize("source", ["path", "binary file", "text", "lines"])
+@pytest.mark.parametrize("what", FOREIGN)
+def test_what_a_user_brings_is_not_written_into_somebody_elses_memory(
+    memory, tmp_path: Path, what: str, source: str
+) -> None:
+    foreign, problem = FOREIGN[what]
+    text = "\n".join([HEAD, *owned(), *foreign, '{"end": {"sessions": 2, "messages": 2}}']) + "\n"
+    file = tmp_path / "brought.jsonl"
+    file.write_text(text, encoding="utf-8")
+    with file.open("rb") as opened:
+        given = {
+            "path": file,
+            "binary file": opened,
+            "text": io.StringIO(text),
+            "lines": iter(text.splitlines()),
+        }
+        with pytest.raises(ImportStoppedError, match=problem) as caught:
+            memory.import_from(given[source], user_id="ada")
+    assert "memory.export(user_id='ada')" in caught.value.hint
+    for user, tenant in (("bob", "default"), ("ada", "b"), ("bob", "b")):
+        assert not memory.sessions(user_id=user, tenant_id=tenant)
+        assert not memory.records(user_id=user, tenant_id=tenant)
+    assert not memory.search("tea", user_id="bob")
+    mine = memory.chat(user_id="ada", session_id="s").history()
+    assert [one.content for one in mine] == (["ada says"] if source == "lines" else [])
+    assert ("nothing was imported" in str(caught.value)) is (source != "lines")
+
+
+@pytest.mark.parametrize("tenant", [None, "default", "moved"])
+def test_what_a_user_brings_of_their_own_is_imported(store, do, memory, tmp_path: Path, tenant) -> None:
+    chat = memory.chat(user_id="ada", session_id="s")
+    chat.add("user", "I like tea")
+    chat.remember("Likes tea.")
+    memory.export(tmp_path / "ada.jsonl", user_id="ada")
+    with (tmp_path / "ada.jsonl").open(encoding="utf-8") as opened:
+        done = do(store, "import_from", opened, user_id="ada", tenant_id=tenant)
+    assert (done.stored, done.remembered) == (1, 1)
+    assert (
+        store.chat(user_id="ada", session_id="s", tenant_id=tenant or "default").history() == chat.history()
+    )
+    with pytest.raises(ImportStoppedError, match="of the user 'ada'"):
+        do(store, "import_from", tmp_path / "ada.jsonl", user_id="Ada", tenant_id=tenant)
+    for wrong in ({"user_id": ""}, {"user_id": "ada", "tenant_id": ""}, {"tenant_id": ""}):
+        with pytest.raises(InvalidScopeError):
+            do(store, "import_from", tmp_path / "ada.jsonl", **wrong)
+
+
+def test_an_upload_that_breaks_off_is_checked_as_far_as_it_is_read(memory, tmp_path: Path) -> None:
+    file = tmp_path / "brought.jsonl"
+    file.write_text("\n".join([HEAD, *owned(), "no JSON", *owned("bob", number=2)]), encoding="utf-8")
+    with pytest.raises(ImportStoppedError, match="at line 4"):
+        memory.import_from(file, user_id="ada")
+    assert len(memory.sessions(user_id="ada")) == 1
+    assert not memory.sessions(user_id="bob")
+
+
+# --- lines without an end
+
+
+class Endless(io.RawIOBase):
+    """A file that begins as it should, and then has one line without an end."""
+
+    def __init__(self, begin: str) -> None:
+        self.given = 0
+        self._begin = begin.encode()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._begin[self.given : self.given + len(buffer)] or b" " * len(buffer)
+        buffer[: len(piece)] = piece
+        self.given += len(piece)
+        assert self.given < 1_000_000, "it is read without an end"
+        return len(piece)
+
+
+@pytest.mark.parametrize("opened", [io.BufferedReader, lambda raw: io.TextIOWrapper(io.BufferedReader(raw))])
+def test_a_line_without_an_end_stops_the_import_and_is_not_read(do, opened) -> None:
+    raw = Endless("\n".join(EXPORT[:4]) + "\n")
+    with Memory.in_memory(settings=Settings(import_line_bytes=100_000)) as memory:
+        with pytest.raises(ImportStoppedError, match="at line 5: it is longer than 100,000 bytes") as caught:
+            do(memory, "import_from", opened(raw))
+        assert "MEMLAYER_IMPORT_LINE_BYTES" in caught.value.hint
+        assert len(memory.chat(user_id="ada", tenant_id="t", session_id="s").history()) == 2
+        with pytest.raises(ImportStoppedError, match="at line 1: it is longer than 100,000 bytes"):
+            do(memory, "import_from", [" " * 100_001])
+        assert do(memory, "import_from", ["\n" * 100_000, *EXPORT]).messages == 2
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs",)), max_size=9)),
+    st.integers(1, 9),
+    st.integers(1, 20),
+)
+def test_pages_hold_every_line_once_whatever_their_sizes(given_lines, limit, most) -> None:
+    text = "".join(f"{line}\n" for line in given_lines)
+    for source in (
+        io.BytesIO(text.encode()),
+        io.StringIO(text, newline="\n"),
+        text.splitlines(keepends=True),
+    ):
+        reading = LineReader(source, 60)
+        for _ in range(2 if reading.rewind() else 1):
+            pages = list(iter(partial(reading.read, limit), []))
+            found = [line if isinstance(line, str) else line.decode() for page in pages for _, line in page]
+            assert "".join(found) == text
+            assert [number for page in pages for number, _ in page] == list(range(1, len(found) + 1))
+            assert all(len(page) <= limit for page in pages)
+            reading.rewind()
+    small = LineReader(io.BytesIO(text.encode()), most)
+    for page in iter(lambda: small.read(limit), []):
+        assert sum(len(line) for _, line in page) <= 2 * most + 1
+
+
+# --- what killed processes leave
+
+
+EXPORTS = """
+import sys, time
+from memlayer_core import Memory
+memory = Memory.in_memory()
+memory.chat(user_id="ada").add("user", "hello")
+def wait(done, expected):
+    print("begun", flush=True)
+    time.sleep(120)
+memory.export(sys.argv[1], user_id="ada", progress=wait)
+"""
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Return a process in the middle of an export."""
+    command = [sys.executable, "-c", EXPORTS, str(tmp_path / "theirs.jsonl")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        yield process
+        process.kill()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows removes no file that is open")
+def test_an_export_removes_what_a_killed_one_left_and_nothing_of_one_that_runs(
+    memory, tmp_path: Path, running
+) -> None:
+    def left() -> list[Path]:
+        return [path for path in tmp_path.iterdir() if path.name.startswith(".memlayer-")]
+
+    def export() -> None:
+        memory.export(tmp_path / "mine.jsonl", user_id="ada")
+
+    memory.chat(user_id="ada").add("user", "hello")
+    (theirs,) = left()
+    long_ago = time.time() - 7200
+    (tmp_path / "memlayer-notes").touch()
+    (tmp_path / ".memlayer-folder").mkdir()
+    for path in (theirs, tmp_path / "memlayer-notes", tmp_path / ".memlayer-folder"):
+        os.utime(path, (long_ago, long_ago))
+    export()
+    assert theirs.exists()  # it runs, however slowly
+    running.kill()
+    running.wait(30)
+    os.utime(theirs)
+    export()
+    assert theirs.exists()  # it may be another machine's
+    os.utime(theirs, (long_ago, long_ago))
+    export()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".memlayer-folder",
+        "memlayer-notes",
+        "mine.jsonl",
+    ]
+
+
+# --- files
+
+
+def test_an_export_appears_when_it_is_complete(store, do, tmp_path: Path, monkeypatch) -> None:
+    store.chat(user_id="ada").add("user", "one")
+    file = tmp_path / "new" / "out.jsonl"
+    do(store, "export", file, user_id="ada")
+    before = file.read_text(encoding="utf-8")
+    assert said(before) == ["one"]
+
+    def stop(done: int, _: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        do(store, "export", file, user_id="ada", progress=stop)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", _full)
+        with pytest.raises(StoreUnavailableError, match="No space left on device"):
+            do(store, "export", file, user_id="ada")
+    assert [path.name for path in file.parent.iterdir()] == ["out.jsonl"]
+    assert file.read_text(encoding="utf-8") == before
+
+
+def _emptied(folder: Path) -> bool:
+    """Wait for a directory to be empty: the thread that writes ends when it likes."""
+    end = time.monotonic() + 10
+    while any(folder.iterdir()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not any(folder.iterdir())
+
+
+async def test_an_export_that_is_cancelled_leaves_nothing(memory, tmp_path: Path, monkeypatch) -> None:
+    await memory.chat(user_id="ada").aadd("user", "one")
+    entered, go_on, begun = threading.Event(), threading.Event(), FileWriter._open
+
+    def slowly(out: FileWriter) -> Any:
+        entered.set()
+        assert go_on.wait(10)
+        return begun(out)
+
+    monkeypatch.setattr(FileWriter, "_open", slowly)
+    running = asyncio.create_task(memory.aexport(tmp_path / "out.jsonl", user_id="ada"))
+    assert await asyncio.to_thread(entered.wait, 10)
+    running.cancel()
+    await asyncio.sleep(0.05)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await asyncio.to_thread(_emptied, tmp_path)
+    out = FileWriter(tmp_path / "out.jsonl")
+    await asyncio.to_thread(out.discard)
+    await asyncio.to_thread(out.write, "too late")
+    assert list(await asyncio.to_thread(os.listdir, tmp_path)) == []
+
+
+def _full(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_file_that_cannot_hold_every_character_gets_escapes(store, tmp_path: Path) -> None:
+    chat = store.chat(user_id="ada", session_id="s")
+    chat.add("user", "你好 \ud800")
+    chat.add("user", "ça va")
+    for encoding in ("ascii", "latin-1", "utf-8", "utf-16"):
+        file = tmp_path / encoding
+        with file.open("w", encoding=encoding) as opened:
+            store.export(opened, user_id="ada")
+        with file.open(encoding=encoding) as opened:
+            store.import_from(opened, tenant_id=encoding)
+        copy = store.chat(user_id="ada", session_id="s", tenant_id=encoding)
+        assert copy.history() == chat.history()
+
+
+def test_what_is_no_place_for_an_export_is_refused(memory, do, tmp_path: Path) -> None:
+    with (tmp_path / "binary").open("wb") as binary:
+        for target in (binary, io.BytesIO(), 7, None):
+            with pytest.raises(InputError, match="goes to a path or an open text file") as caught:
+                do(memory, "export", target)
+            assert caught.value.hint
+    for source in (7, None, b"bytes"):
+        with pytest.raises(InputError, match="comes from a path or an open file"):
+            do(memory, "import_from", source)
+    with pytest.raises(InputError, match="there is no file"):
+        do(memory, "import_from", tmp_path / "missing")
+    with pytest.raises(StoreUnavailableError, match="cannot be read"):
+        do(memory, "import_from", tmp_path)
+    with pytest.raises(StoreUnavailableError, match="cannot be written"):
+        do(memory, "export", tmp_path)
+
+
+# --- bad input
+
+
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_truncated_export_tells_the_line_and_goes_on_where_it_stopped(data, memory) -> None:
+    tenant, whole = str(uuid.uuid4()), "\n".join(EXPORT)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    begun = whole[:cut].splitlines()
+    full = sum(line in EXPORT[2:4] for line in begun)
+    with pytest.raises(ImportStoppedError) as caught:
+        memory.import_from(io.StringIO(whole[:cut]), tenant_id=tenant)
+    told = str(caught.value)
+    assert re.search(rf"at line {len(begun)}:", told)
+    assert "cut off" in told or (cut == 0 and "empty" in told)
+    assert f"{full} message(s) of" in told
+    assert f"{full} of them new were imported and stay" in told
+    assert "goes on where this stopped" in caught.value.hint
+    chat = memory.chat(user_id="ada", tenant_id=tenant, session_id="s")
+    assert len(chat.history()) == full
+    done = memory.import_from(io.StringIO(whole), tenant_id=tenant)
+    assert (done.stored, done.unchanged) == (2 - full, full)
+    assert [one.content for one in chat.history()] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem", "imported"),
+    [
+        ({0: '{"memlayer": "export", "version": 2}'}, "at line 1: the export has version 2", 0),
+        ({0: None}, "at line 1: it does not begin as an export does", 0),
+        ({0: "steps"}, "at line 1: it is no JSON", 0),
+        ({0: '{"some": "thing"}'}, "at line 1: it is no line of an export", 0),
+        ({1: None}, "at line 2: the message is of session 1, whose line does not precede it", 0),
+        ({1: EXPORT[0]}, "at line 2: a second export begins", 0),
+        ({1: '{"session": 1, "tenant_id": "t"}'}, "at line 2: `user_id` must be a string", 0),
+        (
+            {1: '{"session": 1, "tenant_id": "t", "user_id": "ada"}'},
+            "at line 2: .* lacks its `session_id`",
+            0,
+        ),
+        ({1: EXPORT[1].replace("T12:", "noon")}, "at line 2: `created_at` must be a time", 0),
+        ({1: EXPORT[1].replace('"created_at"', '"title": 7, "created_at"')}, "at line 2: `title` must be", 0),
+        ({3: EXPORT[3].replace("assistant", "robot")}, "at line 4: unknown role 'robot'", 1),
+        ({3: EXPORT[3].replace(', "id": "m2"', "")}, "at line 4: it is no line of an export", 1),
+        ({3: EXPORT[3].replace("1}", "9}")}, "at line 4: the message is of session 9", 1),
+        ({3: "\x00\x01"}, "at line 4: it is no JSON", 1),
+        ({3: b"\xff\xfe"}, "at line 4: it is no UTF-8", 1),
+        ({3: 7}, "at line 4: got int 7", 1),
+        ({3: None}, r"at line 4: lines are missing: it had 2 message\(s\) of 1 session\(s\)", 1),
+        ({4: EXPORT[4] + "\n" + EXPORT[4]}, "at line 5: it is no JSON", 2),
+        ({4: None}, "at line 4: it is cut off: its last line is missing", 2),
+    ],
+)
+def test_a_bad_line_is_told_by_its_number_and_what_stands_before_it_stays(
+    memory, do, changed: dict[int, Any], problem: str, imported: int
+) -> None:
+    given = [changed.get(at, line) for at, line in enumerate(EXPORT)]
+    with pytest.raises(ImportStoppedError, match=problem) as caught:
+        do(memory, "import_from", [line for line in given if line is not None])
+    assert caught.value.hint
+    history = memory.chat(user_id="ada", tenant_id="t", session_id="s").history()
+    assert [one.content for one in history] == ["one", "two"][:imported]
+    assert f"{imported} of them new were imported and stay" in str(caught.value)
+
+
+def test_nothing_may_follow_the_end(memory) -> None:
+    with pytest.raises(ImportStoppedError, match="line 6: something follows"):
+        memory.import_from([*EXPORT, EXPORT[4]])
+    assert memory.import_from([*EXPORT, "\n", ""]).messages == 2  # empty lines say nothing
+
+
+def test_a_message_that_is_too_large_here_is_told_by_its_line() -> None:
+    with Memory.in_memory(settings=Settings(message_bytes_limit=1000)) as memory:
+        large = EXPORT[3].replace("two", "two" * 1000)
+        with pytest.raises(ImportStoppedError, match=r"at line 4: a message of .* bytes is larger") as caught:
+            memory.import_from([*EXPORT[:3], large, EXPORT[4]])
+        assert "1 of them new were imported" in str(caught.value)
+
+
+def test_an_id_that_comes_twice_is_one_message_the_later_one(memory) -> None:
+    twice = [*EXPORT[:3], EXPORT[2].replace("one", "corrected"), EXPORT[4]]
+    done = memory.import_from(twice)
+    assert (done.messages, done.stored, done.replaced) == (2, 1, 1)
+    assert [one.content for one in memory.chat(user_id="ada", tenant_id="t", session_id="s").history()] == [
+        "corrected"
+    ]
+
+
+# --- the command line
+
+
+def run(*arguments: str | Path, piped: str | None = None) -> Result:
+    return CliRunner(env={"COLUMNS": "200", "MEMLAYER_INDEX_DELAY": "0"}).invoke(
+        app, [str(argument) for argument in arguments], input=piped, catch_exceptions=False
+    )
+
+
+@pytest.fixture
+def directory(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
+    """Return a directory with a memory of two users, closed."""
+    with open_at() as memory:
+        memory.chat(user_id="ada", session_id="s").add("user", "I am Ada: 你好")
+        memory.chat(user_id="bob", session_id="s").add("user", "I am Bob")
+        memory.chat(user_id="ada", session_id="s", tenant_id="other").add("user", "I am another Ada")
+    return tmp_path / "memory"
+
+
+def test_the_command_line_moves_a_user_from_one_store_to_another(directory: Path, tmp_path: Path) -> None:
+    file, second = tmp_path / "ada.jsonl", tmp_path / "second"
+    shown = run("export", file, "--path", directory, "--user", "ada")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "Exported: 1 message(s).\n")
+    assert said(file.read_text(encoding="utf-8")) == ["I am Ada: 你好"]
+    for new in (1, 0):
+        shown = run("import", file, "--path", second, "--tenant", "new")
+        assert shown.exit_code == 0
+        assert f"Imported: 1 message(s) of 1 session(s), {new} of them new." in shown.stdout
+        assert "given up" in shown.stdout
+        assert shown.stderr == ""  # no bar where nobody watches
+    assert "I am Ada" in run("inspect", second, "--user", "ada", "--session", "s", "--tenant", "new").stdout
+
+
+def test_the_command_line_imports_what_is_a_users_own_alone(directory: Path, tmp_path: Path) -> None:
+    file, second = tmp_path / "ada.jsonl", tmp_path / "second"
+    run("export", file, "--path", directory, "--user", "ada")
+    refused = run("import", file, "--path", second, "--user", "bob")
+    assert refused.exit_code == 1
+    assert "nothing was imported: line 2: the session 's' is of the user 'ada'" in refused.stderr
+    assert "1 of them new" in run("import", file, "--path", second, "--user", "ada").stdout
+
+
+def test_the_command_line_pipes_a_tenant(directory: Path, tmp_path: Path) -> None:
+    shown = run("export", "-", "--path", directory, "--tenant", "default")
+    assert said(shown.stdout) == ["I am Ada: 你好", "I am Bob"]
+    taken = run("import", "-", "--path", tmp_path / "second", piped=shown.stdout)
+    assert taken.exit_code == 0
+    assert "2 of them new" in taken.stdout
+    again = run("export", "-", "--path", tmp_path / "second", "--tenant", "default")
+    assert lines(again.stdout)[1:] == lines(shown.stdout)[1:]
+
+
+def test_a_bar_is_shown_beside_the_output_on_a_terminal_alone(directory: Path, monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    shown = run("export", "-", "--path", directory, "--user", "ada")
+    assert "Exporting" in shown.stderr
+    assert "100%" in shown.stderr
+    assert said(shown.stdout) == ["I am Ada: 你好"]
+    monkeypatch.undo()
+    assert "Exporting" not in run("export", "-", "--path", directory, "--user", "ada").stderr
+
+
+def test_the_command_line_tells_what_is_wrong(directory: Path, tmp_path: Path) -> None:
+    shown = run("export", tmp_path / "out", "--path", directory)
+    assert shown.exit_code == 2
+    assert "`--user`, or `--tenant`" in shown.stderr
+    shown = run("import", tmp_path / "missing", "--path", tmp_path / "new")
+    assert shown.exit_code == 2
+    assert "there is no file" in shown.stderr
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "cut").write_text("\n".join(EXPORT[:3]) + '\n{"mess')
+    shown = run("import", tmp_path / "cut", "--path", tmp_path / "new")
+    assert shown.exit_code == 1
+    assert "line 4: it is cut off" in shown.stderr
+    assert "1 message(s) of 1 session(s), 1 of them new were imported and stay" in shown.stderr
+    assert "Hint:" in shown.stderr

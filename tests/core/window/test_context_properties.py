@@ -1,0 +1,188 @@
+"""What `Chat.context` promises, over conversations of every kind and all policies."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from promises import (
+    IMAGE,
+    NEVER_DROPPED,
+    assert_answered,
+    assert_kept,
+    assert_within,
+    core,
+    from_core,
+    policies,
+    talks,
+    token_limits,
+)
+
+from examples import examples
+from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core.errors import InvalidLimitError
+from memlayer_core.policy import Limits
+from memlayer_core.window.model import Context
+from memlayer_core.window.rules.policy import limits
+
+QUIET = Settings(index_delay=3600, durability="normal")
+SMALL = {"offload_characters": 250, "preview_characters": 40, "last_keep": 4}
+WAYS = {
+    "turns are left out": QUIET.replace(offload=False),
+    "large messages are offloaded first": QUIET.replace(**SMALL),
+    "as it comes": QUIET,
+    "messages are truncated": QUIET.replace(**SMALL, truncate_messages=True, truncate_characters=100),
+}
+
+
+@pytest.fixture(scope="module", params=WAYS, ids=WAYS.keys())
+def memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
+    with Memory.in_memory(settings=WAYS[request.param], tokenizer="estimate") as opened:
+        yield opened
+
+
+def a_session(memory: Memory, messages: list[Message]):
+    chat = memory.chat(user_id=str(uuid.uuid4()), session_id="s")
+    chat.add_messages(messages)
+    return chat
+
+
+def context_of(chat, limit, policy):
+    try:
+        return chat.context(token_limit=limit, policy=policy)
+    except InvalidLimitError as problem:
+        if "system message" not in str(problem):
+            raise
+        assume(False)
+
+
+def verbatim(context: Context) -> tuple[Message, ...]:
+    """Return what is told of the conversation itself, in the order in which it is told."""
+    return replace(context, summary=None, recall="", pinned_recalls={}, temporary=()).messages
+
+
+@pytest.mark.requirement("F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10")
+@given(talk=talks(), limit=token_limits, policy=policies)
+@examples(100)
+def test_a_context_keeps_its_promises(memory, talk, limit, policy) -> None:
+    chat = a_session(memory, [core(line) for line in talk])
+    before = chat.history()
+
+    context = context_of(chat, limit, policy)
+
+    shown = [from_core(message) for message in verbatim(context)]
+    assert_kept(talk, shown)
+    codes = {reason.code for reason in context.reasons}
+    tokens = sum(memory.tokens.message(message) for message in context.messages)
+    assert_within(shown, tokens, limits(Limits(QUIET.max_tokens), policy, limit), codes)
+    if not context.recall:  # it has a frame of its own
+        assert tokens == context.tokens == sum(piece.tokens for piece in context.pieces)
+    assert chat.history() == before
+    again = chat.context(token_limit=limit, policy=policy)
+    assert (again.messages, again.tokens) == (context.messages, context.tokens)
+
+
+@pytest.mark.requirement("L05")
+@given(talk=talks(), limit=token_limits, policy=policies)
+@examples(50)
+def test_what_was_shown_is_shown_again_when_it_is_all_there_is(memory, talk, limit, policy) -> None:
+    context = context_of(a_session(memory, [core(line) for line in talk]), limit, policy)
+    assume(not NEVER_DROPPED & {reason.code for reason in context.reasons})
+
+    alone = a_session(memory, [*context.system, *context.window])
+
+    again = alone.context(token_limit=limit, policy=policy)
+    assert again.system == context.system
+    assert [nameless(message) for message in again.window] == [
+        nameless(message) for message in context.window
+    ]
+
+
+def nameless(message: Message) -> Message:
+    """Return a message without its id: what is shown shortened or merged has none."""
+    return replace(message, id=None)
+
+
+@pytest.mark.requirement("F11", "F13", "M03", "L13")
+@given(talk=talks(), limit=token_limits, words=st.sampled_from([1, 30, 500]))
+@examples(50)
+def test_temporary_messages_stand_at_the_end_until_a_model_has_answered(memory, talk, limit, words) -> None:
+    chat = a_session(memory, [core(line) for line in talk])
+    before = chat.history()
+    hint = Message("user", f"hint: {'plum ' * words}")
+    step = Message("assistant", "I look", tool_calls=(ToolCall("once", "look"),))
+    chat.add_temporary(
+        [
+            Message("tool", "of another call", tool_call_id="nowhere"),
+            hint,
+            step,
+            Message("tool", "found", tool_call_id="once"),
+        ]
+    )
+
+    for _ in range(2):  # a call that failed is repeated with them
+        context = context_of(chat, limit, None)
+        assert [message.text for message in context.temporary] == [hint.text, "I look", "found"]
+        assert context.messages[-3:] == context.temporary
+        shown = [from_core(message) for message in verbatim(context)]
+        assert_answered([from_core(message) for message in context.messages])
+        assert_kept(talk, shown)
+        codes = {reason.code for reason in context.reasons}
+        assert_within(shown, context.tokens, Limits(limit), codes)
+    assert chat.history() == before
+
+    chat.add("assistant", "Plums, then.")
+    assert chat.context(token_limit=10**6).temporary == ()
+
+
+@pytest.mark.requirement("L05")
+def test_an_image_that_no_preview_makes_smaller_is_counted_and_its_turn_left_out(memory) -> None:
+    large = Message("user", ({"type": "text", "text": "pear " * 1500}, {"type": "image", "url": IMAGE}))
+    chat = a_session(memory, [large, Message("assistant", "Nice."), Message("user", "hello")])
+
+    context = chat.context(token_limit=500)
+
+    assert sum(memory.tokens.message(message) for message in context.messages) <= 500
+    assert [message.text for message in context.window][-1] == "hello"
+    assert IMAGE not in str(context.window)
+
+
+def test_a_recall_costs_what_parts_it_from_its_question_too(memory) -> None:
+    old = a_session(memory, [Message("user", "A heron stood in the river.")])
+    for words in range(12):
+        chat = memory.chat(user_id=old.user_id, session_id=f"new {words}")
+        chat.add("user", "Where did the heron stand?" + " pear" * words)
+        told = chat.context()
+        assert told.recall
+        assert told.tokens >= sum(memory.tokens.message(message) for message in told.messages)
+
+
+def test_what_makes_room_for_a_recall_may_be_recalled_at_once_and_not_only_the_next_time() -> None:
+    pears = " pear" * 60
+    said = [
+        Message("tool", "«0» pear", tool_call_id="nobody0"),
+        Message("user", "«1»"),
+        Message("user", "«2»" + pears),
+    ]
+    for at in range(3, 9, 2):
+        call = ToolCall(f"r3-{at}", "look", json.dumps({"at": f"«{at}» pear"}))
+        said += [
+            Message("assistant", f"«{at}» pear", tool_calls=(call,)),
+            Message("tool", f"«{at + 1}»{pears}", tool_call_id=f"r3-{at}"),
+        ]
+    said += [
+        Message("assistant", "«9»"),
+        Message("user", "«10»", model_visible=False),
+        Message("assistant", "«11»"),
+    ]
+    with Memory.in_memory(settings=WAYS["messages are truncated"], tokenizer="estimate") as memory:
+        chat = a_session(memory, said)
+        first, again = chat.context(token_limit=350), chat.context(token_limit=350)
+    assert "compacted" in {reason.code for reason in first.reasons}
+    assert "«1»" in first.recall
+    assert (again.messages, again.tokens) == (first.messages, first.tokens)

@@ -1,0 +1,331 @@
+"""What is being said is told as if it were stored already; stored with its answer, it keeps what was recalled for it."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples import examples
+from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core.errors import InvalidLimitError, InvalidScopeError, MessageTypeError
+from memlayer_core.message import StoredMessage
+from memlayer_core.messages.rules.pending import new_messages
+from memlayer_core.scope import Scope
+
+PARROT = "My parrot is called Grillparzer"
+ASKED = Message("user", "How is my parrot called?")
+ANSWER = Message("assistant", "Grillparzer.")
+KINDS = ("plain", "tools", "waits", "told", "hidden")
+LAST = 99
+SCOPE = Scope("ada", "now")
+
+
+@pytest.fixture
+def chat(open_with):
+    memory = open_with(Settings(index_delay=0.0, durability="normal"))
+    memory.chat(user_id="ada", session_id="past").add("user", PARROT)
+    memory.flush()
+    return memory.chat(user_id="ada", session_id="now")
+
+
+@pytest.fixture(scope="module")
+def quiet():
+    """Return a memory that recalls nothing."""
+    options = Settings(index_delay=3600.0, recall_tokens=0, truncate_messages=True, truncate_characters=120)
+    with Memory.in_memory(settings=options, tokenizer="estimate") as opened:
+        yield opened
+
+
+def texts(context) -> list[str]:
+    return [f"{one.role}: {one.text} {[call.id for call in one.tool_calls]}" for one in context.messages]
+
+
+def turn(at: int, kind: str) -> list[Message]:
+    call = Message("assistant", tool_calls=(ToolCall(f"c{at}", "look", "{}"),))
+    result = Message("tool", f"result {at} " * (5 if at == LAST else 40), tool_call_id=f"c{at}")
+    asked, said = Message("user", f"question {at} " * 5), Message("assistant", f"answer {at} " * 9)
+    return {
+        "plain": [asked, said],
+        "tools": [asked, call, result, said],
+        "waits": [asked, call],
+        "told": [Message("system", f"Be brief, {at}."), asked, said],
+        "hidden": [asked, said, Message("assistant", "for people", model_visible=False)],
+    }[kind]
+
+
+@examples(100)
+@given(
+    st.lists(st.sampled_from(KINDS), max_size=9),
+    st.sampled_from(KINDS),
+    st.integers(1, 3),
+    st.integers(60, 500),
+    st.sampled_from([None, {"max_rounds": 2}, {"max_messages": 5}]),
+    st.booleans(),
+)
+def test_a_model_is_told_the_same_whether_a_question_is_stored_first_or_with_its_answer(
+    quiet, kinds, last, many, limit, policy, ended
+) -> None:
+    """Messages that are truncated in a history are truncated once they are one: here none is as long."""
+    said = [one for at, kind in enumerate(kinds) for one in turn(at, kind)]
+    pending = turn(LAST, last)[:many]
+    chat = quiet.chat(user_id=str(uuid.uuid4()), session_id="s")
+    for place in range(0, len(said), 4):
+        chat.add_messages(said[place : place + 4])
+        chat.context(token_limit=limit, policy=policy)  # it may move the window
+    if ended:
+        chat.end()
+    shown = chat.context(pending=pending, token_limit=limit, policy=policy)
+    assert len(chat.history()) == len(said)
+    chat.add_messages(pending, verbatim=True)
+    stored = chat.context(token_limit=limit, policy=policy)
+
+    assert texts(shown) == texts(stored)
+    assert shown.tokens == stored.tokens
+    assert [one.text for one in (*shown.window, *shown.pending)] == [one.text for one in stored.window]
+
+
+def test_what_was_recalled_stands_with_a_question_that_is_stored_with_its_answer(chat, do) -> None:
+    told = do(chat, "context", pending=[ASKED])
+    do(chat, "add_messages", [ASKED, ANSWER], context=told)
+    later = do(chat, "context", pending=[Message("user", "And my cat?")])
+
+    assert "Grillparzer" in told.messages[-1].text
+    assert texts(later)[:1] == texts(told)
+    assert texts(later)[1:] == ["assistant: Grillparzer. []", "user: And my cat? []"]
+    assert [one.text for one in chat.pinned_recalls()] == [told.recall]
+    assert [one.text for one in chat.history()] == [ASKED.text, ANSWER.text]
+
+
+def test_what_is_recalled_for_one_of_two_questions_at_once_never_stands_with_the_other(chat) -> None:
+    first = chat.context(pending=[ASKED])
+    other = chat.context(pending=[Message("user", "What is the weather?")])
+    chat.add_messages([Message("user", "What is the weather?"), Message("assistant", "Fine.")], context=other)
+    chat.add_messages([ASKED, ANSWER], context=first)
+
+    history = chat.history()
+    assert [one.question_id for one in chat.pinned_recalls()] == [history[2].id]
+
+
+@pytest.mark.parametrize("other", [{"user_id": "bob"}, {"session_id": "past"}, {"tenant_id": "t2"}], ids=str)
+def test_a_context_of_another_conversation_is_refused_and_nothing_of_it_stands_here(chat, do, other) -> None:
+    named = {"user_id": "ada", "session_id": "now", **other}
+    elsewhere = chat.memory.chat(**named)
+    before = elsewhere.history()
+    with pytest.raises(InvalidScopeError, match="another session"):
+        do(elsewhere, "add_messages", [ASKED, ANSWER], context=chat.context(pending=[ASKED]))
+
+    assert elsewhere.history() == before
+
+
+def test_a_question_that_was_stored_keeps_its_recall_while_another_is_being_said(chat) -> None:
+    chat.add_messages([ASKED])
+    chat.context()
+    chat.context(pending=[Message("user", "What is the weather?")])
+    chat.add_messages([ANSWER])
+
+    assert [one.question_id for one in chat.pinned_recalls()] == [chat.history()[0].id]
+
+
+def test_what_only_people_see_is_no_question(chat, do) -> None:
+    said = [ASKED, Message("user", "typed in a hurry", model_visible=False)]
+    told = do(chat, "context", pending=said)
+    do(chat, "add_messages", [*said, ANSWER], context=told)
+
+    assert [one.text for one in told.pending] == [ASKED.text]
+    assert "Grillparzer" in told.recall
+    assert [one.question_id for one in chat.pinned_recalls()] == [chat.history()[0].id]
+
+
+def test_a_long_question_recalls_what_it_pushes_out(memory) -> None:
+    chat = memory.chat(user_id="ada", session_id="the only one")
+    chat.add_messages([Message("user", PARROT), Message("assistant", "Noted. " * 30)])
+    memory.flush()
+    told = chat.context(pending=[Message("user", "Hear this. " * 80 + ASKED.text)], token_limit=350)
+
+    assert told.window == ()
+    assert "Grillparzer" in told.recall
+
+
+def test_what_is_being_said_is_never_a_preview_for_nothing_could_reload_it(chat) -> None:
+    chat.add_messages([ASKED, Message("assistant", tool_calls=(ToolCall("c1", "look", "{}"),))])
+    result = Message("tool", "in the book " * 1000, tool_call_id="c1")
+    told = chat.context(pending=[result], token_limit=500)
+
+    assert told.messages[-1].text == result.text
+    assert "newest_turn_over_limit" in [reason.code for reason in told.reasons]
+
+
+def test_two_questions_at_once_stay_apart_from_the_one_before(memory) -> None:
+    chat = memory.chat(user_id="ada", session_id="s")
+    chat.add_messages([Message("user", "a?"), Message("assistant", "long " * 2000), Message("user", "zero?")])
+    told = chat.context(pending=[Message("user", "one?"), Message("user", "two?")], token_limit=500)
+
+    assert "merged" in [reason.code for reason in told.reasons]
+    assert [one.text for one in told.pending] == ["one?", "two?"]
+
+
+def test_a_window_that_has_to_make_room_for_it_is_summed_up(memory) -> None:
+    chat = memory.chat(user_id="ada", session_id="s")
+    chat.add_messages([one for at in range(6) for one in turn(at, "plain")])
+    chat.add_messages([Message("user", "Tell me more."), Message("assistant", "It is so. " * 60)])
+    long = [Message("user", "Hear this. " * 200)]
+    assert chat.context(pending=long, token_limit=800).window == ()
+    memory.flush()
+    told = chat.context(pending=long, token_limit=800)
+
+    assert chat.summary()
+    assert told.summary is not None
+    assert [one.role for one in told.messages] == ["user"]
+    assert told.messages[0].text.startswith(told.summary.text)
+
+
+def test_it_follows_the_last_message_though_others_were_deleted(chat) -> None:
+    chat.add_messages([one for at in range(2) for one in turn(at, "plain")])
+    chat.delete_message(0)
+    chat.delete_message(0)
+
+    assert len(chat.context(pending=[ASKED]).window) == 2
+
+
+def test_a_result_that_is_being_said_follows_its_call_and_the_question_before_it_is_recalled_for(
+    chat, do
+) -> None:
+    call = Message("assistant", tool_calls=(ToolCall("c1", "look", "{}"),))
+    chat.add_messages([ASKED, call])
+    result = Message("tool", "in the book", tool_call_id="c1")
+
+    told = do(chat, "context", pending=[result])
+    do(chat, "add_messages", [result, ANSWER], context=told)
+
+    assert [one.role for one in told.messages] == ["user", "assistant", "tool"]
+    assert "Grillparzer" in told.messages[0].text
+    assert texts(chat.context())[:3] == texts(told)
+
+
+def test_a_result_whose_call_nobody_made_is_not_told(chat) -> None:
+    told = chat.context(pending=[Message("tool", "?", tool_call_id="nowhere"), Message("user", "What now?")])
+    assert [one.role for one in told.messages] == ["user"]
+
+
+@pytest.mark.requirement("L13")
+def test_instructions_that_are_said_again_and_again_are_told_and_stored_once(chat, do) -> None:
+    for at in range(3):
+        said = [Message("system", "Be brief."), Message("user", f"{at}?")]
+        told = do(chat, "context", pending=said)
+        assert [one.role for one in told.messages].count("system") == 1
+        do(chat, "add_messages", [*said, Message("assistant", f"{at}!")], context=told)
+
+    assert [one.role for one in chat.history()].count("system") == 1
+
+
+def test_what_is_being_said_is_told_once_though_somebody_else_speaks_meanwhile() -> None:
+    def embed(texts: list[str]) -> list[list[float]]:
+        if ASKED.text in texts:  # the context is being read
+            now.add("user", "me first")
+            now.add("assistant", "well")
+        return [[1.0, 0.0] for _ in texts]
+
+    with Memory.in_memory(embedder=embed, settings=Settings(index_delay=0.0)) as memory:
+        memory.chat(user_id="ada", session_id="past").add("user", PARROT)
+        memory.flush()
+        now = memory.chat(user_id="ada", session_id="now")
+        now.add_messages([Message("user", "hello"), Message("assistant", "hi")])
+        told = now.context(pending=[ASKED])
+
+        assert [one.text for one in now.history()] == ["hello", "hi", "me first", "well"]
+        assert [one.text for one in (*told.window, *told.pending)] == ["hello", "hi", ASKED.text]
+
+
+def test_what_cannot_be_stored_cannot_be_said(chat, do) -> None:
+    with pytest.raises(MessageTypeError):
+        do(chat, "context", pending=["hello"])
+    with pytest.raises(InvalidLimitError, match="system message"):
+        do(chat, "context", pending=[Message("system", "Be brief. " * 100)], token_limit=20)
+    assert chat.history() == []
+
+
+def test_the_recall_goes_into_the_system_message_where_that_is_wanted() -> None:
+    options = Settings(index_delay=0.0, recall_placement="system")
+    with Memory.in_memory(settings=options) as memory:
+        memory.chat(user_id="ada", session_id="past").add("user", PARROT)
+        memory.flush()
+        chat = memory.chat(user_id="ada", session_id="now")
+        told = chat.context(pending=[ASKED])
+        chat.add_messages([ASKED, ANSWER], context=told)
+
+        assert [one.role for one in told.messages] == ["system", "user"]
+        assert told.messages[-1].text == ASKED.text
+        assert chat.pinned_recalls() == []
+
+
+# A list that begins with what was said before
+
+
+def numbered(*texts: str) -> list[Message]:
+    return [Message("user" if text.endswith("?") else "assistant", text, id=text) for text in texts]
+
+
+@pytest.mark.parametrize("instructions", [[], [Message("system", "Be brief.")]], ids=["alone", "instructed"])
+def test_a_list_that_brings_all_that_was_said_before_is_told_and_stored_once(chat, do, instructions) -> None:
+    said: list[Message] = []
+    for at in range(3):
+        said += numbered(f"{at}?")
+        told = do(chat, "context", pending=[*instructions, *said])
+        assert [one.text for one in told.messages] == [one.text for one in (*instructions, *said)]
+        said += numbered(f"{at}!")
+        do(chat, "add_messages", [*instructions, *said], context=told)
+
+    assert [one.text for one in chat.history()] == [one.text for one in (*instructions, *said)]
+
+
+def test_a_question_that_was_stored_by_hand_is_told_once_and_recalled_for(chat, do) -> None:
+    asked = Message("user", ASKED.text, id="m1")
+    chat.add_messages([asked])
+    told = do(chat, "context", pending=[asked])
+    do(chat, "add_messages", [asked, ANSWER], context=told)
+
+    assert [one.role for one in told.messages] == ["user"]
+    assert "Grillparzer" in told.messages[0].text
+    assert [one.text for one in chat.history()] == [ASKED.text, ANSWER.text]
+    assert [one.question_id for one in chat.pinned_recalls()] == ["m1"]
+
+
+def test_a_question_that_was_answered_is_asked_again(chat, do) -> None:
+    said = numbered("1?", "1!", "2?")
+    chat.add_messages([*said, *numbered("2!")])
+    told = do(chat, "context", pending=said)
+
+    assert [one.text for one in told.messages] == ["1?", "1!", "2?", "2!", "2?"]
+
+
+def test_an_id_of_another_session_is_not_known_here(chat) -> None:
+    chat.memory.chat(user_id="ada", session_id="other").add("user", "1?", id="1?")
+    chat.memory.chat(user_id="bob", session_id="now").add("user", "1?", id="1?")
+    chat.add("user", "0?", id="0?")
+
+    assert [one.text for one in chat.context(pending=numbered("1?")).messages] == ["0?", "1?"]
+
+
+@given(
+    st.lists(st.sampled_from(["user", "assistant", "tool"]), max_size=6), st.integers(0, 6), st.integers(0, 3)
+)
+def test_only_what_is_known_is_left_out_and_never_the_newest_question_if_it_is_not_the_end(
+    roles, known, more
+) -> None:
+    pending = [StoredMessage(0, SCOPE, Message(role, id=str(at)), 1, "") for at, role in enumerate(roles)]
+    places = {str(at): at for at in range(min(known, len(roles)))}
+    end = len(places) + more
+
+    new = new_messages(pending, places, end)
+
+    assert list(new) == pending[len(pending) - len(new) :]
+    if len(places) < len(pending):
+        assert len(new) == len(pending) - len(places)
+    elif more == 0 or not pending:
+        assert not new
+    else:
+        assert new
+        assert "user" not in [one.message.role for one in new[1:]]

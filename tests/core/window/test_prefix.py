@@ -1,0 +1,304 @@
+"""A prompt begins like the one before, until a window has to move: then all that stands before it changes at once."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples import examples
+from memlayer_core import MaxRounds, Memory, Settings
+from memlayer_core.message import Entry
+from memlayer_core.policy import Limits
+from memlayer_core.window.rules.window import AHEAD, window
+
+LIMIT = 1000
+QUIET = Settings(index_delay=3600, durability="normal", recall_tokens=0, compact_to=0.5, summary_coverage=0.1)
+"""Nothing is done in the background before a flush asks for it."""
+NAMES = re.compile(r"\bAnna\d+")
+MORE = (
+    "The old quarter is quiet in the morning, and one sees the river and all the roofs below from the hill."
+)
+
+
+@pytest.fixture
+def memory(open_with) -> Memory:
+    return open_with(QUIET)
+
+
+def say(chat, at: int) -> None:
+    """Let the turn of a number be said: messages 2 * at and 2 * at + 1 of the session."""
+    chat.add("user", f"My friend Anna{at} moved to Lisbon with {at + 3} cats. {MORE}", id=f"m{2 * at}")
+    chat.add("assistant", f"How lovely for Anna{at}, cats make any town a home. {MORE}", id=f"m{2 * at + 1}")
+
+
+def talk(memory: Memory, turns: int, *limits: int, flush: bool = True, first: int = 0):
+    """Let a conversation go on turn by turn. Returns the chat, and every context that was read."""
+    chat = memory.chat(user_id="louis", session_id="s")
+    contexts = []
+    for at in range(first, turns):
+        say(chat, at)
+        contexts += [chat.context(token_limit=limit) for limit in limits or (LIMIT,)]
+        if flush:
+            memory.flush(30)
+    return chat, contexts
+
+
+def begins(context) -> int:
+    return int(context.window[0].id[1:])
+
+
+def summary_of(context) -> str:
+    return context.summary.text if context.summary is not None else ""
+
+
+def texts(context) -> list[str]:
+    return [f"{message.role}: {message.text}" for message in context.messages]
+
+
+def covered(context) -> int:
+    """Return the place behind what the shown summaries tell."""
+    pieces = [piece for piece in context.pieces if piece.kind == "summary"]
+    told = [reason.text for piece in pieces for reason in piece.reasons if reason.code == "summary"]
+    return int(told[-1].split(" to ")[1].split(",")[0]) + 1 if told else 0
+
+
+# What is prepared
+
+
+@pytest.mark.requirement("A05", "A06", "J34")
+def test_what_will_leave_is_summed_up_while_it_is_shown_and_the_prompt_does_not_change(memory) -> None:
+    chat, contexts = talk(memory, 10)
+    ready = [context for context in contexts if begins(context) == 0]
+    assert len(ready) == len(contexts)
+    assert chat.summary()
+    assert contexts[-1].summary is None
+    assert texts(chat.context(token_limit=LIMIT)) == texts(contexts[-1])
+
+
+def test_a_prompt_changes_its_beginning_only_when_its_window_moves_and_then_the_summary_moves_with_it(
+    memory,
+) -> None:
+    _, contexts = talk(memory, 50)
+    moves = 0
+    for before, after in pairwise(contexts):
+        if begins(before) == begins(after):
+            assert texts(after)[: len(texts(before))] == texts(before)
+        else:
+            moves += 1
+            assert summary_of(before) != summary_of(after)
+            assert covered(after) == begins(after)
+        assert after.tokens <= LIMIT
+    assert 3 < moves < 10
+
+
+def test_a_moved_window_leaves_room_to_grow(memory) -> None:
+    _, contexts = talk(memory, 50)
+    for before, after in pairwise(contexts):
+        if begins(before) != begins(after):
+            assert after.tokens < 0.8 * LIMIT
+
+
+def test_every_turn_is_told_once_in_the_window_or_in_a_summary(memory) -> None:
+    _, contexts = talk(memory, 50)
+    assert begins(contexts[-1]) > 0
+    assert all(covered(context) == begins(context) for context in contexts)
+
+
+def test_one_answer_of_a_model_is_enough_for_each_move() -> None:
+    asked: list[str] = []
+
+    def model(instructions: str, text: str) -> str:
+        asked.append(text)
+        return f"The user told of {', '.join(dict.fromkeys(NAMES.findall(text)))}, each with some cats."
+
+    with Memory.in_memory(embedder="hashing", summarizer=model, settings=QUIET) as memory:
+        _, contexts = talk(memory, 60)
+    moves = sum(begins(before) != begins(after) for before, after in pairwise(contexts))
+    assert moves > 3
+    assert moves <= len(asked) <= moves + 1
+
+
+# When it is late
+
+
+def test_a_summary_that_is_late_follows_when_it_is_there_and_then_stays(memory) -> None:
+    chat, contexts = talk(memory, 14, flush=False)
+    assert begins(contexts[-1]) > 0
+    assert contexts[-1].summary is None
+    assert all(context.tokens <= LIMIT for context in contexts)
+    found = {name for hit in memory.search("Anna0", user_id="louis") for name in hit.message_ids}
+    assert {"m0", "m1"} <= found
+    memory.flush(30)
+    late = chat.context(token_limit=LIMIT)
+    assert covered(late) == begins(late) == begins(contexts[-1])
+    before = late
+    for at in range(14, 17):
+        say(chat, at)
+        after = chat.context(token_limit=LIMIT)
+        memory.flush(30)
+        if begins(after) == begins(before):
+            assert texts(after)[: len(texts(before))] == texts(before)
+        before = after
+
+
+@pytest.mark.requirement("A06", "M04")
+def test_a_window_that_slides_from_turn_to_turn_is_summed_up_in_batches(memory) -> None:
+    chat = memory.chat(user_id="louis", session_id="s")
+    versions = []
+    for at in range(20):
+        say(chat, at)
+        context = chat.context(policy=MaxRounds(4))
+        versions.append(len(chat.summary(all_versions=True)))
+        memory.flush(30)
+        assert begins(context) - covered(context) < QUIET.summary_batch + 2
+    assert 1 < versions[-1] <= 5
+
+
+# What must hold whatever happens
+
+
+@pytest.mark.parametrize("way", ["edit", "delete"])
+@pytest.mark.parametrize("place", ["in an older version", "in the prepared summary"])
+def test_words_that_are_taken_back_vanish_from_every_version_at_once(memory, way, place) -> None:
+    chat, contexts = talk(memory, 26)
+    names: list[str] = []
+    while not names and len(contexts) < 60:
+        contexts += talk(memory, len(contexts) + 1, first=len(contexts))[1]
+        told, first = NAMES.findall(chat.summary()[-1].text), begins(contexts[-1])
+        if place == "in an older version":
+            told, first = NAMES.findall(summary_of(contexts[-1])), 0
+        names = [name for name in told if 2 * int(name[4:]) >= first]
+    name = names[0]
+    shown = re.compile(rf"{name}\b")
+    assert any(map(shown.search, texts(contexts[-1])))
+    for gone in (2 * int(name[4:]), 2 * int(name[4:]) + 1):
+        if way == "edit":
+            chat.edit(f"m{gone}", f"Nothing of the kind was said by anybody. {MORE} {MORE}")
+        else:
+            chat.delete_message(f"m{gone}")
+    for _ in range(3):
+        context = chat.context(token_limit=LIMIT)
+        assert context.tokens <= LIMIT
+        assert not any(map(shown.search, texts(context)))
+        memory.flush(30)
+    after = chat.context(token_limit=LIMIT)
+    there = [int(message.id[1:]) for message in chat.history()]
+    assert not [seq for seq in there if covered(after) <= seq < begins(after)]
+
+
+def test_windows_of_two_sizes_move_each_for_itself(memory) -> None:
+    _, contexts = talk(memory, 60, LIMIT, 2 * LIMIT)
+    small, large = contexts[::2], contexts[1::2]
+    for told, limit in ((small, LIMIT), (large, 2 * LIMIT)):
+        changes = 0
+        for before, after in pairwise(told):
+            assert after.tokens <= limit
+            assert covered(after) >= begins(after)
+            if texts(after)[: len(texts(before))] != texts(before):
+                changes += 1
+                assert begins(after) > begins(before)
+        assert 0 < changes < 12
+    assert begins(large[-1]) < begins(small[-1])
+
+
+def test_an_ended_or_cleared_session_begins_anew_and_a_fork_for_itself(memory) -> None:
+    chat, contexts = talk(memory, 30)
+    fork = chat.fork(session_id="f")
+    told = fork.context(token_limit=LIMIT)
+    assert told.summary is None
+    assert texts(told)[-1] == texts(contexts[-1])[-1]
+    memory.flush(30)
+    assert fork.context(token_limit=LIMIT).summary is not None
+    chat.end()
+    _, contexts = talk(memory, 60, first=30)
+    assert all(covered(context) in {0, begins(context)} for context in contexts)
+    assert "Anna0 " not in summary_of(contexts[-1])
+    chat.clear()
+    _, contexts = talk(memory, 90, first=60)
+    assert contexts[0].summary is None
+    assert "Anna40 " not in summary_of(contexts[-1])
+
+
+def test_room_is_kept_for_recalled_text_only_as_far_as_there_is_any(open_with) -> None:
+    memory = open_with(QUIET.replace(recall_tokens=600))
+    memory.chat(user_id="louis", session_id="past").add("user", "Something else.")
+    memory.flush(30)
+    _, contexts = talk(memory, 40, 2 * LIMIT)
+    assert max(context.tokens for context in contexts) > 1.9 * LIMIT
+    assert all(context.tokens <= 2 * LIMIT for context in contexts)
+
+
+def test_what_is_recalled_pushes_older_turns_out_where_there_is_no_room_for_both(open_with) -> None:
+    memory = open_with(QUIET.replace(recall_tokens=600))
+    past = memory.chat(user_id="louis", session_id="past")
+    for at in range(8):
+        past.add("user", f"Pears number {at}: {MORE}")
+    memory.flush(30)
+    chat, before = memory.chat(user_id="louis", session_id="s"), 0
+    for at in range(30):
+        say(chat, at)
+        context = chat.context("", token_limit=LIMIT)
+        memory.flush(30)
+        if begins(context) and context.tokens > 0.9 * LIMIT:
+            before = begins(context)
+            break
+    assert before
+    chat.add("user", "Which number of pears?", id="m1000")
+    context = chat.context(token_limit=LIMIT)
+    assert "Pears number" in context.recall
+    assert context.tokens <= LIMIT
+    assert begins(context) == covered(context) > before
+
+
+# The rules
+
+TALKS = st.lists(st.integers(1, 60), min_size=1, max_size=60).map(
+    lambda costs: [
+        Entry(3 * at, "user" if at % 2 == 0 else "assistant", cost) for at, cost in enumerate(costs)
+    ]
+)
+
+
+@examples(300)
+@given(
+    TALKS, st.integers(20, 900), st.sampled_from([0.3, 0.5, 0.8]), st.lists(st.integers(0, 180), max_size=5)
+)
+def test_a_window_begins_where_a_summary_ends_if_that_is_about_where_it_would(
+    talk, limit, part, stops
+) -> None:
+    plain = window(talk, Limits(limit), compact_to=part)
+    picked = window(talk, Limits(limit), compact_to=part, stops=stops)
+    assert picked.moves == plain.moves
+    if not picked.moves or picked.entries == plain.entries:
+        assert picked.entries == plain.entries
+        return
+    first = picked.entries[0].seq
+    place = talk.index(picked.entries[0])
+    assert picked.entries[0].role == "user"
+    assert any(talk[place - 1].seq < stop <= first for stop in stops)
+    assert picked.tokens <= limit
+    assert limit * part - 1 <= 2 * picked.tokens <= limit * (1 + part)
+
+
+@examples(300)
+@given(TALKS, st.integers(20, 900), st.sampled_from([0.3, 0.5, 0.8]))
+def test_what_is_prepared_is_what_will_have_to_leave_when_all_room_is_taken(talk, limit, part) -> None:
+    picked = window(talk, Limits(limit), compact_to=part)
+    if picked.next_start is None:
+        return
+    assert not picked.moves
+    assert AHEAD * limit < picked.tokens <= limit
+    full = [*talk, Entry(1000, "user", limit - picked.tokens), Entry(1001, "assistant", 1)]
+    later = window(full, Limits(limit), compact_to=part, stops=[picked.next_start])
+    assert later.moves
+    left = sum(entry.tokens for entry in full if entry.seq >= picked.next_start)
+    assert left <= limit * part + 1 or picked.next_start == talk[2 * ((len(talk) - 1) // 2)].seq
+
+
+def test_what_is_far_from_the_limit_prepares_nothing() -> None:
+    few = [Entry(0, "user", 100), Entry(1, "assistant", 100)]
+    assert window(few, Limits(1000)).next_start is None

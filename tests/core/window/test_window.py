@@ -1,0 +1,407 @@
+"""The choice of what a model is shown: properties over generated conversations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core.message import Entry
+from memlayer_core.messages.rules.turns import presentable, turns
+from memlayer_core.policy import Limits, MaxMessages, MaxRounds, Policy
+from memlayer_core.window.rules.window import COMPRESS_TO, Shape, enough, first_page, window
+
+
+@dataclass
+class Conversation:
+    """A conversation in the making: tool calls get results, late ones, or none."""
+
+    entries: list[Entry]
+
+    def say(self, role, tokens, calls=(), answers=None) -> None:
+        place = len(self.entries) * 3
+        self.entries.append(Entry(place, role, tokens, tuple(calls), answers, characters=4 * tokens))
+
+
+@st.composite
+def conversations(draw) -> list[Entry]:
+    talk = Conversation([])
+    for _ in range(draw(st.integers(0, 2))):
+        talk.say("system", draw(st.integers(1, 30)))
+    owed: list[str] = []
+    for step in range(draw(st.integers(0, 12))):
+        kind = draw(st.sampled_from(["user", "assistant", "call", "result", "system", "plain tool"]))
+        tokens = draw(st.sampled_from([1, 5, 20, 90, 400]))
+        if kind == "call":
+            reuse = draw(st.booleans())
+            calls = [f"c{0 if reuse else step}-{n}" for n in range(draw(st.integers(1, 3)))]
+            talk.say("assistant", tokens, calls=calls)
+            owed.extend(draw(st.permutations(calls)))
+            for _ in range(draw(st.integers(0, len(owed)))):
+                talk.say("tool", draw(st.integers(1, 50)), answers=owed.pop(0))
+        elif kind == "result":
+            talk.say("tool", tokens, answers=owed.pop(0) if owed else f"orphan{step}")
+        elif kind == "plain tool":
+            talk.say("tool", tokens)
+        else:
+            talk.say(kind, tokens)
+    return talk.entries
+
+
+def told(entries):
+    return [entry for entry in entries if entry.role != "system"]
+
+
+def chosen(entries, limit, **how):
+    return window(told(entries), Limits(limit), **how)
+
+
+def assert_whole(shown) -> None:
+    """No result without its call, no call without its results but a pending one at the end."""
+    waiting: set[str] = set()
+    for place, entry in enumerate(shown):
+        if entry.tool_call_id is not None or entry.role == "tool":
+            assert entry.tool_call_id in waiting
+            waiting.discard(entry.tool_call_id)
+        if entry.calls:
+            following, taken = set(), set()
+            for later in shown[place + 1 :]:
+                taken |= set(later.calls)  # an id that is used again is answered there
+                following |= {later.tool_call_id} - taken
+            at_end = all(
+                later.role == "tool" or later.tool_call_id is not None for later in shown[place + 1 :]
+            )
+            assert set(entry.calls) <= following or at_end
+            waiting = waiting | set(entry.calls)
+
+
+@pytest.mark.requirement("L13", "A19")
+@given(conversations(), st.integers(1, 600))
+def test_no_tool_call_and_its_results_ever_part(entries, limit) -> None:
+    assert_whole(chosen(entries, limit).entries)
+
+
+@pytest.mark.requirement("L05", "F02")
+@given(conversations(), st.integers(1, 600))
+def test_what_is_shown_keeps_the_order_and_is_part_of_what_was_said(entries, limit) -> None:
+    seqs = [entry.seq for entry in chosen(entries, limit).entries]
+    assert seqs == sorted(set(seqs))
+    assert set(seqs) <= {entry.seq for entry in entries}
+
+
+@pytest.mark.requirement("L03", "L05", "L14")
+@given(conversations(), st.integers(1, 600), st.integers(0, 600))
+def test_the_limit_holds_but_for_the_newest_turn_and_then_a_reason_says_so(entries, limit, reserved) -> None:
+    picked = chosen(entries, limit, reserve=reserved)
+    assert picked.tokens == sum(entry.tokens for entry in picked.entries)
+    over = picked.tokens > limit
+    assert over == ("newest_turn_over_limit" in {reason.code for reason in picked.reasons})
+    if len([turn for turn in turns(picked.entries) if turn.has_question]) > 1:
+        assert picked.tokens <= limit - reserved
+    users = [entry for entry in told(entries) if entry.role == "user"]
+    if users:
+        assert users[-1] in picked.entries
+    if any(entry.role != "tool" and not entry.calls for entry in told(entries)):
+        assert picked.entries
+
+
+@pytest.mark.requirement("J07", "J08")
+def test_a_window_of_exactly_the_limit_is_whole_and_one_token_more_moves_it_to_a_share_of_the_limit() -> None:
+    entries = talked(*[(role, 100) for _ in range(10) for role in ("user", "assistant")])
+    whole = window(entries, Limits(2000), compact_to=0.8)
+    assert (len(whole.entries), whole.tokens, whole.moves) == (20, 2000, False)
+    moved = window(entries, Limits(1999), compact_to=0.8)
+    assert ([entry.seq for entry in moved.entries], moved.moves) == (
+        [entry.seq for entry in entries[6:]],
+        True,
+    )
+    assert moved.tokens <= 0.8 * 1999
+
+
+@pytest.mark.requirement("J08")
+@given(conversations(), st.integers(1, 600), st.sampled_from([0.5, 0.8, 1.0]))
+def test_what_fits_is_shown_whole_and_else_the_oldest_turns_make_room(entries, limit, compact_to) -> None:
+    picked = chosen(entries, limit, compact_to=compact_to)
+    total = sum(entry.tokens for entry in told(entries))
+    assert picked.moves <= (total > limit)
+    if picked.moves and len([turn for turn in turns(picked.entries) if turn.has_question]) > 1:
+        assert picked.tokens <= limit * compact_to
+    if total <= limit:
+        assert picked.entries == presentable(told(entries))[0]
+
+
+@pytest.mark.requirement("F06", "L04")
+@given(conversations(), st.integers(1, 12), st.integers(1, 12))
+def test_at_most_so_many_messages_and_rounds_are_shown(entries, messages, rounds) -> None:
+    picked = window(told(entries), Limits(10**9, (MaxMessages(messages), MaxRounds(rounds))))
+    groups = [turn for turn in turns(picked.entries) if turn.has_question]
+    assert len(groups) <= rounds
+    assert len(groups) <= 1 or len(picked.entries) <= messages
+
+
+@given(conversations(), st.integers(1, 600))
+def test_choosing_again_from_what_was_chosen_changes_nothing(entries, limit) -> None:
+    once = chosen(entries, limit)
+    assert chosen(once.entries, limit).entries == once.entries
+
+
+bounds = st.none() | st.integers(1, 12)
+
+
+def policies_of(messages: int | None, rounds: int | None) -> tuple[Policy, ...]:
+    most = (MaxMessages(messages),) if messages is not None else ()
+    return (*most, *((MaxRounds(rounds),) if rounds is not None else ()))
+
+
+@given(conversations(), st.integers(1, 600), bounds, bounds, st.sampled_from([None, Shape(50, 5, 2, 40)]))
+def test_reading_only_as_much_as_is_enough_chooses_the_same(entries, tokens, messages, rounds, shape) -> None:
+    limits = Limits(tokens, policies_of(messages, rounds))
+    newest = told(entries)[::-1]
+    for size in range(len(newest) + 1):
+        if enough(newest[:size], limits, shape):
+            part, whole = (window(some, limits, shape=shape) for some in (newest[:size][::-1], told(entries)))
+            assert (part.entries, part.reductions) == (whole.entries, whole.reductions)
+
+
+@pytest.mark.requirement("L15")
+@given(conversations(), st.integers(1, 12), st.integers(1, 12))
+def test_no_more_is_read_than_the_messages_or_rounds_that_may_be_shown(entries, messages, rounds) -> None:
+    newest = told(entries)[::-1]
+    last = next((place for place, entry in enumerate(newest) if entry.role == "user"), None)
+    if last is not None and len(newest) > max(messages, last):
+        assert enough(newest[: max(messages, last) + 1], Limits(10**9, (MaxMessages(messages),)))
+    asked = [place for place, entry in enumerate(newest) if entry.role == "user"]
+    if len(asked) >= rounds:
+        assert enough(newest[: asked[rounds - 1] + 1], Limits(10**9, (MaxRounds(rounds),)))
+
+
+SHAPE = Shape(large=1000, last_keep=8, run=6, run_tokens=5000)
+SMALL = 20
+
+
+def talked(*said: tuple[str, int]) -> list[Entry]:
+    """Return a conversation of roles and tokens: `call` makes a tool message and the call before it."""
+    talk = Conversation([])
+    for number, (role, tokens) in enumerate(said):
+        if role == "call":
+            talk.say("assistant", SMALL, calls=[f"c{number}"])
+            talk.say("tool", tokens, answers=f"c{number}")
+        else:
+            talk.say(role, tokens)
+    return talk.entries
+
+
+ROUND = [("user", SMALL), ("assistant", SMALL)]
+STEPS = {
+    "nothing": ([*ROUND * 3], 120, []),
+    "two answers in a row": (
+        [*ROUND, ("assistant", 900), *ROUND * 5],
+        500,
+        ["merged", "offloaded"],
+    ),
+    "old tool run": (
+        [("user", SMALL), *[("call", 1700)] * 3, ("assistant", SMALL), *ROUND * 5],
+        2000,
+        ["tool_runs_compressed"],
+    ),
+    "too short a tool run": (
+        [("user", SMALL), *[("call", 2600)] * 2, ("assistant", SMALL), *ROUND * 5],
+        2000,
+        ["offloaded"],
+    ),
+    "large and old": ([("user", SMALL), ("assistant", 900), *ROUND * 5], 500, ["offloaded"]),
+    "large and new": ([*ROUND * 5, ("user", SMALL), ("assistant", 900), *ROUND], 500, ["offloaded"]),
+    "large, old and new": (
+        [("user", SMALL), ("assistant", 900), *ROUND * 5, ("user", SMALL), ("assistant", 900), *ROUND],
+        700,
+        ["offloaded", "offloaded"],
+    ),
+    "offloading is not enough": (
+        [("user", SMALL), ("assistant", 900), *ROUND * 20],
+        500,
+        ["compacted"],
+    ),
+    "the current round, large": (
+        [*ROUND, ("user", SMALL), ("call", 900), ("assistant", SMALL)],
+        300,
+        ["compacted", "current_round_offloaded"],
+    ),
+    "the current round": (
+        [("user", SMALL), *[("call", 240)] * 4],
+        800,
+        ["current_round_compressed"],
+    ),
+    "the question is too large": ([*ROUND, ("user", 900)], 300, ["compacted", "newest_turn_over_limit"]),
+}
+
+
+@pytest.mark.requirement("A08")
+def test_the_steps_have_the_numbers_of_agentscope() -> None:
+    assert Shape() == Shape(large=5 * 1024, last_keep=50, run=6, run_tokens=5000)
+    assert COMPRESS_TO == 0.3
+    settings = Settings()
+    assert (settings.offload_characters, settings.preview_characters, settings.last_keep) == (
+        5 * 1024,
+        200,
+        50,
+    )
+
+
+@pytest.mark.requirement("A07", "A08", "A21")
+@pytest.mark.parametrize(("said", "limit", "codes"), STEPS.values(), ids=STEPS)
+def test_a_window_shrinks_step_by_step_and_each_step_is_told(said, limit, codes) -> None:
+    entries = talked(*said)
+    picked = window(entries, Limits(limit), shape=SHAPE)
+    assert [reason.code for reason in picked.reasons] == codes
+    assert picked.tokens <= limit or codes[-1] == "newest_turn_over_limit"
+    assert window(entries, Limits(sum(entry.tokens for entry in entries)), shape=SHAPE).reasons == ()
+
+
+@pytest.mark.requirement("A08")
+def test_what_is_new_is_offloaded_only_when_what_is_old_was_not_enough() -> None:
+    old, new = [("user", SMALL), ("assistant", 900)], [("user", SMALL), ("assistant", 901)]
+    entries = talked(*old, *ROUND * 5, *new, *ROUND)
+    large = {entry.tokens: entry.seq for entry in entries}
+    for limit, preview_id in ((1400, {900}), (700, {900, 901})):
+        picked = window(entries, Limits(limit), shape=SHAPE)
+        assert set(picked.reductions) == {large[tokens] for tokens in preview_id}
+        assert len(picked.entries) == len(entries)
+
+
+@pytest.mark.requirement("A08")
+@given(conversations(), st.integers(1, 900), st.integers(0, 300))
+def test_a_window_that_shrinks_keeps_the_limit_and_more_than_one_that_only_drops(
+    entries, limit, reserved
+) -> None:
+    shrinking = chosen(entries, limit, reserve=reserved, shape=Shape(50, 5, 2, 40))
+    dropping = chosen(entries, limit, reserve=reserved)
+    assert shrinking.tokens <= limit or "newest_turn_over_limit" in {r.code for r in shrinking.reasons}
+    assert {e.seq for e in dropping.entries} <= {e.seq for e in shrinking.entries}
+    users = [entry.seq for entry in told(entries) if entry.role == "user"]
+    assert not users or users[-1] not in shrinking.reductions
+
+
+@given(conversations(), st.integers(1, 900))
+def test_a_window_that_shrank_is_the_same_when_it_is_chosen_from_what_it_showed(entries, limit) -> None:
+    shape = Shape(50, 5, 2, 40)
+    once = chosen(entries, limit, shape=shape)
+    first = once.entries[0].seq if once.entries else 0
+    again = chosen([entry for entry in entries if entry.seq >= first], limit, shape=shape)
+    assert (again.entries, again.moves) == (once.entries, False)
+    assert set(again.reductions) <= set(
+        once.reductions
+    )  # fewer, if a result without its call had stood before it
+
+
+def test_a_result_without_its_call_makes_no_run_of_tools_out_of_one_call() -> None:
+    def entry(
+        seq: int, role: str, tokens: int, calls: tuple[str, ...] = (), answers: str | None = None
+    ) -> Entry:
+        return Entry(seq, role, tokens, calls, answers, characters=4 * tokens)
+
+    entries = [
+        entry(0, "tool", 1, answers="of a call that is gone"),
+        entry(1, "assistant", 400, calls=("c",)),
+        entry(2, "user", 400),
+        entry(3, "user", 1),
+        entry(4, "user", 1),
+        entry(5, "assistant", 1, calls=("d",)),
+        entry(6, "tool", 1, answers="c"),
+        entry(7, "user", 1),
+    ]
+    shape = Shape(50, 5, 2, 40)
+    with_it, without = (chosen(some, 600, shape=shape) for some in (entries, entries[1:]))
+    assert (with_it.entries, with_it.reductions) == (without.entries, without.reductions)
+
+
+@given(conversations())
+def test_turns_are_a_partition_that_cuts_before_user_messages_alone(entries) -> None:
+    groups = turns(entries)
+    assert [entry for turn in groups for entry in turn.entries] == list(entries)
+    assert all(turn.has_question for turn in groups[1:])
+    assert all(entry.role != "user" for turn in groups for entry in turn.entries[1:])
+
+
+@given(conversations())
+def test_what_is_presentable_stays_so(entries) -> None:
+    kept, left = presentable(entries)
+    assert presentable(kept) == (kept, ())
+    assert sorted([*kept, *left], key=lambda entry: entry.seq) == list(entries)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**9), st.integers(1, 10**6), bounds, bounds)
+def test_the_first_page_is_bounded_by_the_limits_and_not_by_the_history(
+    messages, tokens, limit, most, rounds
+) -> None:
+    page = first_page(messages, tokens, Limits(limit, policies_of(most, rounds)))
+    assert 16 <= page <= 2000
+    assert most is None or page <= most + 16
+    assert rounds is None or page <= 4 * rounds + 16
+
+
+def test_a_result_that_comes_after_the_next_question_is_shown_with_its_call_or_not_at_all(
+    memory: Memory,
+) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add_messages(
+        [
+            Message("user", "look it up"),
+            Message("assistant", tool_calls=(ToolCall("c1", "look", '{"q": "x"}'),)),
+            Message("user", "are you there?"),
+            Message("tool", "found", tool_call_id="c1"),
+            Message("assistant", "here it is"),
+            Message("user", "thanks"),
+        ]
+    )
+    wide_context = chat.context(token_limit=1000)
+    wide = [message.content for message in wide_context.window]
+    assert wide == ["look it up", "", "are you there?", "found", "here it is", "thanks"]
+    for limit in range(1, wide_context.tokens):
+        narrow = chat.context(token_limit=limit)
+        contents = [message.content for message in narrow.window]
+        assert contents[-1] == "thanks"
+        assert ("found" in contents) == ("look it up" in contents)
+
+
+def test_a_window_is_never_empty_when_something_was_said(memory: Memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add("assistant", "Hello! " * 100)
+    context = chat.context(token_limit=5)
+    assert len(context.window) == 1
+    assert "newest_turn_over_limit" in [reason.code for reason in context.reasons]
+    assert context.tokens > context.token_limit
+
+
+def test_counts_of_another_tokenizer_are_made_anew(open_at) -> None:
+    first = open_at(tokenizer=lambda text: 1)  # two functions of one name
+    chat = first.chat(user_id="u", session_id="s")
+    for number in range(50):
+        chat.add("user", f"this is message number {number} of fifty")
+    first.close()
+    second = open_at(tokenizer=lambda text: 100)
+    context = second.chat(user_id="u", session_id="s").context(token_limit=1000)
+    assert len(context.window) < 10
+    assert context.tokens <= 1000
+
+
+@pytest.mark.requirement("A19", "L13")
+def test_a_result_that_names_no_call_is_shown_as_the_answer_to_none(memory: Memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    said = [
+        Message("user", "go"),
+        Message("assistant", tool_calls=(ToolCall("c1", "f"),)),
+        Message("tool", "ok", name="f"),
+        Message("assistant", "done"),
+        Message("user", "again"),
+        Message("assistant", tool_calls=(ToolCall("c2", "f"), ToolCall("c3", "f"))),
+        Message("tool", "only one of two", name="f"),
+        Message("user", "and now?"),
+    ]
+    chat.add_messages(said)
+    context = chat.context(token_limit=1000)
+    assert [message.content for message in context.window] == ["go", "done", "again", "and now?"]
+    assert "incomplete_tools" in {reason.code for reason in context.reasons}
+    assert [message.content for message in chat.history()] == [message.content for message in said]

@@ -1,0 +1,269 @@
+"""What a model is told of the present conversation: instructions, what is hidden from it, what is told once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, Settings, ToolCall
+from memlayer_core import temporaries as temporary
+from memlayer_core.errors import ConfigurationError
+from memlayer_core.events import TemporaryDropped
+from memlayer_core.models.tokens import token_counter
+from memlayer_core.policy import Portion
+
+TURN = [Message("user", "hello"), Message("assistant", "Hi!")]
+
+
+@pytest.fixture
+def chat(memory):
+    return memory.chat(user_id="louis", session_id="s")
+
+
+def told(chat, **limits) -> list[str]:
+    return [message.text for message in chat.context(**limits).messages]
+
+
+# Instructions
+
+
+@pytest.mark.requirement("L13", "F11")
+def test_one_system_message_is_in_force_and_stands_first(chat, do) -> None:
+    do(chat, "add_messages", TURN)
+    do(chat, "add", "system", "Be brief.")
+    assert told(chat) == ["Be brief.", "hello", "Hi!"]
+    do(chat, "add", "system", "Be kind.")
+    assert told(chat) == ["Be kind.", "hello", "Hi!"]
+    assert [message.text for message in chat.history()] == ["hello", "Hi!", "Be brief.", "Be kind."]
+
+
+@pytest.mark.requirement("L13", "F20")
+def test_instructions_that_are_in_force_are_not_stored_again(chat, do) -> None:
+    first = do(chat, "add", "system", "Be brief.")
+    again = do(chat, "add", "system", "Be brief.")
+    assert (again.ids, again.stored, again.unchanged) == (first.ids, 0, 1)
+    do(chat, "add", "system", "Be kind.")
+    assert do(chat, "add", "system", "Be brief.").stored == 1
+    assert told(chat) == ["Be brief."]
+
+
+@pytest.mark.requirement("L13")
+def test_instructions_are_never_evicted(chat) -> None:
+    chat.add("system", "Be brief.")
+    for _ in range(200):
+        chat.add_messages(TURN)
+    for limits in ({"token_limit": 40}, {"policy": MaxMessages(2)}, {"policy": MaxRounds(1)}):
+        assert told(chat, **limits)[0] == "Be brief."
+
+
+def test_when_the_instructions_in_force_are_deleted_the_ones_before_are_in_force_again(chat) -> None:
+    chat.add("system", "Be brief.")
+    chat.add("system", "Be kind.", id="second")
+    chat.delete_message("second")
+    assert told(chat) == ["Be brief."]
+
+
+# What only people see
+
+
+@pytest.mark.requirement("F20", "L02")
+def test_a_message_for_people_is_in_the_history_and_never_told_or_recalled(memory, chat, do) -> None:
+    do(chat, "add", "assistant", "The pineapple is being sliced", model_visible=False)
+    do(chat, "add", "system", "Hidden rules about pineapples", model_visible=False)
+    do(chat, "add_messages", TURN)
+    memory.flush()
+    assert [message.model_visible for message in chat.history()] == [False, False, True, True]
+    assert told(chat) == ["hello", "Hi!"]
+    other = memory.chat(user_id="louis", session_id="later")
+    other.add("user", "Where is the pineapple?")
+    assert "sliced" not in told(other)[-1]
+    assert memory.search("pineapple being sliced", user_id="louis", session_id="s") == ()
+    assert memory.sessions(user_id="louis")[-1].tokens == sum(map(memory.tokens.message, TURN))
+
+
+# What is told once
+
+
+@pytest.mark.requirement("F13")
+def test_what_is_temporary_is_told_until_a_model_has_answered_however_often_it_is_read(chat, do) -> None:
+    do(chat, "add", "user", "hello")
+    do(chat, "add_temporary", Message("user", "(a hint)"))
+    for _ in range(3):  # the call failed twice
+        assert told(chat) == ["hello", "(a hint)"]
+    do(chat, "add", "assistant", "Hi!")
+    assert told(chat) == ["hello", "Hi!"]
+    assert [message.text for message in chat.history()] == ["hello", "Hi!"]
+
+
+@pytest.mark.requirement("F13")
+def test_what_was_added_after_the_prompt_was_made_waits_for_the_next_one(chat) -> None:
+    chat.add("user", "hello")
+    chat.add_temporary(Message("user", "(shown)"))
+    chat.context()
+    chat.add_temporary(Message("user", "(not shown yet)"))
+    chat.add("assistant", "Hi!")
+    assert told(chat) == ["hello", "Hi!", "(not shown yet)"]
+
+
+@pytest.mark.requirement("F13", "A19")
+def test_a_temporary_result_answers_its_temporary_call(chat) -> None:
+    chat.add("user", "What is the weather?")
+    chat.add_temporary(
+        [
+            Message("assistant", tool_calls=(ToolCall("c1", "weather"),)),
+            Message("tool", "sunny", tool_call_id="c1"),
+        ]
+    )
+    assert [message.role for message in chat.context().messages] == ["user", "assistant", "tool"]
+    chat.add("assistant", "It is sunny.")
+    assert [message.role for message in chat.context().messages] == ["user", "assistant"]
+
+
+def test_what_is_temporary_belongs_to_its_session_alone(memory, chat) -> None:
+    chat.add_temporary(Message("user", "(a hint)"))
+    for other in (
+        memory.chat(user_id="louis", session_id="other"),
+        memory.chat(user_id="eve", session_id="s"),
+        memory.chat(user_id="louis", session_id="s", tenant_id="other"),
+    ):
+        assert told(other) == []
+        other.add("assistant", "an answer elsewhere")
+    assert told(chat) == ["(a hint)"]
+
+
+def test_temporary_messages_that_are_given_up_are_told_of(memory, monkeypatch) -> None:
+    monkeypatch.setattr(temporary, "_SESSIONS", 2)
+    heard = []
+    memory.listen(heard.append)
+    for number in range(3):
+        memory.chat(user_id="louis", session_id=f"s{number}").add_temporary(Message("user", "(a hint)"))
+    assert [event.session_id for event in heard if isinstance(event, TemporaryDropped)] == ["s0"]
+    assert [len(memory.chat(user_id="louis", session_id=f"s{n}").context().temporary) for n in range(3)] == [
+        *(0, 1, 1)
+    ]
+
+
+# Limits
+
+
+@pytest.mark.requirement("F06", "L04", "L15", "J06", "M01")
+def test_policies_have_names_and_objects_and_hold_together_and_for_each_call(chat) -> None:
+    for number in range(40):
+        chat.add_messages([Message("user", f"question {number}"), Message("assistant", f"answer {number}")])
+    assert len(chat.context().window) == 80
+    assert len(chat.context(policy="max_messages").window) == 10
+    assert len(chat.context(policy="max_rounds").window) == 20
+    assert len(chat.context(policy=MaxRounds(3)).window) == 6
+    assert len(chat.context(policy=["max_rounds", MaxMessages(4)]).window) == 4
+    assert chat.context(policy=(MaxRounds(30), MaxTokens(100))).tokens <= 100
+    assert chat.context().token_limit == 8000
+
+
+@dataclass
+class Short:
+    """A policy of one's own: few tokens of talk, but always the newest round."""
+
+    tokens: int
+
+    def allows(self, portion: Portion) -> bool:
+        return portion.tokens <= self.tokens
+
+
+@pytest.mark.requirement("F06", "L04")
+def test_a_policy_of_ones_own_holds_as_the_built_in_ones_do(chat) -> None:
+    for number in range(40):
+        chat.add_messages([Message("user", f"question {number}"), Message("assistant", f"answer {number}")])
+    whole = chat.context()
+    part = chat.context(policy=Short(whole.tokens // 4))
+    assert whole.tokens // 5 < part.tokens <= whole.tokens // 4
+    assert part.window == whole.window[-len(part.window) :]
+    assert any("Short(tokens=" in reason.text for reason in part.reasons if reason.code == "not_recent")
+    assert len(chat.context(policy=[Short(10**6), "max_rounds"]).window) == 20
+    newest = chat.context(policy=Short(0))
+    assert [message.text for message in newest.window] == ["question 39", "answer 39"]
+    assert "newest_turn_over_policy" in [reason.code for reason in newest.reasons]
+
+
+@pytest.mark.requirement("F06", "L04")
+def test_policies_of_the_settings_hold_where_a_call_names_none(open_at) -> None:
+    chat = open_at(settings=Settings(max_rounds=2, recall_tokens=0)).chat(user_id="louis", session_id="s")
+    for _ in range(5):
+        chat.add_messages(TURN)
+    assert len(chat.context().window) == 4
+    assert len(chat.context(policy=MaxRounds(3)).window) == 6
+
+
+# Truncation
+
+
+@pytest.mark.requirement("F08", "F09", "F11", "F12")
+def test_messages_are_told_whole_unless_truncating_is_turned_on(open_at) -> None:
+    long = "It rains in Tokyo. " * 100
+    said = [Message("user", long), Message("assistant", "I see. " * 400), Message("user", "and now?")]
+    plain = open_at("plain").chat(user_id="louis", session_id="s")
+    plain.add_messages(said)
+    assert told(plain)[0] == long
+
+    cutting = open_at("cutting", settings=Settings(truncate_messages=True)).chat(
+        user_id="louis", session_id="s"
+    )
+    cutting.add_messages(said)
+    first, second, question = told(cutting)
+    assert first == long[: 52 * 19].strip() + "…"
+    assert len(second) <= 1000
+    assert question == "and now?"
+    assert [message.text for message in cutting.history()] == [message.text for message in said]
+
+
+@pytest.mark.requirement("F10")
+def test_a_processor_of_ones_own_shortens_what_is_told(open_at) -> None:
+    memory = open_at(
+        truncate_with=lambda text, limit: "rain, Tokyo",
+        settings=Settings(truncate_messages=True, truncate_characters=50),
+    )
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add("user", "It rains in Tokyo. " * 100)
+    chat.add("assistant", "I see.")
+    chat.add("user", "and now?")
+    assert told(chat) == ["rain, Tokyo", "I see.", "and now?"]
+
+
+@pytest.mark.requirement("F10")
+def test_a_processor_that_returns_no_text_is_an_error_that_names_it(open_at) -> None:
+    memory = open_at(
+        truncate_with=lambda text, limit: 5, settings=Settings(truncate_messages=True, truncate_characters=50)
+    )
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add("user", "It rains in Tokyo. " * 100)
+    chat.add("user", "and now?")
+    with pytest.raises(ConfigurationError, match="returned"):
+        chat.context()
+
+
+# Ids, threads, tokens
+
+
+@pytest.mark.requirement("F15", "F14", "L07")
+def test_a_business_key_is_a_session_id(memory) -> None:
+    key = "support:u1001:c2002"
+    chat = memory.chat(user_id="u1001", session_id=key)
+    assert chat.history() == []
+    chat.add("user", "hello")
+    assert memory.chat(user_id="u1001", session_id=key).history() == chat.history()
+    assert chat.session_id == key
+
+
+@pytest.mark.requirement("F04", "F14")
+def test_threads_that_write_to_one_session_lose_and_repeat_nothing(chat) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: chat.add("user", f"thing {number}"), range(200)))
+    assert sorted(message.text for message in chat.history()) == sorted(f"thing {n}" for n in range(200))
+
+
+@pytest.mark.requirement("A20", "J06")
+def test_without_a_tokenizer_chinese_is_not_counted_as_a_quarter_of_its_characters() -> None:
+    estimate = token_counter("estimate")
+    assert estimate.text("我们明天去公园散步" * 100) >= 500
+    assert 200 <= estimate.text("we will walk in the park tomorrow, " * 28) <= 350

@@ -1,0 +1,264 @@
+"""Background work: leased, retried, given up visibly, and never done twice over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+
+import pytest
+
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.errors import EmbedderError, FlushTimeoutError, IndexUnavailableError
+from memlayer_core.events import IndexDegraded, IndexRebuilt, JobDead, JobFailed, MessagesIndexed
+from memlayer_core.models.hashing import HashingEmbedder
+from memlayer_core.storage import job_queue, vectors
+from memlayer_core.storage.keys import shard_of
+from memlayer_core.testing import FlakyEmbedder
+
+QUICK = Settings(index_delay=0, job_backoff=0.01, job_attempts=3, durability="normal")
+
+
+def heard(memory: Memory, kind: type) -> list:
+    events: list = []
+    memory.listen(lambda event: events.append(event) if isinstance(event, kind) else None)
+    return events
+
+
+@pytest.mark.requirement("J34")
+def test_adding_asks_no_model() -> None:
+    flaky = FlakyEmbedder(HashingEmbedder())
+    flaky.failing = lambda _: True
+    with Memory.in_memory(embedder=flaky, settings=Settings(index_delay=60)) as memory:
+        memory.chat(user_id="u", session_id="s").add("user", "hello")
+        assert flaky.texts == []
+        assert memory.status().backlog.queued == 1
+
+
+def test_a_batch_embeds_each_text_once_and_pays_again_for_nothing() -> None:
+    flaky = FlakyEmbedder(HashingEmbedder())
+    with Memory.in_memory(embedder=flaky, settings=Settings(index_delay=60)) as memory:
+        chat = memory.chat(user_id="u", session_id="s")
+        chat.add_messages([Message("user", "ok"), Message("assistant", "ok"), Message("user", "fine")])
+        memory.flush()
+        assert sorted(flaky.texts) == ["fine", "ok"]
+        chat.resync([Message("user", "ok"), Message("assistant", "ok")], replace="all", erase=True)
+        memory.flush()
+        assert len(flaky.texts) == 2
+
+
+def test_a_failing_model_is_tried_again_until_it_is_back() -> None:
+    flaky = FlakyEmbedder(HashingEmbedder())
+    with Memory.in_memory(embedder=flaky, settings=QUICK) as memory:
+        failures = heard(memory, JobFailed)
+        flaky.failing = lambda _: len(flaky.texts) < 2
+        memory.chat(user_id="u", session_id="s").add("user", "hello pineapple")
+        assert memory.flush(10).dead == 0
+        assert len(failures) == 1
+        assert "away" in failures[0].error
+
+
+@pytest.mark.requirement("J18", "M17")
+def test_one_bad_message_becomes_a_dead_letter_alone_and_can_be_revived() -> None:
+    flaky = FlakyEmbedder(HashingEmbedder())
+    with Memory.in_memory(embedder=flaky, settings=QUICK) as memory:
+        dead = heard(memory, JobDead)
+        flaky.failing = lambda text: "poison" in text
+        chat = memory.chat(user_id="u", session_id="s")
+        chat.add_messages([Message("user", t) for t in ("good one", "poison", "good two")])
+        assert memory.flush(10).dead == 1
+        assert len(dead) == 1
+        near = memory.runtime.db.read(vectors.entries, None, -1, 10)
+        assert len(near) == 2
+        assert memory.search("poison", user_id="u")[0].text == "poison"
+        flaky.failing = lambda _: False
+        assert memory.retry_dead() == 1
+        assert memory.flush(10).dead == 0
+        assert len(memory.runtime.db.read(vectors.entries, None, -1, 10)) == 3
+
+
+def test_a_flush_that_cannot_end_says_what_is_in_the_way() -> None:
+    flaky = FlakyEmbedder(HashingEmbedder())
+    flaky.failing = lambda _: True
+    with Memory.in_memory(embedder=flaky, settings=Settings(index_delay=0, job_backoff=60)) as memory:
+        memory.chat(user_id="u", session_id="s").add("user", "hello")
+        with pytest.raises(FlushTimeoutError, match="the model is away") as refused:
+            memory.flush(0.5)
+        assert refused.value.retryable
+
+
+def test_a_job_whose_every_worker_died_is_given_up_and_not_tried_for_ever() -> None:
+    with Memory.in_memory(settings=QUICK) as memory:
+        dead = heard(memory, JobDead)
+        db = memory.runtime.db
+        memory._resources.worker._stopping.set()  # this process does no work
+        memory.chat(user_id="u", session_id="s").add("user", "crash me")
+        now = memory.runtime.now()
+        for attempt in range(QUICK.job_attempts):
+            now += timedelta(seconds=100)
+            assert (
+                len(
+                    db.write(
+                        job_queue.lease, ["index"], 1, f"dead {attempt}", now, now + timedelta(seconds=60)
+                    )
+                )
+                == 1
+            )
+        memory._resources.worker._stopping.clear()
+        (job,) = db.write(job_queue.lease, ["index"], 1, "me", now + timedelta(seconds=100), now)
+        memory._resources.worker._do(memory.runtime, [job])
+        assert [event.subject for event in dead] == [job.subject]
+        assert db.read(job_queue.backlog).dead == 1
+
+
+def test_messages_deleted_while_they_wait_are_no_work(memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add("user", "hello")
+    chat.clear()
+    assert memory.flush(10).queued == 0
+    assert memory.runtime.db.read(vectors.entries, None, -1, 10) == []
+
+
+class BrokenIndex:
+    """Stands before a real index and fails on demand."""
+
+    def __init__(self, inner) -> None:
+        self.inner = inner
+        self.broken = False
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def upsert(self, filings) -> None:
+        if self.broken:
+            raise IndexUnavailableError("Chroma is away", hint="Wait.")
+        self.inner.upsert(filings)
+
+    def nearest(self, *args):
+        if self.broken:
+            raise IndexUnavailableError("Chroma is away", hint="Wait.")
+        return self.inner.nearest(*args)
+
+
+def test_chroma_away_means_exact_search_one_event_and_catching_up_later(open_at) -> None:
+    settings = QUICK.replace(exact_scan_limit=0)
+    memory = open_at(settings=settings)
+    index = BrokenIndex(memory._resources.runtime.index)
+    object.__setattr__(memory._resources.runtime, "index", index)
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add("user", "the pineapple is ripe")
+    memory.flush(30)
+    degraded = heard(memory, IndexDegraded)
+    index.broken = True
+    chat.add("user", "the mango is not")
+    with pytest.raises(FlushTimeoutError, match="away"):
+        memory.flush(0.5)
+    for _ in range(3):
+        found = memory.search("is the mango ripe", user_id="u")
+        assert {hit.text for hit in found} == {"the pineapple is ripe", "the mango is not"}
+        assert all("meaning" in {reason.code for reason in hit.reasons} for hit in found)
+    assert len(degraded) == 1
+    assert memory.status().problems == {"index": "Chroma is away"}
+    index.broken = False
+    assert memory.flush(30).dead == 0
+    assert memory.status().problems == {}
+    assert index.inner.nearest(
+        shard_of(chat.scope.namespace, memory.runtime.shards),
+        chat.scope.user_lane,
+        memory.runtime.embedder.embed_query("mango"),
+        10,
+    )
+
+
+def test_a_chroma_directory_that_vanished_is_built_again_without_the_embedder(open_at, tmp_path) -> None:
+    import shutil
+
+    flaky = FlakyEmbedder(HashingEmbedder())
+    settings = QUICK.replace(exact_scan_limit=0)
+    memory = open_at(embedder=flaky, settings=settings)
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add_messages([Message("user", f"fruit number {n}") for n in range(40)])
+    memory.flush(30)
+    memory.close()
+    shutil.rmtree(tmp_path / "memory" / "chroma")
+    flaky.texts.clear()
+    again = open_at(embedder=flaky, settings=settings)
+    rebuilt = heard(again, IndexRebuilt)
+    again.verify()
+    assert sum(event.vectors for event in rebuilt) == 40
+    assert flaky.texts == []
+    assert len(again.search("fruit number 7", user_id="u", limit=40)) == 40
+    assert again.verify() == []
+
+
+def test_reindexing_rebuilds_every_shard_and_loses_nothing(open_at) -> None:
+    memory = open_at(settings=QUICK.replace(exact_scan_limit=0))
+    for user in ("a", "b", "c"):
+        memory.chat(user_id=user, session_id="s").add("user", f"the secret of {user}")
+    memory.flush(30)
+    assert memory.reindex() == 3
+    for user in ("a", "b", "c"):
+        assert [hit.text for hit in memory.search("secret", user_id=user)] == [f"the secret of {user}"]
+
+
+def test_many_threads_and_the_worker_lose_no_message(open_at) -> None:
+    memory = open_at(settings=QUICK.replace(index_batch=7))
+    indexed = heard(memory, MessagesIndexed)
+    start = threading.Barrier(8)
+
+    def write(number: int) -> None:
+        start.wait()
+        for turn in range(10):
+            memory.chat(user_id=f"u{number % 3}", session_id=f"s{number}").add("user", f"{number} {turn}")
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    memory.flush(60)
+    assert sum(event.messages for event in indexed) == 80
+    assert memory.verify() == []
+
+
+def test_an_error_of_the_embedder_is_ours_whatever_it_raised() -> None:
+    def broken(texts):
+        raise ZeroDivisionError("no")
+
+    with pytest.raises(EmbedderError), Memory.in_memory(embedder=broken) as memory:
+        memory.runtime.embedder.embed(["x"])
+
+
+def test_what_a_killed_process_had_leased_is_done_at_once_by_the_next_holder(open_at) -> None:
+    settings = QUICK.replace(lease_seconds=3600.0, index_delay=3600.0)
+    first = open_at(settings=settings)
+    first.chat(user_id="louis", session_id="s").add("user", "pears")
+    now = first.runtime.now()
+    leased = first.runtime.db.write(job_queue.lease, ["index"], 10, "killed", now, now + timedelta(hours=1))
+    assert leased
+    first.close()
+
+    second = open_at(settings=settings)
+    second.flush(30)
+    assert second.status().backlog.queued == 0
+    second.close()
+
+
+@pytest.mark.slow
+def test_a_script_that_ends_while_chroma_is_loaded_says_nothing(tmp_path) -> None:
+    script = (
+        "import time\nfrom memlayer_core import Memory\n"
+        f"memory = Memory.open({str(tmp_path / 'm')!r}, embedder='hashing')\n"
+        "memory.chat(user_id='u', session_id='s').add('user', 'hello')\n"
+        "time.sleep({})\n"
+    )
+    for pause in (0.3, 0.5, 0.8):
+        ended = subprocess.run(
+            [sys.executable, "-c", script.format(pause)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")

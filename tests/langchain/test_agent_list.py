@@ -1,0 +1,636 @@
+"""The agent's own list is obeyed: what is removed or edited between runs, and not what makes room inside one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from inspect import isasyncgen
+from typing import Any
+
+import pytest
+from blockbuster import blockbuster_ctx
+from conftest import OURS
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain.agents import create_agent
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    HumanInTheLoopMiddleware,
+    SummarizationMiddleware,
+)
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.types import Command
+from pydantic import Field
+
+from examples import examples
+from langchain_memlayer import MemlayerMiddleware, create_summarizer, middleware, removals, threads
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.policy import MaxRounds
+
+AT = {"configurable": {"thread_id": "t"}}
+
+
+class Scripted(BaseChatModel):
+    """Answers each question with its last word, and remembers what it was shown."""
+
+    script: Callable[[list[BaseMessage]], AIMessage] = lambda shown: AIMessage(
+        f"about {shown[-1].text.split()[-1] if shown else 'nothing'}"
+    )
+    seen: list[list[BaseMessage]] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Any, **_: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any):
+        self.seen.append(list(messages))
+        return ChatResult(generations=[ChatGeneration(message=self.script(messages))])
+
+    @property
+    def shown(self) -> str:
+        """What it was shown last."""
+        return " | ".join(message.text for message in self.seen[-1])
+
+
+class Talk:
+    """An agent on a thread, blocking or awaiting; each colour saves in its own kind of saver."""
+
+    def __init__(self, memory: Memory, saver: str, *, awaits: bool, path: Any) -> None:
+        self.memory, self.model, self.awaits = memory, Scripted(), awaits
+        self._saver, self._path = saver, path
+        self.tools: list[Any] = []
+
+    def do(self, work: str, *args: Any, more: Any = (), agent: Any = None, **options: Any) -> Any:
+        """Call a method of the agent."""
+
+        def made(saver: Any) -> Any:
+            own = MemlayerMiddleware(self.memory, user_id="ada", **options)
+            return create_agent(self.model, self.tools, middleware=[own, *more], checkpointer=saver)
+
+        async def called(saver: Any) -> Any:
+            result = getattr(made(saver), f"a{work}")(*args)
+            return [one async for one in result] if isasyncgen(result) else await result
+
+        async def awaiting() -> Any:
+            if self._saver == "memory":
+                return await called(self._path)
+            async with AsyncSqliteSaver.from_conn_string(str(self._path)) as saver:
+                return await called(saver)
+
+        if self.awaits:
+            with blockbuster_ctx(OURS):
+                return asyncio.run(awaiting())
+        if self._saver == "memory":
+            return getattr(made(self._path), work)(*args)
+        with SqliteSaver.from_conn_string(str(self._path)) as saver:
+            return getattr(made(saver), work)(*args)
+
+    def ask(self, *said: Any, at: Any = AT, **more: Any) -> list[BaseMessage]:
+        """Run the agent. Returns what its state has then."""
+        given = [HumanMessage(one, id=one.split()[-1]) if isinstance(one, str) else one for one in said]
+        return self.do("invoke", {"messages": given}, at, **more)["messages"]
+
+    def change(self, *said: Any, at: Any = AT, **more: Any) -> Any:
+        """Change the state between two runs."""
+        return self.do("update_state", at, {"messages": list(said)}, **more)
+
+    @property
+    def chat(self) -> Any:
+        return self.memory.chat(user_id="ada", session_id="t")
+
+    @property
+    def history(self) -> list[str]:
+        return [message.text for message in self.chat.history()]
+
+    @property
+    def every(self) -> list[str]:
+        """The history with what left it, which is in brackets."""
+        return [f"({m.text})" if m.withdrawn_at else m.text for m in self.chat.history(all_versions=True)]
+
+    def found(self, text: str) -> set[str]:
+        self.memory.flush()
+        return {hit.text for hit in self.memory.search(text, user_id="ada", limit=50)}
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    settings = Settings(index_delay=0.0, durability="normal")
+    with Memory.in_memory(settings=settings, tokenizer="estimate") as opened:
+        yield opened
+
+
+@pytest.fixture(
+    params=[
+        "invoke-memory",
+        "ainvoke-sqlite",
+        pytest.param("ainvoke-memory", marks=pytest.mark.slow),
+        pytest.param("invoke-sqlite", marks=pytest.mark.slow),
+    ]
+)
+def talk(request, memory, tmp_path) -> Talk:
+    colour, saver = request.param.split("-")
+    path = InMemorySaver() if saver == "memory" else tmp_path / "saved.db"
+    return Talk(memory, saver, awaits=colour == "ainvoke", path=path)
+
+
+@pytest.fixture(params=["invoke", "ainvoke"])
+def short(request, memory) -> Talk:
+    return Talk(memory, "memory", awaits=request.param == "ainvoke", path=InMemorySaver())
+
+
+ZOO = ["zebra", "lion", "okapi", "heron"]
+SAID = [line for animal in ZOO for line in (f"tell me of the {animal}", f"about {animal}")]
+
+
+def tour(talk: Talk, **more: Any) -> list[BaseMessage]:
+    """Ask after four animals. Returns the state's messages."""
+    for animal in ZOO:
+        out = talk.ask(f"tell me of the {animal}", **more)
+    return out
+
+
+# Removed between runs
+
+
+@pytest.mark.trap("langchain", 25)
+@pytest.mark.parametrize("which", [[0], [3], [7], [2, 3], [0, 5]], ids=str)
+@pytest.mark.parametrize("way", ["update_state", "input"])
+def test_what_is_removed_between_runs_is_told_and_found_nowhere(talk, which, way) -> None:
+    out = tour(talk)
+    gone = [SAID[at] for at in which]
+    removes = [RemoveMessage(id=out[at].id) for at in which]
+    if way == "update_state":
+        talk.change(*removes)
+        talk.ask("and the newt", mode="STATIC")
+    else:
+        talk.ask(*removes, "and the newt", mode="STATIC")
+
+    kept = [line for line in SAID if line not in gone]
+    assert talk.history == [*kept, "and the newt", "about newt"]
+    assert talk.every == [
+        *(f"({line})" if line in gone else line for line in SAID),
+        "and the newt",
+        "about newt",
+    ]
+    assert [m.text for m in talk.model.seen[-1]] == [*kept, "and the newt"]
+    assert not talk.found(" ".join(ZOO)) & {*gone}
+    assert talk.memory.verify() == []
+
+
+def test_it_is_set_aside_before_the_run_does_anything_else(short) -> None:
+    """A model that fails changes nothing of it, nor does the run that follows."""
+    tour(short)
+
+    def fails(_: Any) -> AIMessage:
+        raise ConnectionError("away")
+
+    answers, short.model.script = short.model.script, fails
+    with pytest.raises(ConnectionError):
+        short.ask(RemoveMessage(id="zebra"), "and the newt")
+    assert short.every == ["(tell me of the zebra)", *SAID[1:], "and the newt"]
+    short.change(RemoveMessage(id="newt"))
+    short.model.script = answers
+    short.ask("and the toad")
+    assert short.every[-3:] == ["(and the newt)", "and the toad", "about toad"]
+    assert "newt" not in short.model.shown
+
+
+def test_a_question_is_removed_with_its_tool_calls(short) -> None:
+    @tool
+    def look(animal: str) -> str:
+        """Look after an animal."""
+        return f"the {animal} sleeps"
+
+    def script(shown: list[BaseMessage]) -> AIMessage:
+        if isinstance(shown[-1], HumanMessage) and "look" in shown[-1].text:
+            animal = shown[-1].text.split()[-1]
+            return AIMessage(
+                "", tool_calls=[{"name": "look", "args": {"animal": animal}, "id": f"c-{animal}"}]
+            )
+        return AIMessage("it is well")
+
+    short.tools, short.model.script = [look], script
+    short.ask("look at the zebra")
+    out = short.ask("look at the lion")
+    assert [m.type for m in out] == ["human", "ai", "tool", "ai"] * 2
+    short.change(*(RemoveMessage(id=m.id) for m in out[:3]))
+    short.ask("thanks, newt")
+    assert [m.type for m in short.model.seen[-1]] == ["ai", "human", "ai", "tool", "ai", "human"]
+    assert "zebra" not in str(short.model.seen[-1])
+    assert short.chat.history()[0].text == "it is well"
+
+    short.change(RemoveMessage(id=out[5].id))  # the call alone: its result has nothing to answer
+    short.ask("and now, toad")
+    assert not any(isinstance(m, ToolMessage) for m in short.model.seen[-1])
+
+
+@pytest.mark.parametrize("kept", [[], [6, 7], [0]])
+@pytest.mark.parametrize("way", ["update_state", "input"])
+def test_all_that_was_said_is_removed_at_once_but_for_what_follows(talk, kept, way) -> None:
+    out = tour(talk)
+    stays = [out[at] for at in kept]
+    removes = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *stays]
+    if way == "update_state":
+        talk.change(*removes)
+    else:
+        talk.ask(*removes, mode="STATIC")
+        assert [m.text for m in talk.model.seen[-1]] == [m.text for m in stays]
+    talk.ask("and the newt", mode="STATIC")
+
+    ids = [m.id for m in out]
+    assert [ids.index(m.id) for m in talk.chat.history() if m.id in ids] == kept
+    every = [m for m in talk.chat.history(all_versions=True) if m.id in ids]
+    assert [m.id for m in every] == ids
+    assert [at for at, m in enumerate(every) if m.withdrawn_at is None] == kept
+    talk.memory.flush()
+    hits = talk.memory.search(" ".join(ZOO), user_id="ada", limit=50)
+    assert not {one for hit in hits for one in hit.message_ids} & {m.id for m in out if m not in stays}
+    assert len(talk.model.seen[-1]) == len(kept) + (1 if way == "update_state" else 2)
+
+
+def test_all_is_removed_with_what_older_runs_made_room_of(short) -> None:
+    tour(short, policy=MaxRounds(2), destructive=True)
+    assert short.history == SAID
+    short.change(RemoveMessage(id=REMOVE_ALL_MESSAGES))
+    short.ask("and the newt", policy=MaxRounds(2), destructive=True)
+    assert short.history == ["and the newt", "about newt"]
+    assert short.every[:8] == [f"({line})" for line in SAID]
+
+
+def test_what_was_removed_by_mistake_comes_back_when_it_is_added_again(short) -> None:
+    out = tour(short)
+    short.change(RemoveMessage(id=out[2].id))
+    short.ask("and the newt")
+    short.ask(out[2])
+    assert short.history[-2:] == ["tell me of the lion", "about lion"]
+    assert not any(line.startswith("(") for line in short.every)
+    assert "tell me of the lion" in short.found("lion")
+
+
+def test_summaries_and_recalled_blocks_lose_it_too(short) -> None:
+    short.memory.chat(user_id="ada", session_id="may").add("user", "My passport number is Zulu77.")
+    for number in range(30):
+        short.ask(f"is Zulu77 the number of my passport, or of day d{number}", token_limit=700, mode="STATIC")
+        short.memory.flush()
+    assert "Zulu77" in str(short.chat.summary())
+    out = short.do("get_state", AT).values["messages"]
+    short.change(*(RemoveMessage(id=m.id) for m in out[:30]))
+    short.ask("and the newt", token_limit=700, mode="STATIC")
+    short.memory.flush()
+    gone = {m.id for m in out[:30]}
+    assert not any(gone & {*one.message_ids} for one in short.chat.pinned_recalls())
+    assert not any(m.text in str(short.chat.summary()) for m in out[:30])
+    assert not gone & {m.id for m in short.chat.history()}
+
+
+@pytest.mark.postgres
+def test_it_is_so_in_postgresql_as_well(postgres_url) -> None:
+    settings = Settings(index_delay=0.0)
+    with Memory.open(database_url=postgres_url, embedder="hashing", settings=settings) as memory:
+        talk = Talk(memory, "memory", awaits=False, path=InMemorySaver())
+        out = tour(talk)
+        talk.change(
+            RemoveMessage(id=out[3].id), out[2].model_copy(update={"content": "tell me of the tapir"})
+        )
+        talk.ask("and the newt")
+        assert talk.every[2:5] == ["(tell me of the lion)", "tell me of the tapir", "(about lion)"]
+        assert "about lion" not in talk.found("lion")
+
+
+# Edited between runs
+
+
+@pytest.mark.parametrize("at", [0, 1, 4, 7])
+@pytest.mark.parametrize("way", ["update_state", "input"])
+def test_an_edit_between_runs_is_followed_and_the_first_words_are_kept(talk, at, way) -> None:
+    out = tour(talk)
+    edited = out[at].model_copy(update={"content": "tell me of the tapir"})
+    if way == "update_state":
+        talk.change(edited)
+        talk.ask("and the newt", mode="STATIC")
+    else:
+        talk.ask(edited, "and the newt", mode="STATIC")
+
+    now = [*SAID[:at], "tell me of the tapir", *SAID[at + 1 :], "and the newt"]
+    assert talk.history == [*now, "about newt"]
+    assert talk.every == [*SAID[:at], f"({SAID[at]})", *now[at:], "about newt"]
+    assert [m.text for m in talk.model.seen[-1]] == now
+    assert "tell me of the tapir" in talk.found("tapir")
+    assert SAID[at] not in talk.found(SAID[at])
+
+
+# Removed inside a run
+
+
+class Trims(AgentMiddleware):
+    """Keeps the newest messages, as recipes for short-term memory do."""
+
+    def __init__(self, keep: int, hook: str) -> None:
+        self._keep, self._hook = keep, hook
+
+    def _left(self, state: Any, hook: str) -> Any:
+        if hook != self._hook:
+            return None
+        return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *state["messages"][-self._keep :]]}
+
+    def before_model(self, state, runtime):
+        return self._left(state, "before_model")
+
+    async def abefore_model(self, state, runtime):
+        return self._left(state, "before_model")
+
+    def after_model(self, state, runtime):
+        return self._left(state, "after_model")
+
+    async def aafter_model(self, state, runtime):
+        return self._left(state, "after_model")
+
+
+def makes_room(kind: str) -> dict[str, Any]:
+    if kind == "destructive":
+        return {"destructive": True, "policy": MaxRounds(2)}
+    if kind == "SummarizationMiddleware":
+        summarizer = Scripted(script=lambda _: AIMessage("They talked."))
+        return {"more": [SummarizationMiddleware(summarizer, trigger=("messages", 4), keep=("messages", 3))]}
+    return {"more": [Trims(3, kind)]}
+
+
+ROOM = ["destructive", "SummarizationMiddleware", "before_model", "after_model"]
+
+
+@pytest.mark.parametrize("kind", ROOM)
+def test_what_makes_room_inside_a_run_stays_in_the_memory(talk, kind) -> None:
+    out = tour(talk, **makes_room(kind))
+    assert len(out) < len(SAID)
+    assert talk.history == talk.every == SAID
+    assert "tell me of the zebra" in talk.found("zebra")
+    if kind != "destructive":
+        assert [m.text for m in talk.model.seen[-1]] == SAID[:-1]
+
+
+@pytest.mark.parametrize("kind", ROOM)
+def test_a_removal_is_obeyed_where_runs_make_room_as_well_and_nothing_else_goes(short, kind) -> None:
+    more = makes_room(kind)
+    out = tour(short, **more)
+    short.change(RemoveMessage(id=out[-1].id))
+    short.ask("and the newt", **more)
+    assert short.every == [*SAID[:-1], f"({SAID[-1]})", "and the newt", "about newt"]
+
+
+@pytest.mark.parametrize("kind", ROOM)
+@pytest.mark.parametrize("fails_at", [2, 3, 5])
+def test_a_run_that_made_room_and_failed_removed_nothing(short, kind, fails_at) -> None:
+    more = makes_room(kind)
+    answers = short.model.script
+
+    def script(shown: list[BaseMessage]) -> AIMessage:
+        if len(short.model.seen) == fails_at:
+            raise ConnectionError("away")
+        return answers(shown)
+
+    short.model.script = script
+    asked = []
+    for number in range(6):
+        asked.append(f"question {number}")
+        try:
+            short.ask(asked[-1], **more)
+        except ConnectionError:
+            continue
+        asked.append(f"about {number}")
+    assert short.every == asked
+
+
+def test_what_is_cut_in_the_state_during_a_run_is_no_edit(short) -> None:
+    class Cuts(AgentMiddleware):
+        def before_model(self, state, runtime):
+            first = state["messages"][0]
+            return {"messages": [first.model_copy(update={"content": "[cleared]"})]}
+
+        async def abefore_model(self, state, runtime):
+            return self.before_model(state, runtime)
+
+    tour(short, more=[Cuts()])
+    short.change(RemoveMessage(id="lion"))
+    short.ask("and the newt", more=[Cuts()])
+    assert "(tell me of the lion)" in short.every
+
+
+# Forks, interrupts, other shapes
+
+
+def test_time_travel_goes_on_beside_removals(short) -> None:
+    tour(short)
+    states = list(short.do("get_state_history", AT))
+    earlier = next(s for s in states if not s.next and len(s.values["messages"]) == 4)
+    short.do("invoke", {"messages": [HumanMessage("and the newt", id="newt")]}, earlier.config)
+    assert short.history == [*SAID[:4], "and the newt", "about newt"]
+    assert [m.text for m in short.model.seen[-1]] == [*SAID[:4], "and the newt"]
+    assert short.every == [*SAID[:4], *(f"({line})" for line in SAID[4:]), "and the newt", "about newt"]
+    short.change(RemoveMessage(id="zebra"))
+    short.ask("and the toad")
+    assert short.history == [*SAID[1:4], "and the newt", "about newt", "and the toad", "about toad"]
+
+
+def ask_from(talk: Talk, text: str, config: Any) -> Any:
+    """Ask at a checkpoint. Returns the checkpoint after the answer."""
+    talk.do("invoke", {"messages": [HumanMessage(text, id=text)]}, config, mode="STATIC")
+    return talk.do("get_state", AT).config
+
+
+def test_an_abandoned_line_of_checkpoints_is_taken_up_again_without_the_line_in_between(short) -> None:
+    first = ask_from(short, "q1", AT)
+    third = [ask_from(short, text, AT) for text in ("q2", "q3")][-1]
+    ask_from(short, "b1", first)
+    branch = ask_from(short, "b2", AT)
+    ask_from(short, "q4", third)
+    line = [text for name in ("q1", "q2", "q3", "q4") for text in (name, f"about {name}")]
+    assert [m.text for m in short.model.seen[-1]] == line[:-1]
+    assert short.history == line
+    ask_from(short, "b3", branch)
+    line = [text for name in ("q1", "b1", "b2", "b3") for text in (name, f"about {name}")]
+    assert [m.text for m in short.model.seen[-1]] == line[:-1]
+    assert short.history == line
+
+
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=8))
+@examples(60)
+def test_a_run_from_any_checkpoint_sees_the_line_of_that_checkpoint(parents) -> None:
+    configuration = Settings(index_delay=0.0, durability="normal")
+    with Memory.in_memory(settings=configuration, tokenizer="estimate") as memory:
+        talk = Talk(memory, "memory", awaits=False, path=InMemorySaver())
+        lines: list[tuple[Any, list[str]]] = [(AT, [])]
+        for number, parent in enumerate(parents):
+            config, line = lines[parent % len(lines)] if number else lines[0]
+            if config is AT and number:  # without a checkpoint, a run goes on where the last one ended
+                config, line = lines[-1]
+            checkpoint = ask_from(talk, f"q{number}", config)
+            line = [*line, f"q{number}", f"about q{number}"]
+            assert [m.text for m in talk.model.seen[-1]] == line[:-1]
+            assert talk.history == line
+            lines.append((checkpoint, line))
+
+
+def test_a_fork_by_an_update_of_an_earlier_checkpoint_takes_the_history_along(short) -> None:
+    tour(short)
+    states = list(short.do("get_state_history", AT))
+    earlier = next(s for s in states if not s.next and len(s.values["messages"]) == 4)
+    forked = short.change(RemoveMessage(id="zebra"), at=earlier.config)
+    short.do("invoke", {"messages": [HumanMessage("and the newt", id="newt")]}, forked)
+    assert short.history == [*SAID[1:4], "and the newt", "about newt"]
+
+
+def test_an_interrupted_run_goes_on_and_removals_after_it_are_obeyed(short) -> None:
+    @tool
+    def feed(animal: str) -> str:
+        """Feed an animal."""
+        return f"the {animal} eats"
+
+    def script(shown: list[BaseMessage]) -> AIMessage:
+        if isinstance(shown[-1], HumanMessage) and "feed" in shown[-1].text:
+            return AIMessage("", tool_calls=[{"name": "feed", "args": {"animal": "zebra"}, "id": "c1"}])
+        return AIMessage(f"done {len(short.model.seen)}")
+
+    short.tools, short.model.script = [feed], script
+    more = {"more": [HumanInTheLoopMiddleware({"feed": True})]}
+    short.ask("first a newt", **more)
+    assert "__interrupt__" in short.do(
+        "invoke", {"messages": [HumanMessage("feed the zebra", id="zebra")]}, AT, **more
+    )
+    out = short.do("invoke", Command(resume={"decisions": [{"type": "approve"}]}), AT, **more)["messages"]
+    assert short.history == [m.text for m in out]
+    assert short.every == short.history
+    short.change(RemoveMessage(id="newt"))
+    short.ask("and the toad", **more)
+    assert short.every[0] == "(first a newt)"
+
+
+def test_a_list_that_is_sent_whole_each_time_without_a_saver_removes_nothing(memory) -> None:
+    model = Scripted()
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    sent: list[Any] = []
+    for animal in ZOO:
+        sent.append(HumanMessage(f"tell me of the {animal}", id=animal))
+        sent = agent.invoke({"messages": sent}, AT)["messages"]
+    agent.invoke({"messages": [*sent[2:], HumanMessage("and the newt")]}, AT)
+    chat = memory.chat(user_id="ada", session_id="t")
+    assert [m.text for m in chat.history(all_versions=True)] == [*SAID, "and the newt", "about newt"]
+    assert [m.text for m in model.seen[-1]] == [*SAID, "and the newt"]
+
+
+def test_in_a_graph_around_the_agent_nothing_is_taken_for_removed(memory) -> None:
+    model = Scripted()
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    graph = StateGraph(MessagesState).add_node("zoo", agent).add_edge(START, "zoo").add_edge("zoo", END)
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    for animal in ZOO:
+        compiled.invoke({"messages": [HumanMessage(f"tell me of the {animal}", id=animal)]}, AT)
+    compiled.update_state(AT, {"messages": [RemoveMessage(id="zebra")]})
+    compiled.invoke({"messages": [HumanMessage("and the newt")]}, AT)
+    chat = memory.chat(user_id="ada", session_id="t/zoo")
+    assert [m.text for m in chat.history(all_versions=True)] == [*SAID, "and the newt", "about newt"]
+
+
+# Several processes
+
+
+@pytest.fixture
+def told(caplog) -> Iterator[Any]:
+    """Let what is said once in a process be said again."""
+    threads._warn_of_others.cache_clear()
+    removals._warn_of_summary.cache_clear()
+    with caplog.at_level(logging.WARNING, "memlayer"):
+        yield lambda word: [record for record in caplog.records if word in record.getMessage()]
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_two_workers_with_savers_of_their_own_keep_the_order_of_the_talk(memory, told, awaits) -> None:
+    workers = [Talk(memory, "memory", awaits=awaits, path=InMemorySaver()) for _ in range(2)]
+    for number in range(8):
+        workers[number % 2].ask(f"question q{number}")
+    said = [line for n in range(8) for line in (f"question q{n}", f"about q{n}")]
+    assert workers[0].history == workers[0].every == said
+    assert [m.text for m in workers[1].model.seen[-1]] == said[:-1]
+    (warned,) = told("shared checkpointer, or none")
+    assert warned.levelname == "WARNING"
+
+    workers[0].change(RemoveMessage(id="q2"))
+    workers[0].ask("question q8")
+    assert [line for line in workers[0].every if line.startswith("(")] == ["(question q2)"]
+    assert len(workers[0].history) == 17
+
+
+def test_a_process_that_lost_its_checkpoints_goes_on_without_a_word(memory, told) -> None:
+    for number in range(3):
+        talk = Talk(memory, "memory", awaits=False, path=InMemorySaver())
+        talk.ask(f"question q{number}")
+        talk.ask(f"question p{number}")
+    assert len(talk.history) == 12
+    assert not told("checkpointer")
+
+
+def test_what_the_application_adds_by_itself_stays(short, told) -> None:
+    short.ask("tell me of the zebra")
+    short.chat.add("user", "a note from the keeper")
+    short.ask("tell me of the lion")
+    assert short.history == [*SAID[:2], "a note from the keeper", *SAID[2:4]]
+    assert not told("checkpointer")
+
+
+# A summarizer beside ours
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_summaries_that_are_paid_for_and_not_told_are_warned_of_once(memory, told, ours) -> None:
+    paid = Scripted(script=lambda _: AIMessage("They talked."))
+    options = {"summarizer": create_summarizer(memory)} if ours else {}
+    stock = SummarizationMiddleware(paid, trigger=("messages", 4), keep=("messages", 2), **options)
+    talk = Talk(memory, "memory", awaits=False, path=InMemorySaver())
+    tour(talk, more=[stock])
+    talk.ask("and the newt", more=[stock])
+    assert len(told("create_summarizer")) == (not ours)
+    assert talk.history == [*SAID, "and the newt", "about newt"]
+
+
+# What it costs
+
+
+def test_the_mark_is_small_plain_and_cheap(memory) -> None:
+    from langchain_memlayer.snapshot import take_snapshot
+
+    said: list[Any] = [HumanMessage("word " * 100, id=f"id-{number}") for number in range(1000)]
+    mark, change = take_snapshot(said, None, in_run=False)
+    assert change is None
+    assert len(str(mark)) < 13_000
+    assert {type(value) for value in mark.values()} == {str, bool}
+    started = time.process_time()
+    for _ in range(50):
+        again, change = take_snapshot([*said, HumanMessage("new", id="new")], mark, in_run=True)
+        assert change is None
+    assert (time.process_time() - started) / 50 < 0.004
+    assert again["seen"].startswith(mark["seen"])
+
+
+def test_a_run_that_changes_nothing_reads_no_history(short, monkeypatch) -> None:
+    tour(short)
+    monkeypatch.setattr(middleware, "apply_changes", None)
+    short.ask("and the newt")
+    assert short.history[-1] == "about newt"
+
+
+def test_the_mark_is_in_no_answer(short) -> None:
+    out = short.do("invoke", {"messages": [HumanMessage("hi")]}, AT)
+    assert {*out} == {"messages"}
+    assert Message("user", "x", withdrawn_at=None) == Message("user", "x")

@@ -1,0 +1,27 @@
+"""What tests of SQL functions share."""
+
+from __future__ import annotations
+
+from memlayer_core import Scope
+from memlayer_core.messages.sql import transcript
+from memlayer_core.storage import lexical
+from memlayer_core.storage.database import Database
+from memlayer_core.storage.terms import question_terms
+
+LOUIS = Scope("louis", "s1")
+EVE = Scope("eve", "s1")
+SHARDS = 4
+"""Collections that users are spread over, in the fixture `db`."""
+
+
+def texts(db: Database, scope: Scope) -> list[str]:
+    """Return what a session holds."""
+    session = db.read(transcript.find, scope)
+    found = db.read(transcript.history, session, -1, None) if session is not None else []
+    return [stored.message.text for stored in found]
+
+
+def filed_under(db: Database, reach: Scope, words: str) -> list[int]:
+    """Return the keys of what any of the words stands in, in their order."""
+    found = db.read(lexical.postings, reach, question_terms(words), {})
+    return sorted(set().union(*found.values()))
