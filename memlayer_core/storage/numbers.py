@@ -6,7 +6,7 @@ the highest number of a deleted session is stored.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Integer, cast, func, select
+from sqlalchemy import Connection, Integer, bindparam, cast, func, select
 from sqlalchemy.dialects import sqlite
 
 from memlayer_core.storage.statements import Statement
@@ -20,6 +20,14 @@ _DELETED = func.coalesce(
     select(cast(meta.c.value, Integer)).where(meta.c.name == _RETIRED).scalar_subquery(), 0
 )
 _NEXT = Statement(select((func.max(_HIGHEST, _DELETED) + 1).label("number")))
+_NOTED = sqlite.insert(meta).values(name=_RETIRED, value=bindparam("value"))
+_RETIRE = Statement(
+    _NOTED.on_conflict_do_update(
+        index_elements=["name"],
+        set_={"value": _NOTED.excluded.value},
+        where=cast(meta.c.value, Integer) < cast(_NOTED.excluded.value, Integer),
+    )
+)
 
 
 def next_number(connection: Connection) -> dict[str, int]:
@@ -33,14 +41,5 @@ def next_number(connection: Connection) -> dict[str, int]:
 
 def retire(connection: Connection, number: int) -> None:
     """Note that the session of this number is deleted."""
-    if connection.dialect.name != "sqlite":
-        return
-    noted = sqlite.insert(meta)
-    connection.execute(
-        noted.on_conflict_do_update(
-            index_elements=["name"],
-            set_={"value": noted.excluded.value},
-            where=cast(meta.c.value, Integer) < cast(noted.excluded.value, Integer),
-        ),
-        {"name": _RETIRED, "value": str(number)},
-    )
+    if connection.dialect.name == "sqlite":
+        _RETIRE.run(connection, {"value": str(number)})

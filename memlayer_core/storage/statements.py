@@ -7,7 +7,7 @@ answer. The ones on a turn's path are therefore compiled once; everything else g
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Dialect, Executable, bindparam, exc
@@ -18,7 +18,7 @@ __all__ = ["ListStatement", "Statement"]
 
 Values = Mapping[str, Any]
 _NONE: Values = {}
-_LENGTHS = (4, 16, 64, 128, 256, 500)
+_LENGTHS = (1, 4, 16, 64, 128, 256, 500)
 
 
 class Statement:
@@ -94,13 +94,24 @@ class ListStatement:
     def all(self, connection: Connection, items: Sequence[Any], values: Values = _NONE) -> list[Any]:
         """Return every row for any of the values."""
         found: list[Any] = []
+        for statement, given in self._parts(items, values):
+            found.extend(statement.all(connection, given))
+        return found
+
+    def run(self, connection: Connection, items: Sequence[Any], values: Values = _NONE) -> None:
+        """Change something for all of the values."""
+        for statement, given in self._parts(items, values):
+            statement.run(connection, given)
+
+    def _parts(self, items: Sequence[Any], values: Values) -> Iterator[tuple[Statement, Values]]:
         for start in range(0, len(items), _LENGTHS[-1]):
             some = items[start : start + _LENGTHS[-1]]
             length = next(length for length in _LENGTHS if length >= len(some))
             filled = [*some, *[some[-1]] * (length - len(some))]
-            given = {f"one_{place}": value for place, value in enumerate(filled)}
-            found.extend(self._of(length).all(connection, {**values, **given}))
-        return found
+            yield (
+                self._of(length),
+                {**values, **{f"one_{place}": value for place, value in enumerate(filled)}},
+            )
 
     def _of(self, length: int) -> Statement:
         if length not in self._prepared:

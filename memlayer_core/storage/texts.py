@@ -18,7 +18,7 @@ from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage import lexical
 from memlayer_core.storage.job_queue import enqueue, enqueue_erasure
 from memlayer_core.storage.keys import chunks
-from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, namespaces, texts
 
 __all__ = [
@@ -47,6 +47,20 @@ _ADD = {
     "sqlite": Statement(sqlite.insert(texts).values(_ROW).on_conflict_do_nothing()),
     "postgresql": Statement(postgresql.insert(texts).values(_ROW).on_conflict_do_nothing()),
 }
+_HERE = ListStatement(lambda keys: select(texts.c.key).where(texts.c.key.in_(keys)))
+_REMOVE = ListStatement(
+    # The shard itself: SQLite takes an expression of what a deleted row has for true.
+    lambda keys: delete(texts).where(texts.c.key.in_(keys)).returning(texts.c.key, texts.c.shard)
+)
+_UNQUEUE = ListStatement(  # those that are being done are left alone
+    lambda keys: delete(jobs).where(
+        jobs.c.id.in_(
+            select(jobs.c.id)
+            .where(jobs.c.kind == "index", jobs.c.subject.in_(keys))
+            .with_for_update(skip_locked=True)
+        )
+    )
+)
 
 
 class Source(NamedTuple):
@@ -115,16 +129,10 @@ def remove(connection: Connection, namespace: str, keys: Sequence[int], now: dat
     if there:
         lock_owners(connection, [namespace])
     lexical.delete(connection, there)
-    gone: dict[int, int | None] = {}
-    for some in chunks(there):
-        waiting = select(jobs.c.id).where(jobs.c.kind == "index", jobs.c.subject.in_(some))
-        free = connection.scalars(waiting.with_for_update(skip_locked=True)).all()  # others are being done
-        connection.execute(delete(jobs).where(jobs.c.id.in_(free)))
-        # The shard itself: SQLite takes an expression of what a deleted row has for true.
-        removed = delete(texts).where(texts.c.key.in_(some)).returning(texts.c.key, texts.c.shard)
-        gone |= {row.key: row.shard for row in connection.execute(removed)}
-    count_vectors(connection, namespace, -sum(shard is not None for shard in gone.values()))
-    enqueue(connection, "unindex", list(gone), namespace, now)
+    _UNQUEUE.run(connection, there)
+    gone = _REMOVE.all(connection, there)
+    count_vectors(connection, namespace, -sum(row.shard is not None for row in gone))
+    enqueue(connection, "unindex", [row.key for row in gone], namespace, now)
     if keys:
         enqueue_erasure(connection, now)
 
@@ -144,8 +152,7 @@ def move(connection: Connection, namespace: str, keys: Sequence[Mapping[str, int
 
 def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
     """Return those of the keys that have a text."""
-    some_of = (select(texts.c.key).where(texts.c.key.in_(some)) for some in chunks(keys))
-    return {key for query in some_of for key in connection.scalars(query)}
+    return {row.key for row in _HERE.all(connection, list(keys))}
 
 
 def contents(connection: Connection, rows: Iterable[Any]) -> Iterator[tuple[Any, Source, Any]]:

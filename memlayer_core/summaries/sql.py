@@ -40,6 +40,12 @@ _IN_FORCE = Statement(
     .where(summaries.c.session == bindparam("of"), summaries.c.replaced_by.is_(None))
     .order_by(summaries.c.first_seq)
 )
+_DROP = Statement(delete(summaries).where(summaries.c.session == bindparam("of")))
+_DROP_JOBS = Statement(
+    delete(jobs).where(
+        jobs.c.kind == "summarize", jobs.c.subject.between(bindparam("first"), bindparam("last"))
+    )
+)
 _AS_OF = Statement(
     select(summaries)
     .where(
@@ -187,9 +193,8 @@ def outdate(connection: Connection, session: int, keys: Sequence[int]) -> None:
 
 def drop(connection: Connection, session: int) -> None:
     """Delete all summaries of a session and their jobs, since the session is deleted."""
-    connection.execute(delete(summaries).where(summaries.c.session == session))
-    span = jobs.c.subject.between(key_of(session, 0), key_of(session, LAST))
-    connection.execute(delete(jobs).where(jobs.c.kind == "summarize", span))
+    _DROP.run(connection, {"of": session})
+    _DROP_JOBS.run(connection, {"first": key_of(session, 0), "last": key_of(session, LAST)})
 
 
 def _row(summary: Summary, session: int, version: int, now: datetime) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, select, update
 
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.splice import Splice
 from memlayer_core.messages.sql import pinned_recalls
 from memlayer_core.messages.sql.changes import session_deleted, session_ended
-from memlayer_core.messages.sql.conversation import inside, lock_session, version_sessions
+from memlayer_core.messages.sql.conversation import lock_session, version_sessions
 from memlayer_core.messages.sql.splice import apply
 from memlayer_core.messages.sql.transcript import session_from
 from memlayer_core.messages.sql.window_starts import unmark
@@ -21,9 +21,22 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage import numbers, texts
 from memlayer_core.storage.job_queue import enqueue_erasure
 from memlayer_core.storage.keys import LAST, key_of, to_micros
+from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import messages, namespaces, records, sessions
 
 __all__ = ["clear", "delete_sessions", "end", "end_idle", "is_idle", "keys_within", "leave", "rename"]
+
+_SPAN = messages.c.key.between(bindparam("first"), bindparam("last"))
+_KEYS = Statement(select(messages.c.key).where(_SPAN))
+_DELETE_MESSAGES = Statement(delete(messages).where(_SPAN))
+_DELETE_SESSION = Statement(delete(sessions).where(sessions.c.number == bindparam("of")))
+_LEAVE = ListStatement(
+    lambda names: delete(namespaces).where(
+        namespaces.c.namespace.in_(names),
+        ~exists().where(sessions.c.namespace == namespaces.c.namespace),
+        ~exists().where(records.c.namespace == namespaces.c.namespace),
+    )
+)
 
 
 def rename(connection: Connection, scope: Scope, title: str | None) -> bool:
@@ -100,9 +113,7 @@ def clear(connection: Connection, scope: Scope, now: datetime) -> int:
 
 def keys_within(connection: Connection, rows: Sequence[Any]) -> dict[int, list[int]]:
     """Return the keys of the messages of sessions, by their numbers."""
-    return {
-        row.number: list(connection.scalars(select(messages.c.key).where(inside(row.number)))) for row in rows
-    }
+    return {row.number: [one.key for one in _KEYS.all(connection, _span(row.number))] for row in rows}
 
 
 def delete_sessions(
@@ -112,13 +123,12 @@ def delete_sessions(
     gone = 0
     for row in rows:
         keys = keys_of[row.number]
-        span = (key_of(row.number, 0), key_of(row.number, LAST))
         pinned_recalls.drop(connection, keys)
-        connection.execute(delete(messages).where(messages.c.key.between(*span)))
+        _DELETE_MESSAGES.run(connection, _span(row.number))
         texts.remove(connection, row.namespace, keys, now)
         unmark(connection, row.number)
         session_deleted(connection, row.number)
-        connection.execute(delete(sessions).where(sessions.c.number == row.number))
+        _DELETE_SESSION.run(connection, {"of": row.number})
         numbers.retire(connection, row.number)
         gone += len(keys)
     if rows:
@@ -128,8 +138,8 @@ def delete_sessions(
 
 def leave(connection: Connection, names: set[str]) -> None:
     """Delete users' rows, which are locked, unless they have a session or a record."""
-    stays = or_(
-        exists().where(sessions.c.namespace == namespaces.c.namespace),
-        exists().where(records.c.namespace == namespaces.c.namespace),
-    )
-    connection.execute(delete(namespaces).where(namespaces.c.namespace.in_(names), ~stays))
+    _LEAVE.run(connection, sorted(names))
+
+
+def _span(session: int) -> dict[str, int]:
+    return {"first": key_of(session, 0), "last": key_of(session, LAST)}

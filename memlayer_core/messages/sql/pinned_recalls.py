@@ -31,6 +31,14 @@ _IN_FORCE = ListStatement(
         .with_for_update(read=True, key_share=True, skip_locked=True)
     )
 )
+_QUOTING = ListStatement(lambda keys: select(quotes.c.shown).where(quotes.c.source.in_(keys)))
+_PINNED = ListStatement(
+    lambda keys: (
+        select(messages.c.key)
+        .where(messages.c.key.in_(keys), messages.c.beside.is_not(None))
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+)
 _STAND = Statement(update(messages).where(messages.c.key == bindparam("of")).values(beside=bindparam("cost")))
 _SHOW = Statement(insert(shown))
 _QUOTE = Statement(insert(quotes))
@@ -76,10 +84,7 @@ def lock(connection: Connection, keys: Sequence[int]) -> None:
     """
     if connection.dialect.name == "sqlite":
         return
-    quoting = select(quotes.c.shown)
-    found = {
-        key for some in chunks(keys) for key in connection.scalars(quoting.where(quotes.c.source.in_(some)))
-    }
+    found = {row.shown for row in _QUOTING.all(connection, keys)}
     locked = select(messages.c.key).order_by(messages.c.key).with_for_update()
     for some in chunks(sorted(found.union(keys))):
         connection.execute(locked.where(messages.c.key.in_(some)))
@@ -91,17 +96,11 @@ def drop(connection: Connection, keys: Sequence[int]) -> None:
     The messages are locked by `lock`. A question that another transaction deletes at the same time is left out. Most
     messages have no pinned recall, and cost two statements.
     """
-    for some in chunks(keys):
-        quoting = select(quotes.c.shown).where(quotes.c.source.in_(some))
-        found = sorted({*some, *connection.scalars(quoting)})
-        for part in chunks(found):
-            here = select(messages.c.key).where(messages.c.key.in_(part), messages.c.beside.is_not(None))
-            gone = connection.scalars(here.with_for_update(key_share=True, skip_locked=True)).all()
-            if not gone:
-                continue
-            connection.execute(delete(shown).where(shown.c.key.in_(gone)))
-            connection.execute(delete(quotes).where(quotes.c.shown.in_(gone)))
-            connection.execute(update(messages).where(messages.c.key.in_(gone)).values(beside=None))
+    found = {row.shown for row in _QUOTING.all(connection, keys)}
+    for gone in chunks([row.key for row in _PINNED.all(connection, sorted(found.union(keys)))]):
+        connection.execute(delete(shown).where(shown.c.key.in_(gone)))
+        connection.execute(delete(quotes).where(quotes.c.shown.in_(gone)))
+        connection.execute(update(messages).where(messages.c.key.in_(gone)).values(beside=None))
 
 
 def move(connection: Connection, keys: Sequence[Mapping[str, int]]) -> None:

@@ -17,6 +17,7 @@ _FIND = Statement(
         marks.c.session == bindparam("of"), marks.c.size == bindparam("size")
     )
 )
+_UNMARK = Statement(delete(marks).where(marks.c.session == bindparam("of")))
 
 
 def find(connection: Connection, session: Session, size: int) -> WindowStart:
@@ -48,4 +49,4 @@ def move(connection: Connection, session: int, size: int, start: WindowStart) ->
 
 def unmark(connection: Connection, session: int) -> None:
     """Delete the window starts of a session, since more messages fit than when they were stored."""
-    connection.execute(delete(marks).where(marks.c.session == session))
+    _UNMARK.run(connection, {"of": session})

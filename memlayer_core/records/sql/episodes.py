@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, select, update
 
 from memlayer_core.messages.sql.changes import Change, Follower, register
 from memlayer_core.records.episode import Episode, part_of
@@ -24,6 +24,7 @@ from memlayer_core.storage.costs import Cost, spend
 from memlayer_core.storage.job import Job
 from memlayer_core.storage.job_queue import enqueue, finish
 from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, reach_parameters, to_micros
+from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import episodes, jobs, messages, records, sessions
 
 __all__ = ["begin", "drop", "find", "move", "numbers_of", "restore", "store", "withdraw"]
@@ -180,8 +181,7 @@ def move(connection: Connection, numbers: Sequence[int], places: Mapping[int, in
 
 def drop(connection: Connection, session: int) -> None:
     """Delete the episodes of a session, and the work that is owed for them: the session is deleted."""
-    numbers = connection.scalars(select(episodes.c.number).where(episodes.c.session == session)).all()
-    _drop(connection, numbers)
+    _drop(connection, [row.number for row in _OF_SESSION.all(connection, {"of": session})])
 
 
 def _tie(connection: Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
@@ -207,6 +207,7 @@ def _drop(connection: Connection, numbers: Sequence[int]) -> None:
         connection.execute(delete(episodes).where(episodes.c.number.in_(some)))
 
 
+_OF_SESSION = Statement(select(episodes.c.number).where(episodes.c.session == bindparam("of")))
 _TOLD = and_(messages.c.role != "system", messages.c.tokens > 0)  # hidden ones cost nothing
 
 

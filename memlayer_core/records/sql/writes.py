@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, insert, or_, select, update
+from sqlalchemy import Connection, Text, and_, bindparam, delete, exists, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
@@ -33,11 +33,27 @@ from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.storage import texts
 from memlayer_core.storage.job_queue import enqueue_erasure
 from memlayer_core.storage.keys import chunks, reach_parameters, shard_of, to_micros
+from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import labels, namespaces, records
 
-__all__ = ["forget", "forget_all", "note_recall", "remember", "restore", "revise"]
+__all__ = [
+    "delete_records",
+    "forget",
+    "forget_all",
+    "list_rows",
+    "note_recall",
+    "remember",
+    "restore",
+    "revise",
+]
 
 _IN_FORCE = records.c.replaced_by.is_(None)
+_OWNED = Statement(
+    select(records).where(
+        OWN,
+        or_(bindparam("session", type_=Text).is_(None), records.c.session_id == bindparam("session")),
+    )
+)
 
 
 def remember(
@@ -131,7 +147,18 @@ def forget_all(connection: Connection, reach: Scope, condition: Any, now: dateti
         return 0
     pinned_recalls.lock(connection, keys)
     texts.lock_owners(connection, [reach.namespace, reach.commons.namespace])
-    rows = connection.execute(query, reach_parameters(reach)).all()
+    return delete_records(connection, connection.execute(query, reach_parameters(reach)).all(), now)
+
+
+def list_rows(connection: Connection, reach: Scope) -> list[Any]:
+    """Return the rows of every version of a user's records: of one agent or one session, if the scope names it."""
+    return _OWNED.all(connection, {**reach_parameters(reach.reach()), "session": reach.session_id})
+
+
+def delete_records(connection: Connection, rows: Sequence[Any], now: datetime) -> int:
+    """Delete records, of which these are all versions. They are locked. Returns how many records."""
+    if not rows:
+        return 0
     _take_away(connection, [row for row in rows if row.replaced_by is None], now)
     for some in chunks([row.number for row in rows]):
         connection.execute(delete(labels).where(labels.c.number.in_(some)))
