@@ -52,11 +52,11 @@ from pathlib import Path
 from goals import goal, options, tell
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.recall.flow.neighbours import (  # the search of a context, repeated alone
+from memlayer_core.recall.flow.search_scope import (  # the search of a context, repeated alone
     index_pays,
     nearest,
 )
-from memlayer_core.recall.rules.budget import most_that_fit
+from memlayer_core.recall.rules.pack import most_that_fit
 from memlayer_core.storage import vectors
 
 TOKEN_LIMIT = 1500

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Unpack
 
 from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
-from memlayer_core.messages.flow import reload, remember, sessions
-from memlayer_core.messages.flow.view import session_view
+from memlayer_core.messages.flow import reads, remember, sessions
+from memlayer_core.messages.flow.reads import session_view
 from memlayer_core.messages.model import PinnedRecall, Replace, SyncReport
 from memlayer_core.messages.rules.new_message import new_message
 from memlayer_core.recall.flow import chat_recall, recall
@@ -194,11 +194,11 @@ class Chat(Viewable):
         Raises:
             InvalidMessageError: No message of this session has this id.
         """
-        return step(reload.reload(self.memory.runtime, SYNC, self.scope, preview_id))
+        return step(reads.reload(self.memory.runtime, SYNC, self.scope, preview_id))
 
     async def areload(self, preview_id: str) -> Message:
         """Do `reload` without blocking the event loop."""
-        return await reload.reload(self.memory.runtime, ASYNC, self.scope, preview_id)
+        return await reads.reload(self.memory.runtime, ASYNC, self.scope, preview_id)
 
     def reload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
         """Return the text that a preview stands for, for a model's tool. A long text comes in parts.
@@ -213,13 +213,11 @@ class Chat(Viewable):
             InvalidMessageError: No message of this session has this id, or there is no text at `offset`.
             InvalidLimitError: `token_limit` is below one.
         """
-        return step(
-            reload.reload_text(self.memory.runtime, SYNC, self.scope, preview_id, offset, token_limit)
-        )
+        return step(reads.reload_text(self.memory.runtime, SYNC, self.scope, preview_id, offset, token_limit))
 
     async def areload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
         """Do `reload_text` without blocking the event loop."""
-        return await reload.reload_text(
+        return await reads.reload_text(
             self.memory.runtime, ASYNC, self.scope, preview_id, offset, token_limit
         )
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from memlayer_core.items.flow import operations as items
-from memlayer_core.items.flow.operations import Answer
+from memlayer_core.items import flow as items
+from memlayer_core.items.flow import Answer
 from memlayer_core.items.model import ItemOp
 from memlayer_core.models.foreign import EmbedderLike
 from memlayer_core.runner import ASYNC, SYNC, step

@@ -39,13 +39,13 @@ from memlayer_core.storage import costs as model_costs
 from memlayer_core.storage import job_queue
 from memlayer_core.storage.costs import Cost
 from memlayer_core.storage.files import FileWriter, LineReader
-from memlayer_core.storage.job import Backlog
+from memlayer_core.storage.job_queue import Backlog
 from memlayer_core.summaries.flow import condense
 from memlayer_core.transfer.flow import export as transfer
 from memlayer_core.transfer.flow import forget, imports
 from memlayer_core.transfer.flow.export import Progress
 from memlayer_core.transfer.flow.imports import ImportReport
-from memlayer_core.worker.flow import repair
+from memlayer_core.worker import upkeep
 
 __all__ = ["Memory", "Status", "memory_of"]
 
@@ -597,11 +597,11 @@ class Memory:
             JournalCorruptError: The journal is damaged. `memlayer export` writes what can still be read.
             StoreUnavailableError: The store was removed while it was open.
         """
-        return step(repair.verify(self.runtime, SYNC))
+        return step(upkeep.verify(self.runtime, SYNC))
 
     async def averify(self) -> list[str]:
         """Do `verify` without blocking the event loop."""
-        return await repair.verify(self.runtime, ASYNC)
+        return await upkeep.verify(self.runtime, ASYNC)
 
     def reindex(self) -> int:
         """Build the whole vector index again from the journal's vectors. No model is called.
@@ -609,19 +609,19 @@ class Memory:
         Returns:
             How many vectors were written; 0 if another process holds the index.
         """
-        return step(repair.reindex(self.runtime, SYNC))
+        return step(upkeep.reindex(self.runtime, SYNC))
 
     async def areindex(self) -> int:
         """Do `reindex` without blocking the event loop."""
-        return await repair.reindex(self.runtime, ASYNC)
+        return await upkeep.reindex(self.runtime, ASYNC)
 
     def retry_dead(self) -> int:
         """Start all dead letters again. Returns how many there were."""
-        return step(repair.retry_dead(self.runtime, SYNC))
+        return step(upkeep.retry_dead(self.runtime, SYNC))
 
     async def aretry_dead(self) -> int:
         """Do `retry_dead` without blocking the event loop."""
-        return await repair.retry_dead(self.runtime, ASYNC)
+        return await upkeep.retry_dead(self.runtime, ASYNC)
 
     def costs(self) -> list[Cost]:
         """Return what models cost in the background: calls and tokens, by kind of work and model."""

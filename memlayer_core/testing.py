@@ -19,7 +19,7 @@ from typing import Any
 
 from memlayer_core.errors import EmbedderError
 from memlayer_core.message import Message, MessageList, ToolCall
-from memlayer_core.messages.draft import PreparedMessage
+from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.check import digest
 from memlayer_core.policy import Portion
 from memlayer_core.scope import Scope

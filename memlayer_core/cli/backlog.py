@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from memlayer_core.errors import FlushTimeoutError
 from memlayer_core.events import Event, MessagesIndexed
-from memlayer_core.storage.job import Backlog
+from memlayer_core.storage.job_queue import Backlog
 
 if TYPE_CHECKING:
     from memlayer_core.memory import Memory

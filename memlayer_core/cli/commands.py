@@ -16,7 +16,7 @@ import typer
 from rich.markup import escape
 
 from memlayer_core.cli.backlog import show_backlog, work_off
-from memlayer_core.cli.terminal import Commands, console
+from memlayer_core.cli.views import Commands, console
 from memlayer_core.errors import FlushTimeoutError, IndexUnavailableError, InputError
 from memlayer_core.events import Event, IndexRebuilt
 from memlayer_core.models.foreign import EmbedderName
@@ -88,7 +88,7 @@ def inspect(
     Only the journal is read: no embedder is loaded and no background work is begun.
     """
     from memlayer_core.cli import views
-    from memlayer_core.messages.flow.view import session_view
+    from memlayer_core.messages.flow.reads import session_view
 
     if session is not None and user is None:
         raise InputError("`--session` was given without `--user`", hint="A session belongs to a user.")

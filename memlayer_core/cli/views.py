@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import typer
+from rich.console import Console
+from rich.markup import escape
 from sqlalchemy import Connection, func, inspect, select
+from typer.core import TyperGroup
 
-from memlayer_core.errors import InputError
+from memlayer_core.errors import InputError, MemlayerError
+from memlayer_core.events import EmbedderFallback, IndexDegraded, IndexRebuilt, JobDead, SummarizerUnavailable
 from memlayer_core.messages.sql import transcript
 from memlayer_core.opening import directory_at
 from memlayer_core.scope import Scope
 from memlayer_core.settings import Settings
-from memlayer_core.show import View
+from memlayer_core.show import View, visible
 from memlayer_core.storage import job_queue, vectors
 from memlayer_core.storage import migrations as migration
 from memlayer_core.storage.database import Database, open_database
@@ -22,7 +28,7 @@ from memlayer_core.storage.keys import from_micros
 from memlayer_core.storage.sqlite import journal_file
 from memlayer_core.storage.tables import jobs, messages, meta, namespaces, sessions, texts
 
-__all__ = ["journal_at", "missing_session", "sessions_view", "store_views"]
+__all__ = ["Commands", "console", "journal_at", "missing_session", "sessions_view", "store_views"]
 
 
 @contextmanager
@@ -153,3 +159,53 @@ def _missing_memory(where: str) -> InputError:
         f"there is no memory in {where!r}",
         hint="Give the directory of one; `memlayer demo --path DIR` makes one.",
     )
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return the terminal as it is at this moment."""
+    return Console(stderr=stderr, highlight=False)
+
+
+class Commands(TyperGroup):
+    """Shows memlayer's errors; the exit code is 2 for arguments that cannot be used, 1 for everything else."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        logger, notes = logging.getLogger("memlayer"), _Notes(logging.WARNING)
+        logger.addHandler(notes)
+        try:
+            return super().invoke(ctx)
+        except MemlayerError as problem:
+            terminal = console(stderr=True)
+            terminal.print(f"[bold red]Error:[/] {escape(visible(str(problem)))}", soft_wrap=True)
+            terminal.print(f"[bold]Hint:[/]  {escape(visible(problem.hint))}", soft_wrap=True)
+            raise typer.Exit(2 if isinstance(problem, InputError) else 1) from None
+        finally:
+            logger.removeHandler(notes)
+
+
+class _Notes(logging.Handler):
+    """Shows the memory's warnings as sentences."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        words = _words(record)
+        if words:
+            console(stderr=True).print(f"[yellow]Note:[/] {escape(visible(words))}", soft_wrap=True)
+
+
+def _words(record: logging.LogRecord) -> str:
+    event = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    match event:
+        case EmbedderFallback(reason=reason):
+            return reason
+        case IndexDegraded(reason=reason) | SummarizerUnavailable(reason=reason):
+            source = event.source if isinstance(event, IndexDegraded) else "summariser"
+            return f"the {source} does not work at the moment: {reason}"
+        case IndexRebuilt(reason="it was asked for" | "it was verified"):
+            return ""  # the command that did it says so
+        case IndexRebuilt(vectors=vectors, reason=reason):
+            return f"{vectors} vector(s) were written to the index again: {reason}"
+        case JobDead(kind=kind, error=error):
+            return f"a job of kind {kind!r} was given up: {error}"
+        case _:
+            return record.getMessage()

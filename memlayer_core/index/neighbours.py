@@ -10,7 +10,7 @@ from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage import lexical, vectors
-from memlayer_core.storage.candidate import Postings
+from memlayer_core.storage.scores import Postings
 from memlayer_core.storage.statistics import ScopeStatistics
 from memlayer_core.storage.terms import searchable
 from memlayer_core.vector import FloatVector, Neighbour

@@ -10,7 +10,6 @@ from memlayer_core.events import RecordStored
 from memlayer_core.messages.model import ForgetReport
 from memlayer_core.messages.rules.check import at_least_one, check_whole_number
 from memlayer_core.records.model import PreparedRecord, Reader, Record, RecordFilter
-from memlayer_core.records.rules.access import names_access, narrow_access
 from memlayer_core.records.rules.records import (
     check_filter,
     new_record,
@@ -18,7 +17,7 @@ from memlayer_core.records.rules.records import (
     ordinal_of,
     roles_of,
 )
-from memlayer_core.records.rules.words import digest, words
+from memlayer_core.records.rules.repetition import digest, names_access, narrow_access, words
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.runner import Runner

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Text, and_, bindparam, or_
+from sqlalchemy import Connection, Integer, Text, and_, bindparam, cast, func, or_, select
+from sqlalchemy.dialects import sqlite
 
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage.tables import sessions
+from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.tables import meta, sessions
 
 __all__ = [
     "AT_ONCE",
@@ -20,7 +22,9 @@ __all__ = [
     "from_micros",
     "id_digest",
     "key_of",
+    "next_number",
     "reach_parameters",
+    "retire",
     "session_of",
     "shard_of",
     "to_micros",
@@ -91,3 +95,34 @@ def reach_parameters(reach: Scope | SharedScope | Folder) -> dict[str, str | Non
 def chunks(keys: Sequence[T]) -> Iterable[Sequence[T]]:
     """Return the keys in pieces that fit into one IN (…)."""
     return (keys[place : place + AT_ONCE] for place in range(0, len(keys), AT_ONCE))
+
+
+_RETIRED = "retired_session"
+_HIGHEST = select(func.coalesce(func.max(sessions.c.number), 0)).scalar_subquery()
+_DELETED = func.coalesce(
+    select(cast(meta.c.value, Integer)).where(meta.c.name == _RETIRED).scalar_subquery(), 0
+)
+_NEXT = Statement(select((func.max(_HIGHEST, _DELETED) + 1).label("number")))
+_NOTED = sqlite.insert(meta).values(name=_RETIRED, value=bindparam("value"))
+_RETIRE = Statement(
+    _NOTED.on_conflict_do_update(
+        index_elements=["name"],
+        set_={"value": _NOTED.excluded.value},
+        where=cast(meta.c.value, Integer) < cast(_NOTED.excluded.value, Integer),
+    )
+)
+
+
+def next_number(connection: Connection) -> dict[str, int]:
+    """Return the number of a new session as a column; an empty dict if the database numbers sessions itself."""
+    if connection.dialect.name != "sqlite":
+        return {}
+    row = _NEXT.first(connection, {})
+    assert row is not None  # it is a sum
+    return {"number": row.number}
+
+
+def retire(connection: Connection, number: int) -> None:
+    """Note that the session of this number is deleted."""
+    if connection.dialect.name == "sqlite":
+        _RETIRE.run(connection, {"value": str(number)})

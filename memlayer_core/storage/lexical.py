@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, exc, text
 
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage.candidate import Postings
+from memlayer_core.storage.scores import Postings
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.terms import SPOKEN
 

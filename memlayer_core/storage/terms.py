@@ -8,6 +8,7 @@ import unicodedata
 from datetime import UTC, date, datetime
 from functools import lru_cache
 
+import regex
 import Stemmer  # type: ignore[import-not-found]  # a module in C, without types
 
 from memlayer_core.storage.wishes import is_wish
@@ -24,6 +25,7 @@ __all__ = [
     "possible_names",
     "question_terms",
     "searchable",
+    "sentences",
     "terms",
     "without_question_words",
 ]
@@ -204,3 +206,20 @@ def _months(text: str) -> list[str]:
         return []
     numbers = (int(found) if found.isdecimal() else _CJK_NUMBERS[found] for found in _CJK_MONTH.findall(text))
     return [_stem(MONTHS[number - 1]) for number in numbers]
+
+
+_CLOSE = r"[\p{Pf}\p{Pe}\"']"
+# A full stop needs white space after it: "3.14" and "example.com" are no ends; Chinese and Japanese ones do not.
+_CUT = regex.compile(
+    rf"(?<=[\p{{SB=STerm}}\p{{SB=ATerm}}]{_CLOSE}{{0,3}})\s+(?!\p{{SB=Lower}})"
+    rf"|(?<=[\u3002\uff01\uff1f\uff1b\u2026]{_CLOSE}{{0,3}})(?![\u3002\uff01\uff1f\uff1b\u2026]|{_CLOSE})"
+)
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text in their order, without the white space between them.
+
+    A line is at least one sentence.
+    """
+    pieces = (piece for line in text.splitlines() for piece in _CUT.split(line))
+    return [sentence for piece in pieces if (sentence := piece.strip())]

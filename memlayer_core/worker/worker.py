@@ -24,20 +24,19 @@ from memlayer_core.errors import (
 )
 from memlayer_core.events import JobDead, JobFailed, Source
 from memlayer_core.index import flow as flows
-from memlayer_core.messages.flow.erasure import ErasureDelayError, erase
 from memlayer_core.messages.flow.sessions import end_idle
 from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.runner import SYNC, step
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import job_queue
-from memlayer_core.storage.job import Backlog, Job, JobKind
+from memlayer_core.storage.job_queue import LONGEST_BACKOFF, Backlog, Job, JobKind, backoff
 from memlayer_core.storage.keys import shard_of
-from memlayer_core.storage.leases import LONGEST_BACKOFF, backoff
 from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.flow.episodes import write_episode
 from memlayer_core.summaries.flow.summarize import summarize
 from memlayer_core.worker.bell import Bell
 from memlayer_core.worker.index_keeper import UNSOUND, IndexKeeper
+from memlayer_core.worker.upkeep import ErasureDelayError, erase
 
 __all__ = ["Worker"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, get_args
@@ -12,15 +13,19 @@ from memlayer_core.items.model import End, ListFolders, Pattern
 from memlayer_core.messages.rules.check import at_least_one, check_whole_number
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.storage.codec import json_text, read, write
+from memlayer_core.storage.scores import Postings
 from memlayer_core.storage.terms import searchable
 
 __all__ = [
+    "by_words",
     "check_end",
     "expiry",
     "folder_of",
     "folder_page",
     "key_of",
     "literal_start",
+    "order",
+    "scores",
     "texts_of",
     "value_from_json",
     "value_to_json",
@@ -221,3 +226,49 @@ def _check_text(what: str, text: object) -> None:
             f"{what} holds a lone surrogate, which no database can store: {text!r:.100}",
             hint="Replace the broken characters.",
         ) from None
+
+
+def by_words(words: Sequence[str], postings: Postings, texts: int) -> dict[int, float]:
+    """Return for each text its share of the query's words, 0 to 1; rare words count more.
+
+    Args:
+        words: The query's index terms.
+        postings: The texts that contain each of them.
+        texts: How many texts there are.
+    """
+    tells = {word: math.log1p(1 + texts / max(len(postings.get(word, ())), 0.5)) for word in words}
+    whole = math.fsum(tells.values())
+    found: dict[int, float] = {}
+    for word, keys in postings.items():
+        for key in keys:
+            found[key] = found.get(key, 0.0) + tells[word] / whole
+    return found
+
+
+def scores(
+    texts: Iterable[tuple[int, int]], cosines: Mapping[int, float], shares: Mapping[int, float]
+) -> dict[int, float]:
+    """Return the score of each item's best text; items without a match are left out.
+
+    A text's score is its cosine. A text without a vector gets its share of the query's words.
+
+    Args:
+        texts: An item's number and the key of a text of it.
+        cosines: Cosines by key.
+        shares: Shares of the query's words by key.
+    """
+    found: dict[int, float] = {}
+    for number, key in texts:
+        worth = cosines.get(key, shares.get(key))
+        if worth is not None:
+            found[number] = max(worth, found.get(number, -math.inf))
+    return found
+
+
+def order(numbers: Iterable[int], item_scores: Mapping[int, float]) -> list[int]:
+    """Return items sorted by score, the best first; those without a score follow in their order."""
+    listed = list(dict.fromkeys(numbers))
+    told = [number for number in listed if number in item_scores]
+    return sorted(told, key=lambda number: -item_scores[number]) + [
+        number for number in listed if number not in item_scores
+    ]

@@ -7,11 +7,11 @@ from typing import Literal
 
 from memlayer_core.events import MessagesStored, TemporaryDropped
 from memlayer_core.message import Message, PinnedText, Receipt, StoredMessage
-from memlayer_core.messages.draft import PreparedMessage
 from memlayer_core.messages.flow.originals import restore_originals
+from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.check import check_messages, digest
 from memlayer_core.messages.rules.render import as_prompt
-from memlayer_core.messages.sql import addition, lifetime, message_lists
+from memlayer_core.messages.sql import lifetime, message_lists, writes
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -90,7 +90,7 @@ def _append(
         return Receipt((), stored=0)
     pinned = rt.temporaries.recall_of(scope) if recall == "waiting" else recall
     receipt = rt.db.write(
-        addition.append,
+        writes.append,
         scope,
         drafts,
         rt.now(),

@@ -15,11 +15,10 @@ from memlayer_core.errors import (
 )
 from memlayer_core.events import MessagesStored, SessionEnded
 from memlayer_core.message import Block, Message
-from memlayer_core.messages.draft import PreparedMessage
 from memlayer_core.messages.flow.lists import add_unknown
 from memlayer_core.messages.flow.originals import restore_originals
 from memlayer_core.messages.flow.remember import draft_of, drafts_of, rewrite
-from memlayer_core.messages.model import Replace, Session, SyncReport
+from memlayer_core.messages.model import PreparedMessage, Replace, Session, SyncReport
 from memlayer_core.messages.rules.align import digest_of
 from memlayer_core.messages.rules.check import (
     at_least_one,
@@ -30,9 +29,9 @@ from memlayer_core.messages.rules.check import (
     index,
 )
 from memlayer_core.messages.rules.new_message import content_of
-from memlayer_core.messages.rules.versions import in_order
-from memlayer_core.messages.sql import lifetime, revision, transcript
-from memlayer_core.messages.sql import resync as resync_sql
+from memlayer_core.messages.rules.splice import in_order
+from memlayer_core.messages.sql import lifetime, transcript, writes
+from memlayer_core.messages.sql import writes as resync_sql
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -130,7 +129,7 @@ def _emit_ended(rt: Runtime, session: Session, *, idle: bool) -> None:
 
 async def delete(rt: Runtime, run: Runner, scope: Scope, place: str | int) -> Message:
     """Delete one message, and its entries in both indexes."""
-    gone = await run(rt.db.write, revision.delete, scope, _place(place), rt.now())
+    gone = await run(rt.db.write, writes.delete, scope, _place(place), rt.now())
     rt.wake()
     return gone
 
@@ -147,7 +146,7 @@ async def withdraw(rt: Runtime, run: Runner, scope: Scope, ids: object) -> list[
         identifier("id", one)
     if not named:
         return []
-    gone = await run(rt.db.write, revision.withdraw, scope, named, rt.now(), rt.shards, rt.new_id())
+    gone = await run(rt.db.write, writes.withdraw, scope, named, rt.now(), rt.shards, rt.new_id())
     if gone:
         rt.wake()
     return gone
@@ -177,7 +176,7 @@ async def edit(
 
     check_message(Message("user", said))
     fork_id = None if erase else rt.new_id()
-    edited = await run(rt.db.write, revision.edit, scope, _place(place), change, rt.now(), rt.shards, fork_id)
+    edited = await run(rt.db.write, writes.edit, scope, _place(place), change, rt.now(), rt.shards, fork_id)
     rt.wake()
     return edited
 
@@ -199,7 +198,7 @@ async def fork(
         return draft_of(rt, message)
 
     place = None if until is None else _place(until)
-    await run(rt.db.write, revision.fork, scope, session_id, place, copy, rt.now(), rt.shards)
+    await run(rt.db.write, writes.fork, scope, session_id, place, copy, rt.now(), rt.shards)
     rt.wake()
     return target
 

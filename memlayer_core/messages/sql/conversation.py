@@ -13,8 +13,7 @@ from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.sql.rows import stored_of
 from memlayer_core.scope import Scope
-from memlayer_core.storage import numbers
-from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, shard_of, to_micros
+from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, next_number, shard_of, to_micros
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import messages, namespaces, sessions
 
@@ -120,7 +119,7 @@ def _make_session(connection: Connection, scope: Scope, now: datetime, **more: A
     number: int | None = connection.scalar(
         dialect.insert(sessions).on_conflict_do_nothing().returning(sessions.c.number),
         {
-            **numbers.next_number(connection),
+            **next_number(connection),
             "lane": scope.session_lane,
             "namespace": scope.namespace,
             "tenant_id": scope.tenant_id,

@@ -18,9 +18,9 @@ from memlayer_core.messages.sql.splice import apply
 from memlayer_core.messages.sql.transcript import session_from
 from memlayer_core.messages.sql.window_starts import unmark
 from memlayer_core.scope import Scope
-from memlayer_core.storage import numbers, texts
+from memlayer_core.storage import texts
 from memlayer_core.storage.job_queue import enqueue_erasure
-from memlayer_core.storage.keys import LAST, key_of, to_micros
+from memlayer_core.storage.keys import LAST, key_of, retire, to_micros
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import messages, namespaces, records, sessions
 
@@ -129,7 +129,7 @@ def delete_sessions(
         unmark(connection, row.number)
         session_deleted(connection, row.number)
         _DELETE_SESSION.run(connection, {"of": row.number})
-        numbers.retire(connection, row.number)
+        retire(connection, row.number)
         gone += len(keys)
     if rows:
         enqueue_erasure(connection, now)

@@ -13,17 +13,16 @@ from typing import Any
 from sqlalchemy import Connection, and_, case, exists, func, literal, select, update
 
 from memlayer_core.message import Receipt, StoredMessage
-from memlayer_core.messages.draft import PreparedMessage
-from memlayer_core.messages.model import Part, Session
+from memlayer_core.messages.model import Part, PreparedMessage, Session
 from memlayer_core.messages.rules import splice as planners
 from memlayer_core.messages.rules.relist import count_known
-from memlayer_core.messages.sql.addition import append
 from memlayer_core.messages.sql.changes import session_ended
 from memlayer_core.messages.sql.conversation import inside, list_by_id, lock_or_make_session, lock_session
 from memlayer_core.messages.sql.rows import head_of, stored_of
 from memlayer_core.messages.sql.splice import apply
 from memlayer_core.messages.sql.transcript import session_from
 from memlayer_core.messages.sql.window_starts import unmark
+from memlayer_core.messages.sql.writes import append
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage.keys import LAST, chunks, key_of, to_micros
 from memlayer_core.storage.tables import messages, sessions

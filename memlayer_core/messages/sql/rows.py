@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 
 from memlayer_core.message import Entry, Message, Raw, StoredMessage, ToolCall
-from memlayer_core.messages.draft import PreparedMessage
+from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.scope import Scope
 from memlayer_core.storage import texts
 from memlayer_core.storage.codec import exact_text, parse_exact

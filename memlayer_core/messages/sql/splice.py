@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, case, delete, exists, func, insert, select, update
 
 from memlayer_core.message import Entry, StoredMessage
-from memlayer_core.messages.draft import PreparedMessage
+from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.splice import Splice, is_instruction
 from memlayer_core.messages.sql import pinned_recalls
 from memlayer_core.messages.sql.changes import Change, follow
@@ -22,9 +22,9 @@ from memlayer_core.messages.sql.rows import row_of
 from memlayer_core.messages.sql.transcript import session_from, tail
 from memlayer_core.messages.sql.window_starts import unmark
 from memlayer_core.scope import Scope
-from memlayer_core.storage import lexical, numbers, texts
+from memlayer_core.storage import lexical, texts
 from memlayer_core.storage.job_queue import enqueue_erasure
-from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, to_micros
+from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, retire, to_micros
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import PLACES, messages, namespaces, sessions
 from memlayer_core.storage.terms import searchable
@@ -119,7 +119,7 @@ def erase_versions(
         apply(connection, where, copy, Splice(tuple(one.key for one in gone)), now)
         if gone and len(gone) == copy.messages:
             connection.execute(delete(sessions).where(sessions.c.number == copy.number))
-            numbers.retire(connection, copy.number)
+            retire(connection, copy.number)
             left = exists().where(sessions.c.namespace == copy.namespace)
             connection.execute(delete(namespaces).where(namespaces.c.namespace == copy.namespace, ~left))
         erased.extend(gone)

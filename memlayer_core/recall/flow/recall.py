@@ -14,33 +14,32 @@ from memlayer_core.messages.model import PinnedRecall, Session
 from memlayer_core.messages.rules.check import at_least_one, check_whole_number, in_utc, text_of
 from memlayer_core.messages.rules.render import line
 from memlayer_core.messages.sql import transcript
-from memlayer_core.recall.flow.neighbours import nearest_to, scan
+from memlayer_core.recall import sql as candidates_sql
+from memlayer_core.recall import sql as pinned_recalls_sql
 from memlayer_core.recall.flow.search_scope import (
     SearchScope,
     fit_into_budget,
     message_of_record,
+    nearest_to,
     readable_only,
     record_candidates,
+    scan,
     search_scope_of,
     without_keys,
 )
 from memlayer_core.recall.model import Hit, Hits, Reason
+from memlayer_core.recall.rules.gate import relevant
 from memlayer_core.recall.rules.question import question
 from memlayer_core.recall.rules.rank import Matches, ScoredCandidate, rank, shortlist
-from memlayer_core.recall.rules.relevance import relevant
-from memlayer_core.recall.sql import candidates as candidates_sql
-from memlayer_core.recall.sql import pinned_recalls as pinned_recalls_sql
-from memlayer_core.records.episode import part_of
 from memlayer_core.records.flow import reader_of
-from memlayer_core.records.model import Record
+from memlayer_core.records.model import Record, part_of
 from memlayer_core.records.rules.records import roles_of
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import lexical
-from memlayer_core.storage.candidate import Postings
-from memlayer_core.storage.term_statistics import TermStatistics
+from memlayer_core.storage.scores import Postings, TermStatistics
 from memlayer_core.storage.terms import WISH, possible_names
 from memlayer_core.vector import FloatVector, Neighbour
 

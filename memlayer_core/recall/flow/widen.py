@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from memlayer_core.messages.rules.check import at_least_one
 from memlayer_core.recall.model import Hit
-from memlayer_core.recall.rules.budget import pack
+from memlayer_core.recall.rules.pack import pack
 
 __all__ = ["search_wider"]
 

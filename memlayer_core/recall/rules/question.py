@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from memlayer_core.recall.rules.answers import answers_to
+from memlayer_core.recall.rules.gate import answers_to
 from memlayer_core.recall.rules.times import days_meant_by, without_days
 from memlayer_core.storage.terms import (
     SPOKEN,

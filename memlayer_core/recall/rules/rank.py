@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memlayer_core.recall.model import Reason
+from memlayer_core.recall.rules.gate import FLOOR, floor_of
 from memlayer_core.recall.rules.question import Question
-from memlayer_core.recall.rules.relevance import FLOOR, floor_of
-from memlayer_core.storage.candidate import Candidate, is_message, session_of_key
-from memlayer_core.storage.term_statistics import TermStatistics
+from memlayer_core.storage.scores import Candidate, TermStatistics, is_message, session_of_key
 from memlayer_core.storage.terms import possible_names
 from memlayer_core.vector import Neighbour
 

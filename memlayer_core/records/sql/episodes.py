@@ -14,15 +14,13 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, select, update
 
 from memlayer_core.messages.sql.changes import Change, Follower, register
-from memlayer_core.records.episode import Episode, part_of
-from memlayer_core.records.model import PreparedRecord, Record
+from memlayer_core.records.model import Episode, PreparedRecord, Record, part_of
 from memlayer_core.records.rules.records import ordinal_of
 from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.records.sql.reads import OWN
 from memlayer_core.scope import Scope
 from memlayer_core.storage.costs import Cost, spend
-from memlayer_core.storage.job import Job
-from memlayer_core.storage.job_queue import enqueue, finish
+from memlayer_core.storage.job_queue import Job, enqueue, finish
 from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, reach_parameters, to_micros
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import episodes, jobs, messages, records, sessions

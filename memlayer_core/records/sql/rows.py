@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from memlayer_core.records.model import Access, PreparedRecord, Record, Relation
 from memlayer_core.records.rules.records import memory_id, ordinal_of
-from memlayer_core.records.rules.words import words
+from memlayer_core.records.rules.repetition import words
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.storage import texts
 from memlayer_core.storage.codec import json_text

@@ -18,14 +18,6 @@ from memlayer_core.storage.costs import Cost
 from memlayer_core.storage.terms import searchable
 from memlayer_core.summaries.model import Method
 from memlayer_core.summaries.rules.extract import Line, extract
-from memlayer_core.summaries.rules.flatten import (
-    halve,
-    is_conversation,
-    line_of,
-    lines_of_summary,
-    one_line,
-    parts,
-)
 from memlayer_core.summaries.rules.gate import (
     Bounds,
     Fault,
@@ -35,7 +27,17 @@ from memlayer_core.summaries.rules.gate import (
     strip_wrapping,
     without_inventions,
 )
-from memlayer_core.summaries.rules.prompt import INSTRUCTIONS, request, retry_prompt
+from memlayer_core.summaries.rules.prompt import (
+    INSTRUCTIONS,
+    halve,
+    is_conversation,
+    line_of,
+    lines_of_summary,
+    one_line,
+    parts,
+    request,
+    retry_prompt,
+)
 
 __all__ = ["ModelUsage", "Summarization", "condense", "extractive_summary", "summarize_messages"]
 

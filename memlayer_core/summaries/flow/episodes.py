@@ -15,16 +15,15 @@ from memlayer_core.errors import ModelContextError, ModelError, in_short
 from memlayer_core.events import RecordStored
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.sql import transcript
-from memlayer_core.records.episode import Episode
 from memlayer_core.records.flow import prepare_record
-from memlayer_core.records.model import PreparedRecord
+from memlayer_core.records.model import Episode, PreparedRecord
 from memlayer_core.records.rules.records import new_record
 from memlayer_core.records.sql import episodes
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import costs, job_queue
-from memlayer_core.storage.job import Job
+from memlayer_core.storage.job_queue import Job
 from memlayer_core.summaries.flow.condense import ModelUsage, condense, extractive_summary
 from memlayer_core.summaries.rules.episodes import (
     EPISODE_INSTRUCTIONS,
@@ -35,9 +34,15 @@ from memlayer_core.summaries.rules.episodes import (
     topics,
 )
 from memlayer_core.summaries.rules.extract import Line
-from memlayer_core.summaries.rules.flatten import is_conversation, line_of, lines_of_summary, one_line
 from memlayer_core.summaries.rules.gate import Bounds, Verdict
-from memlayer_core.summaries.rules.prompt import request, retry_prompt
+from memlayer_core.summaries.rules.prompt import (
+    is_conversation,
+    line_of,
+    lines_of_summary,
+    one_line,
+    request,
+    retry_prompt,
+)
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection

@@ -20,12 +20,12 @@ from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import costs, job_queue
-from memlayer_core.storage.job import Job
+from memlayer_core.storage.job_queue import Job
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.flow.condense import ModelUsage, Summarization, condense, extractive_summary
 from memlayer_core.summaries.model import Summary
 from memlayer_core.summaries.rules.extract import Line
-from memlayer_core.summaries.rules.flatten import is_conversation, line_of, lines_of_summary
+from memlayer_core.summaries.rules.prompt import is_conversation, line_of, lines_of_summary
 from memlayer_core.summaries.rules.steps import budget_of, is_full, next_step, unfinished
 
 if TYPE_CHECKING:

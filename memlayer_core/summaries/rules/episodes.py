@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from memlayer_core.storage.sentences import sentences
-from memlayer_core.storage.terms import content_words, searchable
+from memlayer_core.storage.terms import content_words, searchable, sentences
 from memlayer_core.summaries.rules.extract import Line, names
 from memlayer_core.summaries.rules.gate import Bounds, Fault, Verdict, assess, without_inventions
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import regex
 
-from memlayer_core.storage.sentences import sentences
-from memlayer_core.storage.terms import content_words
+from memlayer_core.storage.terms import content_words, sentences
 
 __all__ = ["Extract", "Line", "extract", "labelled_line", "names"]
 

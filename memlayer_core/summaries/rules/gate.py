@@ -13,8 +13,7 @@ from typing import Literal
 
 import regex
 
-from memlayer_core.storage.sentences import sentences
-from memlayer_core.storage.terms import content_words
+from memlayer_core.storage.terms import content_words, sentences
 
 __all__ = ["Bounds", "Fault", "Verdict", "assess", "is_no_summary", "strip_wrapping", "without_inventions"]
 

@@ -16,6 +16,7 @@ from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.storage.codec import json_text
+from memlayer_core.transfer import sql
 from memlayer_core.transfer.rules.export_lines import (
     EndLine,
     HeaderLine,
@@ -27,7 +28,6 @@ from memlayer_core.transfer.rules.export_lines import (
     item_line,
 )
 from memlayer_core.transfer.rules.state import conversation_of, state_of
-from memlayer_core.transfer.sql import session_import
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection, Database
@@ -81,7 +81,7 @@ async def load(rt: Runtime, run: Runner, scope: Scope, state: object) -> Receipt
     def write() -> Receipt:
         messages, particulars = conversation_of(state)
         drafts = drafts_of(rt, messages)
-        return rt.db.write(session_import.restore, scope, drafts, particulars, rt.now(), rt.shards)
+        return rt.db.write(sql.restore, scope, drafts, particulars, rt.now(), rt.shards)
 
     receipt = await run(write)
     rt.temporaries.clear(scope)

@@ -9,7 +9,7 @@ from memlayer_core.records.rules.records import ordinal_of
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.transfer.sql import forget as forget_sql
+from memlayer_core.transfer import sql as forget_sql
 
 __all__ = ["forget"]
 

@@ -7,17 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, assert_never
 
 from memlayer_core.errors import ImportStoppedError, errors_as
-from memlayer_core.items.flow.operations import put_of
+from memlayer_core.items.flow import put_of
 from memlayer_core.items.sql import writes as item_writing
 from memlayer_core.message import Message
-from memlayer_core.messages.draft import PreparedMessage
 from memlayer_core.messages.flow.remember import announce, draft_of
+from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.records.flow import prepare_record
 from memlayer_core.records.model import Record
 from memlayer_core.records.sql import episodes
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.transfer import sql
 from memlayer_core.transfer.flow.export import AT_ONCE, Progress
 from memlayer_core.transfer.rules import export_lines
 from memlayer_core.transfer.rules.export_lines import (
@@ -29,7 +30,6 @@ from memlayer_core.transfer.rules.export_lines import (
     RecordLine,
     SessionLine,
 )
-from memlayer_core.transfer.sql import session_import
 
 __all__ = ["ImportReport", "import_from"]
 
@@ -255,7 +255,7 @@ class _Import:
             return
         rt, session = self._rt, self._session
         receipt = rt.db.write(
-            session_import.merge,
+            sql.merge,
             session.scope,
             drafts,
             session.details,

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memlayer_core.message import PinnedText, StoredMessage
-from memlayer_core.messages.draft import PreparedMessage
 from memlayer_core.messages.flow.remember import drafts_of, message_of_draft
-from memlayer_core.messages.model import Session, WindowStart
+from memlayer_core.messages.model import PreparedMessage, Session, WindowStart
 from memlayer_core.messages.rules.check import text_of
 from memlayer_core.messages.rules.offload import full_text, parse_preview
-from memlayer_core.messages.rules.pending import new_messages
+from memlayer_core.messages.rules.relist import new_messages
 from memlayer_core.messages.rules.render import block, has_escapes, line, with_separator
 from memlayer_core.messages.sql import transcript, window_starts
 from memlayer_core.policy import Limits, quarter_at_most
@@ -25,11 +24,11 @@ from memlayer_core.recall.flow.recall import (
 )
 from memlayer_core.recall.flow.search_scope import SearchScope, fit_into_budget, search_scope_of
 from memlayer_core.recall.model import Reason
-from memlayer_core.recall.rules.budget import MARGIN, most_that_fit
+from memlayer_core.recall.rules.pack import MARGIN, most_that_fit
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.storage.candidate import is_message
+from memlayer_core.storage.scores import is_message
 from memlayer_core.window.flow.profile import profile
 from memlayer_core.window.flow.prompt import evict, first_of, read_view
 from memlayer_core.window.flow.window_view import Part, WindowView

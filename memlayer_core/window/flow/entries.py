@@ -12,7 +12,7 @@ from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.render import with_separator
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import Limits
-from memlayer_core.recall.sql import pinned_recalls
+from memlayer_core.recall import sql
 from memlayer_core.runtime import Runtime
 from memlayer_core.window.rules.list_window import prompt_of
 from memlayer_core.window.rules.window import Shape, enough, first_page
@@ -85,7 +85,7 @@ def _recount(
         return list(entries)
     read = transcript.read(connection, session, stale)
     recounted = [stored.key for stored in read if stored.counter != rt.tokens.name]
-    beside = pinned_recalls.read(connection, recounted, None)
+    beside = sql.read(connection, recounted, None)
 
     def in_window(one: StoredMessage) -> Message:
         is_question = one.seq == question

@@ -9,7 +9,7 @@ from memlayer_core.messages.rules.render import line, profile_block
 from memlayer_core.policy import quarter_at_most
 from memlayer_core.recall.flow.search_scope import SearchScope, message_of_record
 from memlayer_core.recall.model import Reason
-from memlayer_core.recall.rules.budget import LEAST, pack
+from memlayer_core.recall.rules.pack import LEAST, pack
 from memlayer_core.records.model import Record
 from memlayer_core.records.rules.records import ordinal_of
 from memlayer_core.records.sql import reads as record_reads

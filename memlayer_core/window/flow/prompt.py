@@ -21,7 +21,7 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.model import Summary
 from memlayer_core.summaries.rules.extract import extract
-from memlayer_core.summaries.rules.flatten import lines_of_summary
+from memlayer_core.summaries.rules.prompt import lines_of_summary
 from memlayer_core.window.flow.window_view import Part, WindowView, read_window
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from memlayer_core.messages.rules.render import as_prompt, with_separator
 from memlayer_core.messages.rules.turns import presentable
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import Limits
+from memlayer_core.recall import sql
 from memlayer_core.recall.model import Reason
-from memlayer_core.recall.sql import pinned_recalls
 from memlayer_core.records.model import Reader
 from memlayer_core.runtime import Runtime
 from memlayer_core.window.flow.entries import last_entries, newest_question, shape_of
@@ -240,7 +240,7 @@ def _window_parts(
         return dict(pending)
     found = transcript.read(connection, session, list(entries))
     hosts = [stored.key for stored in found if entries[stored.seq].recall_tokens]
-    beside = pinned_recalls.read(connection, hosts, reader)
+    beside = sql.read(connection, hosts, reader)
     stored = {
         stored.seq: replace(
             _shrink(rt, choice, entries[stored.seq], stored, stored.seq == question),
@@ -263,7 +263,7 @@ def _hidden_recalls(
     unread = [entry.seq for entry in entries if entry.recall_tokens and entry.seq not in parts]
     if session is not None and unread:
         keys = [session.number << 32 | seq for seq in unread]
-        standing.update(key & _PLACE for key in pinned_recalls.read(connection, keys, reader))
+        standing.update(key & _PLACE for key in sql.read(connection, keys, reader))
     return {entry.seq for entry in entries if entry.recall_tokens and entry.seq not in standing}
 
 

@@ -16,8 +16,7 @@ from sqlalchemy import Connection, text
 from memlayer_core import Memory, Scope, Settings
 from memlayer_core.errors import EmbedderError, ImportStoppedError, InvalidItemError, InvalidScopeError
 from memlayer_core.items.model import DropItem, FindItems, GetItem, Item, ListFolders, PutItem
-from memlayer_core.items.rules.items import folder_page, whole_text
-from memlayer_core.items.rules.rank import by_words, order, scores
+from memlayer_core.items.rules.items import by_words, folder_page, order, scores, whole_text
 from memlayer_core.scope import Folder
 from memlayer_core.storage import lexical, vectors
 

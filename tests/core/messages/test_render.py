@@ -15,7 +15,7 @@ from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import ROLES, Raw, StoredMessage
 from memlayer_core.messages.rules.render import block, line, profile_block, summary_block
 from memlayer_core.scope import Scope
-from memlayer_core.summaries.rules.flatten import line_of, lines_of_summary, one_line
+from memlayer_core.summaries.rules.prompt import line_of, lines_of_summary, one_line
 from tests.conftest import PROMPT
 
 NAMES = ("recalled_memory", "conversation_summary", "user_profile")

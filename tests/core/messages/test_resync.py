@@ -393,13 +393,13 @@ def test_calls_without_text_are_found_far_back(chat):
 
 
 def test_a_list_of_thousands_with_nothing_new_keeps_nobody_waiting(store, monkeypatch):
-    from memlayer_core.messages.sql import resync
+    from memlayer_core.messages.sql import writes
 
     told = [replace(one, content=f"{one.text} ok") if n % 3 else one for n, one in enumerate(long(5000))]
     chat = store.chat(user_id="ada", session_id="long")
     chat.add_messages(told)
     inside: list[float] = []
-    real = resync.resync
+    real = writes.resync
 
     def timed(*args: Any, **options: Any) -> Any:
         started = time.process_time()
@@ -408,7 +408,7 @@ def test_a_list_of_thousands_with_nothing_new_keeps_nobody_waiting(store, monkey
         finally:
             inside.append(time.process_time() - started)
 
-    monkeypatch.setattr(resync, "resync", timed)
+    monkeypatch.setattr(writes, "resync", timed)
     assert chat.resync(told).stored == 0
     assert chat.resync([*told, Message("user", "new")]).stored == 1
     assert max(inside) < 1.5

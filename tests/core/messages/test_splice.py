@@ -16,18 +16,16 @@ from sql import SHARDS
 from memlayer_core import Message, Scope
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import StoredMessage
-from memlayer_core.messages.draft import PreparedMessage
-from memlayer_core.messages.model import Session, SessionDetails
+from memlayer_core.messages.model import PreparedMessage, Session, SessionDetails
 from memlayer_core.messages.rules import splice as planners
 from memlayer_core.messages.rules.align import align, digest_of
 from memlayer_core.messages.rules.relist import count_known
-from memlayer_core.messages.rules.splice import Splice
-from memlayer_core.messages.rules.versions import loses
-from memlayer_core.messages.sql import addition, message_lists, resync, revision, transcript
+from memlayer_core.messages.rules.splice import Splice, loses
+from memlayer_core.messages.sql import message_lists, transcript, writes
 from memlayer_core.storage import lexical
 from memlayer_core.storage.database import Database
 from memlayer_core.testing import NOON, draft
-from memlayer_core.transfer.sql import session_import
+from memlayer_core.transfer import sql
 from tests.examples import examples
 
 Planned = tuple[Splice, Callable[[], object]]
@@ -116,15 +114,11 @@ class Conversation:
         splice = planners.append(
             drawn.known, drawn.sent, drawn.in_force, verbatim=verbatim, erase=drawn.erase
         )
-        return splice, lambda: self.write(
-            addition.append, drawn.sent, NOON, SHARDS, fork_id, verbatim=verbatim
-        )
+        return splice, lambda: self.write(writes.append, drawn.sent, NOON, SHARDS, fork_id, verbatim=verbatim)
 
     def merge(self, drawn: Drawn) -> Planned:
         splice, details = planners.append(drawn.known, drawn.sent, drawn.in_force), SessionDetails()
-        return splice, lambda: self.write(
-            session_import.merge, drawn.sent, details, NOON, SHARDS, drawn.fork_id
-        )
+        return splice, lambda: self.write(sql.merge, drawn.sent, details, NOON, SHARDS, drawn.fork_id)
 
     def hear(self, drawn: Drawn) -> Planned:
         digests = [one.digest for one in drawn.present], [one.digest for one in drawn.sent]
@@ -144,7 +138,7 @@ class Conversation:
 
     def restore(self, drawn: Drawn) -> Planned:
         splice, details = planners.rewrite(drawn.present, drawn.sent, erase=True), SessionDetails()
-        return splice, lambda: self.write(session_import.restore, drawn.sent, details, NOON, SHARDS)
+        return splice, lambda: self.write(sql.restore, drawn.sent, details, NOON, SHARDS)
 
     def resync(self, drawn: Drawn) -> Planned:
         present, sent, final = drawn.present, drawn.sent, drawn.erase
@@ -157,7 +151,7 @@ class Conversation:
             splice = planners.start_over(present, sent, lambda _: True)
         options = {"replace_all": final, "gives_way": lambda _: True}
         return splice, lambda: self.write(
-            resync.resync, sent, incoming, NOON, SHARDS, drawn.fork_id, **options
+            writes.resync, sent, incoming, NOON, SHARDS, drawn.fork_id, **options
         )
 
     def edit(self, drawn: Drawn) -> Planned:
@@ -167,14 +161,12 @@ class Conversation:
             planners.edit([(stored, changed)], erase=drawn.erase),
             None if drawn.erase else drawn.fork_id,
         )
-        return splice, lambda: self.write(
-            revision.edit, drawn.place, lambda _: changed, NOON, SHARDS, fork_id
-        )
+        return splice, lambda: self.write(writes.edit, drawn.place, lambda _: changed, NOON, SHARDS, fork_id)
 
     def delete(self, drawn: Drawn) -> Planned:
         stored = drawn.present[drawn.place]
         splice = planners.remove([stored], erase=True)
-        return splice, lambda: self.write(revision.delete, stored.message.id, NOON)
+        return splice, lambda: self.write(writes.delete, stored.message.id, NOON)
 
     def take(self, drawn: Drawn) -> Planned:
         splice = planners.remove(drawn.present[drawn.place : drawn.place + 2], erase=True)
@@ -184,7 +176,7 @@ class Conversation:
         some = [one for one in drawn.present if drawn.data.draw(st.booleans())]
         named = ["unknown", *(one.message.id for one in some)]
         splice = planners.remove(some, erase=False)
-        return splice, lambda: self.write(revision.withdraw, named, NOON, SHARDS, drawn.fork_id)
+        return splice, lambda: self.write(writes.withdraw, named, NOON, SHARDS, drawn.fork_id)
 
 
 def check(one: Conversation, before: Sequence[StoredMessage], next_seq: int, splice: Splice) -> None:
@@ -240,13 +232,13 @@ def test_the_store_has_what_the_splice_makes_of_a_plain_list(db: Database, verb:
 @given(written=lists.filter(bool), data=st.data())
 def test_a_fork_is_a_splice_that_only_inserts(db: Database, written, data):
     one, copy = Conversation(db), Conversation(db)
-    one.write(addition.append, [prepared(each) for each in written], NOON, SHARDS, verbatim=True)
+    one.write(writes.append, [prepared(each) for each in written], NOON, SHARDS, verbatim=True)
     before = one.present()
     last = data.draw(st.integers(0, len(before) - 1))
 
     def fork(connection: Any, scope: Scope) -> int:
         into = copy.scope.session_id or ""
-        return revision.fork(connection, scope, into, last, as_draft, NOON, SHARDS)
+        return writes.fork(connection, scope, into, last, as_draft, NOON, SHARDS)
 
     def as_draft(message: Message) -> PreparedMessage:
         return prepared((message.text, message.id))
@@ -258,7 +250,7 @@ def test_a_fork_is_a_splice_that_only_inserts(db: Database, written, data):
 
 def test_a_list_that_gives_a_stored_id_to_other_words_is_written(db: Database):
     one = Conversation(db)
-    one.write(addition.append, [prepared(("u1", "x"))], NOON, SHARDS)
+    one.write(writes.append, [prepared(("u1", "x"))], NOON, SHARDS)
     one.write(message_lists.replace, [prepared(("u1", None)), prepared(("u2", "x"))], NOON, SHARDS)
     assert [stored.message.text for stored in one.present()] == ["u1", "u2"]
     assert one.present()[1].message.id == "x"
@@ -266,7 +258,7 @@ def test_a_list_that_gives_a_stored_id_to_other_words_is_written(db: Database):
 
 def test_an_id_of_the_session_is_not_inserted_again(db: Database):
     one = Conversation(db)
-    one.write(addition.append, [prepared(("u1", "x"))], NOON, SHARDS)
+    one.write(writes.append, [prepared(("u1", "x"))], NOON, SHARDS)
     with pytest.raises(InvalidMessageError, match="1 message"):
         one.write(message_lists.insert, [prepared(("u2", "x"))], NOON, SHARDS, 0)
     assert len(one.present()) == 1
@@ -275,13 +267,13 @@ def test_an_id_of_the_session_is_not_inserted_again(db: Database):
 @pytest.mark.parametrize("db", ["sqlite"], indirect=True)
 def test_an_addition_locks_the_session_writes_four_rows_a_message_and_the_totals(db: Database):
     one = Conversation(db)
-    one.write(addition.append, [prepared(("s1", None)), prepared(("u1", None))], NOON, SHARDS)
+    one.write(writes.append, [prepared(("s1", None)), prepared(("u1", None))], NOON, SHARDS)
     ran: list[str] = []
 
     def append(connection: Any, *arguments: Any) -> Any:
         driver = connection.connection.driver_connection
         driver.set_trace_callback(lambda text: ran.append(text) if text[:2] != "--" else None)
-        addition.append(connection, *arguments)
+        writes.append(connection, *arguments)
         driver.set_trace_callback(None)
 
     one.write(append, [prepared(("u2", None)), prepared(("a2", None))], NOON, SHARDS)

@@ -13,7 +13,7 @@ from sql import LOUIS, SHARDS, filed_under, texts
 from memlayer_core import Scope, ToolCall
 from memlayer_core.message import Raw
 from memlayer_core.messages.model import WindowStart
-from memlayer_core.messages.sql import addition, lifetime, message_lists, transcript, window_starts
+from memlayer_core.messages.sql import lifetime, message_lists, transcript, window_starts, writes
 from memlayer_core.storage import job_queue, vectors
 from memlayer_core.testing import NOON, draft, drafts, filing
 
@@ -36,7 +36,7 @@ def test_messages_come_back_in_their_order_and_equal(db):
     ]
     blocks = replace(given[1].message, id="blocks", content=({"type": "image_url", "image_url": "x"},))
     given.append(replace(given[1], message=blocks))
-    receipt = db.write(addition.append, LOUIS, given, NOON, SHARDS)
+    receipt = db.write(writes.append, LOUIS, given, NOON, SHARDS)
     session = db.read(transcript.find, LOUIS)
     stored = [item.message for item in db.read(transcript.history, session, -1, None)]
     assert stored == [item.message for item in given]
@@ -45,29 +45,29 @@ def test_messages_come_back_in_their_order_and_equal(db):
 
 
 def test_running_totals_agree_with_the_messages(db):
-    db.write(addition.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
-    db.write(addition.append, LOUIS, [draft("user", "d", tokens=5)], NOON + timedelta(seconds=1), SHARDS)
+    db.write(writes.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, [draft("user", "d", tokens=5)], NOON + timedelta(seconds=1), SHARDS)
     session = db.read(transcript.find, LOUIS)
     assert (session.messages, session.tokens) == (4, 35)
     assert session.updated_at == NOON + timedelta(seconds=1)
 
 
 def test_the_same_id_again_changes_nothing(db):
-    db.write(addition.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
-    again = db.write(addition.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
+    db.write(writes.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
+    again = db.write(writes.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
     assert (again.stored, again.unchanged, again.replaced) == (0, 1, 0)
     assert texts(db, LOUIS) == ["hello"]
 
 
 def test_the_same_id_with_another_text_takes_the_place_of_the_old(db):
     db.write(
-        addition.append,
+        writes.append,
         LOUIS,
         [draft("user", "tokyo", id="m1", tokens=3), draft("user", "then")],
         NOON,
         SHARDS,
     )
-    again = db.write(addition.append, LOUIS, [draft("user", "osaka", id="m1", tokens=4)], NOON, SHARDS)
+    again = db.write(writes.append, LOUIS, [draft("user", "osaka", id="m1", tokens=4)], NOON, SHARDS)
     assert (again.stored, again.unchanged, again.replaced) == (0, 0, 1)
     assert texts(db, LOUIS) == ["osaka", "then"]
     assert filed_under(db, LOUIS.reach(), "tokyo") == []
@@ -77,19 +77,17 @@ def test_the_same_id_with_another_text_takes_the_place_of_the_old(db):
 
 
 def test_the_same_id_with_another_time_is_a_correction(db):
-    db.write(addition.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
+    db.write(writes.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
     later = NOON + timedelta(days=1)
-    again = db.write(
-        addition.append, LOUIS, [draft("user", "hello", id="m1", created_at=later)], NOON, SHARDS
-    )
+    again = db.write(writes.append, LOUIS, [draft("user", "hello", id="m1", created_at=later)], NOON, SHARDS)
     assert again.replaced == 1
     session = db.read(transcript.find, LOUIS)
     assert db.read(transcript.history, session, -1, None)[0].message.created_at == later
 
 
 def test_one_id_in_two_sessions_is_two_messages(db):
-    db.write(addition.append, LOUIS, [draft("user", "one", id="m1")], NOON, SHARDS)
-    db.write(addition.append, Scope("louis", "s2"), [draft("user", "two", id="m1")], NOON, SHARDS)
+    db.write(writes.append, LOUIS, [draft("user", "one", id="m1")], NOON, SHARDS)
+    db.write(writes.append, Scope("louis", "s2"), [draft("user", "two", id="m1")], NOON, SHARDS)
     assert texts(db, LOUIS) == ["one"]
     assert texts(db, Scope("louis", "s2")) == ["two"]
 
@@ -103,13 +101,13 @@ def test_a_session_of_any_tenant_user_or_agent_is_its_own(db):
         Scope("l" * 10_000, "'; DROP TABLE memlayer_messages; --"),
     ]
     for number, scope in enumerate(scopes):
-        db.write(addition.append, scope, [draft("user", f"secret {number}")], NOON, SHARDS)
+        db.write(writes.append, scope, [draft("user", f"secret {number}")], NOON, SHARDS)
     for number, scope in enumerate(scopes):
         assert texts(db, scope) == [f"secret {number}"]
 
 
 def test_the_last_entries_come_first_and_page_by_page(db):
-    db.write(addition.append, LOUIS, drafts(*(str(n) for n in range(10))), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts(*(str(n) for n in range(10))), NOON, SHARDS)
     session = db.read(transcript.find, LOUIS)
     first = db.read(transcript.tail, session, None, 4)
     second = db.read(transcript.tail, session, first[-1].seq, 4)
@@ -119,17 +117,17 @@ def test_the_last_entries_come_first_and_page_by_page(db):
 
 
 def test_the_newest_system_message_is_the_one_in_force(db):
-    db.write(addition.append, LOUIS, [draft("system", "be brief"), draft("user", "hi")], NOON, SHARDS)
-    again = db.write(addition.append, LOUIS, [draft("system", "be brief")], NOON, SHARDS)
+    db.write(writes.append, LOUIS, [draft("system", "be brief"), draft("user", "hi")], NOON, SHARDS)
+    again = db.write(writes.append, LOUIS, [draft("system", "be brief")], NOON, SHARDS)
     assert (again.stored, again.unchanged) == (0, 1)
-    db.write(addition.append, LOUIS, [draft("system", "be long")], NOON, SHARDS)
+    db.write(writes.append, LOUIS, [draft("system", "be long")], NOON, SHARDS)
     assert in_force(db) == "be long"
     db.write(message_lists.replace, LOUIS, drafts("hi"), NOON, SHARDS)
     assert in_force(db) is None
 
 
 def test_a_mark_moves_forward_only_and_goes_with_its_message(db):
-    db.write(addition.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
     session = db.read(transcript.find, LOUIS)
     for mark in (WindowStart(2, 1), WindowStart(1, 5), WindowStart(2, 3), WindowStart(2, 2)):
         db.write(window_starts.move, session.number, 30, mark)
@@ -144,7 +142,7 @@ def test_a_mark_moves_forward_only_and_goes_with_its_message(db):
 
 
 def test_rewriting_keeps_a_common_beginning(db):
-    db.write(addition.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
     before = filed_under(db, LOUIS.reach(), "b")
     receipt = db.write(message_lists.replace, LOUIS, drafts("a", "b", "d", "e"), NOON, SHARDS)
     assert (receipt.unchanged, receipt.stored) == (2, 2)
@@ -157,7 +155,7 @@ def test_rewriting_keeps_a_common_beginning(db):
 
 def test_a_list_is_inserted_into_archived_taken_from_and_replaced(db):
     whose = LOUIS
-    db.write(addition.append, whose, drafts("a", "b", "c"), NOON, SHARDS)
+    db.write(writes.append, whose, drafts("a", "b", "c"), NOON, SHARDS)
     db.write(message_lists.insert, whose, drafts("x"), NOON, SHARDS, 1)
     assert [one.message.text for one in db.write(message_lists.archive, whose, 2, NOON, None)] == ["a", "x"]
     assert [one.message.text for one in db.write(message_lists.take, whose, "active", -1, 1, NOON)] == ["c"]
@@ -173,7 +171,7 @@ def test_a_list_is_inserted_into_archived_taken_from_and_replaced(db):
 
 
 def test_clearing_leaves_nothing_and_no_key_comes_back(db):
-    db.write(addition.append, LOUIS, drafts("alpha", "beta"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts("alpha", "beta"), NOON, SHARDS)
     old = set(filed_under(db, LOUIS.reach(), "alpha beta"))
     db.write(vectors.store, [filing(key, LOUIS, [1, 0]) for key in old])
     assert db.write(lifetime.clear, LOUIS, NOON) == 2
@@ -181,7 +179,7 @@ def test_clearing_leaves_nothing_and_no_key_comes_back(db):
     assert filed_under(db, LOUIS.reach(), "alpha beta") == []
     assert db.read(vectors.entries, None, -1, 10) == []
     assert db.read(vectors.overview, LOUIS.reach()).vectors == 0
-    db.write(addition.append, LOUIS, drafts("alpha"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts("alpha"), NOON, SHARDS)
     new = set(filed_under(db, LOUIS.reach(), "alpha"))
     assert not new & old
 
@@ -189,7 +187,7 @@ def test_clearing_leaves_nothing_and_no_key_comes_back(db):
 def test_a_refused_message_leaves_nothing_of_its_batch(db):
     broken = draft("user", "no", created_at="not a time")
     with pytest.raises(Exception):  # noqa: B017, PT011  (which error is the database's own affair)
-        db.write(addition.append, LOUIS, [*drafts("a", "b"), broken], NOON, SHARDS)
+        db.write(writes.append, LOUIS, [*drafts("a", "b"), broken], NOON, SHARDS)
     assert texts(db, LOUIS) == []
     assert db.read(job_queue.backlog).queued == 0
 
@@ -201,10 +199,8 @@ def test_many_threads_lose_nothing_and_number_without_gaps(db):
     def write(number: int) -> None:
         start.wait()
         for turn in range(each):
-            db.write(addition.append, LOUIS, [draft("user", f"{number}:{turn}")], NOON, SHARDS)
-            db.write(
-                addition.append, Scope(f"user {number}", "own"), [draft("user", str(turn))], NOON, SHARDS
-            )
+            db.write(writes.append, LOUIS, [draft("user", f"{number}:{turn}")], NOON, SHARDS)
+            db.write(writes.append, Scope(f"user {number}", "own"), [draft("user", str(turn))], NOON, SHARDS)
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(write, range(threads)))
@@ -222,12 +218,12 @@ def test_many_threads_lose_nothing_and_number_without_gaps(db):
 )
 def test_a_snapshot_does_not_move(db):
     """Work that reads twice sees the same, whatever is committed meanwhile; in memory nothing is."""
-    db.write(addition.append, LOUIS, drafts("a"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts("a"), NOON, SHARDS)
 
     def read_twice(connection):
         before = transcript.find(connection, LOUIS)
         with ThreadPoolExecutor(1) as other:
-            other.submit(db.write, addition.append, LOUIS, drafts("b"), NOON, SHARDS).result(30)
+            other.submit(db.write, writes.append, LOUIS, drafts("b"), NOON, SHARDS).result(30)
         return before, transcript.find(connection, LOUIS), transcript.history(connection, before, -1, None)
 
     before, after, history = db.read(read_twice)

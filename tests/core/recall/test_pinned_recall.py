@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from examples import examples
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidLimitError
-from memlayer_core.recall.sql import pinned_recalls
+from memlayer_core.recall import sql as recall_sql
 from memlayer_core.records.sql.reads import visible_keys
 
 PEARS = "I grow pears in the garden of Lisbon."
@@ -242,9 +242,7 @@ def test_only_where_text_quotes_a_record_another_query_asks_who_may_be_told(stor
     assert PEARS in texts(chat.context())[0]
     chat.add("assistant", "Yours.")
     asked: list[object] = []
-    monkeypatch.setattr(
-        pinned_recalls, "visible_keys", lambda *args: asked.append(args) or visible_keys(*args)
-    )
+    monkeypatch.setattr(recall_sql, "visible_keys", lambda *args: asked.append(args) or visible_keys(*args))
     chat.context(query="")
     assert asked == []
     chat.remember(SECRET, importance=0.9)

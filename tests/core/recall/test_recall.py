@@ -18,15 +18,13 @@ from memlayer_core.message import StoredMessage
 from memlayer_core.messages.rules.render import CLOSE, OPEN, block, line
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.policy import quarter_at_most
-from memlayer_core.recall.rules.answers import answers_to
-from memlayer_core.recall.rules.budget import pack
+from memlayer_core.recall.rules.gate import answers_to, relevant
+from memlayer_core.recall.rules.pack import pack
 from memlayer_core.recall.rules.question import Question, question
 from memlayer_core.recall.rules.rank import INGREDIENTS, Matches, ScoredCandidate, rank, shortlist
-from memlayer_core.recall.rules.relevance import relevant
 from memlayer_core.recall.rules.times import days_meant_by
 from memlayer_core.scope import Scope
-from memlayer_core.storage.candidate import Candidate
-from memlayer_core.storage.term_statistics import TermStatistics
+from memlayer_core.storage.scores import Candidate, TermStatistics
 from memlayer_core.storage.terms import (
     SPOKEN,
     WISH,

@@ -25,8 +25,7 @@ from memlayer_core.events import RecordStored
 from memlayer_core.messages.model import ForgetReport
 from memlayer_core.records.model import SOURCES, TYPES, VISIBILITIES
 from memlayer_core.records.rules import records as rules
-from memlayer_core.records.rules.access import narrow_access
-from memlayer_core.records.rules.words import digest
+from memlayer_core.records.rules.repetition import digest, narrow_access
 from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.storage import job_queue, lexical, vectors
 from memlayer_core.storage.terms import question_terms

@@ -16,7 +16,7 @@ from sqlalchemy import event
 
 from memlayer_core import Memory, Settings
 from memlayer_core.chroma import EmbeddedChroma
-from memlayer_core.messages.sql import addition
+from memlayer_core.messages.sql import writes
 from memlayer_core.storage import job_queue, vectors
 
 SETTINGS = Settings(index_delay=0, index_batch=4, exact_scan_limit=0, lease_seconds=1, durability="normal")
@@ -57,11 +57,11 @@ def plan(point: str, memory: Memory) -> None:
     engine = memory.runtime.db._engine
     match point:
         case "inside the transaction that adds":
-            after(addition, "apply", 4)
+            after(writes, "apply", 4)
         case "when the transaction is about to commit":
             event.listen(engine, "commit", lambda _: die() if next(COMMITS) == 6 else None)
         case "after the commit and before the answer":
-            after_commit(memory, addition.append, 5)
+            after_commit(memory, writes.append, 5)
         case "when a job was leased":
             after(job_queue, "lease", 2)
         case "when the vectors were written but not committed":

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import ConfigurationError, StoreUnavailableError
-from memlayer_core.messages.sql import addition, transcript
+from memlayer_core.messages.sql import transcript, writes
 from memlayer_core.scope import Scope
 from memlayer_core.storage.database import open_database
 from memlayer_core.storage.migrations import ensure_tables
@@ -48,7 +48,7 @@ def test_writers_who_wait_share_a_commit_and_fail_alone(tmp_path: Path) -> None:
         broken = number == 7
         given = draft("user", str(number), **({"created_at": "never"} if broken else {}))
         try:
-            database.write(addition.append, Scope("louis", str(number)), [given], NOON, 4)
+            database.write(writes.append, Scope("louis", str(number)), [given], NOON, 4)
         except Exception as problem:
             return type(problem).__name__
         return "stored"

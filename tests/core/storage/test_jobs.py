@@ -6,13 +6,13 @@ from datetime import timedelta
 
 from sql import LOUIS, SHARDS
 
-from memlayer_core.messages.sql import addition
+from memlayer_core.messages.sql import writes
 from memlayer_core.storage import job_queue
 from memlayer_core.testing import NOON, drafts
 
 
 def test_a_leased_job_is_given_to_nobody_else_until_the_lease_ends(db):
-    db.write(addition.append, LOUIS, drafts("a", "b"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts("a", "b"), NOON, SHARDS)
     until = NOON + timedelta(seconds=60)
     first = db.write(job_queue.lease, ["index", "unindex"], 10, "one", NOON, until)
     assert len(first) == 2
@@ -23,7 +23,7 @@ def test_a_leased_job_is_given_to_nobody_else_until_the_lease_ends(db):
 
 
 def test_jobs_end_done_failed_or_dead_and_the_dead_can_be_revived(db):
-    db.write(addition.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
     until = NOON + timedelta(seconds=60)
     done, failed, dead = db.write(job_queue.lease, ["index"], 3, "one", NOON, until)
     db.write(job_queue.finish, [done])
@@ -40,7 +40,7 @@ def test_jobs_end_done_failed_or_dead_and_the_dead_can_be_revived(db):
 
 
 def test_a_worker_that_leaves_gives_its_jobs_back(db):
-    db.write(addition.append, LOUIS, drafts("a"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts("a"), NOON, SHARDS)
     until = NOON + timedelta(seconds=60)
     assert len(db.write(job_queue.lease, ["index"], 1, "one", NOON, until)) == 1
     db.write(job_queue.release, "one", NOON)

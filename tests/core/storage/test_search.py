@@ -7,7 +7,7 @@ from dataclasses import replace
 from sql import EVE, LOUIS, SHARDS, filed_under
 
 from memlayer_core import Scope
-from memlayer_core.messages.sql import addition, lifetime, transcript
+from memlayer_core.messages.sql import lifetime, transcript, writes
 from memlayer_core.storage import job_queue, lexical, vectors
 from memlayer_core.testing import NOON, draft, drafts, filing
 
@@ -15,7 +15,7 @@ from memlayer_core.testing import NOON, draft, drafts, filing
 def test_words_are_found_only_within_reach(db):
     helper = Scope("louis", "s1", agent_id="helper")
     for scope in (LOUIS, EVE, helper, Scope("louis", "s1", tenant_id="other")):
-        db.write(addition.append, scope, [draft("user", f"tokyo of {scope.user_id}")], NOON, SHARDS)
+        db.write(writes.append, scope, [draft("user", f"tokyo of {scope.user_id}")], NOON, SHARDS)
 
     def whose(reach: Scope) -> list[tuple[str, str | None, str]]:
         found = filed_under(db, reach, "tokyo")
@@ -31,20 +31,20 @@ def test_words_are_found_only_within_reach(db):
 
 
 def test_keys_of_others_bring_nothing(db):
-    db.write(addition.append, EVE, [draft("user", "a secret of eve")], NOON, SHARDS)
+    db.write(writes.append, EVE, [draft("user", "a secret of eve")], NOON, SHARDS)
     keys = filed_under(db, EVE.reach(), "secret")
     assert len(keys) == 1
     assert db.read(transcript.find_messages, Scope("louis"), keys) == []
 
 
 def test_chinese_words_of_two_characters_are_found(db):
-    db.write(addition.append, LOUIS, drafts("我五月份搬到了东京。", "很好!"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts("我五月份搬到了东京。", "很好!"), NOON, SHARDS)
     found = db.read(lexical.postings, LOUIS.reach(), ("东京", "京东", "京"), {})
     assert {word: list(keys.values()) for word, keys in found.items()} == {"东京": [1], "京": [1]}
 
 
 def test_hostile_words_are_words(db):
-    db.write(addition.append, LOUIS, drafts("it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts("it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"), NOON, SHARDS)
     for query in ("it's", '"quoted"', "AND", "near*", "'x'", "\\", "lanes : *", "NOT"):
         filed_under(db, LOUIS.reach(), query)
     assert len(filed_under(db, LOUIS.reach(), "quoted")) == 1
@@ -53,7 +53,7 @@ def test_hostile_words_are_words(db):
 def test_vectors_are_compared_within_reach_alone(db):
     helper = Scope("louis", "s1", agent_id="helper")
     for scope, vector in ((LOUIS, [1, 0]), (helper, [0.8, 0.6]), (EVE, [1, 0])):
-        db.write(addition.append, scope, drafts("x"), NOON, SHARDS)
+        db.write(writes.append, scope, drafts("x"), NOON, SHARDS)
         (key,) = filed_under(db, scope, "x")
         db.write(vectors.store, [filing(key, scope, vector)])
     near = db.read(vectors.scan, Scope("louis"), filing(0, LOUIS, [1, 0]).vector, 10)
@@ -64,7 +64,7 @@ def test_vectors_are_compared_within_reach_alone(db):
 
 
 def test_no_vector_is_kept_of_a_message_that_is_gone(db):
-    db.write(addition.append, LOUIS, drafts("x"), NOON, SHARDS)
+    db.write(writes.append, LOUIS, drafts("x"), NOON, SHARDS)
     (key,) = filed_under(db, LOUIS, "x")
     db.write(lifetime.clear, LOUIS, NOON)
     db.write(vectors.store, [filing(key, LOUIS, [1, 0])])
@@ -73,14 +73,14 @@ def test_no_vector_is_kept_of_a_message_that_is_gone(db):
 
 
 def test_a_kept_vector_is_offered_again_for_the_same_text_only(db):
-    db.write(addition.append, LOUIS, [draft("user", "x", id="m1")], NOON, SHARDS)
+    db.write(writes.append, LOUIS, [draft("user", "x", id="m1")], NOON, SHARDS)
     (key,) = filed_under(db, LOUIS, "x")
     (waiting,) = db.read(vectors.index_tasks, [key])
     assert waiting.vector is None
     assert waiting.lanes == (LOUIS.user_lane, LOUIS.agent_lane, LOUIS.session_lane)
     db.write(vectors.store, [replace(filing(key, LOUIS, [1, 0]), text_hash=waiting.text_hash)])
     assert db.read(vectors.index_tasks, [key])[0].vector is not None
-    db.write(addition.append, LOUIS, [draft("user", "y", id="m1")], NOON, SHARDS)
+    db.write(writes.append, LOUIS, [draft("user", "y", id="m1")], NOON, SHARDS)
     assert db.read(vectors.index_tasks, [key])[0].vector is None
 
 
@@ -92,7 +92,7 @@ def test_the_embedder_of_the_first_vectors_is_recorded_and_stays(db):
     assert db.write(vectors.set_embedder, "two", 8).embedder == "one"
     assert db.write(vectors.set_embedder, "three", None).embedder == "one"
     assert db.read(vectors.layout).dimension == 4
-    db.write(addition.append, LOUIS, [*drafts("x"), draft("system", "no")], NOON, SHARDS)
+    db.write(writes.append, LOUIS, [*drafts("x"), draft("system", "no")], NOON, SHARDS)
     db.write(vectors.forget, NOON)
     assert db.read(vectors.layout).embedder is None
     assert db.read(job_queue.backlog).queued == 1

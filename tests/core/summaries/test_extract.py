@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memlayer_core import Message, ToolCall
-from memlayer_core.storage.sentences import sentences
+from memlayer_core.storage.terms import sentences
 from memlayer_core.summaries.rules.extract import Line, extract
-from memlayer_core.summaries.rules.flatten import halve, line_of, lines_of_summary, one_line, parts
+from memlayer_core.summaries.rules.prompt import halve, line_of, lines_of_summary, one_line, parts
 
 WORDS = st.sampled_from(
     [

@@ -1,15 +1,37 @@
-"""Narrows the access of a record that is remembered again with its own access."""
+"""Decides which records say the same, and narrows the access of one that is remembered again."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import fields as fields_of
 from dataclasses import replace
+from datetime import UTC
 from typing import Any
 
 from memlayer_core.records.model import Access, Record
 
-__all__ = ["names_access", "narrow_access"]
+__all__ = ["digest", "names_access", "narrow_access", "words"]
+
+
+def digest(record: Record) -> bytes:
+    """Return 16 bytes, equal for the same words of one user, agent and episode; case and spaces do not matter."""
+    said = " ".join(unicodedata.normalize("NFKC", record.text).casefold().split())
+    whose = [record.owner.namespace, record.agent_id, said]
+    if record.type == "episodic" and record.source == "system_generated":
+        when = record.occurred_at
+        whose += [record.session_id, None if when is None else when.astimezone(UTC).isoformat()]
+    written = json.dumps(whose, ensure_ascii=False, separators=(",", ":")).encode()
+    return hashlib.blake2b(written, digest_size=16).digest()
+
+
+def words(record: Record) -> str:
+    """Return the text by which a record is indexed."""
+    more = (record.category, record.key, record.value, *record.tags, *record.key_topics)
+    return " ".join((record.text, *filter(None, more)))
+
 
 _NAMES = frozenset(field.name for field in fields_of(Access))
 _WIDTHS = ("private", "share", "public")

@@ -1,15 +1,51 @@
-"""Chooses the part of a long text that bears on a question."""
+"""Chooses what fits into a number of tokens, and cuts a long text to the part that bears on a question."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from itertools import zip_longest
 
-from memlayer_core.storage.sentences import sentences
-from memlayer_core.storage.terms import index_terms
+from memlayer_core.storage.terms import index_terms, sentences
 from memlayer_core.storage.truncate import ELLIPSIS, truncate_text
 
-__all__ = ["excerpt"]
+__all__ = ["LEAST", "MARGIN", "excerpt", "longest_turn", "most_that_fit", "pack"]
+
+LEAST = 8
+"""Tokens that the shortest recalled turn costs: a date, a name and a word."""
+
+MARGIN = 8
+"""Tokens that a recalled turn's line costs beyond the message: its date and name, without the message's frame."""
+
+
+def longest_turn(budget: int) -> int:
+    """Return the tokens that one recalled turn may take: a quarter, so that a long one leaves room for others."""
+    return budget // 4
+
+
+def most_that_fit(budget: int) -> int:
+    """Return how many recalled turns to read for a budget: more than fit."""
+    return max(1, budget // (2 * LEAST))
+
+
+def pack(costs: Iterable[int], budget: int) -> list[int]:
+    """Choose what fits, the best first; a candidate that is too large is skipped.
+
+    Args:
+        costs: Tokens of each candidate, the best first; read one by one, as far as needed.
+        budget: Tokens to spend.
+
+    Returns:
+        The places in `costs` that fit, in the order of their worth.
+    """
+    chosen: list[int] = []
+    for place, cost in enumerate(costs):
+        if cost <= budget:
+            chosen.append(place)
+            budget -= cost
+        if budget < LEAST:
+            break
+    return chosen
+
 
 _CHARACTERS = 16  # of a token: hardly any text has so many
 

@@ -1,23 +1,53 @@
-"""Returns the whole message behind a preview, at once or in parts."""
+"""Reads of a session: the whole message behind a preview, and what a person sees of a session."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memlayer_core.messages.sql import transcript
+from memlayer_core.scope import Scope
+from memlayer_core.show import View
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Database
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages.rules.check import at_least_one
 from memlayer_core.messages.rules.offload import excerpt, full_text, place_of
 from memlayer_core.messages.rules.render import as_prompt
-from memlayer_core.messages.sql import transcript
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
-from memlayer_core.scope import Scope
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["reload", "reload_text"]
+__all__ = ["reload", "reload_text", "session_view"]
+
+
+def session_view(db: Database, scope: Scope, last: int) -> View | None:
+    """Return the view of a session with its last messages; None if there is no such session."""
+    session = db.read(transcript.find, scope)
+    if session is None:
+        return None
+    newest = db.read(transcript.tail, session, None, last)
+    stored = db.read(transcript.read, session, [entry.seq for entry in newest])
+    return View(
+        f"Session {scope.session_id!r} of {scope.user_id!r}: {session.messages:,} message(s), "
+        f"{session.tokens:,} tokens; the last {len(stored):,}:",
+        columns=("date", "who", "tok.", "what"),
+        rows=tuple(
+            (
+                item.message.created_at,
+                item.message.speaker,
+                item.tokens,
+                item.message.text
+                or ", ".join(f"calls {call.name}({call.arguments})" for call in item.message.tool_calls)
+                or "(no text)",
+            )
+            for item in stored
+        ),
+    )
+
 
 _OF_THE_LIMIT = 4  # a part takes a quarter of the token limit, so that it fits with the rest
 
