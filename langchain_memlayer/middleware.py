@@ -263,7 +263,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         chat, messages = call.chat, call.chat.with_lineage(await run(_all_to_core, answer))
         if call.rewinds and call.newest is not None:
             messages = [call.newest, *messages]
-            await run.either(chat.resync, chat.aresync, messages, gives_way=chat.gives_way)
+            await run.either(chat.resync, chat.aresync, messages, replaceable=chat.replaceable)
         else:
             await run.either(chat.add_messages, chat.aadd_messages, messages, verbatim=True)
         update: dict[str, Any] = {}
@@ -298,7 +298,7 @@ async def _follow(run: Runner, chat: Thread, messages: Sequence[BaseMessage]) ->
     if tail and tail[0].id in {message.id for message in newest}:
         messages = [message for message in tail if not is_summary(message)]
     incoming = chat.with_lineage(await run(_all_to_core, messages))
-    report = await run.either(chat.resync, chat.aresync, incoming, gives_way=chat.gives_way)
+    report = await run.either(chat.resync, chat.aresync, incoming, replaceable=chat.replaceable)
     for message, stored_id in zip(reversed(incoming), reversed(report.ids), strict=False):
         if message.role != "system" and message.model_visible:
             return _Newest(message, stored_id, bool(report.stored))

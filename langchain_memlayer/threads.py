@@ -127,7 +127,7 @@ class Thread(Chat):
         mine = (m for m in reversed(history) if m.metadata.get(_LINEAGE) == self._lineage)
         return any(message.metadata.get(_TRIMMED) is True for message in islice(mine, 1))
 
-    def gives_way(self, message: Message) -> bool:
+    def replaceable(self, message: Message) -> bool:
         """Tell whether this line may remove a message that the history has and its list does not have."""
         if not self._has_history:
             return True

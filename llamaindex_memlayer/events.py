@@ -34,12 +34,12 @@ class MemoryEvent(BaseEvent):
     Attributes:
         store_id: The id of the memory's store.
         kind: The name of its class in `memlayer_core.events`, such as `"MessagesStored"`.
-        happening: The event itself. It contains no message.
+        event: The event itself. It contains no message.
     """
 
     store_id: str
     kind: str
-    happening: Event
+    event: Event
 
     @classmethod
     def class_name(cls) -> str:
@@ -78,7 +78,7 @@ def forward(store_id: str) -> Callable[[Event], None]:
     """Return a listener that sends a memory's events to the dispatcher."""
 
     def emit(event: Event) -> None:
-        dispatcher.event(MemoryEvent(store_id=store_id, kind=type(event).__name__, happening=event))
+        dispatcher.event(MemoryEvent(store_id=store_id, kind=type(event).__name__, event=event))
 
     return emit
 

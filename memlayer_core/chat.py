@@ -250,7 +250,7 @@ class Chat(Viewable):
         *,
         replace: Replace = "changes",
         erase: bool = False,
-        gives_way: Callable[[Message], bool] | None = None,
+        replaceable: Callable[[Message], bool] | None = None,
     ) -> SyncReport:
         """Update the session from a list of messages that somebody else holds and sends again and again.
 
@@ -265,16 +265,18 @@ class Chat(Viewable):
                 messages that are not in the list stay. `"all"`: the session becomes equal to the list. `"nothing"`:
                 the list may begin anywhere and have gaps; from its first new message on, all are added.
             erase: With `"all"`: do not store versions of replaced messages.
-            gives_way: Returns whether `"changes"` or `"all"` may replace a message of the session; any, if left out.
+            replaceable: Returns whether `"changes"` or `"all"` may replace a message of the session; any, if left out.
                 For example, a list may have no messages of other speakers, which shall stay.
 
         Raises:
             MessageTypeError: One of them is no message.
             InvalidMessageError: One of them cannot be stored; nothing was written.
-            InputError: `replace` is none of these, or `erase` or `gives_way` cannot be combined with it.
+            InputError: `replace` is none of these, or `erase` or `replaceable` cannot be combined with it.
         """
         return step(
-            sessions.resync(self.memory.runtime, SYNC, self.scope, messages, replace, gives_way, erase=erase)
+            sessions.resync(
+                self.memory.runtime, SYNC, self.scope, messages, replace, replaceable, erase=erase
+            )
         )
 
     async def aresync(
@@ -283,11 +285,11 @@ class Chat(Viewable):
         *,
         replace: Replace = "changes",
         erase: bool = False,
-        gives_way: Callable[[Message], bool] | None = None,
+        replaceable: Callable[[Message], bool] | None = None,
     ) -> SyncReport:
         """Do `resync` without blocking the event loop."""
         return await sessions.resync(
-            self.memory.runtime, ASYNC, self.scope, messages, replace, gives_way, erase=erase
+            self.memory.runtime, ASYNC, self.scope, messages, replace, replaceable, erase=erase
         )
 
     def edit(

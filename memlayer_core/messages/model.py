@@ -54,7 +54,7 @@ class Session:
         updated_at: When it was last changed.
         title: Its title; None if it has none.
         instructions: Key of the system message in force; None if there is none.
-        begins: Place where working memory begins. Messages before it are in the history only.
+        memory_start: Place where working memory begins. Messages before it are in the history only.
         ended: Whether the session was ended, or idle for long, and has no new message since.
         opening: Beginning of the user's first message; None if it was not asked for.
         forked_from: Id of the session that it is a copy of; None if it is no copy.
@@ -71,7 +71,7 @@ class Session:
     updated_at: datetime
     title: str | None = None
     instructions: int | None = None
-    begins: int = 0
+    memory_start: int = 0
     ended: bool = False
     opening: str | None = None
     forked_from: str | None = None

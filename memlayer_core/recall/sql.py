@@ -19,7 +19,8 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage.keys import LAST, WITHIN, key_of, reach_parameters, session_of
 from memlayer_core.storage.scores import Candidate
 from memlayer_core.storage.statements import ListStatement, Statement
-from memlayer_core.storage.tables import messages, quotes, records, sessions, shown, texts
+from memlayer_core.storage.tables import messages, recall_sources, records, sessions, texts
+from memlayer_core.storage.tables import pinned_recalls as recalls
 from memlayer_core.storage.vectors import EMBEDDED, cosines
 from memlayer_core.vector import FloatVector
 
@@ -88,21 +89,27 @@ def candidates(
 
 
 _LISTED = Statement(
-    select(shown.c.key, messages.c.id)
-    .join(messages, messages.c.key == shown.c.key)
-    .where(shown.c.key.between(bindparam("first"), bindparam("last")))
-    .order_by(shown.c.key.desc())
+    select(recalls.c.key, messages.c.id)
+    .join(messages, messages.c.key == recalls.c.key)
+    .where(recalls.c.key.between(bindparam("first"), bindparam("last")))
+    .order_by(recalls.c.key.desc())
     .limit(bindparam("most"))
     .offset(bindparam("past"))
 )
-_READ = ListStatement(lambda keys: select(shown).where(shown.c.key.in_(keys)))
+_READ = ListStatement(lambda keys: select(recalls).where(recalls.c.key.in_(keys)))
 _QUOTED = ListStatement(
     lambda keys: (
-        select(quotes.c.shown, quotes.c.source, messages.c.id, records.c.user_id, records.c.ordinal)
-        .outerjoin(messages, messages.c.key == quotes.c.source)
-        .outerjoin(records, records.c.key == quotes.c.source)
-        .where(quotes.c.shown.in_(keys))
-        .order_by(quotes.c.shown, quotes.c.source)
+        select(
+            recall_sources.c.question,
+            recall_sources.c.source,
+            messages.c.id,
+            records.c.user_id,
+            records.c.ordinal,
+        )
+        .outerjoin(messages, messages.c.key == recall_sources.c.source)
+        .outerjoin(records, records.c.key == recall_sources.c.source)
+        .where(recall_sources.c.question.in_(keys))
+        .order_by(recall_sources.c.question, recall_sources.c.source)
     )
 )
 
@@ -118,9 +125,9 @@ def read(connection: Connection, keys: Sequence[int], reader: Reader | None) -> 
     for row in _QUOTED.all(connection, list(quoted)):
         if row.id is None and row.ordinal is None:
             gone.add(row.source)
-            quoted[row.shown][row.source] = ""
+            quoted[row.question][row.source] = ""
         else:
-            quoted[row.shown][row.source] = row.id or memory_id(row.user_id, row.ordinal)
+            quoted[row.question][row.source] = row.id or memory_id(row.user_id, row.ordinal)
             if row.id is None:
                 of_records.add(row.source)
     if reader is not None and of_records:

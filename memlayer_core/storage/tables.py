@@ -29,17 +29,17 @@ __all__ = [
     "items",
     "jobs",
     "labels",
-    "marks",
     "messages",
     "meta",
     "namespaces",
-    "quotes",
+    "pinned_recalls",
+    "recall_sources",
     "records",
     "sessions",
-    "shown",
     "summaries",
     "tables",
     "texts",
+    "window_starts",
 ]
 
 tables = MetaData()
@@ -84,7 +84,7 @@ sessions = Table(
     Column("updated_at", BigInteger, nullable=False),
     Column("title", Text),
     Column("instructions", BigInteger),
-    Column("begins", BigInteger, nullable=False, server_default="0"),
+    Column("memory_start", BigInteger, nullable=False, server_default="0"),
     Column("idle_since", BigInteger),
     Column("forked_from", Text),
     Column("superseded", SmallInteger, nullable=False, server_default="0"),
@@ -97,8 +97,8 @@ sessions = Table(
 
 # Where the window of a session begins, for limits of about one size, and the version of the summaries in front of it.
 # They are stored, so that both move together and in large steps.
-marks = Table(
-    "memlayer_marks",
+window_starts = Table(
+    "memlayer_window_starts",
     tables,
     Column("session", BigInteger, primary_key=True, autoincrement=False),
     Column("size", Integer, primary_key=True, autoincrement=False),
@@ -108,7 +108,7 @@ marks = Table(
 
 # `key` is the session's number x 2**32 + the place in the session. So rows are in the order of their session, and
 # one integer names a message in every table, in the word index and in Chroma. Keys are never used again.
-# `beside` is what the recall pinned to a question costs, 0 if nothing was found; `origin` is the place that the message
+# `recall_tokens` is what the recall pinned to a question costs, 0 if nothing was found; `origin` is the place that the message
 # of a version had.
 messages = Table(
     "memlayer_messages",
@@ -126,26 +126,26 @@ messages = Table(
     Column("links", Text),
     Column("created_at", BigInteger, nullable=False),
     Column("body", Text),
-    Column("beside", Integer),
+    Column("recall_tokens", Integer),
     Column("origin", BigInteger),
 )
 
 # The recall that is pinned to a question, and the messages and records that it quotes. When one of these is deleted or
 # edited, the recall is deleted.
-shown = Table(
-    "memlayer_shown",
+pinned_recalls = Table(
+    "memlayer_pinned_recalls",
     tables,
     Column("key", BigInteger, primary_key=True, autoincrement=False),
     Column("text", Text, nullable=False),
     Column("tokens", Integer, nullable=False),
     Column("counter", Text, nullable=False),
 )
-quotes = Table(
-    "memlayer_quotes",
+recall_sources = Table(
+    "memlayer_recall_sources",
     tables,
     Column("source", BigInteger, primary_key=True, autoincrement=False),
-    Column("shown", BigInteger, primary_key=True, autoincrement=False),
-    Index("memlayer_quotes_shown", "shown"),
+    Column("question", BigInteger, primary_key=True, autoincrement=False),
+    Index("memlayer_recall_sources_question", "question"),
 )
 
 # Every text that a search can find: a message, a record in force, a text of an item. `key` names it in the word index and

@@ -51,6 +51,6 @@ class Summary:
     faults: tuple[str, ...] = ()
 
     @property
-    def stands_in(self) -> bool:
+    def is_fallback(self) -> bool:
         """Whether it is an extract in place of a model's summary, because the model did not answer."""
         return self.method == "extract" and self.model is not None

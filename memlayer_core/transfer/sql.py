@@ -105,7 +105,7 @@ def merge(
         lock_or_make_session(connection, scope, now, shards, **same)
     receipt = append(connection, scope, drafts, updated, shards, fork_id)
     row = lock_or_make_session(connection, scope, now, shards)
-    begins = max(row.begins, _behind(connection, row.number, details.last_ended_id))
+    begins = max(row.memory_start, _behind(connection, row.number, details.last_ended_id))
     went_on = before is not None and before.idle_since is not None
     goes_on = went_on or not (row.superseded or details.ended or (before is not None and not receipt.stored))
     title, created_at = row.title or details.title, to_micros(created)
@@ -128,4 +128,4 @@ def _settle(connection: Connection, row: Any, begins: int, *, goes_on: bool, **m
     goes_on = goes_on and (begins == 0 or connection.scalar(select(exists().where(behind))) is True)
     idle_since = row.updated_at if goes_on else None
     this = update(sessions).where(sessions.c.number == row.number)
-    connection.execute(this.values(begins=begins, idle_since=idle_since, **more))
+    connection.execute(this.values(memory_start=begins, idle_since=idle_since, **more))

@@ -34,7 +34,7 @@ class Heard(BaseEventHandler):
         return [event for event in self._events if isinstance(event, kind)]
 
     def happened(self, kind):
-        return [event for event in self.of(MemoryEvent) if isinstance(event.happening, kind)]
+        return [event for event in self.of(MemoryEvent) if isinstance(event.event, kind)]
 
 
 class Spans(BaseSpanHandler[SimpleSpan]):
@@ -93,9 +93,9 @@ def test_the_dispatcher_hears_what_is_stored_and_what_is_read(session, heard, do
     (stored,) = heard.happened(MessagesStored)
     assert stored.kind == "MessagesStored"
     assert stored.store_id == session.chat.memory.store_id
-    assert (stored.happening.session_id, stored.happening.stored) == ("monday", 2)
+    assert (stored.event.session_id, stored.event.stored) == ("monday", 2)
     (read,) = heard.of(MemoryReadEvent)
-    assert (read.session_id, read.namespace) == ("monday", stored.happening.namespace)
+    assert (read.session_id, read.namespace) == ("monday", stored.event.namespace)
     assert read.pieces == {"window": 2}
     assert 0 < read.tokens <= read.token_limit == 3000
     assert "secret" not in str([event.model_dump() for event in heard._events])
@@ -120,7 +120,7 @@ def test_each_event_is_heard_once_however_many_sessions_share_the_memory(memory,
     for number in range(5):
         MemlayerMemory.from_defaults(memory, user_id="ada", session_id=str(number)).put(ChatMessage("x"))
 
-    assert [event.happening.session_id for event in heard.happened(MessagesStored)] == list("01234")
+    assert [event.event.session_id for event in heard.happened(MessagesStored)] == list("01234")
 
 
 def test_a_memory_that_a_session_goes_on_in_is_heard(session, heard):

@@ -209,18 +209,18 @@ async def resync(
     scope: Scope,
     messages: object,
     replace: Replace,
-    gives_way: Callable[[Message], bool] | None,
+    replaceable: Callable[[Message], bool] | None,
     *,
     erase: bool,
 ) -> SyncReport:
     """Make a session agree with a list."""
-    _check_replace(replace, gives_way, erase)
+    _check_replace(replace, replaceable, erase)
     if replace == "nothing" or erase:
         receipt = await (rewrite if erase else add_unknown)(rt, run, scope, messages)
         return SyncReport(
             receipt.ids, receipt.stored, receipt.unchanged, receipt.replaced, answered=receipt.answered
         )
-    synced = await run(_sync, rt, scope, messages, replace == "all", gives_way or _anything)
+    synced = await run(_sync, rt, scope, messages, replace == "all", replaceable or _anything)
     if synced.stored or synced.superseded:
         namespace, session_id = scope.namespace, scope.session_id or ""
         rt.emit(MessagesStored(namespace, session_id, synced.stored, synced.unchanged, synced.superseded))
@@ -228,19 +228,19 @@ async def resync(
     return synced
 
 
-def _check_replace(replace: object, gives_way: object, erase: object) -> None:
+def _check_replace(replace: object, replaceable: object, erase: object) -> None:
     if replace not in get_args(Replace):
         raise InputError(
             f"`replace` cannot be {replace!r:.80}", hint='Pass `"nothing"`, `"changes"` or `"all"`.'
         )
-    if erase and (replace != "all" or gives_way is not None):
+    if erase and (replace != "all" or replaceable is not None):
         raise InputError(
-            '`erase` was given without `replace="all"`, or with `gives_way`',
+            '`erase` was given without `replace="all"`, or with `replaceable`',
             hint='`resync(messages, replace="all", erase=True)` makes the session exactly this list.',
         )
-    if gives_way is not None and replace == "nothing":
+    if replaceable is not None and replace == "nothing":
         raise InputError(
-            '`gives_way` was given with `replace="nothing"`',
+            '`replaceable` was given with `replace="nothing"`',
             hint="Leave it out: no message is replaced then.",
         )
 
@@ -250,7 +250,7 @@ def _anything(_: Message) -> bool:
 
 
 def _sync(
-    rt: Runtime, scope: Scope, messages: object, replace_all: bool, gives_way: Callable[[Message], bool]
+    rt: Runtime, scope: Scope, messages: object, replace_all: bool, replaceable: Callable[[Message], bool]
 ) -> SyncReport:
     drafts = drafts_of(rt, restore_originals(rt, scope, messages))
     if not drafts and not replace_all:
@@ -265,7 +265,7 @@ def _sync(
         rt.shards,
         rt.new_id(),
         replace_all=replace_all,
-        gives_way=gives_way,
+        replaceable=replaceable,
     )
     if synced.answered:
         rt.temporaries.finish_call(scope)

@@ -201,10 +201,10 @@ def follow(past: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], ali
 
 
 def start_over(
-    past: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], gives_way: Callable[[Message], bool]
+    past: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], replaceable: Callable[[Message], bool]
 ) -> Splice:
     """Put a list at the end, and take out all messages that give way."""
-    leaving = remove([one for one in past if gives_way(one.message)], erase=False)
+    leaving = remove([one for one in past if replaceable(one.message)], erase=False)
     new = tuple((None, draft) for draft in drafts)
     return replace(leaving, insertions=new, ids=tuple(map(_id, drafts)))
 

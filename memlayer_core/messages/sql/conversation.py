@@ -126,7 +126,7 @@ def _make_session(connection: Connection, scope: Scope, now: datetime, **more: A
             "user_id": scope.user_id,
             "agent_id": scope.agent_id,
             "session_id": scope.session_id,
-            **dict.fromkeys(("next_seq", "messages", "tokens", "begins"), 0),
+            **dict.fromkeys(("next_seq", "messages", "tokens", "memory_start"), 0),
             **dict.fromkeys(("created_at", "updated_at", "idle_since"), to_micros(now)),
             **more,
         },

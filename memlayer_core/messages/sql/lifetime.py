@@ -58,10 +58,12 @@ def end(connection: Connection, scope: Scope, now: datetime, min_messages: int |
         The session as it was; None if there was nothing to end.
     """
     row = lock_session(connection, scope)
-    if row is None or (row.idle_since is None and (row.superseded or row.begins >= row.next_seq)):
+    if row is None or (row.idle_since is None and (row.superseded or row.memory_start >= row.next_seq)):
         return None
     connection.execute(
-        update(sessions).where(sessions.c.number == row.number).values(begins=row.next_seq, idle_since=None)
+        update(sessions)
+        .where(sessions.c.number == row.number)
+        .values(memory_start=row.next_seq, idle_since=None)
     )
     unmark(connection, row.number)
     session_ended(connection, row, min_messages, now)

@@ -234,9 +234,11 @@ def _within(session: Any, part: Part | None) -> Any:
         case None:
             return inside(session.number)
         case "active":
-            return and_(inside(session.number), messages.c.key >= key_of(session.number, session.begins))
+            return and_(
+                inside(session.number), messages.c.key >= key_of(session.number, session.memory_start)
+            )
         case "archived":
-            return and_(inside(session.number), messages.c.key < key_of(session.number, session.begins))
+            return and_(inside(session.number), messages.c.key < key_of(session.number, session.memory_start))
 
 
 def _begin_at(connection: Connection, number: int, place: int, now: datetime) -> None:
@@ -244,4 +246,4 @@ def _begin_at(connection: Connection, number: int, place: int, now: datetime) ->
     goes_on = exists().where(inside(number), messages.c.key >= key_of(number, place))
     idle = case((goes_on, func.coalesce(sessions.c.idle_since, to_micros(now))), else_=None)
     begun = update(sessions).where(sessions.c.number == number)
-    connection.execute(begun.values(begins=place, idle_since=idle))
+    connection.execute(begun.values(memory_start=place, idle_since=idle))

@@ -13,13 +13,14 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from memlayer_core.message import PinnedText
 from memlayer_core.storage.keys import LAST, chunks, key_of, session_of
 from memlayer_core.storage.statements import ListStatement, Statement
-from memlayer_core.storage.tables import messages, quotes, records, shown
+from memlayer_core.storage.tables import messages, recall_sources, records
+from memlayer_core.storage.tables import pinned_recalls as recalls
 
 __all__ = ["drop", "lock", "move", "pin", "questions_of"]
 
 _THERE = ListStatement(
     lambda keys: (
-        select(messages.c.key, messages.c.beside, messages.c.digest)
+        select(messages.c.key, messages.c.recall_tokens, messages.c.digest)
         .where(messages.c.key.in_(keys))
         .with_for_update(read=True, key_share=True, skip_locked=True)
     )
@@ -31,17 +32,21 @@ _IN_FORCE = ListStatement(
         .with_for_update(read=True, key_share=True, skip_locked=True)
     )
 )
-_QUOTING = ListStatement(lambda keys: select(quotes.c.shown).where(quotes.c.source.in_(keys)))
+_QUOTING = ListStatement(
+    lambda keys: select(recall_sources.c.question).where(recall_sources.c.source.in_(keys))
+)
 _PINNED = ListStatement(
     lambda keys: (
         select(messages.c.key)
-        .where(messages.c.key.in_(keys), messages.c.beside.is_not(None))
+        .where(messages.c.key.in_(keys), messages.c.recall_tokens.is_not(None))
         .with_for_update(key_share=True, skip_locked=True)
     )
 )
-_STAND = Statement(update(messages).where(messages.c.key == bindparam("of")).values(beside=bindparam("cost")))
-_SHOW = Statement(insert(shown))
-_QUOTE = Statement(insert(quotes))
+_STAND = Statement(
+    update(messages).where(messages.c.key == bindparam("of")).values(recall_tokens=bindparam("cost"))
+)
+_SHOW = Statement(insert(recalls))
+_QUOTE = Statement(insert(recall_sources))
 
 
 def pin(connection: Connection, session: int, recall: PinnedText) -> None:
@@ -56,7 +61,7 @@ def pin(connection: Connection, session: int, recall: PinnedText) -> None:
     of_records = {*recall.sources} - there.keys()
     if {row.key for row in _IN_FORCE.all(connection, list(of_records))} != of_records:
         return
-    if recall.key not in there or there[recall.key].beside is not None:
+    if recall.key not in there or there[recall.key].recall_tokens is not None:
         return
     if any(bytes(there[key].digest) != digest for key, digest in recall.digests):
         return
@@ -64,14 +69,16 @@ def pin(connection: Connection, session: int, recall: PinnedText) -> None:
     if recall.text:
         row = {"key": recall.key, "text": recall.text, "tokens": recall.tokens, "counter": recall.counter}
         _SHOW.run(connection, row)
-        _QUOTE.run(connection, *({"source": key, "shown": recall.key} for key in recall.sources))
+        _QUOTE.run(connection, *({"source": key, "question": recall.key} for key in recall.sources))
 
 
 def questions_of(connection: Connection, session: int, text: str) -> list[str]:
     """Return the ids of a session's questions that this text is pinned to."""
-    inside = shown.c.key.between(key_of(session, 0), key_of(session, LAST))
+    inside = recalls.c.key.between(key_of(session, 0), key_of(session, LAST))
     asked = (
-        select(messages.c.id).join(shown, shown.c.key == messages.c.key).where(inside, shown.c.text == text)
+        select(messages.c.id)
+        .join(recalls, recalls.c.key == messages.c.key)
+        .where(inside, recalls.c.text == text)
     )
     return list(connection.scalars(asked))
 
@@ -84,7 +91,7 @@ def lock(connection: Connection, keys: Sequence[int]) -> None:
     """
     if connection.dialect.name == "sqlite":
         return
-    found = {row.shown for row in _QUOTING.all(connection, keys)}
+    found = {row.question for row in _QUOTING.all(connection, keys)}
     locked = select(messages.c.key).order_by(messages.c.key).with_for_update()
     for some in chunks(sorted(found.union(keys))):
         connection.execute(locked.where(messages.c.key.in_(some)))
@@ -96,15 +103,15 @@ def drop(connection: Connection, keys: Sequence[int]) -> None:
     The messages are locked by `lock`. A question that another transaction deletes at the same time is left out. Most
     messages have no pinned recall, and cost two statements.
     """
-    found = {row.shown for row in _QUOTING.all(connection, keys)}
+    found = {row.question for row in _QUOTING.all(connection, keys)}
     for gone in chunks([row.key for row in _PINNED.all(connection, sorted(found.union(keys)))]):
-        connection.execute(delete(shown).where(shown.c.key.in_(gone)))
-        connection.execute(delete(quotes).where(quotes.c.shown.in_(gone)))
-        connection.execute(update(messages).where(messages.c.key.in_(gone)).values(beside=None))
+        connection.execute(delete(recalls).where(recalls.c.key.in_(gone)))
+        connection.execute(delete(recall_sources).where(recall_sources.c.question.in_(gone)))
+        connection.execute(update(messages).where(messages.c.key.in_(gone)).values(recall_tokens=None))
 
 
 def move(connection: Connection, keys: Sequence[Mapping[str, int]]) -> None:
     """Replace the keys `old` of messages by the keys `new`."""
-    for column in (shown.c.key, quotes.c.shown, quotes.c.source):
+    for column in (recalls.c.key, recall_sources.c.question, recall_sources.c.source):
         moving = update(column.table).where(column == bindparam("old")).values({column: bindparam("new")})
         connection.execute(moving, list(keys))

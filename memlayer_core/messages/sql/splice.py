@@ -140,7 +140,7 @@ def _store_versions(
                 **one,
                 "key": places[one["key"]],
                 "id_digest": id_digest(number, one["id"]),
-                "beside": None,
+                "recall_tokens": None,
                 "origin": one["key"] & LAST,
             }
             for one in connection.execute(found).mappings()
@@ -232,9 +232,13 @@ def _move(
         texts.move(connection, row.namespace, keys, now)
         pinned_recalls.move(connection, keys)
     unmark(connection, row.number)
-    if behind[0].seq < row.begins:
-        begins = next((new for old, new in places.items() if old >= row.begins), (keys[-1]["new"] & LAST) + 1)
-        connection.execute(update(sessions).where(sessions.c.number == row.number).values(begins=begins))
+    if behind[0].seq < row.memory_start:
+        begins = next(
+            (new for old, new in places.items() if old >= row.memory_start), (keys[-1]["new"] & LAST) + 1
+        )
+        connection.execute(
+            update(sessions).where(sessions.c.number == row.number).values(memory_start=begins)
+        )
 
 
 def _move_versions(connection: Connection, lane: str, places: Mapping[int, int]) -> None:

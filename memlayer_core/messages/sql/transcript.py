@@ -50,7 +50,7 @@ _ENTRY = select(
     messages.c.counter,
     messages.c.characters,
     messages.c.links,
-    messages.c.beside,
+    messages.c.recall_tokens,
 ).where(messages.c.key.between(bindparam("first"), bindparam("last")))
 _TAIL = Statement(_ENTRY.order_by(messages.c.key.desc()).limit(bindparam("most")))
 _whole = (
@@ -220,7 +220,7 @@ def session_from(row: Any) -> Session:
         updated_at=from_micros(row.updated_at),
         title=row.title,
         instructions=row.instructions,
-        begins=row.begins,
+        memory_start=row.memory_start,
         ended=row.idle_since is None,
         opening=getattr(row, "opening", None),
         forked_from=row.forked_from,

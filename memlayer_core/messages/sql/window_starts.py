@@ -8,16 +8,16 @@ from sqlalchemy.dialects import postgresql, sqlite
 from memlayer_core.messages.model import Session, WindowStart
 from memlayer_core.storage.keys import key_of
 from memlayer_core.storage.statements import Statement
-from memlayer_core.storage.tables import marks, messages
+from memlayer_core.storage.tables import messages, window_starts
 
 __all__ = ["find", "move", "unmark"]
 
 _FIND = Statement(
-    select(marks.c.first_seq, marks.c.version).where(
-        marks.c.session == bindparam("of"), marks.c.size == bindparam("size")
+    select(window_starts.c.first_seq, window_starts.c.version).where(
+        window_starts.c.session == bindparam("of"), window_starts.c.size == bindparam("size")
     )
 )
-_UNMARK = Statement(delete(marks).where(marks.c.session == bindparam("of")))
+_UNMARK = Statement(delete(window_starts).where(window_starts.c.session == bindparam("of")))
 
 
 def find(connection: Connection, session: Session, size: int) -> WindowStart:
@@ -34,9 +34,11 @@ def move(connection: Connection, session: int, size: int, start: WindowStart) ->
     if not connection.scalar(select(exists().where(messages.c.key == key_of(session, start.first)))):
         return
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    made = dialect.insert(marks)
-    further = marks.c.first_seq < made.excluded.first_seq
-    newer = and_(marks.c.first_seq == made.excluded.first_seq, marks.c.version < made.excluded.version)
+    made = dialect.insert(window_starts)
+    further = window_starts.c.first_seq < made.excluded.first_seq
+    newer = and_(
+        window_starts.c.first_seq == made.excluded.first_seq, window_starts.c.version < made.excluded.version
+    )
     connection.execute(
         made.on_conflict_do_update(
             index_elements=["session", "size"],

@@ -160,8 +160,8 @@ def fork(
         keys = apply(connection, target, lock_session(connection, target), copies, now)
         vectors.copy(connection, dict(zip((one.key for one in page), keys, strict=True)), target)
         copied += len(page)
-        begins += sum(one.seq < row.begins for one in page)
-    connection.execute(update(sessions).where(sessions.c.number == number).values(begins=begins))
+        begins += sum(one.seq < row.memory_start for one in page)
+    connection.execute(update(sessions).where(sessions.c.number == number).values(memory_start=begins))
     return copied
 
 
@@ -201,7 +201,7 @@ def resync(
     fork_id: str,
     *,
     replace_all: bool,
-    gives_way: Callable[[Message], bool],
+    replaceable: Callable[[Message], bool],
 ) -> SyncReport:
     """Update a session from a list of messages: see `rules/align.py`.
 
@@ -215,14 +215,14 @@ def resync(
         fork_id: Id of the session for replaced messages.
         replace_all: Whether a list without any message of the history replaces it, and a list that ends inside the
             history ends it.
-        gives_way: Returns whether a stored message may be replaced that is not in the list.
+        replaceable: Returns whether a stored message may be replaced that is not in the list.
     """
     row = lock_or_make_session(connection, scope, now, shards)
-    past, alignment = _align(connection, scope, row, drafts, incoming, gives_way, ends=replace_all)
+    past, alignment = _align(connection, scope, row, drafts, incoming, replaceable, ends=replace_all)
     in_common = any(past[to].message.role != "system" for to in alignment.matches if to is not None)
     is_the_list = row.messages == len(drafts) and None not in alignment.matches
     if replace_all and not in_common and not is_the_list:
-        splice = planners.start_over(list_where(connection, scope, inside(row.number)), drafts, gives_way)
+        splice = planners.start_over(list_where(connection, scope, inside(row.number)), drafts, replaceable)
     else:
         splice = planners.follow(past, drafts, alignment)
     apply(connection, scope, row, splice, now, shards, fork_id)
@@ -242,7 +242,7 @@ def _align(
     row: Any,
     drafts: Sequence[PreparedMessage],
     incoming: Sequence[Digest],
-    gives_way: Callable[[Message], bool],
+    replaceable: Callable[[Message], bool],
     *,
     ends: bool,
 ) -> tuple[list[StoredMessage], Alignment]:
@@ -262,7 +262,9 @@ def _align(
     def compare() -> tuple[Alignment, list[int]]:
         """Return the alignment, and the places in the past of what is part of the conversation."""
         past = (*strays, *page)
-        digests = [digest_of(one.message, with_id=True, permanent=not gives_way(one.message)) for one in past]
+        digests = [
+            digest_of(one.message, with_id=True, permanent=not replaceable(one.message)) for one in past
+        ]
         found = align(digests, incoming, complete=whole, sparse=len(strays), final=ends)
         matches = zip(found.matches, incoming, strict=True)
         return found, [to for to, one in matches if to is not None and one.talk]

@@ -42,7 +42,7 @@ def begin(
     """
     newest = select(func.coalesce(func.max(episodes.c.until_seq), -1))
     behind = connection.execute(newest.where(episodes.c.session == session.number)).scalar_one() + 1
-    first, last = max(session.begins, behind), (session.next_seq if until is None else until) - 1
+    first, last = max(session.memory_start, behind), (session.next_seq if until is None else until) - 1
     if last < first:  # an empty session has no last place
         return
     told = select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(min_messages)

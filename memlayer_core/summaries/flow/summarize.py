@@ -114,8 +114,8 @@ async def _next(rt: Runtime, run: Runner, job: Job, *, upgrade: bool) -> _Task |
         if session is None:
             return None
         found = summaries_sql.in_force(connection, session.number)
-        in_force = tuple(one for one in found if one.first_seq >= session.begins)
-        waiting = next((one for one in in_force if one.stands_in), None) if upgrade else None
+        in_force = tuple(one for one in found if one.first_seq >= session.memory_start)
+        waiting = next((one for one in in_force if one.is_fallback), None) if upgrade else None
         if waiting is not None:
             return _task_of_stand_in(connection, session, waiting)
         return _following_task(connection, rt, session, in_force, job.subject % _PLACES)
@@ -128,7 +128,7 @@ def _following_task(
 ) -> _Task | None:
     """Return the task after the newest summary: a new summary, more of an unfinished one, or an overview."""
     settings = rt.settings
-    start = max(session.begins, in_force[-1].until_seq + 1 if in_force else 0)
+    start = max(session.memory_start, in_force[-1].until_seq + 1 if in_force else 0)
     page = transcript.history(connection, session, start - 1, _PAGE)
     told = [stored for stored in page if stored.seq < target and is_conversation(stored.message)]
     more = len(page) == _PAGE and page[-1].seq < target

@@ -126,7 +126,7 @@ async def export(
 
 def _details(connection: Connection, session: Session) -> SessionDetails:
     """Return the details that an export has of a session."""
-    last = transcript.tail(connection, session, session.begins, 1) if session.begins else []
+    last = transcript.tail(connection, session, session.memory_start, 1) if session.memory_start else []
     ended = transcript.read(connection, session, [entry.seq for entry in last])
     return SessionDetails(
         title=session.title,

@@ -61,7 +61,7 @@ class _State:
     @property
     def first(self) -> int:
         """Where the window begins: behind an ended part, and behind turns left out before."""
-        return max(self.window_start.first, self.session.begins) if self.session is not None else 0
+        return max(self.window_start.first, self.session.memory_start) if self.session is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ def _newest_question(connection: Connection, session: Session) -> tuple[StoredMe
     """Return the user's last message, and whether it has a pinned recall."""
     before, page = None, _FEW
     while True:
-        entries = transcript.tail(connection, session, before, page, session.begins)
+        entries = transcript.tail(connection, session, before, page, session.memory_start)
         for entry in entries:
             if entry.role == "user" and not entry.hidden:
                 found = transcript.read(connection, session, [entry.seq])

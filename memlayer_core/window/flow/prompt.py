@@ -102,7 +102,7 @@ def read_view(
         pending: Messages that are not stored yet.
         profile: The profile; left out if the newest turn needs the tokens.
     """
-    first = max(window_start.first, session.begins) if session is not None else 0
+    first = max(window_start.first, session.memory_start) if session is not None else 0
     known = _summaries_of(connection, rt, session, limits, window_start)
     left, view = known, known.before_window
     outranked: tuple[Reason, ...] = ()
@@ -170,7 +170,7 @@ def evict(rt: Runtime, session: Session | None, view: WindowView, first: int) ->
     if rt.note_eviction is None or session is None or session.superseded:
         return
     begins = first_of(view, first)
-    behind = max(view.summary_end, session.begins)
+    behind = max(view.summary_end, session.memory_start)
     stepped = view.new_first is not None or first > behind
     if view.next_start is not None and behind <= begins:
         rt.note_eviction(session.number, view.next_start)
@@ -191,13 +191,13 @@ def _summaries_of(
     if limits.slides or all(one.version <= window_start.version for one in now):
         return _Summaries(now, now)
     then = _of(session, summaries_sql.as_of(connection, session.number, window_start.version))
-    behind = max(_behind(then), session.begins)
+    behind = max(_behind(then), session.memory_start)
     late = behind < _behind(now) and _has_gap(connection, session, behind, window_start.first)
     return _Summaries(now, now if late else then, late)
 
 
 def _of(session: Session, summaries: Sequence[Summary]) -> list[Summary]:
-    return [one for one in summaries if one.first_seq >= session.begins]
+    return [one for one in summaries if one.first_seq >= session.memory_start]
 
 
 def _behind(summaries: Sequence[Summary]) -> int:

@@ -149,7 +149,7 @@ class Conversation:
         splice = planners.follow(present, sent, alignment)
         if final and {*roles} <= {"system"} and not len(present) == len(sent) == len(roles):
             splice = planners.start_over(present, sent, lambda _: True)
-        options = {"replace_all": final, "gives_way": lambda _: True}
+        options = {"replace_all": final, "replaceable": lambda _: True}
         return splice, lambda: self.write(
             writes.resync, sent, incoming, NOON, SHARDS, drawn.fork_id, **options
         )

@@ -128,7 +128,7 @@ def test_nothing_of_a_forgotten_user_stays(store, chat) -> None:
     chat.add("assistant", "Yours.")
     store.forget(user_id="louis")
     with store._resources.runtime.db._engine.connect() as connection:
-        for table in ("memlayer_shown", "memlayer_quotes", "memlayer_messages"):
+        for table in ("memlayer_pinned_recalls", "memlayer_recall_sources", "memlayer_messages"):
             assert connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == 0
 
 

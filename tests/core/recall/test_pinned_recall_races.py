@@ -91,7 +91,7 @@ def assert_not_told(chat: Chat, url: str) -> None:
     assert not any(PEARS in message.text for message in chat.context(query="").messages)
     engine = create_engine(url)
     with engine.connect() as connection:
-        assert connection.execute(text("SELECT text FROM memlayer_shown")).all() == []
+        assert connection.execute(text("SELECT text FROM memlayer_pinned_recalls")).all() == []
     engine.dispose()
 
 

@@ -304,7 +304,7 @@ def test_a_model_that_never_gives_a_summary_is_asked_three_times_and_the_words_s
     memory = opened(model)
     chat = talk(memory, ENOUGH)
     first = chat.summary(all_versions=True)[0]
-    assert (first.method, first.model, first.stands_in) == ("extract", None, False)
+    assert (first.method, first.model, first.is_fallback) == ("extract", None, False)
     assert "Your last answer" in model.prompts[2]
     assert memory.runtime.summarizer is not None
     assert "Anna0" in first.text
@@ -430,7 +430,7 @@ def test_extracts_stand_in_for_a_model_that_is_away_and_are_replaced_when_it_is_
         memory.flush(1)
     assert memory.status().problems.keys() == {"summarizer"}
     stand_ins = chat.summary()
-    assert all(one.stands_in and one.model == memory.runtime.summarizer.name for one in stand_ins)
+    assert all(one.is_fallback and one.model == memory.runtime.summarizer.name for one in stand_ins)
     assert places(chat)[0][0] == 0
     assert chat.context().summary is not None
     assert memory.costs() == []
@@ -487,7 +487,7 @@ def test_a_model_that_cannot_even_read_a_line_is_stood_in_for(opened) -> None:
         chat.add_messages(rounds(at, at + 1))
         chat.context()
     assert memory.flush(30).dead == 1
-    assert all(one.stands_in for one in chat.summary())
+    assert all(one.is_fallback for one in chat.summary())
 
 
 # What must not be lost, nor paid twice

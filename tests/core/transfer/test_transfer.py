@@ -68,7 +68,11 @@ def kept(memory: Memory, tenant_id: str, user_id: str) -> list[tuple[Any, ...]]:
     return [
         (
             replace(
-                session, number=0, begins=0, instructions=None, scope=replace(session.scope, tenant_id="t")
+                session,
+                number=0,
+                memory_start=0,
+                instructions=None,
+                scope=replace(session.scope, tenant_id="t"),
             ),
             memory.chat_of(session.scope).save_state(),
             memory.chat_of(session.scope).history(),
