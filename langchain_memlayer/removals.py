@@ -22,7 +22,7 @@ logger = logging.getLogger("memlayer")
 def may_be_trimming(messages: Sequence[BaseMessage], previous: ThreadSnapshot) -> bool:
     """Tell whether missing messages may have been trimmed in a run that did not end, instead of removed after it."""
     has_summary = any(is_summary(message) and not contains(previous, message) for message in messages)
-    return previous["running"] and (previous["trims"] or has_summary)
+    return previous["active"] and (previous["trims"] or has_summary)
 
 
 async def apply_changes(
@@ -33,12 +33,12 @@ async def apply_changes(
     If no message of the last ended run is left, everything was removed, also the messages that older runs had trimmed.
     """
     history = await run.either(chat.history, chat.ahistory)
-    if previous["running"] and chat.was_trimmed(history):
+    if previous["active"] and chat.was_trimmed(history):
         return
     stored_ids = [message.id or "" for message in history]
     thread_ids = {message.id for message in messages}
     missing = [one for one in stored_ids if one not in thread_ids]
-    if change.remainder or previous["running"]:
+    if change.remainder or previous["active"]:
         missing = removed_ids(change.removals, missing)
     await run.either(chat.withdraw, chat.awithdraw, missing)
     edits = [to_core(one) for one in change.edits if one.id in {*stored_ids}]

@@ -37,7 +37,7 @@ class ThreadSnapshot(TypedDict):
         lineage: The line of checkpoints; equal for all that begin with the same message.
         digest: Digest of all messages.
         seen: Twelve characters for each message.
-        running: Whether a run has begun and not ended.
+        active: Whether a run has begun and not ended.
         ended: Whether an earlier run of the thread has ended.
         trims: Whether messages were removed during an earlier run.
     """
@@ -45,7 +45,7 @@ class ThreadSnapshot(TypedDict):
     lineage: str
     digest: str
     seen: str
-    running: bool
+    active: bool
     ended: bool
     trims: bool
 
@@ -89,7 +89,7 @@ def take_snapshot(
         lineage=_lineage(messages) if previous is None else previous["lineage"],
         digest=head.hexdigest(),
         seen=seen + "".join(map(_entry, messages[count:])),
-        running=in_run,
+        active=in_run,
         ended=not in_run or (previous is not None and previous["ended"]),
         trims=previous is not None and previous["trims"],
     )
