@@ -190,6 +190,10 @@ class EmbedderError(MemlayerError):
     retryable = True
 
 
+class EmbedderLoadingError(EmbedderError):
+    """`Memory.warm` is loading the embedder. Until it is ready, searches use words alone."""
+
+
 class ModelError(MemlayerError):
     """A language model did not answer: it is not reachable, is overloaded, or refused the call."""
 

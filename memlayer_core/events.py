@@ -7,8 +7,10 @@ No event quotes a message.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Timer
 from typing import Literal
 
 __all__ = [
@@ -37,7 +39,7 @@ __all__ = [
 
 logger = logging.getLogger("memlayer")
 
-Source = Literal["journal", "erasure", "index", "embedder", "summarizer", "worker"]
+Source = Literal["journal", "erasure", "index", "embedder", "summarizer", "tokenizer", "worker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class StoreMissing:
 
 @dataclass(frozen=True, slots=True)
 class IndexDegraded:
-    """The vector index or the embedder does not work. Recall works without it."""
+    """The vector index, the embedder or a tokenizer of yours does not work. Recall and counting work without it."""
 
     source: Source
     reason: str
@@ -271,6 +273,21 @@ class Health:
                     self._emit(WorkerFailed(reason))
                 case _:
                     self._emit(IndexDegraded(source, reason))
+
+    @contextmanager
+    def watch(self, source: Source, seconds: float) -> Iterator[None]:
+        """Note that a source does not answer, if the block takes longer than that; it works again when the block ends."""
+        reason = f"no answer for {seconds:g} seconds; the work that needs it waits"
+        timer = Timer(seconds, self.down, (source, reason))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            if self._down.get(source) == reason:
+                self.up(source)
 
     def up(self, source: Source) -> None:
         """Note that a source works again."""

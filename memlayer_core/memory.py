@@ -566,23 +566,40 @@ class Memory:
             rt, ASYNC, lines, user_id=user_id, tenant_id=tenant_id, progress=progress
         )
 
-    def flush(self, timeout: float = 60.0) -> Backlog:
+    def flush(self, timeout: float | None = None) -> Backlog:
         """Wait until no background job is left: everything is indexed, and deleted data is erased from the files.
 
+        On a terminal and in a notebook it shows a progress bar after a second.
+
         Args:
-            timeout: How many seconds to wait at the most.
+            timeout: How many seconds to wait at the most; None: as long as the work goes on.
 
         Returns:
             The backlog: nothing queued, and the number of dead letters.
 
         Raises:
-            FlushTimeoutError: Jobs are left after that time.
+            FlushTimeoutError: Jobs are left after that time; without one, if no job was done for a minute. It says
+                what kinds of jobs are left.
         """
-        return self._open_resources.worker.flush(seconds("timeout", timeout))
+        return self._open_resources.worker.flush(None if timeout is None else seconds("timeout", timeout))
 
-    async def aflush(self, timeout: float = 60.0) -> Backlog:  # noqa: ASYNC109
+    async def aflush(self, timeout: float | None = None) -> Backlog:  # noqa: ASYNC109
         """Do `flush` without blocking the event loop."""
         return await ASYNC(self.flush, timeout)
+
+    def warm(self) -> None:
+        """Load the embedding model now, so that no search waits for it. Searches of other threads use words meanwhile.
+
+        Call it when a server starts. Without it, the first search of a process loads the model, which takes seconds.
+
+        Raises:
+            EmbedderError: The model cannot be loaded.
+        """
+        self._open_resources.questions.warm()
+
+    async def awarm(self) -> None:
+        """Do `warm` without blocking the event loop."""
+        await ASYNC(self.warm)
 
     def verify(self) -> list[str]:
         """Check the journal, compare both indexes with it, and repair what differs.
@@ -638,6 +655,10 @@ class Memory:
         problems = rt.health.problems
         # If the journal was removed, its jobs are gone, too.
         backlog = Backlog(queued=0, dead=0) if "journal" in problems else rt.db.read(job_queue.backlog)
+        if backlog.queued > rt.settings.backlog_limit:
+            problems["backlog"] = (
+                f"{backlog.queued:,} background jobs wait, more than `Settings.backlog_limit`"
+            )
         return Status(self._resources.store_id, rt.embedder.identity, held, backlog, problems)
 
     async def astatus(self) -> Status:

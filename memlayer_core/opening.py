@@ -55,7 +55,7 @@ class Resources:
         from memlayer_core.models.embed import resolve_embedder, trust_of  # numpy, SQLAlchemy: a second
         from memlayer_core.models.llm import language_model
         from memlayer_core.models.query_cache import QueryCache
-        from memlayer_core.models.tokens import token_counter
+        from memlayer_core.models.tokens import FallbackCounter, token_counter
         from memlayer_core.storage.truncate import truncate_text
 
         self.pid = os.getpid()
@@ -84,16 +84,18 @@ class Resources:
         except BaseException:
             db.close()
             raise
+        self.questions = QueryCache(chosen)
+        health = Health(bus.emit)
         self.worker = Worker(owner=f"{self.pid}-{uuid.uuid4().hex[:12]}")
         self.runtime = Runtime(
             db=db,
             shards=layout.shards,
             index=index,
-            embedder=QueryCache(chosen),
-            tokens=counter,
+            embedder=self.questions,
+            tokens=counter if isinstance(tokenizer, str) else FallbackCounter(counter, health),
             settings=settings,
             emit=bus.emit,
-            health=Health(bus.emit),
+            health=health,
             wake=self.worker.wake,
             trust=trust_of(chosen),
             note_damage=self.worker.note_damage,

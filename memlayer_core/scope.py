@@ -27,9 +27,9 @@ def _check(name: str, value: object) -> None:
             f"`{name}` must be a string, got {value!r}",
             hint=f"Pass `{name}` as a non-empty string, for example `{name}=str(...)`.",
         )
-    if not value or "\0" in value:
+    if not value.strip() or "\0" in value:
         raise InvalidScopeError(
-            f"`{name}` must be a non-empty string without NUL characters, got {value!r}",
+            f"`{name}` must have a visible character and no NUL character, got {value!r}",
             hint=f"Every read and every write has a scope: pass a real `{name}`.",
         )
     try:
@@ -45,7 +45,7 @@ def _check(name: str, value: object) -> None:
 class Scope:
     """A tenant's user, with the agent and the session if they are named.
 
-    An id may be any non-empty string without NUL. Backends see digests, so its length does not matter. Without
+    An id may be any string with a visible character and without NUL. Backends see digests, so its length does not matter. Without
     `agent_id`, a read reaches the user's sessions with all agents; with it, with that agent only.
 
     Raises:

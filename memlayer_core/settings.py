@@ -81,6 +81,7 @@ class Settings(BaseSettings):
             and its history stay, so that a user can continue it. None: never.
         job_backoff: Seconds before the second attempt of a job. Each further attempt waits twice as long, ten minutes
             at the most.
+        backlog_limit: Background jobs from which on `Memory.status` names the backlog as a problem.
     """
 
     model_config = SettingsConfigDict(env_prefix="MEMLAYER_", frozen=True, extra="forbid")
@@ -126,6 +127,7 @@ class Settings(BaseSettings):
     job_attempts: int = Field(default=12, ge=1)
     session_idle_days: float | None = Field(default=7, gt=0, le=36_500)
     job_backoff: float = Field(default=1.0, ge=0)
+    backlog_limit: int = Field(default=10_000, ge=1)
 
     def __init__(self, **values: Any) -> None:
         try:

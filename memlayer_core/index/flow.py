@@ -52,7 +52,8 @@ async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[Ind
     texts = list(dict.fromkeys(_text(rt, waiting) for waiting in wanted if waiting.vector is None))
     made: dict[str, FloatVector] = {}
     if texts:
-        vectors = await run.either(rt.embedder.embed, rt.embedder.aembed, texts)
+        with rt.health.watch("embedder", rt.settings.embedder_timeout):
+            vectors = await run.either(rt.embedder.embed, rt.embedder.aembed, texts)
         rt.health.up("embedder")
         made = dict(zip(texts, vectors, strict=True))
         layout = await run(rt.db.read, vectors_sql.layout)

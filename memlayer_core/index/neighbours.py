@@ -25,6 +25,8 @@ async def query_vector(rt: Runtime, run: Runner, query: str) -> tuple[FloatVecto
     """Return the query's vector; or None, and what is wrong with the embedder."""
     try:
         vector = await run.either(rt.embedder.embed_query, rt.embedder.aembed_query, searchable(query))
+    except EmbedderLoadingError as problem:
+        return None, str(problem)
     except EmbedderError as problem:
         rt.health.down("embedder", str(problem))
         return None, str(problem)

@@ -54,6 +54,7 @@ from memlayer_core.items.model import ItemText
 from memlayer_core.items.rules.items import by_words, order, scores
 from memlayer_core.storage import vectors
 from memlayer_core.storage.terms import question_terms as asked_words
+from memlayer_core.storage.terms import readable
 from memlayer_core.vector import FloatVector
 
 __all__ = ["Answer", "batch", "forget", "put_of", "search", "sweep"]
@@ -267,7 +268,7 @@ def _by_index(
         near |= dict(found)
 
     def read(connection: Connection) -> list[Item] | None:
-        words = asked_words(request.query or "")
+        words = asked_words(readable(request.query or ""))
         postings = postings_of(connection, rt, [(folder, ()) for folder in folders], words)
         texts = item_reading.texts_of(connection, item_query, list({*near, *chain(*postings.values())}))
         missing = [key for _, key in texts if key not in near]
@@ -292,7 +293,7 @@ def _compare(
     pairs = [(text.number, text.key) for text in texts if text.key is not None]
     shares: Mapping[int, float] = {}
     if any(key not in near for _, key in pairs):
-        words = asked_words(request.query or "")
+        words = asked_words(readable(request.query or ""))
         folders = item_reading.list_folders(connection, item_query.folder, item_query.live_at)
         postings = postings_of(connection, rt, [(folder, ()) for folder in folders], words)
         shares = by_words(words, postings, len(pairs))

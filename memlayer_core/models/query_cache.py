@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from memlayer_core.errors import EmbedderLoadingError
 from memlayer_core.seams import Embedder
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class QueryCache:
         self._embedder = embedder
         self._known: OrderedDict[bytes, FloatVector] = OrderedDict()
         self._lock = threading.Lock()
+        self._warming = False
 
     @property
     def identity(self) -> str:
@@ -53,11 +55,12 @@ class QueryCache:
         """Return the vector of a question.
 
         Raises:
-            EmbedderError: It failed.
+            EmbedderError: It failed, or is being loaded.
         """
         known = self._known.get(_digest(text))
         if known is not None:
             return known
+        self._check_ready()
         with self._or_forget():
             return self._keep(text, self._embedder.embed_query(text))
 
@@ -66,8 +69,28 @@ class QueryCache:
         known = self._known.get(_digest(text))
         if known is not None:
             return known
+        self._check_ready()
         with self._or_forget():
             return self._keep(text, await self._embedder.aembed_query(text))
+
+    def warm(self) -> None:
+        """Embed a text, so that the embedder loads its model. Questions do not wait for that.
+
+        Raises:
+            EmbedderError: It failed.
+        """
+        self._warming = True
+        try:
+            self._embedder.embed_query("warm")
+        finally:
+            self._warming = False
+
+    def _check_ready(self) -> None:
+        if self._warming:
+            raise EmbedderLoadingError(
+                f"the embedder {self.identity} is being loaded",
+                hint="Ask again when `Memory.warm` has returned.",
+            )
 
     @contextmanager
     def _or_forget(self) -> Iterator[None]:

@@ -12,10 +12,12 @@ import operator
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import TypeVar
 
 import tiktoken
 
-from memlayer_core.errors import ConfigurationError
+from memlayer_core.errors import ConfigurationError, in_short
+from memlayer_core.events import Health
 from memlayer_core.message import Block, Message
 from memlayer_core.models import encodings
 from memlayer_core.models.estimate import estimate
@@ -30,8 +32,11 @@ __all__ = [
     "MESSAGE_TOKENS",
     "NAME_TOKENS",
     "VIDEO_TOKENS",
+    "FallbackCounter",
     "token_counter",
 ]
+
+T = TypeVar("T")
 
 MESSAGE_TOKENS = 4
 """Of every message: OpenAI's chat format frames one by 3 tokens, its first version by 4."""
@@ -166,6 +171,43 @@ class _Counter:
                 return tokens
         written, binaries = _BINARY.subn("", _as_json(block))
         return self.text(written) + binaries * IMAGE_TOKENS
+
+
+class FallbackCounter:
+    """A counter of yours, with the estimate in its place where it raises: no message is lost for that.
+
+    Args:
+        counter: The counter.
+        health: Is told when it fails, and when it works again.
+    """
+
+    def __init__(self, counter: TokenCounter, health: Health) -> None:
+        self._counter, self._health = counter, health
+        self._estimate = _Counter("estimate", _estimate)
+
+    @property
+    def name(self) -> str:
+        """The counter's name."""
+        return self._counter.name
+
+    def text(self, text: str) -> int:
+        """Return the number of tokens of a text."""
+        return self._or_estimate(self._counter.text, self._estimate.text, text)
+
+    def message(self, message: Message) -> int:
+        """Return the number of tokens of a message."""
+        return self._or_estimate(self._counter.message, self._estimate.message, message)
+
+    def _or_estimate(self, count: Callable[[T], int], estimate: Callable[[T], int], what: T) -> int:
+        try:
+            tokens = count(what)
+        except ConfigurationError:  # it answers with no count: that is no tokenizer
+            raise
+        except Exception as problem:
+            self._health.down("tokenizer", f"{self.name}: {in_short(problem)}; tokens are estimated")
+            return estimate(what)
+        self._health.up("tokenizer")
+        return tokens
 
 
 class _EncodingCounter(_Counter):

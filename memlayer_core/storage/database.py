@@ -76,7 +76,7 @@ def open_database(target: Path | str | None, settings: Settings) -> Database:
         return SqliteDatabase(target, settings)
     try:
         url = make_url(target)
-    except exc.ArgumentError:
+    except (exc.ArgumentError, ValueError):  # a port that is no number
         raise ConfigurationError(
             "`database_url` is no database URL",
             hint="Use `postgresql+psycopg://user@host:5432/name`; for SQLite give a directory instead.",

@@ -21,6 +21,7 @@ __all__ = [
     "JobKind",
     "backlog",
     "backoff",
+    "count_kinds",
     "enqueue",
     "enqueue_erasure",
     "enqueue_once",
@@ -191,6 +192,13 @@ def revive(connection: Connection, now: datetime) -> int:
     return connection.execute(
         update(jobs).where(jobs.c.dead == 1).values(dead=0, attempts=0, due=to_micros(now), owner=None)
     ).rowcount
+
+
+def count_kinds(connection: Connection) -> dict[str, int]:
+    """Return how many jobs of each kind are queued, the most frequent first."""
+    number = func.count().label("number")
+    rows = connection.execute(select(jobs.c.kind, number).where(jobs.c.dead == 0).group_by(jobs.c.kind))
+    return {row.kind: row.number for row in sorted(rows, key=lambda row: (-row.number, row.kind))}
 
 
 def backlog(connection: Connection) -> Backlog:

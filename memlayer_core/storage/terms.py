@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from functools import lru_cache
 
@@ -24,6 +25,7 @@ __all__ = [
     "month_term",
     "possible_names",
     "question_terms",
+    "readable",
     "searchable",
     "sentences",
     "terms",
@@ -84,6 +86,9 @@ _NAMES = 64  # parts of a question that are looked up as names
 _english = Stemmer.Stemmer("english")
 _stemming = threading.Lock()  # a stemmer serves one thread at a time
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_READ = 1000
+"""Characters of a query that are read at each of its ends: an embedder reads no more, and what somebody pastes between
+would cost seconds."""
 
 
 def searchable(text: str) -> str:
@@ -146,6 +151,11 @@ def month_term(day: date) -> str:
     return f"{_DATED}{day:%Y%m}"
 
 
+def readable(query: str) -> str:
+    """Return the part of a query that is read: all of it, or the beginning and the end of a long one."""
+    return query if len(query) <= 2 * _READ else f"{query[:_READ]}\n{query[-_READ:]}"
+
+
 def question_terms(text: str) -> tuple[str, ...]:
     """Return the index terms that a question searches for, each once.
 
@@ -163,14 +173,21 @@ def without_question_words(text: str) -> str:
 def possible_names(text: str) -> dict[str, str]:
     """Return the parts of a question that may be names, by their form in the index, each as it is written."""
     parts: dict[str, str] = {}
-    for run in _RUNS.findall(unicodedata.normalize("NFKC", text)):
+    for written in _possible_parts(unicodedata.normalize("NFKC", text)):
+        part = _plain(written)
+        if part not in _STOP:
+            parts.setdefault(part, written)
+        if len(parts) == _NAMES:
+            break
+    return parts
+
+
+def _possible_parts(text: str) -> Iterator[str]:
+    for run in _RUNS.findall(text):
         lengths = range(2, _LONGEST_NAME + 1) if _IS_CJK.match(run) else (len(run),)
         for length in lengths:
             for place in range(len(run) - length + 1):
-                written = run[place : place + length]
-                parts.setdefault(_plain(written), written)
-    known = [part for part in parts if part not in _STOP][:_NAMES]
-    return {part: parts[part] for part in known}
+                yield run[place : place + length]
 
 
 def content_words(text: str) -> list[str]:

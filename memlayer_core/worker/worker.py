@@ -15,7 +15,6 @@ from typing import assert_never
 from memlayer_core.errors import (
     EmbedderError,
     EmbedderMismatchError,
-    FlushTimeoutError,
     IndexCorruptError,
     IndexUnavailableError,
     MemlayerError,
@@ -35,6 +34,7 @@ from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.flow.episodes import write_episode
 from memlayer_core.summaries.flow.summarize import summarize
 from memlayer_core.worker.bell import Bell
+from memlayer_core.worker.flush import wait_until_done
 from memlayer_core.worker.index_keeper import UNSOUND, IndexKeeper
 from memlayer_core.worker.upkeep import ErasureDelayError, erase
 
@@ -54,7 +54,7 @@ _ERASURE_SHARE = 100  # the same for the journal's files, which cost as much as 
 _IDLE = 1.0  # seconds between two looks for jobs of other processes
 _RECOVERY = 10.0  # seconds before background work is tried again after an unexpected error
 _LATER = 10  # an erasure that a reader held back is tried after so many times the usual wait: writers wait meanwhile
-_CLOSING = 30.0  # seconds that `close` waits for the current batch
+_CLOSING = 5.0  # seconds that `close` waits for the current batch; then its leases are given back
 
 
 class Worker:
@@ -122,42 +122,26 @@ class Worker:
             self._accessed.update(keys)
             self.wake()
 
-    def flush(self, timeout: float) -> Backlog:
-        """Wait until no job is queued.
-
-        Raises:
-            FlushTimeoutError: A job is still queued after `timeout` seconds.
-            StoreUnavailableError: The store was removed while it was open.
-        """
+    def flush(self, timeout: float | None) -> Backlog:
+        """Wait until no job is queued, as `wait_until_done` does."""
+        assert self._rt is not None
         pause = Bell()
         self._flushing.add(pause)
         try:
-            return self._wait_until_done(timeout, pause)
+            return wait_until_done(
+                self._rt,
+                timeout,
+                has_notes=lambda: self._has_notes,
+                ring=self._ring,
+                last_error=lambda: self._last_error,
+                pause=pause,
+            )
         finally:
             self._flushing.discard(pause)
 
-    def _wait_until_done(self, timeout: float, pause: Bell) -> Backlog:
-        assert self._rt is not None
-        deadline = time.monotonic() + timeout
-        while True:
-            has_notes = self._has_notes  # read first: notes that become jobs now are in the backlog
-            backlog = self._rt.db.read(job_queue.backlog)
-            if not has_notes and not backlog.queued:
-                return backlog
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise FlushTimeoutError(
-                    f"{backlog.queued} job(s) are left after {timeout:g} seconds"
-                    + (f"; the last failure was: {self._last_error}" if self._last_error else ""),
-                    hint="The work goes on in the background. `memory.status()` shows its problems.",
-                )
-            self._rt.db.check_file()
-            now = self._rt.now()
-            if not self._rt.db.read(job_queue.is_hurried, now):
-                self._rt.db.write(job_queue.hurry, now)
-            self._hurry.ring()
-            self.wake()
-            pause.wait(min(left, 0.05))
+    def _ring(self) -> None:
+        self._hurry.ring()
+        self.wake()
 
     @property
     def _has_notes(self) -> bool:
@@ -199,7 +183,7 @@ class Worker:
                 rt.health.up("worker")
             except StoreUnavailableError as problem:
                 self._last_error = in_short(problem)
-                logger.warning("background work waits: %s", in_short(problem))
+                rt.health.down("worker", in_short(problem))
                 self._stopping.wait(_IDLE)
             except Exception as problem:  # noqa: BLE001  (one bad row must not end all background work)
                 self._last_error = in_short(problem)
@@ -324,7 +308,8 @@ class Worker:
             case "summarize" | "episode":
                 write = summarize if kind == "summarize" else write_episode
                 for job in jobs:
-                    step(write(rt, SYNC, job))
+                    with rt.health.watch("summarizer", rt.settings.lease_seconds):
+                        step(write(rt, SYNC, job))
             case "erase":
                 for job in jobs:
                     step(erase(rt, SYNC, job, self._stopping.wait))

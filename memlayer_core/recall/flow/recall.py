@@ -40,7 +40,7 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import lexical
 from memlayer_core.storage.scores import Postings, TermStatistics
-from memlayer_core.storage.terms import WISH, possible_names
+from memlayer_core.storage.terms import WISH, possible_names, readable
 from memlayer_core.vector import FloatVector, Neighbour
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ async def ask(
     """
     if not (search_scope.own.sessions or search_scope.has_records):
         return Answers((), (), await run(rt.db.read, read_snapshot))
-    reach = search_scope.reach
+    reach, query = search_scope.reach, readable(query)
     names = await run(rt.db.read, lexical.speakers, reach, possible_names(query))
     asked = question(query, names, now or rt.now())
     trust = rt.trust(asked.text)
