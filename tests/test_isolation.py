@@ -25,7 +25,7 @@ HOSTILE = [
     "../louis",
     "louis.louis",
     "a" * 10_000,
-    " ",
+    " louis",
     "default",
     "🐍",
     "e\u0301",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -59,6 +60,7 @@ class ServerPlace(Place):
         import httpx
 
         chromadb = load_chromadb()
+        logging.getLogger("httpx").addFilter(self._is_not_ours)
         patience = httpx.Timeout(self._timeout, connect=min(5.0, self._timeout))
         hint = "Start it with `chroma run`, or correct the URL and its port."
         try:
@@ -103,8 +105,13 @@ class ServerPlace(Place):
         """Say yes: a server keeps its files itself."""
         return True
 
+    def _is_not_ours(self, record: logging.LogRecord) -> bool:
+        """Keep httpx from logging each of our requests, as it does at level INFO; other requests are not touched."""
+        return record.levelno > logging.INFO or self._url not in record.getMessage()
+
     def disconnect(self) -> None:
         """Close the connections too, which Chroma's own client leaves open."""
+        logging.getLogger("httpx").removeFilter(self._is_not_ours)
         kept: Any = self.client
         servers = [getattr(one, "_server", None) for one in (kept, getattr(kept, "_admin_client", None))]
         super().disconnect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from memlayer_core.errors import EmbedderError, IndexCorruptError, IndexUnavailableError
+from memlayer_core.errors import EmbedderError, EmbedderLoadingError, IndexCorruptError, IndexUnavailableError
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Folder, Scope, SharedScope

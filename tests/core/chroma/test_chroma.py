@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import signal
@@ -872,6 +873,19 @@ def test_a_server_that_goes_away_is_unavailable_and_no_damage(chroma_url):
         index.audit([sample([filing(1)])])
     assert session.timeout.connect == 0.3
     index.close()
+
+
+def test_our_requests_to_a_server_are_no_lines_of_the_log_and_others_are(chroma_url, caplog):
+    caplog.set_level(logging.INFO)
+    index = ChromaServer(chroma_url, store_id=str(uuid.uuid4()), shards=4)
+    assert index.acquire()
+    index.upsert([filing(1)])
+    assert chroma_url not in caplog.text
+    logging.getLogger("httpx").info('HTTP Request: GET https://example.org "HTTP/1.1 200 OK"')
+    assert "https://example.org" in caplog.text
+    index.close()
+    logging.getLogger("httpx").info("HTTP Request: GET %s", chroma_url)
+    assert chroma_url in caplog.text
 
 
 def test_stores_on_one_server_do_not_see_each_other(chroma_url):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from memlayer_core import MemlayerError, Memory, Message, Settings, ToolCall, errors
-from memlayer_core.errors import (
+from memlayer_core.errors import InvalidScopeError, (
     ConfigurationError,
     EmbedderMismatchError,
     InvalidLimitError,
@@ -296,3 +296,11 @@ def test_an_embedder_chosen_by_hand_is_not_replaced_by_whoever_works_the_queue_o
     again = open_at(embedder=mine)
     again.flush()
     assert again.search("there", user_id="louis")[0].text == "hi there"
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t\n", "\u3000"])
+@pytest.mark.parametrize("name", ["user_id", "session_id", "tenant_id", "agent_id"])
+def test_an_id_without_a_visible_character_is_refused(name, blank) -> None:
+    ids = {"user_id": "u", "session_id": "s", "tenant_id": "t", "agent_id": "a", name: blank}
+    with Memory.in_memory(embedder="hashing") as memory, pytest.raises(InvalidScopeError, match=name):
+        memory.chat(**ids)

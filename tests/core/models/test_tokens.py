@@ -17,6 +17,7 @@ import tiktoken
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.message import Message, ToolCall
 from memlayer_core.models import encodings, tokens
@@ -538,3 +539,23 @@ class TestMessages:
         assert token_counter("estimate").message(block(type=None, text=None)) > 0
         while deep:  # taken apart by hand: the interpreter would do it by recursion
             deep = deep.pop()
+
+
+def test_a_tokenizer_that_raises_costs_no_message_and_is_a_problem_until_it_works() -> None:
+    failing: list[bool] = []
+
+    def count(text: str) -> int:
+        if failing:
+            raise RuntimeError("the table is gone")
+        return len(text)
+
+    with Memory.in_memory(embedder="hashing", tokenizer=count) as memory:
+        chat = memory.chat(user_id="u", session_id="s")
+        failing.append(True)
+        chat.add("user", "I moved to Tokyo in May.")
+        assert [message.text for message in chat.history()] == ["I moved to Tokyo in May."]
+        assert chat.context().messages
+        assert "RuntimeError; tokens are estimated" in memory.status().problems["tokenizer"]
+        failing.clear()
+        chat.add("user", "And you?")
+        assert "tokenizer" not in memory.status().problems

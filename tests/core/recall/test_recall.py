@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Collection
 from datetime import UTC, date, datetime
 from typing import Any, ClassVar
@@ -747,3 +748,29 @@ def test_a_message_without_words_is_no_hit_and_takes_no_ones_place(memory, do) -
     assert len(do(memory, "search", "what of my parrot?", user_id="ada", limit=50)) == 2
     context = do(memory.chat(user_id="ada", session_id="new"), "context", "what of my parrot?")
     assert len(re.findall("^- \\[", context.recall, re.MULTILINE)) == 2
+
+
+@pytest.mark.parametrize(
+    "filler", ["The fox jumps over the dog near number nine. ", "我每天坐电车去上班，晚上回家看书。"]
+)
+def test_of_a_very_long_query_its_beginning_and_its_end_are_read_and_no_more(memory, filler) -> None:
+    memory.chat(user_id="u", session_id="s").add("user", "My dentist is called Wilhelmina.")
+    memory.flush()
+    pasted = filler * (2_000_000 // len(filler))
+    began = time.thread_time()
+    for query in (f"{pasted} What is my dentist called?", f"What is my dentist called? {pasted}"):
+        assert memory.search(query, user_id="u")[0].text == "My dentist is called Wilhelmina."
+    assert time.thread_time() - began < 1  # it was three seconds for each of them
+
+
+def test_a_huge_message_costs_a_later_context_nothing_to_speak_of(memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add("user", "My dentist is called Wilhelmina.")
+    chat.add("assistant", "Noted.")
+    chat.add("user", "我每天坐电车去上班，晚上回家看书。" * 20_000)
+    memory.flush()
+    chat.context()
+    began = time.thread_time()
+    for _ in range(3):
+        chat.context()
+    assert time.thread_time() - began < 1.5  # it was five seconds for each of them

@@ -75,6 +75,7 @@ def test_writers_who_wait_share_a_commit_and_fail_alone(tmp_path: Path) -> None:
         ("not a url", "no database URL"),
         ("mysql://root@127.0.0.1/test", "mysql"),
         ("sqlite:///x.db", "sqlite"),
+        ("postgresql+psycopg://me@127.0.0.1:54x2/test", "no database URL"),
     ],
 )
 def test_a_database_url_that_cannot_work_says_what_would(url: str, says: str) -> None:
