@@ -90,8 +90,8 @@ def _progress() -> Iterator[Callable[[int], None]]:
 
     with tqdm(desc="memlayer: background jobs", delay=_SHOWN_AFTER, unit="job", leave=False) as bar:
 
-        def show(left: int) -> None:
-            bar.total = max(bar.total or 0, bar.n, left)
-            bar.update(bar.total - left - bar.n)
+        def show(queued: int) -> None:
+            bar.total = max(bar.total or 0, bar.n, queued)
+            bar.update(bar.total - queued - bar.n)
 
         yield show
