@@ -384,3 +384,21 @@ def test_a_memory_in_memory_never_loads_chroma() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.requirement("J01")
+def test_hundreds_of_rounds_fit_into_a_small_context_and_what_lasts_is_still_told(memory) -> None:
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add("user", "My name is Louis, and I want to watch something with robots tonight.")
+    chat.remember("The user's name is Louis.", type="profile")
+    talk = " ".join(f"We spoke of the budget of department {number}." for number in range(24))
+    chat.add_messages(
+        Message("user" if number % 2 else "assistant", f"{number}. {talk}") for number in range(1, 601)
+    )
+    memory.flush()
+    assert sum(memory.tokens.message(message) for message in chat.history()) > 128_000
+    context = chat.context("What did I want to watch with robots?", token_limit=4000)
+    assert context.tokens <= 4000
+    assert context.profile is not None
+    assert "Louis" in context.profile.text
+    assert "something with robots tonight" in context.recall

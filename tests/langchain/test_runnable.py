@@ -143,7 +143,7 @@ def test_the_users_profile_is_told_with_every_question_and_not_kept(do, memory, 
     assert contents(kept(memory))[::2] == ["hi", "how are you?"]
 
 
-@pytest.mark.requirement("M03", "J30")
+@pytest.mark.requirement("M03")
 @pytest.mark.parametrize(
     "said",
     [

@@ -349,7 +349,7 @@ def test_the_prompt_of_a_simple_engine_is_taken_from_the_window(memory):
     assert 2 < told[1] < told[0] < 90
 
 
-@pytest.mark.requirement("F05", "A11")
+@pytest.mark.requirement("A11")
 def test_a_restart_brings_the_earlier_turns_back(open_at):
     first = MemlayerMemory.from_defaults(open_at(), user_id="ada", session_id="monday")
     SimpleChatEngine.from_defaults(llm=answers("yes"), memory=first).chat("hello")

@@ -78,7 +78,7 @@ def rows(memory: Memory, table: str) -> list[Any]:
 # --- what a record is
 
 
-@pytest.mark.requirement("M09", "M13", "M14", "J04", "J05")
+@pytest.mark.requirement("M13", "M14", "J04", "J05")
 def test_a_record_has_every_field_and_reads_back_equal(store, do) -> None:
     chat = store.chat(user_id="louis", session_id="s", tenant_id="app_iOS", agent_id="cook")
     first = do(chat, "remember", "No nuts for me.", type="episodic")
@@ -240,7 +240,7 @@ def test_a_text_that_is_larger_than_the_limit_is_refused(open_with) -> None:
 # --- said once
 
 
-@pytest.mark.requirement("M19", "J24", "J25")
+@pytest.mark.requirement("J24", "J25")
 def test_the_same_words_again_are_one_record_with_one_mention_more(store, do) -> None:
     chat = store.chat(user_id="louis")
     first = do(chat, "remember", NUTS, confidence=0.7)
@@ -518,7 +518,7 @@ def test_what_is_of_no_importance_or_uncertain_is_kept_and_not_told(store) -> No
 # --- found and told
 
 
-@pytest.mark.requirement("M07", "M20", "J11")
+@pytest.mark.requirement("M20", "J11")
 def test_a_record_is_found_by_the_search_that_finds_messages_and_told_in_a_context(clocked, do) -> None:
     store = clocked(NOW)
     chat = store.chat(user_id="louis", session_id="in may")

@@ -137,7 +137,6 @@ def test_the_most_important_is_told_where_not_all_of_it_fits(open_with) -> None:
     assert (reason.code, str(left) in reason.text.split()) == ("profile_left_out", True)
 
 
-@pytest.mark.requirement("J26")
 def test_the_name_that_was_said_first_does_not_give_way_to_trifles(open_with, do) -> None:
     memory = open_with(PROMPT.replace(profile_tokens=100))
     chat = memory.chat(user_id="louis", session_id="s")

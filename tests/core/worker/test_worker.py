@@ -59,7 +59,7 @@ def test_a_failing_model_is_tried_again_until_it_is_back() -> None:
         assert "away" in failures[0].error
 
 
-@pytest.mark.requirement("J18", "M17")
+@pytest.mark.requirement("J18")
 def test_one_bad_message_becomes_a_dead_letter_alone_and_can_be_revived() -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
     with Memory.in_memory(embedder=flaky, settings=QUICK) as memory:
@@ -141,6 +141,7 @@ class BrokenIndex:
         return self.inner.nearest(*args)
 
 
+@pytest.mark.requirement("M17")
 def test_chroma_away_means_exact_search_one_event_and_catching_up_later(open_at) -> None:
     settings = QUICK.replace(exact_scan_limit=0)
     memory = open_at(settings=settings)
