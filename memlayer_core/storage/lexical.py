@@ -89,15 +89,15 @@ _COUNT_IN_VECTORS = Statement(
 _REMEMBERED = 50_000  # counts of words, a few megabytes
 _STANDING = ListStatement(
     lambda words: text(
-        f"SELECT term, doc AS key, 1 AS times FROM {_PLACES}"
-        f" WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
+        f"SELECT term, doc AS key, count(*) AS times FROM {_PLACES}"
+        f" WHERE term IN ({', '.join(f':{w.key}' for w in words)}) GROUP BY term, doc"
     )
 )
 _STANDING_WITHIN = ListStatement(
     lambda words: text(
-        f"SELECT term, doc AS key, 1 AS times FROM {_PLACES}"
+        f"SELECT term, doc AS key, count(*) AS times FROM {_PLACES}"
         f" WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
-        f" AND doc IN (SELECT rowid FROM {_TABLE} WHERE {_TABLE} MATCH :within)"
+        f" AND doc IN (SELECT rowid FROM {_TABLE} WHERE {_TABLE} MATCH :within) GROUP BY term, doc"
     )
 )
 _IN_VECTORS = Statement(
@@ -222,8 +222,7 @@ def postings(
     wanted = _rarest(connection, list(spelled), counts)
     found: dict[str, dict[int, int]] = {term: {} for term in spelled}
     for term, key, times in _places_of(connection, wanted, _narrow(reach)) if wanted else ():
-        keys = found[term]
-        keys[key] = keys.get(key, 0) + times  # SQLite gives every place, which is faster than counting them
+        found[term][key] = times
     by_word: dict[str, dict[int, int]] = {}
     for term, keys in found.items():
         if keys:  # a row that several owners have has the word equally often for each
@@ -273,14 +272,14 @@ def _levels(connection: Connection) -> int:
 def _places_of(connection: Connection, terms: Sequence[str], lanes: Sequence[str]) -> Sequence[Any]:
     if connection.dialect.name == "sqlite":
         if not lanes:
-            return _STANDING.all(connection, terms)
+            return _STANDING.tuples(connection, terms)
         any_term, any_lane = (" OR ".join(f'"{word}"' for word in some) for some in (terms, lanes))
         within = f"terms : ({any_term}) AND lanes : ({any_lane})"
-        return _STANDING_WITHIN.all(connection, terms, {"within": within})
+        return _STANDING_WITHIN.tuples(connection, terms, {"within": within})
     query, any_lane = (" | ".join(map(_quoted, some)) for some in (terms, lanes))
     if lanes:
         query = f"({query}) & ({any_lane})"
-    return _IN_VECTORS.all(connection, {"query": query, "words": list(terms)})
+    return _IN_VECTORS.tuples(connection, {"query": query, "words": list(terms)})
 
 
 def _rarest(connection: Connection, words: list[str], counts: dict[str, int]) -> list[str]:

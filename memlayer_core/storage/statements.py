@@ -42,13 +42,11 @@ class Statement:
         if self._row is None:
             names = [column[0] for column in cursor.description]
             self._row = _row_of(names)
-        dialect = connection.dialect
-        try:
-            found = list(map(self._row._make, cursor.fetchall()))
-        except dialect.loaded_dbapi.Error as problem:  # SQLite finds the next row only when it is asked for
-            raise _error("", problem, cursor, connection) from problem
-        cursor.close()
-        return found
+        return list(map(self._row._make, _fetch(cursor, connection)))
+
+    def tuples(self, connection: Connection, values: Values) -> list[tuple[Any, ...]]:
+        """Return every row as a plain tuple, for statements with thousands of rows."""
+        return _fetch(self._execute(connection, values), connection)
 
     def first(self, connection: Connection, values: Values) -> Any | None:
         """Return the first row, or None."""
@@ -76,6 +74,16 @@ class Statement:
         return cursor
 
 
+def _fetch(cursor: DBAPICursor, connection: Connection) -> list[tuple[Any, ...]]:
+    dialect = connection.dialect
+    try:
+        found = [*cursor.fetchall()]
+    except dialect.loaded_dbapi.Error as problem:  # SQLite finds the next row only when it is asked for
+        raise _error("", problem, cursor, connection) from problem
+    cursor.close()
+    return found
+
+
 def _row_of(columns: list[str]) -> Any:
     return namedtuple("Row", columns)  # noqa: PYI024  (they are known when it runs)
 
@@ -96,6 +104,15 @@ class ListStatement:
         found: list[Any] = []
         for statement, given in self._parts(items, values):
             found.extend(statement.all(connection, given))
+        return found
+
+    def tuples(
+        self, connection: Connection, items: Sequence[Any], values: Values = _NONE
+    ) -> list[tuple[Any, ...]]:
+        """Return every row for any of the values as a plain tuple, for statements with thousands of rows."""
+        found: list[tuple[Any, ...]] = []
+        for statement, given in self._parts(items, values):
+            found.extend(statement.tuples(connection, given))
         return found
 
     def run(self, connection: Connection, items: Sequence[Any], values: Values = _NONE) -> None:

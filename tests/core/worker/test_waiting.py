@@ -10,7 +10,7 @@ import time
 import pytest
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.errors import FlushTimeoutError
+from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRecovered, SummarizerUnavailable
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.testing import FlakyEmbedder
@@ -185,3 +185,22 @@ def test_warming_asks_the_model_once(do) -> None:
     with Memory.in_memory(embedder=flaky) as memory:
         do(memory, "warm")
         assert len(flaky.queries) == 1
+
+
+def test_a_journal_that_cannot_be_written_is_one_line_of_the_log(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(worker, "_IDLE", 0.01)
+    tries: list[int] = []
+
+    def full(*_) -> None:
+        tries.append(1)
+        raise StoreUnavailableError("the disk is full", hint="Make room.")
+
+    with Memory.in_memory(embedder="hashing", settings=QUICK) as memory:
+        with monkeypatch.context() as patch:
+            patch.setattr(worker, "end_idle", full)
+            memory.chat(user_id="u", session_id="s").add("user", "hello")
+            wait_for(lambda: len(tries) > 5)
+            assert memory.status().problems["worker"] == "the disk is full"
+        memory.flush(30)
+        wait_for(lambda: memory.status().problems == {})
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
