@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import settings
 
 SHARE = int(os.environ.get("MEMLAYER_TEST_EXAMPLES", "25")) / 150
-"""CI sets the variable to 150: every example."""
+"""CI sets the variable to 75: half of them. A long search for faults sets it to 150 or more."""
 
 
 def examples(number: int, **more: Any) -> settings:
