@@ -23,7 +23,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from langchain_memlayer.order import Order
+from langchain_memlayer.batches import Batches
 from langchain_memlayer.sweeper import Sweeper
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, InvalidItemError, MemlayerError
@@ -49,9 +49,10 @@ class MemlayerStore(BaseStore):
     that the item has. Items that match in neither way come last, without a score. Without a query, the items that were
     put last come first.
 
-    Sync and async methods work in any thread and any event loop; of writes to one key that are awaited together, the
-    last call wins. A batch is checked as a whole before anything is done; its reads come before its writes, and its
-    writes are one transaction.
+    Sync and async methods work in any thread and any event loop. A batch is checked as a whole before anything is done;
+    its reads come before its writes, and its writes are one transaction. Async calls that write and are awaited together
+    share a transaction: of writes to one key the last call wins, and a call that fails does not fail the others. So do
+    those that only get.
 
     LangGraph allows no period in a label: write an e-mail address in another way, or use its digest. Items belong to a
     tenant and to no user, so there is no `user_id`: `Memory.forget` of a user leaves them, `forget` deletes a namespace.
@@ -84,7 +85,8 @@ class MemlayerStore(BaseStore):
         omit_expired = bool((ttl or {}).get("omit_expired", False))
         self._items = memory.items(tenant_id=tenant_id, omit_expired=omit_expired)
         self._sweeper = Sweeper(self._items.sweep)
-        self._order = Order()
+        self._gets = Batches(self._items.abatch)
+        self._writes = Batches(self._items.abatch)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Do several operations: all of them, or none.
@@ -97,7 +99,7 @@ class MemlayerStore(BaseStore):
         return _results(ops, self._items.batch(self._core_ops(ops)))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do several operations: all of them, or none.
+        """Do several operations: all of them, or none. Calls that are awaited together share a transaction.
 
         Raises:
             InvalidNamespaceError: A label is no text, empty, or holds a period or NUL.
@@ -105,8 +107,13 @@ class MemlayerStore(BaseStore):
         """
         ops = list(ops)
         core_ops = self._core_ops(ops)
-        keys = [(tuple(op.labels), op.key) for op in core_ops if isinstance(op, core.PutItem | core.DropItem)]
-        answers = await self._order.run_in_order(keys, lambda: self._items.abatch(core_ops))
+        kinds = {type(op) for op in core_ops}
+        if kinds == {core.GetItem}:
+            answers = await self._gets.run(core_ops)
+        elif not kinds.isdisjoint({core.PutItem, core.DropItem}):
+            answers = await self._writes.run(core_ops)
+        else:  # a search may wait for the embedder, and no other call is to wait with it
+            answers = await self._items.abatch(core_ops)
         return _results(ops, answers)
 
     def sweep_ttl(self) -> int:
