@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
@@ -20,6 +21,7 @@ from langgraph.store.base import (
     SearchOp,
     TTLConfig,
     get_text_at_path,
+    tokenize_path,
     validate_op_namespace,
 )
 
@@ -33,6 +35,8 @@ from memlayer_core.integration import items as core
 __all__ = ["MemlayerStore"]
 
 _WHOLE = "$"
+_STEP = re.compile(r"[^\[{].*|\[(\*|-?\d+)\]|\{.*\}", re.DOTALL)
+"""One part of a path: a field, a place in a list, or several fields."""
 _SWEEP = 5.0  # minutes, as in LangGraph's own stores
 
 
@@ -61,12 +65,14 @@ class MemlayerStore(BaseStore):
         memory: The memory that stores the items; open one for the whole application.
         tenant_id: Items of different tenants are separate, even if their namespaces are equal.
         index: `{"fields": ["text", "notes[*].title"]}`: the fields by which items are found, each by itself, if `put`
-            names none. The memory's embedder makes the vectors: an `embed` here must be the same.
+            names none. The memory's embedder makes the vectors: `embed` and `dims` here must be its own.
         ttl: `default_ttl` in minutes; `refresh_on_read` (true): reading restarts that time; `omit_expired` (false):
             expired items are hidden before they are swept; `sweep_interval_minutes` (5): for `start_ttl_sweeper`.
 
     Raises:
         ConfigurationError: `memory` is no `Memory`, or a configuration cannot be used.
+        InvalidItemError: `fields` is no list of paths.
+        EmbedderError: `dims` is given, and the embedder, which must say its own for a new store, does not answer.
         InvalidScopeError: The tenant's id cannot be stored.
     """
 
@@ -192,7 +198,7 @@ class MemlayerStore(BaseStore):
 
     def _texts(self, op: PutOp) -> tuple[str, ...] | None:
         """Return the texts by which an item is found; None: its whole value."""
-        fields = op.index if op.index is not None else (self.index_config or {}).get("fields")
+        fields = op.index if op.index is not None else (self.index_config or {}).get("fields") or None
         if fields is None or not isinstance(op.value, Mapping):
             return None
         if fields is False:
@@ -214,7 +220,7 @@ def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:
 
 def _paths(fields: object) -> Collection[str]:
     if (
-        isinstance(fields, str)
+        isinstance(fields, str | Mapping)
         or not isinstance(fields, Collection)
         or not all(isinstance(path, str) for path in fields)
     ):
@@ -222,6 +228,13 @@ def _paths(fields: object) -> Collection[str]:
             f"fields are named by a list of paths, got {fields!r:.80}",
             hint='For example `["text"]`, or False.',
         )
+    for path in fields:
+        first, *rest = tokenize_path(path) or [_WHOLE]
+        if (first == _WHOLE and rest) or not all(map(_STEP.fullmatch, (first, *rest))):
+            raise InvalidItemError(
+                f"the path {path!r:.100} leads to no field",
+                hint="For example `text`, `notes[*].title`, `notes[0]`, `{title,text}`, or `$` for the whole value.",
+            )
     return fields
 
 
@@ -259,6 +272,12 @@ def _check_index(memory: Memory, index: IndexConfig | None) -> IndexConfig | Non
         raise ConfigurationError(
             "`index` names another embedder than the memory's",
             hint="A memory has one embedder: `Memory.open(…, embedder=…)`; leave `embed` and `dims` out here.",
+        )
+    dims = index.get("dims")
+    if dims is not None and dims != (own := memory.items().dimension()):
+        raise ConfigurationError(
+            f"`index` asks for vectors of {dims!r:.80} dimensions, and the memory's embedder makes {own}",
+            hint="Leave `dims` out, or open the memory with that embedder: `Memory.open(…, embedder=…)`.",
         )
     return index
 

@@ -584,6 +584,23 @@ def test_a_store_may_give_all_items_a_time_to_live(do, memory, at) -> None:
     assert do(store, "get", DOCS, "default") is None
 
 
+def test_reading_restarts_the_time_to_live_unless_the_configuration_forbids_it(do, memory, at) -> None:
+    """As LangGraph documents it; its `SqliteStore` does so only if `refresh_on_read` is there, and true."""
+    for ttl, stays in (
+        ({"default_ttl": 10}, True),
+        ({"default_ttl": 10, "refresh_on_read": True}, True),
+        ({"default_ttl": 10, "refresh_on_read": False}, False),
+    ):
+        store = MemlayerStore(memory, ttl=ttl)
+        at(NOON)
+        do(store, "put", DOCS, "k", {})
+        at(NOON + timedelta(minutes=6))
+        assert do(store, "get", DOCS, "k") is not None
+        at(NOON + timedelta(minutes=12))
+        store.sweep_ttl()
+        assert (do(store, "get", DOCS, "k") is not None) is stays
+
+
 def test_what_has_expired_may_be_hidden_before_it_is_swept(do, memory, at) -> None:
     store = MemlayerStore(memory, ttl={"omit_expired": True})
     for key in ("a", "gone", "b"):
@@ -637,16 +654,49 @@ def test_a_sweeper_sweeps_until_it_is_stopped_cancelled_or_the_memory_is_closed(
         {"index": {"field": ["text"]}},
         {"index": {"embed": lambda texts: [[1.0] for _ in texts]}},
         {"index": "text"},
+        {"index": {"dims": 1536}},
+        {"index": {"dims": "64"}},
         {"ttl": {"default": 5}},
         {"ttl": {"default_ttl": 0}},
         {"ttl": {"sweep_interval_minutes": "often"}},
     ],
-    ids=["field", "embed", "index", "default", "default_ttl", "interval"],
+    ids=["field", "embed", "index", "dims", "text as dims", "default", "default_ttl", "interval"],
 )
 def test_a_configuration_that_cannot_be_kept_is_refused(memory, given) -> None:
     with pytest.raises(ConfigurationError) as raised:
         MemlayerStore(memory, **given)
     assert raised.value.hint
+
+
+def test_the_dimensions_that_a_store_is_to_have_are_those_of_its_embedder(memory, letters) -> None:
+    assert MemlayerStore(memory, index={"dims": 64}).index_config == {"dims": 64}
+    assert letters.embedded == ["length"]
+    store = MemlayerStore(memory)
+    store.put(DOCS, "k", {"text": "x"})
+    store.search(DOCS, query="x")
+    letters.away = True  # the vectors that are stored say it, too
+    assert MemlayerStore(memory, index={"dims": 64, "fields": ["text"]})
+    with pytest.raises(ConfigurationError, match="384 dimensions, and the memory's embedder makes 64"):
+        MemlayerStore(memory, index={"dims": 384})
+
+
+@pytest.mark.parametrize("fields", [{"text": 1}, ["notes["], ["notes[x]"], ["{title"], ["$.text"], "text"])
+def test_fields_that_no_item_can_be_found_by_are_refused(memory, fields) -> None:
+    with pytest.raises(InvalidItemError) as raised:
+        MemlayerStore(memory, index={"fields": fields})
+    assert raised.value.hint
+    with pytest.raises(InvalidItemError):
+        MemlayerStore(memory).put(DOCS, "k", {"text": "x"}, index=fields)
+
+
+def test_no_fields_in_the_configuration_mean_the_whole_value(do, memory) -> None:
+    """As in LangGraph's own stores; with `put`, they mean that the item is not found by its text."""
+    store = MemlayerStore(memory, index={"fields": []})
+    do(store, "put", DOCS, "k", {"text": "x"})
+    do(store, "put", DOCS, "never", {"text": "x"}, index=[])
+    found = {item.key: item.score for item in do(store, "search", DOCS, query="x")}
+    assert found["k"] is not None
+    assert found["never"] is None
 
 
 def test_a_store_needs_a_memory_and_a_tenant(memory, letters) -> None:
