@@ -50,6 +50,7 @@ from memlayer_core.errors import (
     InvalidRecordError,
     InvalidScopeError,
     StoreClosedError,
+    StoreError,
 )
 from memlayer_core.policy import MaxRounds
 
@@ -308,6 +309,20 @@ def test_tools_that_leave_no_room_are_told_with_numbers(run, memory) -> None:
     agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=50)])
     with pytest.raises(InvalidLimitError, match=r"need \d+ of 50 tokens"):
         run(agent, "hi")
+
+
+def test_an_agent_that_blocks_an_event_loop_is_told_to_be_awaited(open_at) -> None:
+    memory = open_at()
+    agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada")])
+
+    async def block() -> None:
+        with blockbuster_ctx(OURS):
+            agent.invoke({"messages": [("human", "hi")]}, {"configurable": {"thread_id": "t"}})
+
+    with pytest.raises(StoreError, match=r"called in an event loop: .*Blocking call") as raised:
+        asyncio.run(block())
+    assert "`ainvoke`" in raised.value.hint
+    assert "verify" not in raised.value.hint
 
 
 def test_a_schema_of_the_answer_is_counted_too(run, memory) -> None:
