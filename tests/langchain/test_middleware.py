@@ -24,7 +24,7 @@ from langchain.agents.middleware import (
     ModelRetryMiddleware,
     SummarizationMiddleware,
 )
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -308,6 +308,28 @@ def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, mem
 def test_tools_that_leave_no_room_are_told_with_numbers(run, memory) -> None:
     agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=50)])
     with pytest.raises(InvalidLimitError, match=r"need \d+ of 50 tokens"):
+        run(agent, "hi")
+
+
+@pytest.mark.parametrize("mode", ["AGENT", "BOTH"])
+def test_a_model_that_takes_no_tools_is_told_with_the_mode_that_needs_none(run, memory, mode) -> None:
+    model = GenericFakeChatModel(messages=iter([AIMessage("ok")]))
+    with pytest.raises(ConfigurationError, match="GenericFakeChatModel takes none") as raised:
+        run(create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada", mode=mode)]), "hi")
+    assert 'mode="STATIC"' in raised.value.hint
+
+    out = run(
+        create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada", mode="STATIC")]), "hi"
+    )
+    assert out["messages"][-1].text == "ok"
+
+
+def test_what_else_a_model_has_not_implemented_is_its_own_error(run, memory) -> None:
+    def script(_: list[BaseMessage]) -> AIMessage:
+        raise NotImplementedError("no such thing")
+
+    agent = create_agent(Scripted(script=script), middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    with pytest.raises(NotImplementedError, match="no such thing"):
         run(agent, "hi")
 
 
