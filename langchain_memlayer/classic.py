@@ -84,13 +84,29 @@ class MemlayerConversationMemory(BaseChatMemory):
     @property
     def buffer(self) -> str | list[BaseMessage]:
         """The conversation as the chain gets it, without recall."""
-        conversation: str | list[BaseMessage] = self.load_memory_variables({})[self.memory_key]
-        return conversation
+        return self.buffer_as_messages if self.return_messages else self.buffer_as_str
+
+    @property
+    def buffer_as_messages(self) -> list[BaseMessage]:
+        """The conversation without recall, as messages."""
+        return self._context({})
+
+    @property
+    def buffer_as_str(self) -> str:
+        """The conversation without recall, as one text."""
+        return self._text(self._context({}))
 
     async def abuffer(self) -> str | list[BaseMessage]:
         """Return the conversation as the chain gets it, without recall."""
-        conversation: str | list[BaseMessage] = (await self.aload_memory_variables({}))[self.memory_key]
-        return conversation
+        return await (self.abuffer_as_messages() if self.return_messages else self.abuffer_as_str())
+
+    async def abuffer_as_messages(self) -> list[BaseMessage]:
+        """Return the conversation without recall, as messages."""
+        return await self._acontext({})
+
+    async def abuffer_as_str(self) -> str:
+        """Return the conversation without recall, as one text."""
+        return self._text(await self._acontext({}))
 
     def load_memory_variables(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the conversation for the chain, as a new list or text.
@@ -101,17 +117,11 @@ class MemlayerConversationMemory(BaseChatMemory):
         Raises:
             InputError: It is unclear which of several inputs is the user's message.
         """
-        messages = self.chat_memory.context(
-            self._question(inputs), token_limit=self.max_token_limit, policy=self._policy
-        )
-        return self._variables(messages)
+        return self._variables(self._context(inputs))
 
     async def aload_memory_variables(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the conversation for the chain, as `load_memory_variables` does."""
-        messages = await self.chat_memory.acontext(
-            self._question(inputs), token_limit=self.max_token_limit, policy=self._policy
-        )
-        return self._variables(messages)
+        return self._variables(await self._acontext(inputs))
 
     def save_context(self, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
         """Store the user's message and the chain's answer in one transaction.
@@ -139,11 +149,19 @@ class MemlayerConversationMemory(BaseChatMemory):
             value = inputs[key]
         return _messages("the input", value, HumanMessage)[-1].text
 
+    def _context(self, inputs: dict[str, Any]) -> list[BaseMessage]:
+        question, limit = self._question(inputs), self.max_token_limit
+        return self.chat_memory.context(question, token_limit=limit, policy=self._policy)
+
+    async def _acontext(self, inputs: dict[str, Any]) -> list[BaseMessage]:
+        question, limit = self._question(inputs), self.max_token_limit
+        return await self.chat_memory.acontext(question, token_limit=limit, policy=self._policy)
+
     def _variables(self, messages: list[BaseMessage]) -> dict[str, Any]:
-        if self.return_messages:
-            return {self.memory_key: messages}
-        text = get_buffer_string(messages, human_prefix=self.human_prefix, ai_prefix=self.ai_prefix)
-        return {self.memory_key: text}
+        return {self.memory_key: messages if self.return_messages else self._text(messages)}
+
+    def _text(self, messages: list[BaseMessage]) -> str:
+        return get_buffer_string(messages, human_prefix=self.human_prefix, ai_prefix=self.ai_prefix)
 
     def _turn(self, inputs: dict[str, Any], outputs: dict[str, Any]) -> list[BaseMessage]:
         for name, value in (("inputs", inputs), ("outputs", outputs)):

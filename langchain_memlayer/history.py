@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
@@ -92,9 +92,10 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
             user_id: The user of all histories.
             tenant_id: The tenant of all histories; `"default"` if neither this argument nor the calls name one.
             agent_id: The agent of all histories.
-            configurable: The ids that each call must name in `config["configurable"]`: `"session_id"`, and any of
-                `"tenant_id"`, `"user_id"` and `"agent_id"`. By default the session, and the user if `user_id` is
-                None. `["session_id"]` without `user_id`: each session stands alone.
+            configurable: The ids that each call must name in `config["configurable"]`: `"session_id"`, which may also
+                be called `"conversation_id"`, and any of `"tenant_id"`, `"user_id"` and `"agent_id"`. By default the
+                session, and the user if `user_id` is None. `["session_id"]` without `user_id`: each session stands
+                alone.
             roles: As for one history.
             token_limit: As for one history.
             policy: As for one history.
@@ -110,15 +111,22 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         specs = config_fields(configurable)
         ids = {"user_id": user_id, "tenant_id": tenant_id, "agent_id": agent_id}
         fixed = {name: value for name, value in ids.items() if value is not None}
-        if "session_id" not in configurable or not fixed.keys().isdisjoint(configurable):
+        sessions = {"session_id", "conversation_id"}.intersection(configurable)
+        if len(sessions) != 1 or not fixed.keys().isdisjoint(configurable):
             raise ConfigurationError(
                 f"`configurable` is {list(configurable)!r}, and {list(fixed)!r} are arguments",
-                hint="Each call names its `session_id`. Any other id is named by the calls, or is an argument here.",
+                hint="Each call names its `session_id`, or `conversation_id`. Any other id is named by the calls, or is "
+                "an argument here.",
             )
         options = {"roles": roles_of(roles), "token_limit": token_limit, "policy": policy}
         make = partial(cls, memory, **options, **fixed)  # type: ignore[arg-type]
         make(session_id="any")  # raises for unusable arguments now, not at the first call
-        return HistoryFactory(lambda session_id, **ids: make(session_id=session_id, **ids), specs, fixed)
+        [session] = sessions
+
+        def make_history(*alone: str, **ids: Any) -> Any:
+            return make(session_id=alone[0] if alone else ids.pop(session), **ids)
+
+        return HistoryFactory(make_history, specs, fixed)
 
     @property
     def chat(self) -> Chat:

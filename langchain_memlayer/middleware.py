@@ -44,6 +44,7 @@ try:
         set_id,
         snapshot_in,
         split_request,
+        tool_errors,
     )
     from langchain_memlayer.removals import apply_changes, may_be_trimming, warn_of_summaries
     from langchain_memlayer.snapshot import (
@@ -125,8 +126,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
     answer in one thread. Changes while a run is interrupted, and by a graph around the agent, are not seen.
     One object serves many users and threads at once. List it first: middleware after it sees the model's
     messages and may change them; messages that middleware before it removes count as removed between runs. If a tool of
-    another agent calls this agent, each call has a session of its own. LangGraph passes a `Runtime` to each run, so an id
-    may also be a function of it; LlamaIndex has no such argument.
+    another agent calls this agent, each call has a session of its own. An id may also be a function of a run's `Runtime`.
 
     Args:
         memory: The memory that stores everything; open one for the whole application.
@@ -190,7 +190,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Store new messages, give the model its context, and store its answer."""
         call = step(self._prepare(SYNC, request))
-        return step(self._conclude(SYNC, call, handler(call.request)))
+        with tool_errors(call.request):
+            return step(self._conclude(SYNC, call, handler(call.request)))
 
     async def awrap_model_call(
         self,
@@ -199,7 +200,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Store new messages, give the model its context, and store its answer."""
         call = await self._prepare(ASYNC, request)
-        return await self._conclude(ASYNC, call, await handler(call.request))
+        with tool_errors(call.request):
+            return await self._conclude(ASYNC, call, await handler(call.request))
 
     def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
@@ -347,9 +349,8 @@ def _compose_request(
         convert=convert, put_before=put_before, put_after=put_after, create=create
     )
     instructions = prompt.pop(0) if prompt and isinstance(prompt[0], SystemMessage) else None
-    return request.override(
-        system_message=instructions, messages=[*incoming.prefix, *prompt, *incoming.suffix]
-    )
+    messages = [*incoming.prefix, *prompt, *incoming.suffix]
+    return request.override(system_message=instructions, messages=messages)
 
 
 def _left_out_ids(context: Context, thread: Sequence[AnyMessage]) -> tuple[str, ...]:

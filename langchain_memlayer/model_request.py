@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -16,9 +17,10 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_memlayer.messages import to_core
 from langchain_memlayer.snapshot import ThreadSnapshot
+from memlayer_core.errors import ConfigurationError
 from memlayer_core.seams import TokenCounter
 
-__all__ = ["ModelMessages", "added_messages", "cost", "set_id", "snapshot_in", "split_request"]
+__all__ = ["ModelMessages", "added_messages", "cost", "set_id", "snapshot_in", "split_request", "tool_errors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +88,26 @@ def set_id(message: BaseMessage) -> None:
     """Give a message an id, as the agent's state would."""
     if message.id is None:
         message.id = str(uuid.uuid4())
+
+
+@contextmanager
+def tool_errors(request: ModelRequest[Any]) -> Iterator[None]:
+    """Say what to do if a model takes no tools."""
+    try:
+        yield
+    except NotImplementedError as problem:
+        if not request.tools or _binds_tools(request):
+            raise
+        raise ConfigurationError(
+            f"the agent has tools, and {type(request.model).__name__} takes none: its `bind_tools` is not implemented",
+            hint='Use a model that takes tools; or `MemlayerMiddleware(…, mode="STATIC")`, which adds no tools, and give '
+            "the agent none of your own.",
+        ) from problem
+
+
+def _binds_tools(request: ModelRequest[Any]) -> bool:
+    try:
+        request.model.bind_tools([])
+    except NotImplementedError:
+        return False
+    return True

@@ -20,6 +20,7 @@ IDS: Mapping[str, str] = {
     "user_id": "The user.",
     "agent_id": "The agent.",
     "session_id": "The session.",
+    "conversation_id": "The session, as LangChain's tutorials name it.",
 }
 """The ids that a call's config may name, with their descriptions."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
@@ -20,10 +21,11 @@ from langgraph.store.base import (
     SearchOp,
     TTLConfig,
     get_text_at_path,
+    tokenize_path,
     validate_op_namespace,
 )
 
-from langchain_memlayer.order import Order
+from langchain_memlayer.batches import Batches
 from langchain_memlayer.sweeper import Sweeper
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, InvalidItemError, MemlayerError
@@ -33,6 +35,8 @@ from memlayer_core.integration import items as core
 __all__ = ["MemlayerStore"]
 
 _WHOLE = "$"
+_STEP = re.compile(r"[^\[{].*|\[(\*|-?\d+)\]|\{.*\}", re.DOTALL)
+"""One part of a path: a field, a place in a list, or several fields."""
 _SWEEP = 5.0  # minutes, as in LangGraph's own stores
 
 
@@ -49,9 +53,10 @@ class MemlayerStore(BaseStore):
     that the item has. Items that match in neither way come last, without a score. Without a query, the items that were
     put last come first.
 
-    Sync and async methods work in any thread and any event loop; of writes to one key that are awaited together, the
-    last call wins. A batch is checked as a whole before anything is done; its reads come before its writes, and its
-    writes are one transaction.
+    Sync and async methods work in any thread and any event loop. A batch is checked as a whole before anything is done;
+    its reads come before its writes, and its writes are one transaction. Async calls that write and are awaited together
+    share a transaction: of writes to one key the last call wins, and a call that fails does not fail the others. So do
+    those that only get.
 
     LangGraph allows no period in a label: write an e-mail address in another way, or use its digest. Items belong to a
     tenant and to no user, so there is no `user_id`: `Memory.forget` of a user leaves them, `forget` deletes a namespace.
@@ -60,12 +65,14 @@ class MemlayerStore(BaseStore):
         memory: The memory that stores the items; open one for the whole application.
         tenant_id: Items of different tenants are separate, even if their namespaces are equal.
         index: `{"fields": ["text", "notes[*].title"]}`: the fields by which items are found, each by itself, if `put`
-            names none. The memory's embedder makes the vectors: an `embed` here must be the same.
+            names none. The memory's embedder makes the vectors: `embed` and `dims` here must be its own.
         ttl: `default_ttl` in minutes; `refresh_on_read` (true): reading restarts that time; `omit_expired` (false):
             expired items are hidden before they are swept; `sweep_interval_minutes` (5): for `start_ttl_sweeper`.
 
     Raises:
         ConfigurationError: `memory` is no `Memory`, or a configuration cannot be used.
+        InvalidItemError: `fields` is no list of paths.
+        EmbedderError: `dims` is given, and the embedder, which must say its own for a new store, does not answer.
         InvalidScopeError: The tenant's id cannot be stored.
     """
 
@@ -84,7 +91,8 @@ class MemlayerStore(BaseStore):
         omit_expired = bool((ttl or {}).get("omit_expired", False))
         self._items = memory.items(tenant_id=tenant_id, omit_expired=omit_expired)
         self._sweeper = Sweeper(self._items.sweep)
-        self._order = Order()
+        self._gets = Batches(self._items.abatch)
+        self._writes = Batches(self._items.abatch)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Do several operations: all of them, or none.
@@ -97,7 +105,7 @@ class MemlayerStore(BaseStore):
         return _results(ops, self._items.batch(self._core_ops(ops)))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do several operations: all of them, or none.
+        """Do several operations: all of them, or none. Calls that are awaited together share a transaction.
 
         Raises:
             InvalidNamespaceError: A label is no text, empty, or holds a period or NUL.
@@ -105,8 +113,13 @@ class MemlayerStore(BaseStore):
         """
         ops = list(ops)
         core_ops = self._core_ops(ops)
-        keys = [(tuple(op.labels), op.key) for op in core_ops if isinstance(op, core.PutItem | core.DropItem)]
-        answers = await self._order.run_in_order(keys, lambda: self._items.abatch(core_ops))
+        kinds = {type(op) for op in core_ops}
+        if kinds == {core.GetItem}:
+            answers = await self._gets.run(core_ops)
+        elif not kinds.isdisjoint({core.PutItem, core.DropItem}):
+            answers = await self._writes.run(core_ops)
+        else:  # a search may wait for the embedder, and no other call is to wait with it
+            answers = await self._items.abatch(core_ops)
         return _results(ops, answers)
 
     def sweep_ttl(self) -> int:
@@ -185,7 +198,7 @@ class MemlayerStore(BaseStore):
 
     def _texts(self, op: PutOp) -> tuple[str, ...] | None:
         """Return the texts by which an item is found; None: its whole value."""
-        fields = op.index if op.index is not None else (self.index_config or {}).get("fields")
+        fields = op.index if op.index is not None else (self.index_config or {}).get("fields") or None
         if fields is None or not isinstance(op.value, Mapping):
             return None
         if fields is False:
@@ -207,7 +220,7 @@ def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:
 
 def _paths(fields: object) -> Collection[str]:
     if (
-        isinstance(fields, str)
+        isinstance(fields, str | Mapping)
         or not isinstance(fields, Collection)
         or not all(isinstance(path, str) for path in fields)
     ):
@@ -215,6 +228,13 @@ def _paths(fields: object) -> Collection[str]:
             f"fields are named by a list of paths, got {fields!r:.80}",
             hint='For example `["text"]`, or False.',
         )
+    for path in fields:
+        first, *rest = tokenize_path(path) or [_WHOLE]
+        if (first == _WHOLE and rest) or not all(map(_STEP.fullmatch, (first, *rest))):
+            raise InvalidItemError(
+                f"the path {path!r:.100} leads to no field",
+                hint="For example `text`, `notes[*].title`, `notes[0]`, `{title,text}`, or `$` for the whole value.",
+            )
     return fields
 
 
@@ -252,6 +272,12 @@ def _check_index(memory: Memory, index: IndexConfig | None) -> IndexConfig | Non
         raise ConfigurationError(
             "`index` names another embedder than the memory's",
             hint="A memory has one embedder: `Memory.open(…, embedder=…)`; leave `embed` and `dims` out here.",
+        )
+    dims = index.get("dims")
+    if dims is not None and dims != (own := memory.items().dimension()):
+        raise ConfigurationError(
+            f"`index` asks for vectors of {dims!r:.80} dimensions, and the memory's embedder makes {own}",
+            hint="Leave `dims` out, or open the memory with that embedder: `Memory.open(…, embedder=…)`.",
         )
     return index
 

@@ -50,10 +50,10 @@ class MemlayerMemory(ChatState, MemoryBinding):
     `additional_kwargs={"model_visible": False}` is for people, and no model sees it. Every method has a native async
     twin, and all methods may be called from any thread and any event loop.
 
-    A dump (`to_dict`, pickle, a workflow's `Context.to_dict`) names the store and the session and contains no message.
-    A restored memory continues with the present state of the store; therefore `memory` is optional here. It has no
-    length and no truth value, and a copy of it is the same object: agents evaluate `memory or …` and copy everything in
-    their state.
+    A dump (`to_dict`, pickle, a workflow's `Context.to_dict`) names the store and the session and contains no message;
+    LlamaIndex itself puts the user's last line into a `Context`. A restored memory continues with the present state of
+    the store; therefore `memory` is optional here. It has no length and no truth value, and a copy of it is the same
+    object: agents evaluate `memory or …` and copy everything in their state.
 
     Attributes:
         user_id: The user; None: the session stands alone, and nothing is recalled from other sessions, nor in them.

@@ -8,6 +8,7 @@ from memlayer_core.items.model import ItemOp
 from memlayer_core.models.foreign import EmbedderLike
 from memlayer_core.runner import ASYNC, SYNC, step
 from memlayer_core.scope import Scope
+from memlayer_core.storage import vectors
 
 __all__ = ["Items"]
 
@@ -39,6 +40,18 @@ class Items:
         own = rt.embedder.identity
         asked = resolve_embedder(embedder, store_identity=own, settings=rt.settings, emit=lambda _: None)
         return asked.identity == own
+
+    def dimension(self) -> int:
+        """Return the length of the memory's vectors. The embedder is asked if it has made none in this store yet.
+
+        Raises:
+            EmbedderError: The embedder does not answer.
+        """
+        rt = self.memory.runtime
+        known = rt.db.read(vectors.layout)
+        if known.dimension is not None and known.embedder == rt.embedder.identity:
+            return known.dimension
+        return len(rt.embedder.embed(["length"])[0])
 
     def batch(self, ops: Iterable[ItemOp]) -> list[Answer]:
         """Do several operations in one transaction: all of them, or none.

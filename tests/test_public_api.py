@@ -32,7 +32,7 @@ NO_TWIN = {  # nothing is read or written, or nothing that could wait
     "Memory": {"chat", "chat_of", "items", "listen"},
     "Chat": {"set_memory"},
     "Transcripts": {"scope_of"},
-    "Items": {"embeds_with"},
+    "Items": {"dimension", "embeds_with"},
     "SessionManager": {"with_session", "add_component"},
     "WindowMemory": set(),
 }

@@ -105,6 +105,12 @@ def translate_errors() -> Iterator[None]:
 
 def _ours(problem: exc.DBAPIError | exc.TimeoutError | sqlite3.Error) -> StoreError:
     driven = getattr(problem, "orig", None) or problem
+    if type(driven).__module__.partition(".")[0] == "blockbuster":
+        return StoreError(
+            f"a blocking method was called in an event loop: {_short(problem)}",
+            hint="Await the async form: `ainvoke` instead of `invoke`, `await chat.aadd(…)` instead of `chat.add(…)`. "
+            "If there is none, call it by `await asyncio.to_thread(…)`.",
+        )
     is_damaged = (
         getattr(driven, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
         or getattr(driven, "sqlstate", None) in _CORRUPTED

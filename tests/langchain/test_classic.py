@@ -130,6 +130,9 @@ def test_a_short_conversation_is_told_as_by_the_buffer_memory(do, history, optio
 
     assert ours.memory_variables == theirs.memory_variables
     assert ours.buffer == theirs.buffer == asyncio.run(ours.abuffer())
+    assert ours.buffer_as_str == theirs.buffer_as_str == asyncio.run(ours.abuffer_as_str())
+    messages = ours.buffer_as_messages
+    assert messages == theirs.buffer_as_messages == asyncio.run(ours.abuffer_as_messages())
     assert history.messages == theirs.chat_memory.messages
     do(ours, "clear")
     assert do(ours, "load_memory_variables", {}) == {ours.memory_key: [] if ours.return_messages else ""}

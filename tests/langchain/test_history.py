@@ -31,7 +31,7 @@ from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import ConfigurableFieldSpec, RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
-from langchain_memlayer import MemlayerChatMessageHistory, to_core
+from langchain_memlayer import MemlayerChatMessageHistory, to_core, with_memory
 from langchain_memlayer import history as home
 from memlayer_core import Memory, Settings, ToolCall
 from memlayer_core.errors import (
@@ -406,6 +406,39 @@ def test_a_factory_makes_the_history_that_a_config_names(
     assert contents(kept.messages) == ["a", "a (1)", "b", "b (3)"]
     assert histories(**named).chat.scope == kept.chat.scope
     assert {spec.id for spec in histories.config_specs} == set(named)
+
+
+@pytest.mark.parametrize("names", [["user_id", "conversation_id"], ["conversation_id"]], ids=str)
+def test_a_session_may_be_called_a_conversation_as_in_the_tutorials(
+    do: Any, memory: Memory, names: list[str]
+) -> None:
+    fixed = {} if "user_id" in names else {"user_id": "ada"}
+    histories = MemlayerChatMessageHistory.factory(memory, configurable=names, **fixed)
+    chain = RunnableWithMessageHistory(
+        RunnableLambda(Echo().invoke),
+        histories,
+        history_factory_config=[
+            ConfigurableFieldSpec(
+                id=name,
+                annotation=str,
+                name=name,
+                description="Unique identifier.",
+                default="",
+                is_shared=True,
+            )
+            for name in names
+        ],
+    )
+    own = with_memory(RunnableLambda(Echo().invoke), memory, configurable=names, **fixed)
+    for number, one in enumerate((chain, own)):
+        config = {"configurable": dict(zip(names[::-1], (str(number), "ada"), strict=False))}
+        for text in ("a", "b"):
+            do(one, "invoke", [HumanMessage(text)], config)
+        history = MemlayerChatMessageHistory(memory, session_id=str(number), user_id="ada")
+        assert contents(history.messages)[::2] == ["a", "b"]
+    for wrong in (["user_id"], ["session_id", "conversation_id"]):
+        with pytest.raises(ConfigurationError, match="configurable"):
+            MemlayerChatMessageHistory.factory(memory, configurable=wrong)
 
 
 def test_a_factory_keeps_users_apart_in_one_batch(do: Any, memory: Memory) -> None:

@@ -24,7 +24,7 @@ from langchain.agents.middleware import (
     ModelRetryMiddleware,
     SummarizationMiddleware,
 )
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -50,6 +50,7 @@ from memlayer_core.errors import (
     InvalidRecordError,
     InvalidScopeError,
     StoreClosedError,
+    StoreError,
 )
 from memlayer_core.policy import MaxRounds
 
@@ -308,6 +309,42 @@ def test_tools_that_leave_no_room_are_told_with_numbers(run, memory) -> None:
     agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=50)])
     with pytest.raises(InvalidLimitError, match=r"need \d+ of 50 tokens"):
         run(agent, "hi")
+
+
+@pytest.mark.parametrize("mode", ["AGENT", "BOTH"])
+def test_a_model_that_takes_no_tools_is_told_with_the_mode_that_needs_none(run, memory, mode) -> None:
+    model = GenericFakeChatModel(messages=iter([AIMessage("ok")]))
+    with pytest.raises(ConfigurationError, match="GenericFakeChatModel takes none") as raised:
+        run(create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada", mode=mode)]), "hi")
+    assert 'mode="STATIC"' in raised.value.hint
+
+    out = run(
+        create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada", mode="STATIC")]), "hi"
+    )
+    assert out["messages"][-1].text == "ok"
+
+
+def test_what_else_a_model_has_not_implemented_is_its_own_error(run, memory) -> None:
+    def script(_: list[BaseMessage]) -> AIMessage:
+        raise NotImplementedError("no such thing")
+
+    agent = create_agent(Scripted(script=script), middleware=[MemlayerMiddleware(memory, user_id="ada")])
+    with pytest.raises(NotImplementedError, match="no such thing"):
+        run(agent, "hi")
+
+
+def test_an_agent_that_blocks_an_event_loop_is_told_to_be_awaited(open_at) -> None:
+    memory = open_at()
+    agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada")])
+
+    async def block() -> None:
+        with blockbuster_ctx(OURS):
+            agent.invoke({"messages": [("human", "hi")]}, {"configurable": {"thread_id": "t"}})
+
+    with pytest.raises(StoreError, match=r"called in an event loop: .*Blocking call") as raised:
+        asyncio.run(block())
+    assert "`ainvoke`" in raised.value.hint
+    assert "verify" not in raised.value.hint
 
 
 def test_a_schema_of_the_answer_is_counted_too(run, memory) -> None:

@@ -40,6 +40,7 @@ from memlayer_core.errors import (
     InvalidLimitError,
     InvalidScopeError,
     StoreClosedError,
+    StoreUnavailableError,
 )
 from memlayer_core.items.sql import writes as item_writing
 from tests.conftest import PROMPT
@@ -583,6 +584,23 @@ def test_a_store_may_give_all_items_a_time_to_live(do, memory, at) -> None:
     assert do(store, "get", DOCS, "default") is None
 
 
+def test_reading_restarts_the_time_to_live_unless_the_configuration_forbids_it(do, memory, at) -> None:
+    """As LangGraph documents it; its `SqliteStore` does so only if `refresh_on_read` is there, and true."""
+    for ttl, stays in (
+        ({"default_ttl": 10}, True),
+        ({"default_ttl": 10, "refresh_on_read": True}, True),
+        ({"default_ttl": 10, "refresh_on_read": False}, False),
+    ):
+        store = MemlayerStore(memory, ttl=ttl)
+        at(NOON)
+        do(store, "put", DOCS, "k", {})
+        at(NOON + timedelta(minutes=6))
+        assert do(store, "get", DOCS, "k") is not None
+        at(NOON + timedelta(minutes=12))
+        store.sweep_ttl()
+        assert (do(store, "get", DOCS, "k") is not None) is stays
+
+
 def test_what_has_expired_may_be_hidden_before_it_is_swept(do, memory, at) -> None:
     store = MemlayerStore(memory, ttl={"omit_expired": True})
     for key in ("a", "gone", "b"):
@@ -636,16 +654,49 @@ def test_a_sweeper_sweeps_until_it_is_stopped_cancelled_or_the_memory_is_closed(
         {"index": {"field": ["text"]}},
         {"index": {"embed": lambda texts: [[1.0] for _ in texts]}},
         {"index": "text"},
+        {"index": {"dims": 1536}},
+        {"index": {"dims": "64"}},
         {"ttl": {"default": 5}},
         {"ttl": {"default_ttl": 0}},
         {"ttl": {"sweep_interval_minutes": "often"}},
     ],
-    ids=["field", "embed", "index", "default", "default_ttl", "interval"],
+    ids=["field", "embed", "index", "dims", "text as dims", "default", "default_ttl", "interval"],
 )
 def test_a_configuration_that_cannot_be_kept_is_refused(memory, given) -> None:
     with pytest.raises(ConfigurationError) as raised:
         MemlayerStore(memory, **given)
     assert raised.value.hint
+
+
+def test_the_dimensions_that_a_store_is_to_have_are_those_of_its_embedder(memory, letters) -> None:
+    assert MemlayerStore(memory, index={"dims": 64}).index_config == {"dims": 64}
+    assert letters.embedded == ["length"]
+    store = MemlayerStore(memory)
+    store.put(DOCS, "k", {"text": "x"})
+    store.search(DOCS, query="x")
+    letters.away = True  # the vectors that are stored say it, too
+    assert MemlayerStore(memory, index={"dims": 64, "fields": ["text"]})
+    with pytest.raises(ConfigurationError, match="384 dimensions, and the memory's embedder makes 64"):
+        MemlayerStore(memory, index={"dims": 384})
+
+
+@pytest.mark.parametrize("fields", [{"text": 1}, ["notes["], ["notes[x]"], ["{title"], ["$.text"], "text"])
+def test_fields_that_no_item_can_be_found_by_are_refused(memory, fields) -> None:
+    with pytest.raises(InvalidItemError) as raised:
+        MemlayerStore(memory, index={"fields": fields})
+    assert raised.value.hint
+    with pytest.raises(InvalidItemError):
+        MemlayerStore(memory).put(DOCS, "k", {"text": "x"}, index=fields)
+
+
+def test_no_fields_in_the_configuration_mean_the_whole_value(do, memory) -> None:
+    """As in LangGraph's own stores; with `put`, they mean that the item is not found by its text."""
+    store = MemlayerStore(memory, index={"fields": []})
+    do(store, "put", DOCS, "k", {"text": "x"})
+    do(store, "put", DOCS, "never", {"text": "x"}, index=[])
+    found = {item.key: item.score for item in do(store, "search", DOCS, query="x")}
+    assert found["k"] is not None
+    assert found["never"] is None
 
 
 def test_a_store_needs_a_memory_and_a_tenant(memory, letters) -> None:
@@ -677,6 +728,102 @@ def test_one_store_serves_threads_and_event_loops_at_once(store) -> None:
     assert len(store.search(DOCS, limit=100)) == 20
 
 
+@pytest.fixture
+def transactions(memory, monkeypatch) -> list[str]:
+    """Return the reads and writes of the journal, as they happen."""
+    db, seen = memory._resources.runtime.db, []
+    for verb in ("read", "write"):
+        run = getattr(db, verb)
+
+        def count(work: Any, *args: Any, _verb: str = verb, _run: Any = run, **kwargs: Any) -> Any:
+            if _verb == "read" or work is item_writing.change:
+                seen.append(_verb)
+            return _run(work, *args, **kwargs)
+
+        monkeypatch.setattr(db, verb, count)
+    return seen
+
+
+async def test_calls_that_are_awaited_together_share_a_transaction(store, transactions) -> None:
+    await asyncio.gather(*(store.aput(DOCS, str(n), {"n": n}) for n in range(500)))
+    assert transactions == ["write"]
+    transactions.clear()
+    found = await asyncio.gather(*(store.aget(DOCS, str(n)) for n in range(500)))
+    assert transactions == ["read"]
+    assert [item.value["n"] for item in found] == list(range(500))
+    transactions.clear()
+    await asyncio.gather(*(store.adelete(DOCS, str(n)) for n in range(0, 500, 2)))
+    assert transactions == ["write"]
+    assert len(await store.asearch(DOCS, limit=500)) == 250
+
+
+async def test_calls_during_a_batch_are_the_next_one(store, transactions, memory, monkeypatch) -> None:
+    db, began, go_on = memory._resources.runtime.db, threading.Event(), threading.Event()
+    write = db.write
+
+    def held_up(work: Any, *args: Any, **kwargs: Any) -> Any:
+        if work is item_writing.change:
+            began.set()
+            assert go_on.wait(30)
+        return write(work, *args, **kwargs)
+
+    monkeypatch.setattr(db, "write", held_up)
+    first = asyncio.create_task(store.aput(DOCS, "first", {}))
+    await asyncio.to_thread(began.wait, 30)
+    later = []
+    for number in range(20):
+        later.append(asyncio.create_task(store.aput(DOCS, "k", {"n": number})))
+        await asyncio.sleep(0)
+    later[19].cancel()
+    assert await store.aget(DOCS, "first") is None  # a read waits for no write
+    go_on.set()
+    await asyncio.gather(first, *later[:19])
+    assert (await store.aget(DOCS, "k")).value == {"n": 18}
+    assert transactions.count("write") == 2
+
+
+async def test_a_call_that_fails_fails_no_other_call_of_its_batch(store, transactions) -> None:
+    values = [{"n": object()} if n in {3, 77} else {"n": n} for n in range(100)]
+    found = await asyncio.gather(
+        *(store.aput(DOCS, str(n), value) for n, value in enumerate(values)),
+        store.abatch([PutOp(DOCS, "half", {}), PutOp(DOCS, "half\0", {})]),
+        return_exceptions=True,
+    )
+    failed = {at: type(one) for at, one in enumerate(found) if one is not None}
+    assert failed == dict.fromkeys((3, 77, 100), InvalidItemError)
+    assert len({*keys(await store.asearch(DOCS, limit=200))} ^ {str(n) for n in range(100)}) == 2
+    assert transactions.count("write") < 20
+
+
+async def test_when_the_journal_is_away_it_is_tried_once_for_all(store, memory, monkeypatch) -> None:
+    tried = []
+
+    def away(*_: Any, **__: Any) -> None:
+        tried.append(1)
+        raise StoreUnavailableError("locked", hint="Try again.")
+
+    monkeypatch.setattr(memory._resources.runtime.db, "write", away)
+    calls = (store.aput(DOCS, str(n), {}) for n in range(50))
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(one) for one in found} == {StoreUnavailableError}
+    assert len(tried) == 1
+
+
+def test_a_loop_that_ends_amid_calls_leaves_nothing_behind(store) -> None:
+    async def leave(ticks: int) -> None:
+        for number in range(3):
+            asyncio.get_running_loop().create_task(store.aput(DOCS, str(number), {}))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+
+    for ticks in range(4):
+        asyncio.run(leave(ticks))
+        assert not store._writes._calls
+        assert not store._writes._tasks
+    asyncio.run(store.aput(DOCS, "k", {"n": 1}))
+    assert store.get(DOCS, "k").value == {"n": 1}
+
+
 async def test_writes_to_one_key_that_are_gathered_are_done_in_their_order(store) -> None:
     slow = {"text": "many words " * 20_000}
     await asyncio.gather(store.aput(DOCS, "gone", slow), store.adelete(DOCS, "gone"))
@@ -692,7 +839,7 @@ async def test_a_write_that_is_cancelled_or_fails_holds_nobody_up(store) -> None
     found = await asyncio.gather(*tasks, failing, store.aput(DOCS, "k", {"n": 9}), return_exceptions=True)
     assert [type(one) for one in found[1:4]] == [asyncio.CancelledError, type(None), InvalidItemError]
     assert (await store.aget(DOCS, "k")).value == {"n": 9}
-    assert store._order._pending == {}
+    assert not store._writes._calls
 
 
 async def test_a_write_that_timed_out_does_not_come_behind_the_one_that_was_tried_instead(
@@ -721,7 +868,7 @@ async def test_a_write_that_timed_out_does_not_come_behind_the_one_that_was_trie
     await again
 
     assert (await store.aget(DOCS, "k")).value == {"n": "new"}
-    assert store._order._pending == {}
+    assert not store._writes._calls
 
 
 @pytest.mark.trap("langchain", 11)

@@ -171,7 +171,10 @@ async def test_a_workflows_context_finds_the_memory_again(session):
     restored = Context.from_dict(agent, saved, serializer=JsonSerializer())
     memory = await restored.store.get("memory")
 
-    assert "Riga" not in str(saved["state"]["state_data"]["_data"]["memory"])
+    stored = saved["state"]["state_data"]["_data"]
+    assert stored.pop("user_msg_str") == '"how is the weather?"'  # LlamaIndex itself stores it
+    assert "weather?" not in str(saved)
+    assert "Riga" not in str(saved)
     assert isinstance(memory, MemlayerMemory)
     assert [message.content for message in await memory.aget_all()][-1] == "said later"
 
