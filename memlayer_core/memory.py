@@ -575,7 +575,7 @@ class Memory(Viewable):
             nothing was wrong. Chroma is not compared if another process holds it.
 
         Raises:
-            JournalCorruptError: The journal is damaged. `memlayer export` writes what can still be read.
+            JournalCorruptError: The journal is damaged. The hint says how to restore or recover it.
             StoreUnavailableError: The store was removed while it was open.
         """
         return step(upkeep.verify(self.runtime, SYNC))

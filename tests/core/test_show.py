@@ -45,7 +45,7 @@ def test_the_command_line_prints_remembered_text_with_escapes(chat, tmp_path) ->
     where = str(tmp_path / "memory")
     for command in (
         ["inspect", where, "--user", "louis", "--session", "s"],
-        ["search", where, "red", "--user", "louis"],
+        ["search", "red", where, "--user", "louis"],
     ):
         shown = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, command)
         assert shown.exit_code == 0, shown.output
