@@ -64,7 +64,15 @@ def _main(
 
 @app.command()
 def demo(
-    path: Annotated[Path | None, typer.Option(help="Keep the memory here; it must not hold one yet.")] = None,
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DIRECTORY", help="Keep the memory here; it must not hold one yet. Else it is removed."
+        ),
+    ] = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="Show every part of each context, its tokens and its reasons.")
+    ] = False,
     embedder: Annotated[EmbedderName, typer.Option(help="What makes the vectors.")] = "auto",
 ) -> None:
     """Show that a memory outlives its process: the first process is killed, the second remembers.
@@ -77,19 +85,26 @@ def demo(
     out = console()
     if path is None:
         with TemporaryDirectory(prefix="memlayer-demo-", ignore_cleanup_errors=True) as directory:
-            play(out, Path(directory), embedder)
-        out.print(f"\n{escape(directory)} was removed; `--path DIR` keeps it.", soft_wrap=True)
-        return
-    if Memory.is_at(path):
-        raise InputError(
-            f"there is a memory in {str(path)!r} already",
-            hint="The demo needs a new directory: choose another.",
-        )
-    play(out, path, embedder)
-    quoted = escape(shlex.quote(str(path)))
-    out.print(f"\nThe memory stays in {escape(str(path))}. Look at it:", soft_wrap=True)
-    out.print(f"  memlayer inspect {quoted} --user maya", soft_wrap=True)
-    out.print(f'  memlayer search {quoted} "old maps" --user maya', soft_wrap=True)
+            play(out, Path(directory), embedder, why=why)
+        steps = {
+            "memlayer demo --why": "why was each line recalled, and what does it cost?",
+            "memlayer demo DIRECTORY": "this memory was removed; that one stays, for `inspect` and `search`",
+        }
+    else:
+        if Memory.is_at(path):
+            raise InputError(
+                f"there is a memory in {str(path)!r} already",
+                hint="The demo needs a new directory: choose another.",
+            )
+        play(out, path, embedder, why=why)
+        quoted = shlex.quote(str(path))
+        steps = {
+            f"memlayer inspect {quoted} --user maya": "her sessions",
+            f'memlayer search "old maps" {quoted} --user maya': "what she said of them",
+        }
+    out.print("\nnext:")
+    for command, what in steps.items():
+        out.print(f"  {command}  # {what}", soft_wrap=True, markup=False)
 
 
 @app.command()

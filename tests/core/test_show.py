@@ -62,10 +62,12 @@ def test_an_error_and_a_note_of_the_command_line_are_shown_with_escapes(tmp_path
 
 def test_the_demo_shows_it_with_escapes(chat) -> None:
     console = Console(record=True, color_system=None, width=200, file=StringIO())
-    chat.add("user", EVIL)
-    show_context(console, chat.context())
+    later = chat.memory.chat(user_id="louis", session_id="later")
+    later.add("user", f"What was red? {EVIL}")
+    show_context(console, later.context(), why=True)
     shown = console.export_text()
     assert not ESCAPES.search(shown)
+    assert " recalled  " in shown
     assert shown.count("\\x1b]0;owned") >= 3
 
 
