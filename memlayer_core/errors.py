@@ -23,7 +23,7 @@
     ├── StoreError                         the journal or the index
     │   ├── StoreUnavailableError          unreachable, locked, read-only or full; often temporary
     │   ├── StoreClosedError               used after `close()`
-    │   ├── JournalCorruptError            the journal's pages are damaged; what can be read can be exported
+    │   ├── JournalCorruptError            the journal's pages are damaged; the hint says how to recover
     │   ├── IndexUnavailableError          Chroma cannot be reached; recall works without it
     │   └── IndexCorruptError              Chroma's files are damaged; they can be rebuilt
     ├── EmbedderError                      an embedder raised, timed out or returned no vectors

@@ -5,8 +5,8 @@
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from memlayer_core.messages.flow import sessions
 from memlayer_core.messages.model import ForgetReport, Session
 from memlayer_core.messages.rules.check import seconds
 from memlayer_core.models.foreign import EmbedderLike, SummarizerLike, TokenizerLike
-from memlayer_core.opening import Resources, directory_at
+from memlayer_core.opening import Resources, Status, directory_at
 from memlayer_core.recall.flow import recall
 from memlayer_core.recall.model import Hits
 from memlayer_core.records import flow as records
@@ -35,6 +35,7 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
+from memlayer_core.show import View, Viewable
 from memlayer_core.storage import costs as model_costs
 from memlayer_core.storage import job_queue
 from memlayer_core.storage.costs import Cost
@@ -56,27 +57,7 @@ _inherited: list[object] = []
 """Resources that a forked child inherits. It neither uses nor closes them, since they belong to the parent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The state of a memory.
-
-    Attributes:
-        store_id: A UUID, made with the store.
-        embedder: Identity of the embedder in use.
-        index: `"held"`: this process keeps Chroma up to date. `"not held"`: another process does, or none yet.
-            `"none"`: the memory works without Chroma.
-        backlog: Background jobs that are left.
-        problems: Problems at the moment: the reason, by the source of the problem.
-    """
-
-    store_id: str
-    embedder: str
-    index: str
-    backlog: Backlog
-    problems: Mapping[str, str]
-
-
-class Memory:
+class Memory(Viewable):
     """A durable memory for any number of tenants, users and sessions. `open` or `in_memory` makes one.
 
     Open one for the whole application. Threads and event loops may share it, and several processes may open the same
@@ -611,7 +592,7 @@ class Memory:
             nothing was wrong. Chroma is not compared if another process holds it.
 
         Raises:
-            JournalCorruptError: The journal is damaged. `memlayer export` writes what can still be read.
+            JournalCorruptError: The journal is damaged. The hint says how to restore or recover it.
             StoreUnavailableError: The store was removed while it was open.
         """
         return step(upkeep.verify(self.runtime, SYNC))
@@ -716,6 +697,14 @@ class Memory:
 
     async def __aenter__(self) -> Self:
         return self
+
+    def __repr__(self) -> str:
+        place = f"path={str(self.path)!r}, " if self.path is not None else ""
+        end = ", closed=True" if self._closed else ""
+        return f"Memory({place}embedder={self._resources.runtime.embedder.identity!r}{end})"
+
+    def _view(self) -> View:
+        return View(repr(self)) if self._closed else self.status()._view()  # noqa: SLF001  (the same base)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None

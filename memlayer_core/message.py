@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from memlayer_core.scope import Scope
+from memlayer_core.show import View, Viewable, line_of
 
 __all__ = [
     "JSON",
@@ -64,7 +65,7 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(Viewable):
     """One message of a conversation.
 
     Attributes:
@@ -97,6 +98,8 @@ class Message:
     raw: Raw | None = None
     withdrawn_at: datetime | None = field(default=None, compare=False)
 
+    __repr__ = line_of
+
     @property
     def text(self) -> str:
         """The text of the content. Several text blocks are joined by line breaks."""
@@ -119,6 +122,15 @@ class Message:
     def speaker(self) -> str:
         """The name if there is one, else the role."""
         return self.name or self.role
+
+    @property
+    def label(self) -> str:
+        """The text; without one, the tool calls."""
+        calls = ", ".join(f"calls {call.name}({call.arguments})" for call in self.tool_calls)
+        return self.text or calls or "(no text)"
+
+    def _view(self) -> View:
+        return View(rows=((self.created_at, self.speaker, self.label),))
 
 
 _CALLS = frozenset({"tool_use", "tool_call", "function_call"})
@@ -242,7 +254,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(Viewable):
     """The result of adding messages. They are committed.
 
     Attributes:
@@ -258,3 +270,19 @@ class Receipt:
     unchanged: int = 0
     replaced: int = 0
     answered: bool = False
+
+    __repr__ = line_of
+
+    def _view(self) -> View:
+        counts = (("stored", self.stored), ("unchanged", self.unchanged), ("replaced", self.replaced))
+        told = ", ".join(f"{count:,} {what}" for what, count in counts if count)
+        more = len(self.ids) - _SHOWN
+        return View(
+            told or "nothing stored",
+            columns=("id",),
+            rows=tuple((one,) for one in self.ids[:_SHOWN]),
+            notes=(f"and {more:,} more",) if more > 0 else (),
+        )
+
+
+_SHOWN = 10  # ids in the view of a receipt

@@ -7,7 +7,8 @@ import re
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,18 +20,54 @@ from memlayer_core.index import flow as index_flows
 from memlayer_core.models.foreign import EmbedderLike, SummarizerLike, TokenizerLike
 from memlayer_core.runtime import Runtime
 from memlayer_core.settings import Settings
+from memlayer_core.show import View, Viewable, line_of
 from memlayer_core.storage import database as database_sql
 from memlayer_core.storage import migrations as migration
 from memlayer_core.storage import vectors
+from memlayer_core.storage.job_queue import Backlog
 from memlayer_core.worker.worker import Worker
 
 if TYPE_CHECKING:
     from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
     from memlayer_core.storage.database import Database
 
-__all__ = ["Resources", "directory_at"]
+__all__ = ["Resources", "Status", "directory_at"]
 
 _URL = re.compile(r"([A-Za-z][\w+.-]+):/")  # a `Path` has one slash less, and a drive of Windows one letter
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Viewable):
+    """The state of a memory.
+
+    Attributes:
+        store_id: A UUID, made with the store.
+        embedder: Identity of the embedder in use.
+        index: `"held"`: this process keeps Chroma up to date. `"not held"`: another process does, or none yet.
+            `"none"`: the memory works without Chroma.
+        backlog: Background jobs that are left.
+        problems: Problems at the moment: the reason, by the source of the problem.
+    """
+
+    store_id: str
+    embedder: str
+    index: str
+    backlog: Backlog
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    __repr__ = line_of
+
+    def _view(self) -> View:
+        backlog = f"{self.backlog.queued:,} job(s) queued, {self.backlog.dead:,} given up"
+        return View(
+            rows=(
+                ("Store", self.store_id),
+                ("Embedder", self.embedder),
+                ("Index", self.index),
+                ("Backlog", backlog),
+            ),
+            notes=tuple(f"{source}: {reason}" for source, reason in self.problems.items()),
+        )
 
 
 class Resources:

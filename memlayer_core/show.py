@@ -7,12 +7,14 @@ them by escapes, everywhere. In HTML every text is escaped, too; there is no scr
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from datetime import date, datetime
 from html import escape
+from typing import Any
 
-__all__ = ["Bar", "Cell", "View", "Viewable", "html_of", "text_of", "visible"]
+__all__ = ["Bar", "Cell", "View", "Viewable", "html_of", "line_of", "text_of", "visible"]
 
 _COMMANDS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -21,6 +23,9 @@ _COMMANDS = re.compile(
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 8px;white-space:pre-wrap;max-width:48em"
 _LONGEST = 400  # characters of one cell
+_LINE = reprlib.Repr()  # cuts a long field of a value's one line
+_LINE.maxstring = _LINE.maxother = 80
+_LINE.maxtuple = _LINE.maxlist = _LINE.maxdict = 3
 _FORMATS: Mapping[type, str] = {int: ",", float: ".3f", datetime: "%Y-%m-%d %H:%M", date: "%Y-%m-%d"}
 
 
@@ -87,6 +92,18 @@ def visible(text: str) -> str:
     A line break and a tab stay; an escape sequence begins with `\x1b`, an override of direction is `\u202e`.
     """
     return _COMMANDS.sub(_escape, text)
+
+
+def line_of(value: Any) -> str:
+    """Return a dataclass as one line for people: fields with their default are left out, long ones are cut."""
+    shown = []
+    for field in fields(value):
+        found = getattr(value, field.name)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if found != default:
+            short = format(found, _FORMATS[datetime]) if isinstance(found, datetime) else _LINE.repr(found)
+            shown.append(f"{field.name}={short}")
+    return visible(f"{type(value).__name__}({', '.join(shown)})")
 
 
 def html_of(view: View) -> str:

@@ -24,13 +24,16 @@ def test_a_notebook_runs_from_top_to_bottom(path, tmp_path) -> None:
     assert not any(cell.outputs or cell.execution_count for cell in code), "clear the outputs before a commit"
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [
-        output.get("data", {}).get("text/html", "") + output.get("text", "")
+        "".join(
+            output.get("data", {}).get("text/html", "") + output.get("text", "") for output in cell.outputs
+        )
         for cell in code
-        for output in cell.outputs
     ]
     assert any("<svg" in html for html in shown)
     assert any("I am allergic to nuts" in html for html in shown)
-    assert any("queued=0, dead=0" in text for text in shown)
+    assert "2 hit(s)" in shown[3], "the first search finds what was said"
+    assert "I am allergic to nuts" in shown[3]
+    assert "0 job(s) queued" in shown[-1]
 
 
 def test_there_is_a_notebook() -> None:

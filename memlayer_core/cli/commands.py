@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from memlayer_core.cli.backlog import show_backlog, work_off
-from memlayer_core.cli.views import Commands, console
+from memlayer_core.cli.terminal import Commands, console
 from memlayer_core.errors import FlushTimeoutError, IndexUnavailableError, InputError
 from memlayer_core.events import Event, IndexRebuilt
 from memlayer_core.models.foreign import EmbedderName
@@ -36,16 +36,43 @@ app = typer.Typer(
     help="memlayer: a durable memory for chat applications. Start with `memlayer demo`.",
 )
 
-_Where = Annotated[Path | None, typer.Option("--path", help="The memory's directory.")]
+_Where = Annotated[
+    Path | None,
+    typer.Argument(metavar="DIRECTORY", help="The memory's directory; else ./memory, or --database-url."),
+]
 _Database = Annotated[str | None, typer.Option(help="PostgreSQL that holds the journal, by URL.")]
 _Chroma = Annotated[str | None, typer.Option(help="A Chroma server, http://host:port.")]
-_Tenant = Annotated[str, typer.Option(help="The user's tenant.")]
+_Tenant = Annotated[str, typer.Option(help="The tenant.")]
 _Agent = Annotated[str | None, typer.Option(help="Sessions with this agent alone.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON, with the names that Python has.")]
+
+
+def _show_version(flag: bool) -> None:
+    if flag:
+        typer.echo(f"memlayer {version('memlayer-core')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
 def demo(
-    path: Annotated[Path | None, typer.Option(help="Keep the memory here; it must not hold one yet.")] = None,
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DIRECTORY", help="Keep the memory here; it must not hold one yet. Else it is removed."
+        ),
+    ] = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="Show every part of each context, its tokens and its reasons.")
+    ] = False,
     embedder: Annotated[EmbedderName, typer.Option(help="What makes the vectors.")] = "auto",
 ) -> None:
     """Show that a memory outlives its process: the first process is killed, the second remembers.
@@ -58,29 +85,37 @@ def demo(
     out = console()
     if path is None:
         with TemporaryDirectory(prefix="memlayer-demo-", ignore_cleanup_errors=True) as directory:
-            play(out, Path(directory), embedder)
-        out.print(f"\n{escape(directory)} was removed; `--path DIR` keeps it.", soft_wrap=True)
-        return
-    if Memory.is_at(path):
-        raise InputError(
-            f"there is a memory in {str(path)!r} already",
-            hint="The demo needs a new directory: choose another.",
-        )
-    play(out, path, embedder)
-    quoted = escape(shlex.quote(str(path)))
-    out.print(f"\nThe memory stays in {escape(str(path))}. Look at it:", soft_wrap=True)
-    out.print(f"  memlayer inspect {quoted} --user maya", soft_wrap=True)
-    out.print(f'  memlayer search {quoted} "old maps" --user maya', soft_wrap=True)
+            play(out, Path(directory), embedder, why=why)
+        steps = {
+            "memlayer demo --why": "why was each line recalled, and what does it cost?",
+            "memlayer demo DIRECTORY": "this memory was removed; that one stays, for `inspect` and `search`",
+        }
+    else:
+        if Memory.is_at(path):
+            raise InputError(
+                f"there is a memory in {str(path)!r} already",
+                hint="The demo needs a new directory: choose another.",
+            )
+        play(out, path, embedder, why=why)
+        quoted = shlex.quote(str(path))
+        steps = {
+            f"memlayer inspect {quoted} --user maya": "her sessions",
+            f'memlayer search "old maps" {quoted} --user maya': "what she said of them",
+        }
+    out.print("\nnext:")
+    for command, what in steps.items():
+        out.print(f"  {command}  # {what}", soft_wrap=True, markup=False)
 
 
 @app.command()
 def inspect(
-    path: Annotated[Path | None, typer.Argument(help="The memory's directory.")] = None,
+    path: _Where = None,
     user: Annotated[str | None, typer.Option(help="Show this user's sessions.")] = None,
     session: Annotated[str | None, typer.Option(help="Show this session's messages.")] = None,
     tenant: _Tenant = "default",
     agent: _Agent = None,
     last: Annotated[int, typer.Option(min=1, help="How many sessions or messages, the newest.")] = 50,
+    as_json: _Json = False,
     database_url: _Database = None,
 ) -> None:
     """Show what is in a store: its state, a user's sessions, or a session's messages.
@@ -92,62 +127,62 @@ def inspect(
 
     if session is not None and user is None:
         raise InputError("`--session` was given without `--user`", hint="A session belongs to a user.")
-    out = console()
+    scope = None if user is None else Scope(user, session, agent, tenant)
     with views.journal_at(path, database_url) as db:
-        if user is None:
+        if as_json:
+            typer.echo(views.json_of(views.facts(db, scope, last)))
+        elif scope is None:
             for view in views.store_views(path, db, last):
-                out.print(view)
+                console().print(view)
         elif session is None:
-            out.print(views.sessions_view(db, Scope(user, None, agent, tenant), last))
+            console().print(views.sessions_view(db, scope, last))
         else:
-            scope = Scope(user, session, agent, tenant)
-            out.print(session_view(db, scope, last) or views.missing_session(db, scope))
+            console().print(session_view(db, scope, last) or views.missing_session(db, scope))
 
 
 @app.command()
 def search(
-    path: Annotated[Path, typer.Argument(help="The memory's directory, or `-` with --database-url.")],
     query: Annotated[str, typer.Argument(help="A question, or words.")],
     user: Annotated[str, typer.Option(help="Whose memory is searched.")],
+    path: _Where = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many hits at the most.")] = 10,
     tenant: _Tenant = "default",
     agent: _Agent = None,
     session: Annotated[str | None, typer.Option(help="This session alone.")] = None,
+    as_json: _Json = False,
     database_url: _Database = None,
     chroma_url: _Chroma = None,
 ) -> None:
     """Search the messages and records of a user."""
-    where = None if str(path) == "-" else path
-    with _open_memory(where, database_url, chroma_url) as memory:
+    from memlayer_core.cli.views import json_of
+
+    with _open_memory(path, database_url, chroma_url) as memory:
         hits = memory.search(
             query, user_id=user, tenant_id=tenant, agent_id=agent, session_id=session, limit=k
         )
-    console().print(hits)
+    if as_json:
+        typer.echo(json_of(hits))
+    else:
+        console().print(hits)
 
 
 @app.command()
 def export(
     target: Annotated[str, typer.Argument(help="The file to write, or `-` for the standard output.")],
     path: _Where = None,
-    user: Annotated[str | None, typer.Option(help="Export this user's conversations.")] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="The user's tenant; without --user, all of this tenant.")
-    ] = None,
+    user: Annotated[str | None, typer.Option(help="This user alone; else all users of the tenant.")] = None,
+    tenant: _Tenant = "default",
     database_url: _Database = None,
 ) -> None:
-    """Write the conversations of a user, or of a whole tenant, as JSON lines.
+    """Write the messages and records of a tenant's users, or of one of them, as JSON lines.
 
     Only the journal is read. The file appears when it is complete.
     """
-    if user is None and tenant is None:
-        raise InputError(
-            "neither a user nor a tenant was given", hint="Give `--user`, or `--tenant` for all of its users."
-        )
     from memlayer_core.cli.transfer import write_export
     from memlayer_core.cli.views import journal_at
 
     with journal_at(path, database_url) as db:
-        written = write_export(db, target, tenant or "default", user)
+        written = write_export(db, target, tenant, user)
     console(stderr=True).print(f"Exported: {written:,} message(s).")
 
 
@@ -171,9 +206,11 @@ def import_from(
     if source != "-" and not Path(source).exists():
         raise InputError(f"there is no file {source!r}", hint="Give the path of an export.")
     from memlayer_core.cli.transfer import read_import
+    from memlayer_core.cli.views import directory_of, show_backlog
     from memlayer_core.memory import Memory
 
-    with Memory.open(path, database_url=database_url, chroma_url=chroma_url) as memory:
+    place = directory_of(path, database_url)
+    with Memory.open(place, database_url=database_url, chroma_url=chroma_url) as memory:
         done = read_import(memory, source, tenant, user)
         backlog = memory.status().backlog
     out = console()
@@ -192,6 +229,8 @@ def reindex(
     ] = None,
 ) -> None:
     """Build Chroma's index again from the vectors in the journal, or embed everything again."""
+    from memlayer_core.cli.views import work_off
+
     out = console()
     with _open_memory(path, database_url, chroma_url, embedder) as memory:
         work_off(out, memory)
@@ -213,8 +252,11 @@ def reindex(
 def verify(path: _Where = None, database_url: _Database = None, chroma_url: _Chroma = None) -> None:
     """Check the journal, compare both indexes with it, and build again an index that does not agree.
 
-    The exit code is 1 if an index had to be built again or could not be compared, or if a job was given up.
+    It may run beside a server. Exit codes: 0: all is sound. 1: an index had to be built again, or a job was given up.
+    3: all that was compared is sound, but another process holds Chroma's index and keeps it whole.
     """
+    from memlayer_core.cli.views import show_backlog
+
     out = console()
     rebuilt: set[int] = set()
 
@@ -237,10 +279,12 @@ def verify(path: _Where = None, database_url: _Database = None, chroma_url: _Chr
         case "held":
             out.print("Index    agrees with the journal")
         case _:
-            out.print("Index    [yellow]not compared[/]: another process holds it")
+            out.print("Index    not compared: another process holds it, and keeps it whole")
     show_backlog(out, status.backlog)
-    if rebuilt or repaired or status.index == "not held" or status.backlog.dead:
+    if rebuilt or repaired or status.backlog.dead:
         raise typer.Exit(1)
+    if status.index == "not held":
+        raise typer.Exit(3)
 
 
 @app.command()
@@ -251,7 +295,13 @@ def work(
     revive: Annotated[bool, typer.Option("--revive", help="Try again what was given up.")] = False,
     once: Annotated[bool, typer.Option("--once", help="End when nothing is owed any more.")] = False,
 ) -> None:
-    """Do the background work of a store in this process, until the process is ended."""
+    """Do the background work that is queued: embed messages, write the index and summaries, erase what was deleted.
+
+    Every process that opens a store does this work by itself. Run it as a service where those processes end soon (as
+    functions in a cloud do), or with --once after an import. It goes on until Ctrl-C or SIGTERM.
+    """
+    from memlayer_core.cli.views import show_backlog, work_off
+
     out = console()
     if not once:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # a stopped service closes its store
@@ -277,13 +327,13 @@ def _open_memory(
     embedder: EmbedderName | None = None,
 ) -> Iterator[Memory]:
     """Open an existing memory; with `embedder`, embed all of it again."""
-    from memlayer_core.cli.views import journal_at
+    from memlayer_core.cli.views import directory_of, journal_at
     from memlayer_core.memory import Memory
 
     with journal_at(path, database_url):
         pass  # it exists
     with Memory.open(
-        path,
+        directory_of(path, database_url),
         database_url=database_url,
         chroma_url=chroma_url,
         embedder=embedder or "auto",

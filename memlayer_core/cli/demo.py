@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -16,8 +17,6 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from memlayer_core.errors import StoreError
@@ -33,9 +32,9 @@ _USER = "maya"
 _TOKENS = 800
 _THEN = timedelta(weeks=10)
 _FIRST: tuple[tuple[Role, str], ...] = (
-    ("user", "Hi, I'm Maya. My sister Lena is moving to Porto, and I want to visit her there."),
+    ("user", "Hi, I'm Maya. My sister Lena moves to Porto, and I will visit her."),
     ("assistant", "Nice to meet you, Maya. A visit to Lena in Porto, then."),
-    ("user", "Lena collects old maps, so I would like to bring her one of Graz, our home town."),
+    ("user", "Lena collects old maps, so I'll bring her one of Graz, our home town."),
     ("assistant", "An old map of Graz for Lena."),
     ("user", "顺便说一句，我对花生过敏，订餐厅的时候请记得。"),
     ("assistant", "好的，我会记得花生过敏的事。"),
@@ -43,25 +42,35 @@ _FIRST: tuple[tuple[Role, str], ...] = (
     ("assistant", "Bruno will be in good hands with Mr. Novak."),
 )
 _QUESTIONS = {
-    "gift": "What did I want to bring Lena from our home town?",
-    "dinner": "点菜之前再确认一下：我对什么过敏？",
+    "gift": (
+        "What did I want to bring Lena from our home town?",
+        r"collects (?P<what>.+), so I'll bring her one of (?P<where>\w+)",
+        "A map of {where}: you said that she collects {what}.",
+    ),
+    "dinner": (
+        "点菜之前再确认一下：我对什么过敏？",
+        "我对(?P<what>.+?)过敏",
+        "你对{what}过敏，不要点含{what}的菜。",
+    ),
 }
+"""For each session: a question, what the answer takes from a recalled line, and the answer."""
 
 
-def play(console: Console, directory: Path, embedder: EmbedderName) -> None:
-    """Play the story, and show what a model gets for two questions.
+def play(console: Console, directory: Path, embedder: EmbedderName, *, why: bool) -> None:
+    """Play the story, and show what is recalled for two questions.
 
     Args:
         console: Where to show it.
         directory: A directory without a memory in it.
         embedder: `"auto"`, `"minilm"` or `"hashing"`.
+        why: Whether to show every part of each context, too, with its tokens and reasons.
 
     Raises:
         StoreError: The first process ended before it was killed.
     """
     console.print(
         "Maya talks with a first process, which is killed. A second process remembers.\n"
-        "No model is called: the assistant's lines are fixed. The memory is real."
+        "No model is called: the assistant's lines are a script. The memory is real."
     )
     with (
         console.status("Opening a memory. MiniLM is downloaded if it is not on this machine …"),
@@ -70,7 +79,7 @@ def play(console: Console, directory: Path, embedder: EmbedderName) -> None:
         chosen = memory.status().embedder  # recorded in the store, for both processes
     console.print(f"Memory: {escape(str(directory))}   Embedder: {escape(chosen)}\n", soft_wrap=True)
     _play_first(console, directory)
-    _play_second(console, directory)
+    _play_second(console, directory, why=why)
 
 
 def _play_first(console: Console, directory: Path) -> None:
@@ -97,39 +106,40 @@ def _play_first(console: Console, directory: Path) -> None:
     )
 
 
-def _play_second(console: Console, directory: Path) -> None:
+def _play_second(console: Console, directory: Path, *, why: bool) -> None:
     console.rule(f"[bold]Second process, pid {os.getpid()}[/] · {datetime.now(UTC):%Y-%m-%d}", align="left")
     with Memory.open(directory) as memory:
         found = sum(session.messages for session in memory.sessions(user_id=_USER))
-        waiting = memory.status().backlog.queued
         with console.status("Indexing …"):
             memory.flush()
-        console.print(
-            f"It opened the same directory: [bold]{found} messages[/] are there. "
-            f"{waiting} of them waited for the index; now they are in it."
-        )
-        for session_id, question in _QUESTIONS.items():
+        console.print(f"It opened the same directory: [bold]{found} messages[/] are there.")
+        for session_id, (question, fact, answer) in _QUESTIONS.items():
             console.print()
             chat = memory.chat(user_id=_USER, session_id=session_id)
             chat.add("user", question)
             _show_line(console, "user", question)
-            show_context(console, chat.context(token_limit=_TOKENS))
+            context = chat.context(token_limit=_TOKENS)
+            show_context(console, context, why=why)
+            taken = re.search(fact, context.recall)
+            told = answer.format(**taken.groupdict()) if taken else "I do not know."
+            chat.add("assistant", told)
+            _show_line(console, "assistant", told)
 
 
-def show_context(console: Console, context: Context) -> None:
-    """Show every part of a context: what it costs, and why it is there."""
-    console.print(f"What a model is given: {len(context.messages)} message(s)")
-    console.print(context)
-    console.print(
-        Panel(Text(visible(context.messages[-1].text)), title="the last message, as a model reads it")
-    )
+def show_context(console: Console, context: Context, *, why: bool) -> None:
+    """Show the recalled lines of a context; with `why`, every part of it with its tokens and reasons."""
+    for piece in context.pieces:
+        if piece.kind == "recall":
+            day = f"{piece.created_at:%Y-%m-%d} " if piece.created_at else ""
+            _show_line(console, "recalled", f"{day}{piece.speaker}: {piece.text}", "green")
+    if why:
+        console.print(context)
 
 
-def _show_line(console: Console, role: str, text: str) -> None:
-    row = Table.grid(padding=(0, 2))
-    row.add_column(width=11, justify="right", style="bold")
-    row.add_row(_USER.title() if role == "user" else role, text)
-    console.print(row)
+def _show_line(console: Console, role: str, text: str, style: str = "") -> None:
+    who = _USER.title() if role == "user" else role
+    line = Text.assemble((f"{who:>9}  ", "bold"), (visible(" ".join(text.split())), style))
+    console.print(line, no_wrap=True, overflow="ellipsis")
 
 
 def _talk(directory: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
-from memlayer_core.cli.views import console
+from memlayer_core.cli.terminal import console
 from memlayer_core.runner import SYNC, step
 from memlayer_core.storage.files import FileWriter
 from memlayer_core.transfer.flow import export as transfer

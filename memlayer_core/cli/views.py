@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-import logging
+import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.progress import Progress
 from sqlalchemy import Connection, func, inspect, select
-from typer.core import TyperGroup
 
-from memlayer_core.errors import InputError, MemlayerError
-from memlayer_core.events import EmbedderFallback, IndexDegraded, IndexRebuilt, JobDead, SummarizerUnavailable
+from memlayer_core.errors import FlushTimeoutError, InputError
+from memlayer_core.events import Event, MessagesIndexed
+from memlayer_core.messages.rules.message_json import message_to_json
 from memlayer_core.messages.sql import transcript
 from memlayer_core.opening import directory_at
 from memlayer_core.scope import Scope
 from memlayer_core.settings import Settings
-from memlayer_core.show import View, visible
+from memlayer_core.show import View
 from memlayer_core.storage import job_queue, vectors
 from memlayer_core.storage import migrations as migration
 from memlayer_core.storage.database import Database, open_database
+from memlayer_core.storage.job_queue import Backlog
 from memlayer_core.storage.keys import from_micros
 from memlayer_core.storage.sqlite import journal_file
 from memlayer_core.storage.tables import jobs, messages, meta, namespaces, sessions, texts
 
-__all__ = ["Commands", "console", "journal_at", "missing_session", "sessions_view", "store_views"]
+if TYPE_CHECKING:
+    from memlayer_core.memory import Memory
+
+__all__ = [
+    "directory_of",
+    "facts",
+    "journal_at",
+    "json_of",
+    "missing_session",
+    "sessions_view",
+    "show_backlog",
+    "store_views",
+    "work_off",
+]
+
+_PATIENCE = 60.0  # seconds without any progress before the waiting ends
 
 
 @contextmanager
@@ -38,21 +56,61 @@ def journal_at(path: Path | None, database_url: str | None) -> Iterator[Database
     Raises:
         InputError: There is no memory, and none is made.
     """
-    if path is None and database_url is None:
-        raise InputError("no memory was named", hint="Give its directory, or `--database-url`.")
-    if path is not None:
-        directory_at(path)
-    if database_url is None and path is not None and not journal_file(path).is_file():
-        raise _missing_memory(str(path))
-    settings = Settings()
-    db = open_database(database_url if database_url is not None else path, settings)
+    directory = directory_of(path, database_url)
+    if database_url is None and directory is not None and not journal_file(directory).is_file():
+        raise _missing_memory(directory)
+    target = directory if database_url is None else database_url
+    db = open_database(target, Settings(), read_only=not _writable(target))
     try:
         if not db.read(lambda connection: inspect(connection).has_table(meta.name)):
-            raise _missing_memory("that database" if database_url is not None else str(path))
-        db.write(migration.ensure_tables, shards=settings.chroma_collections)
+            raise _missing_memory(directory if database_url is None else None)
+        db.read(migration.check_version)
         yield db
     finally:
         db.close()
+
+
+def directory_of(path: Path | None, database_url: str | None) -> Path | None:
+    """Return a memory's directory: `./memory` if neither a directory nor a database was named."""
+    if path is None and database_url is not None:
+        return None
+    return directory_at("memory" if path is None else path)
+
+
+def _writable(target: Path | str | None) -> bool:
+    files = (target, journal_file(target)) if isinstance(target, Path) else ()
+    return all(os.access(file, os.W_OK) for file in files)
+
+
+def facts(db: Database, scope: Scope | None, last: int) -> Any:
+    """Return a store, a user's sessions, or a session's messages, as values that JSON has."""
+    if scope is None:
+        users, totals, dead = db.read(_census, last)
+        names = ("users", "sessions", "messages", "vectors")
+        return {
+            "store": db.read(vectors.layout),
+            "backlog": db.read(job_queue.backlog),
+            "totals": dict(zip(names, totals, strict=True)),
+            "users": [{**row._mapping, "used": from_micros(int(row.used))} for row in users],  # noqa: SLF001
+            "dead": [dict(job._mapping) for job in dead],  # noqa: SLF001  (public in spite of its name)
+        }
+    if scope.session_id is None:
+        return db.read(transcript.list_sessions, scope, last, 0)
+    session = db.read(transcript.find, scope)
+    newest = [] if session is None else db.read(transcript.tail, session, None, last)
+    read = [] if session is None else db.read(transcript.read, session, [entry.seq for entry in newest])
+    return [message_to_json(stored.message) for stored in read]
+
+
+def json_of(value: Any) -> str:
+    """Return a value as JSON: a dataclass is an object of its fields, and a time is ISO 8601."""
+    return json.dumps(value, indent=2, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return value.isoformat() if isinstance(value, datetime) else int(value)  # PostgreSQL sums decimals
 
 
 def store_views(path: Path | None, db: Database, last: int) -> Iterator[View]:
@@ -154,58 +212,44 @@ def _index(path: Path | None) -> str:
     return f"Chroma in {path / 'chroma'}, {size / 1e6:.1f} MB, {owner}"
 
 
-def _missing_memory(where: str) -> InputError:
+def _missing_memory(directory: Path | None) -> InputError:
+    if directory is None:
+        return InputError(
+            "there is no memory in that database",
+            hint="Check the database's name, and the schema of its user: memlayer's tables begin with `memlayer_`.",
+        )
     return InputError(
-        f"there is no memory in {where!r}",
-        hint="Give the directory of one; `memlayer demo --path DIR` makes one.",
+        f"there is no memory in {str(directory)!r}: it has no file {journal_file(directory).name!r}",
+        hint="Name the directory that the application gives to `Memory.open`, or `--database-url` for PostgreSQL.",
     )
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return the terminal as it is at this moment."""
-    return Console(stderr=stderr, highlight=False)
+def work_off(console: Console, memory: Memory) -> Backlog:
+    """Wait, with a progress bar, until no job is queued; stop when nothing progresses any more."""
+    left = memory.status().backlog.queued
+    if not left:
+        return memory.flush()
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("Indexing", total=left)
 
+        def on_event(event: Event) -> None:
+            if isinstance(event, MessagesIndexed):
+                bar.advance(task, event.messages)
 
-class Commands(TyperGroup):
-    """Shows memlayer's errors; the exit code is 2 for arguments that cannot be used, 1 for everything else."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named."""
-        logger, notes = logging.getLogger("memlayer"), _Notes(logging.WARNING)
-        logger.addHandler(notes)
+        stop = memory.listen(on_event)
         try:
-            return super().invoke(ctx)
-        except MemlayerError as problem:
-            terminal = console(stderr=True)
-            terminal.print(f"[bold red]Error:[/] {escape(visible(str(problem)))}", soft_wrap=True)
-            terminal.print(f"[bold]Hint:[/]  {escape(visible(problem.hint))}", soft_wrap=True)
-            raise typer.Exit(2 if isinstance(problem, InputError) else 1) from None
+            while True:
+                try:
+                    return memory.flush(_PATIENCE)
+                except FlushTimeoutError:
+                    before, left = left, memory.status().backlog.queued
+                    if left >= before:
+                        raise
         finally:
-            logger.removeHandler(notes)
+            stop()
 
 
-class _Notes(logging.Handler):
-    """Shows the memory's warnings as sentences."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        words = _words(record)
-        if words:
-            console(stderr=True).print(f"[yellow]Note:[/] {escape(visible(words))}", soft_wrap=True)
-
-
-def _words(record: logging.LogRecord) -> str:
-    event = record.args[0] if isinstance(record.args, tuple) and record.args else None
-    match event:
-        case EmbedderFallback(reason=reason):
-            return reason
-        case IndexDegraded(reason=reason) | SummarizerUnavailable(reason=reason):
-            source = event.source if isinstance(event, IndexDegraded) else "summariser"
-            return f"the {source} does not work at the moment: {reason}"
-        case IndexRebuilt(reason="it was asked for" | "it was verified"):
-            return ""  # the command that did it says so
-        case IndexRebuilt(vectors=vectors, reason=reason):
-            return f"{vectors} vector(s) were written to the index again: {reason}"
-        case JobDead(kind=kind, error=error):
-            return f"a job of kind {kind!r} was given up: {error}"
-        case _:
-            return record.getMessage()
+def show_backlog(console: Console, backlog: Backlog) -> None:
+    """Show how many jobs are queued, and how many are dead letters."""
+    dead = f"[red]{backlog.dead} given up[/] (`memlayer work --revive`)" if backlog.dead else "0 given up"
+    console.print(f"Backlog  {backlog.queued} job(s) owed, {dead}")

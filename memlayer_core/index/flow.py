@@ -243,7 +243,7 @@ def check_embedder(layout: Layout, identity: str) -> None:
             f"the store's vectors come from the embedder {layout.embedder!r}, not from {identity!r}",
             hint=(
                 f"Open the store with the embedder {layout.embedder!r}, or embed everything again: "
-                "`memlayer reindex --path DIR --embedder NAME`, or `Memory.open(…, reembed=True)`."
+                "`memlayer reindex DIR --embedder NAME`, or `Memory.open(…, reembed=True)`."
             ),
         )
 

@@ -115,6 +115,11 @@ def _ours(problem: exc.DBAPIError | exc.TimeoutError | sqlite3.Error) -> StoreEr
         getattr(driven, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
         or getattr(driven, "sqlstate", None) in _CORRUPTED
     )
+    if getattr(driven, "sqlite_errorcode", 0) == sqlite3.SQLITE_CORRUPT_VTAB:
+        return JournalCorruptError(
+            f"the index of words is damaged: {_short(problem)}",
+            hint="Run `memlayer verify DIRECTORY`: it builds the index again. No message is lost.",
+        )
     if is_damaged:
         return damage_error(_short(problem))
     passes = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError, sqlite3.OperationalError)
@@ -125,7 +130,7 @@ def _ours(problem: exc.DBAPIError | exc.TimeoutError | sqlite3.Error) -> StoreEr
         )
     return StoreError(
         f"the journal refused: {_short(problem)}",
-        hint="Nothing was written. Run `memlayer verify` on the store, and report this with its output.",
+        hint="Nothing was written. This should not happen: please report it.",
     )
 
 
@@ -133,8 +138,9 @@ def damage_error(problem: str) -> JournalCorruptError:
     """Return the error for a damaged journal."""
     return JournalCorruptError(
         f"the journal is damaged: {problem}",
-        hint="Copy it before anything else writes to it. `memlayer verify` says what is wrong; `memlayer export` "
-        "saves what can be read, for `memlayer import` into a new store; or put a backup in its place.",
+        hint="Stop every process that uses it, and restore the store from a backup. Without one, recover what can be "
+        "read: copy the directory; there, `sqlite3 journal.sqlite3 .recover | sqlite3 new.sqlite3` with sqlite.org's "
+        "program (others may lack it); put `new.sqlite3` in the place of `journal.sqlite3`, `-wal` and `-shm`.",
     )
 
 

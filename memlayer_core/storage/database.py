@@ -65,15 +65,20 @@ class Database(Protocol):
         ...
 
 
-def open_database(target: Path | str | None, settings: Settings) -> Database:
+def open_database(target: Path | str | None, settings: Settings, *, read_only: bool = False) -> Database:
     """Open SQLite at a path, PostgreSQL at a URL, or SQLite in memory for None.
+
+    Args:
+        target: The directory or the URL.
+        settings: The settings of its connections.
+        read_only: Whether the directory is one that this process cannot write to. Every write raises.
 
     Raises:
         ConfigurationError: The URL or path cannot be used.
         StoreUnavailableError: The database does not answer.
     """
     if target is None or isinstance(target, Path):
-        return SqliteDatabase(target, settings)
+        return SqliteDatabase(target, settings, read_only=read_only)
     try:
         url = make_url(target)
     except (exc.ArgumentError, ValueError):  # a port that is no number

@@ -12,7 +12,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage import lexical
 from memlayer_core.storage.tables import meta, namespaces, tables
 
-__all__ = ["SCHEMA_VERSION", "ensure_tables"]
+__all__ = ["SCHEMA_VERSION", "check_version", "ensure_tables"]
 
 SCHEMA_VERSION = 10
 """Goes up when a table changes. Versions 1 to 9 were never released, and no step leads from them to this one."""
@@ -34,21 +34,31 @@ def ensure_tables(connection: Connection, *, shards: int) -> None:
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(728190416)"))  # one process makes the tables
-    version = _version(connection)
-    if version == 0:
+    if _version(connection) == 0:
         _create(connection, shards)
-    elif version > SCHEMA_VERSION:
+    else:
+        check_version(connection)
+        lexical.heal(connection)
+
+
+def check_version(connection: Connection) -> None:
+    """Check that an existing store has this version of the tables; nothing is written.
+
+    Raises:
+        NewerSchemaError: A newer memlayer wrote the store.
+        OlderSchemaError: An earlier memlayer wrote the store.
+    """
+    version = _version(connection)
+    if version > SCHEMA_VERSION:
         raise NewerSchemaError(
             f"the store has schema version {version}, and this memlayer reads version {SCHEMA_VERSION}",
             hint="Upgrade memlayer-core to the version that wrote the store; nothing was changed.",
         )
-    elif version < SCHEMA_VERSION:
+    if version < SCHEMA_VERSION:
         raise OlderSchemaError(
             f"the store has schema version {version}, and this memlayer reads version {SCHEMA_VERSION}",
             hint=_way_over(connection),
         )
-    else:
-        lexical.heal(connection)
 
 
 def _version(connection: Connection) -> int:
@@ -89,10 +99,10 @@ def _way_over(connection: Connection) -> str:
 
 
 def _places(url: URL) -> tuple[str, str, str]:
-    """Return the options that name the store, those that name a new one, and what must be done before."""
+    """Return the arguments that name the store, those that name a new one, and what must be done before."""
     if url.get_backend_name() == "sqlite":
         directory = Path(url.database or "").parent
-        return f"--path {shlex.quote(str(directory))}", f"--path {shlex.quote(f'{directory}-new')}", ""
+        return shlex.quote(str(directory)), shlex.quote(f"{directory}-new"), ""
     old = url.difference_update_query(_SECRETS)
     new = old.set(database=f"{url.database}_new")
     here, there = (shlex.quote(one.render_as_string(hide_password=True)) for one in (old, new))

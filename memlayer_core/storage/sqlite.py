@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -32,13 +33,17 @@ _REWRITTEN = 2**28
 class SqliteDatabase:
     """SQLite: readers run at the same time; writers wait in one queue, and share commits (see `Writer`)."""
 
-    def __init__(self, directory: Path | None, settings: Settings) -> None:
+    def __init__(self, directory: Path | None, settings: Settings, *, read_only: bool = False) -> None:
         self._private = directory is None
         self._file = journal_file(directory) if directory is not None else None
         self._gone = False
         self._identity: tuple[int, int] | None = None
-        self._engine = _sqlite_engine(directory, settings, StaticPool if self._private else NullPool)
-        self._pool = self._engine if self._private else _sqlite_engine(directory, settings, QueuePool)
+        self._engine = _sqlite_engine(
+            directory, settings, StaticPool if self._private else NullPool, read_only=read_only
+        )
+        self._pool = self._engine
+        if not self._private:
+            self._pool = _sqlite_engine(directory, settings, QueuePool, read_only=read_only)
         self._identity = self._looked()
         self._readers = Connections(self._pool, self._engine)
         writing = self._engine.execution_options(memlayer_begin="BEGIN IMMEDIATE")
@@ -133,7 +138,9 @@ def journal_file(directory: Path) -> Path:
     return directory / "journal.sqlite3"
 
 
-def _sqlite_engine(directory: Path | None, settings: Settings, poolclass: type[Pool]) -> Engine:
+def _sqlite_engine(
+    directory: Path | None, settings: Settings, poolclass: type[Pool], *, read_only: bool
+) -> Engine:
     if directory is None:
         engine = create_engine(
             "sqlite://",
@@ -141,26 +148,21 @@ def _sqlite_engine(directory: Path | None, settings: Settings, poolclass: type[P
             connect_args={"check_same_thread": False, "cached_statements": 256},
         )
     else:
-        try:
-            private_directory(directory)
-            private_file(journal_file(directory))  # SQLite gives the files beside it the same mode
-            for name in ("-wal", "-shm", "-journal"):
-                tighten(directory / f"{journal_file(directory).name}{name}")
-        except OSError as problem:
-            raise ConfigurationError(
-                f"the memory's directory {str(directory)!r} cannot be written: {problem.strerror or problem}",
-                hint="Choose a directory that this process may create and write to.",
-            ) from problem
+        if not read_only:
+            _make_private(directory)
         pooled = {"pool_size": _READERS, "max_overflow": 0, "pool_timeout": settings.busy_timeout}
+        file = journal_file(directory)
         engine = create_engine(
-            f"sqlite:///{journal_file(directory)}",
+            f"sqlite:///{file}",
             poolclass=poolclass,
+            creator=lambda: sqlite3.connect(
+                _read_only_uri(file) if read_only else file,
+                uri=read_only,
+                check_same_thread=False,
+                timeout=settings.busy_timeout,
+                cached_statements=256,
+            ),
             **(pooled if poolclass is QueuePool else {}),
-            connect_args={
-                "check_same_thread": False,
-                "timeout": settings.busy_timeout,
-                "cached_statements": 256,
-            },
         )
 
     def prepare(connection: Any, _: object) -> None:
@@ -169,7 +171,7 @@ def _sqlite_engine(directory: Path | None, settings: Settings, poolclass: type[P
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA mmap_size = 268435456")  # a reader's own cache is dropped at every commit
         connection.execute(f"PRAGMA synchronous = {settings.durability.upper()}")
-        if directory is not None:
+        if directory is not None and not read_only:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
 
@@ -179,6 +181,29 @@ def _sqlite_engine(directory: Path | None, settings: Settings, poolclass: type[P
     event.listen(engine, "connect", prepare)
     event.listen(engine, "begin", begin)
     return engine
+
+
+def _make_private(directory: Path) -> None:
+    try:
+        private_directory(directory)
+        private_file(journal_file(directory))  # SQLite gives the files beside it the same mode
+        for name in ("-wal", "-shm", "-journal"):
+            tighten(directory / f"{journal_file(directory).name}{name}")
+    except OSError as problem:
+        raise ConfigurationError(
+            f"the memory's directory {str(directory)!r} cannot be written: {problem.strerror or problem}",
+            hint="Choose a directory that this process may create and write to.",
+        ) from problem
+
+
+def _read_only_uri(file: Path) -> str:
+    """Return the URI of a database in a directory that this process cannot write to.
+
+    Without a log beside it nobody writes to it: SQLite then needs no file for its locks.
+    """
+    log, locks = (file.with_name(f"{file.name}{end}") for end in ("-wal", "-shm"))
+    rests = not locks.exists() and not (log.exists() and log.stat().st_size)
+    return f"{file.absolute().as_uri()}?mode=ro{'&immutable=1' if rests else ''}"
 
 
 def _emptied_log(connection: Connection) -> bool:

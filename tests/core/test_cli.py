@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,17 +10,21 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from offline import Offline
 from sqlalchemy import create_engine, text
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from memlayer_core import Memory, Scope, Settings
+from memlayer_core import Memory, Message, Scope, Settings, message_from_json
 from memlayer_core.cli import app
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import vectors
@@ -95,6 +100,55 @@ def test_it_runs_as_a_module_and_as_a_program():
         assert "Start with" in shown
 
 
+def test_it_says_its_version():
+    assert run("--version").stdout == f"memlayer {version('memlayer-core')}\n"
+
+
+def test_every_command_takes_the_directory_as_its_last_argument_and_has_the_same_default(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(kept.parent)  # the default is ./memory
+    found = {command.name: command for command in get_command(app).commands.values()}
+    for name, arguments in {
+        "inspect": [],
+        "search": ["peanuts", "--user", "ada"],
+        "export": ["-"],
+        "import": [kept.parent / "export"],
+        "reindex": [],
+        "verify": [],
+        "work": ["--once"],
+    }.items():
+        assert "--path" not in str([parameter.opts for parameter in found[name].params])
+        if name == "import":
+            (kept.parent / "export").write_text(run("export", "-").stdout)
+        for place in ([], [kept]):
+            shown = run(name, *arguments, *place)
+            assert shown.exit_code == 0, shown.output
+    assert sorted(path.name for path in kept.parent.iterdir()) == ["export", "memory"]
+
+
+def test_ctrl_c_while_modules_are_loaded_ends_it_quietly(tmp_path: Path):
+    stand = Offline(tmp_path)
+    stand.module("typer", "import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    ended = subprocess.run(
+        [sys.executable, "-m", "memlayer_core", "inspect"],
+        env=stand.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+    told = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert told["project"]["scripts"] == {"memlayer": "memlayer_core.__main__:main"}
+
+
+def test_work_and_verify_say_what_they_do_and_what_their_exit_codes_mean():
+    assert "embed messages, write the index and summaries" in words(run("work", "--help").stdout)
+    assert "Every process that opens a store does this work by itself." in words(run("work", "--help").stdout)
+    assert "3: all that was compared is sound, but another process holds" in words(
+        run("verify", "--help").stdout
+    )
+
+
 # --- looking
 
 
@@ -102,11 +156,11 @@ def test_it_runs_as_a_module_and_as_a_program():
     "arguments",
     [
         ["inspect", "{}"],
-        ["search", "{}", "x", "--user", "ada"],
-        ["export", "-", "--path", "{}", "--user", "ada"],
-        ["verify", "--path", "{}"],
-        ["reindex", "--path", "{}"],
-        ["work", "--once", "--path", "{}"],
+        ["search", "x", "{}", "--user", "ada"],
+        ["export", "-", "{}"],
+        ["verify", "{}"],
+        ["reindex", "{}"],
+        ["work", "--once", "{}"],
     ],
 )
 def test_a_directory_without_a_memory_gets_none(arguments: list[str], tmp_path: Path):
@@ -114,6 +168,7 @@ def test_a_directory_without_a_memory_gets_none(arguments: list[str], tmp_path: 
         shown = run(*(argument.format(directory) for argument in arguments))
         assert shown.exit_code == 2
         assert "there is no memory in" in shown.stderr
+        assert "the directory that the application gives to `Memory.open`" in shown.stderr
         assert "Hint:" in shown.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -172,13 +227,91 @@ def test_inspect_reads_a_store_whose_embedder_only_its_owner_has_and_does_no_wor
 
 
 def test_search_finds_what_this_user_said(kept: Path):
-    shown = run("search", kept, "what about peanuts?", "--user", "ada", "-k", "2")
+    shown = run("search", "what about peanuts?", kept, "--user", "ada", "-k", "2")
     assert shown.exit_code == 0
     assert re.search(r"2023-05-08 +Ada +I am allergic to peanuts\.", shown.stdout)
     assert "favourite" not in shown.stdout
-    assert "favourite" in run("search", kept, "peanuts", "--user", "eve", "--tenant", "other").stdout
-    assert "Nothing was found." in run("search", kept, "peanuts", "--user", "nobody").stdout
-    assert "peanuts" not in run("search", kept, "peanuts", "--user", "ada", "--agent", "bot").stdout
+    assert "favourite" in run("search", "peanuts", kept, "--user", "eve", "--tenant", "other").stdout
+    assert "Nothing was found." in run("search", "peanuts", kept, "--user", "nobody").stdout
+    assert "peanuts" not in run("search", "peanuts", kept, "--user", "ada", "--agent", "bot").stdout
+
+
+def test_inspect_and_search_print_json_with_the_names_of_python(kept: Path):
+    def told(*arguments: str | Path) -> Any:
+        return json.loads(run(*arguments, "--json").stdout)
+
+    store = told("inspect", kept)
+    assert store["store"]["schema_version"] == SCHEMA_VERSION
+    assert store["totals"] == {"users": 2, "sessions": 3, "messages": 4, "vectors": 4}
+    assert store["backlog"] == {"queued": 0, "dead": 0}
+    assert {(user["user_id"], user["messages"]) for user in store["users"]} == {("ada", 3), ("eve", 1)}
+    sessions = told("inspect", kept, "--user", "ada")
+    assert {one["scope"]["session_id"] for one in sessions} == {"spring", "with a bot"}
+    messages = told("inspect", kept, "--user", "ada", "--session", "spring")
+    assert [message_from_json(one).text for one in messages] == [
+        "I am allergic to peanuts.",
+        "No peanuts, then.",
+    ]
+    assert told("inspect", kept, "--user", "ada", "--session", "none") == []
+    (hit, *_) = told("search", "am I allergic?", kept, "--user", "ada")
+    assert (hit["text"], hit["session_id"], hit["speaker"]) == ("I am allergic to peanuts.", "spring", "Ada")
+    assert hit["created_at"] == MAY.isoformat()
+    assert told("search", "peanuts", kept, "--user", "nobody") == []
+
+
+def test_inspect_tells_of_letters_that_are_dead_in_json(given_up: Path):
+    (dead,) = json.loads(run("inspect", given_up, "--json").stdout)["dead"]
+    assert "the model is away" in dead["error"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a file's mode is POSIX")
+@pytest.mark.parametrize("log", ["no log", "a log"])
+def test_a_directory_that_cannot_be_written_is_inspected_and_exported(kept: Path, log: str):
+    """Root may write everywhere: it gives that up here."""
+    root = ["setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override"]
+    if os.geteuid() == 0 and not shutil.which("setpriv"):
+        pytest.skip("root cannot give up its power to write everywhere")
+    with closing(sqlite3.connect(kept / "journal.sqlite3")) as journal:
+        if log == "a log":  # as a server leaves it that runs, or was killed
+            journal.execute("UPDATE memlayer_sessions SET updated_at = updated_at + 1")
+            journal.commit()
+        else:
+            journal.execute("PRAGMA journal_mode = WAL").fetchall()
+            journal.close()
+        for path in (*kept.iterdir(), kept):
+            path.chmod(0o500 if path.is_dir() else 0o400)
+        before = {path.name: path.read_bytes() for path in kept.iterdir() if path.is_file()}
+        assert ("journal.sqlite3-shm" in before) == (log == "a log")
+        for arguments, said in (
+            (["inspect", kept], "4 message(s) in 3 session(s) of 2 user(s)"),
+            (["export", "-", kept], "I am allergic to peanuts."),
+        ):
+            command = [sys.executable, "-m", "memlayer_core", *arguments]
+            shown = subprocess.run(
+                [*(root if os.geteuid() == 0 else []), *command],
+                capture_output=True,
+                text=True,
+                env={**os.environ, "COLUMNS": "160"},
+            )
+            assert shown.returncode == 0, shown.stderr
+            assert said in shown.stdout
+        after = {path.name: path.read_bytes() for path in kept.iterdir() if path.is_file()}
+        kept.chmod(0o700)
+        assert after.keys() == before.keys()
+        assert after["journal.sqlite3"] == before["journal.sqlite3"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell's pipe")
+@pytest.mark.parametrize("command", ["export -", "inspect --user ada --session spring --last 5000"])
+def test_a_reader_that_leaves_ends_it_quietly(kept: Path, open_at: Callable[..., Memory], command: str):
+    with open_at(settings=Settings(index_delay=60)) as memory:
+        memory.chat(user_id="ada", session_id="spring").add_messages(
+            [Message("user", f"{number} " + "much " * 100) for number in range(1000)]
+        )
+    piped = f"'{sys.executable}' -m memlayer_core {command} '{kept}' | head -1"
+    shown = subprocess.run(["/bin/sh", "-c", piped], capture_output=True, text=True)
+    assert len(shown.stdout.splitlines()) == 1
+    assert shown.stderr == ""
 
 
 # --- errors
@@ -194,7 +327,7 @@ def test_an_error_is_a_sentence_and_a_hint_without_a_traceback(
     with open_at(embedder=foreign) as memory:
         memory.chat(user_id="ada").add("user", "hello")
         memory.flush()
-    shown = run("search", tmp_path / "memory", "hello", "--user", "ada")
+    shown = run("search", "hello", tmp_path / "memory", "--user", "ada")
     assert shown.exit_code == 1
     assert shown.stderr.startswith("Error: the store was built with the embedder")
     assert "\nHint: " in shown.stderr
@@ -206,7 +339,7 @@ def test_a_store_of_a_newer_memlayer_is_refused(kept: Path):
     with engine.begin() as connection:
         connection.execute(text("UPDATE memlayer_meta SET value = '99' WHERE name = 'schema_version'"))
     engine.dispose()
-    for arguments in (["inspect", kept], ["verify", "--path", kept]):
+    for arguments in (["inspect", kept], ["verify", kept]):
         shown = run(*arguments)
         assert shown.exit_code == 1
         assert "schema version 99" in shown.stderr
@@ -221,9 +354,9 @@ def test_a_store_of_a_newer_memlayer_is_refused(kept: Path):
         ["work", "--once"],
         ["inspect", "{}", "--session", "spring"],
         ["inspect", "{}", "--user", ""],
-        ["search", "{}", "x"],
-        ["search", "{}", "x", "--user", "ada", "-k", "0"],
-        ["reindex", "--path", "{}", "--embedder", "word2vec"],
+        ["search", "x", "{}"],
+        ["search", "x", "{}", "--user", "ada", "-k", "0"],
+        ["reindex", "{}", "--embedder", "word2vec"],
         ["inspect", "--database-url", "mysql://here"],
         ["no such command"],
     ],
@@ -243,11 +376,11 @@ def test_reindex_brings_back_a_lost_index_and_asks_no_model(kept: Path, monkeypa
     shutil.rmtree(kept / "chroma")
     with monkeypatch.context() as patch:
         patch.setattr(HashingEmbedder, "embed", lambda *_: pytest.fail("a model was asked"))
-        shown = run("reindex", "--path", kept)
+        shown = run("reindex", kept)
     assert shown.exit_code == 0, shown.output
     assert "built again: 4 vectors" in shown.stdout
     assert by_meaning(kept)
-    assert run("verify", "--path", kept).exit_code == 0
+    assert run("verify", kept).exit_code == 0
 
 
 def test_without_reindex_a_lost_index_finds_nothing(kept: Path):
@@ -259,36 +392,36 @@ def test_reindex_embeds_everything_anew_with_another_embedder(open_at: Callable[
     with open_at(embedder=foreign) as memory:
         memory.chat(user_id="ada").add("user", "I am allergic to peanuts.")
         memory.flush()
-    shown = run("reindex", "--path", tmp_path / "memory", "--embedder", "hashing")
+    shown = run("reindex", tmp_path / "memory", "--embedder", "hashing")
     assert shown.exit_code == 0, shown.output
     assert "Embedder: hashing-1024-v1" in shown.stdout
     assert "hashing-1024-v1, 1024 dimensions" in run("inspect", tmp_path / "memory").stdout
     assert by_meaning(tmp_path / "memory")
-    assert run("verify", "--path", tmp_path / "memory").exit_code == 0
+    assert run("verify", tmp_path / "memory").exit_code == 0
 
 
 def test_verify_is_content_with_a_sound_store(kept: Path):
-    shown = run("verify", "--path", kept)
+    shown = run("verify", kept)
     assert shown.exit_code == 0
     assert "agrees with the journal" in shown.stdout
 
 
 def test_verify_mends_what_it_finds_and_says_so_with_1(kept: Path):
     shutil.rmtree(kept / "chroma")
-    shown = run("verify", "--path", kept)
+    shown = run("verify", kept)
     assert shown.exit_code == 1
     assert "built again: collection(s)" in shown.stdout
     assert by_meaning(kept)
-    assert run("verify", "--path", kept).exit_code == 0
+    assert run("verify", kept).exit_code == 0
 
 
 def test_verify_says_that_the_words_were_filed_again(kept: Path):
     with closing(sqlite3.connect(kept / "journal.sqlite3", isolation_level=None)) as journal:
         journal.execute("DELETE FROM memlayer_lexical_data WHERE id > 10")
-    shown = run("verify", "--path", kept)
+    shown = run("verify", kept)
     assert shown.exit_code == 1
     assert "filed again" in shown.stdout
-    again = run("verify", "--path", kept)
+    again = run("verify", kept)
     assert again.exit_code == 0
     assert "Words    agree with the journal" in again.stdout
 
@@ -299,10 +432,10 @@ def test_verify_and_reindex_admit_that_another_owner_has_the_index(
     with open_at() as memory:
         memory.verify()
         assert memory.status().index == "held"
-        shown = run("verify", "--path", kept)
-        assert shown.exit_code == 1
-        assert "not compared" in shown.stdout
-        shown = run("reindex", "--path", kept)
+        shown = run("verify", kept)
+        assert shown.exit_code == 3, "no error, and not the same as a sound index"
+        assert "not compared: another process holds it" in shown.stdout
+        shown = run("reindex", kept)
         assert shown.exit_code == 1
         assert "another process holds the index" in shown.stderr
 
@@ -321,7 +454,7 @@ def given_up(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
 
 
 def test_verify_and_inspect_tell_of_dead_letters(given_up: Path):
-    shown = run("verify", "--path", given_up)
+    shown = run("verify", given_up)
     assert shown.exit_code == 1
     assert "1 given up" in shown.stdout
     shown = run("inspect", given_up)
@@ -330,10 +463,10 @@ def test_verify_and_inspect_tell_of_dead_letters(given_up: Path):
 
 
 def test_work_revives_what_was_given_up_and_ends_when_told(given_up: Path):
-    shown = run("work", "--path", given_up, "--once")
+    shown = run("work", given_up, "--once")
     assert shown.exit_code == 0
     assert "1 given up" in shown.stdout
-    shown = run("work", "--path", given_up, "--revive", "--once")
+    shown = run("work", given_up, "--revive", "--once")
     assert shown.exit_code == 0
     assert "Revived: 1" in shown.stdout
     assert "0 job(s) owed, 0 given up" in shown.stdout
@@ -348,14 +481,14 @@ def owe(directory: Path, said: str) -> None:
 def test_work_does_what_another_process_left(kept: Path):
     owe(kept, "left behind")
     assert "1 job(s) owed" in run("inspect", kept).stdout
-    assert run("work", "--path", kept, "--once").exit_code == 0
+    assert run("work", kept, "--once").exit_code == 0
     assert "0 job(s) owed" in run("inspect", kept).stdout
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="SIGTERM is POSIX")
 def test_work_goes_on_until_it_is_ended_and_leaves_the_store_whole(kept: Path):
-    command = [Path(sys.executable).parent / "memlayer", "work", "--path", str(kept)]
+    command = [Path(sys.executable).parent / "memlayer", "work", str(kept)]
     environment: dict[str, Any] = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None

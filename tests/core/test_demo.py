@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from datetime import datetime
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from offline import Offline
+from rich.console import Console
 from typer.testing import CliRunner
 
 from memlayer_core import Memory
 from memlayer_core.cli import app
+from memlayer_core.cli.demo import _FIRST, play
 
 MEMLAYER = Path(sys.executable).parent / "memlayer"
 
@@ -44,7 +48,7 @@ def stand(tmp_path: Path) -> Stand:
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Stand, str]:
     """Play the story once for all tests that only look at it."""
     stand = Stand(tmp_path_factory.mktemp("demo"))
-    ended = stand.run("--path", "kept")
+    ended = stand.run("kept")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stderr == ""
     return stand, ended.stdout
@@ -70,23 +74,46 @@ def test_the_first_process_was_another_one_and_was_killed(played: tuple[Stand, s
     assert "8 messages are there" in shown
 
 
-def test_both_questions_are_answered_from_weeks_back_and_everything_is_accounted_for(
-    played: tuple[Stand, str],
-):
+def test_both_questions_are_answered_from_weeks_back_with_what_was_recalled(played: tuple[Stand, str]):
     _, shown = played
-    _, maps, nuts = re.split(r"What a model is given:", shown)
-    day, text = re.search(r"recall +(\d{4}-\d\d-\d\d) +user +\d+ (Lena collects \S+ \S+)", maps).groups()
-    assert text == "Lena collects old maps,"
+    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") :])
+    day, text = re.search(r"recalled  (\d{4}-\d\d-\d\d) user: (Lena collects old maps.*)", maps).groups()
+    assert text == "Lena collects old maps, so I'll bring her one of Graz, our home town."
     assert 68 <= (datetime.now() - datetime.fromisoformat(day)).days <= 72  # noqa: DTZ005  (whole weeks are meant)
-    assert re.search(r"window .* What did I want to bring Lena", maps)
-    panel = maps[maps.index("as a model reads it") :]
-    assert f"- [{day} user] Lena collects old maps" in panel
-    assert "│ What did I want to bring Lena from our home town?" in panel
-    assert re.search(r"recall .* user .* 顺便说一句", nuts)
+    assert "assistant  A map of Graz: you said that she collects old maps." in maps
+    assert re.search(r"recalled  \S+ user: 顺便说一句，我对花生过敏", nuts)
+    assert "assistant  你对花生过敏" in nuts
+
+
+def test_a_turn_is_a_line_and_all_of_it_is_read_at_a_glance(stand: Stand):
+    stand.environment["COLUMNS"] = "80"
+    shown = stand.run().stdout
+    assert len(shown.splitlines()) <= 42
+    told = shown[: shown.index("was killed")]
+    for line in (words for _, words in _FIRST):
+        assert told.count(line) == 1, "a turn is one line, whole at 80 columns, and told once"
+    assert "next:\n  memlayer demo --why  #" in shown
+    assert "tokens" not in shown
+
+
+def test_the_answer_is_taken_from_the_recall_and_from_nowhere_else(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("memlayer_core.cli.demo._FIRST", (("user", "Hello."),))
+    monkeypatch.setattr("memlayer_core.cli.demo._play_first", lambda *_: None)
+    console = Console(record=True, width=160, file=StringIO())
+    play(console, tmp_path / "memory", "hashing", why=False)
+    shown = console.export_text()
+    assert shown.count("assistant  I do not know.") == 2
+    assert "Graz" not in shown
+
+
+def test_why_shows_every_part_with_its_tokens_and_reasons(stand: Stand):
+    shown = stand.run("--why").stdout
+    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") :])
     for part in (maps, nuts):
         total, limit = map(int, re.search(r"(\d+) of (\d+) tokens", part).groups())
         costs = map(int, re.findall(r"^(?:recall|window) +\d\S+ +\S+ +(\d+) ", part, re.MULTILINE))
         assert 0 < sum(costs) <= total <= limit == 800
+        assert "said by the user, who asks about themselves" in " ".join(part.split())
 
 
 def test_a_named_directory_stays_and_holds_every_message_with_its_date(played: tuple[Stand, str]):
@@ -95,20 +122,19 @@ def test_a_named_directory_stays_and_holds_every_message_with_its_date(played: t
         summer = memory.chat(user_id="maya", session_id="summer")
         ages = [(summer.memory.runtime.now() - message.created_at).days for message in summer.history()]
         assert ages == [70] * 8
-        assert sorted(session.messages for session in memory.sessions(user_id="maya")) == [1, 1, 8]
-    assert "memlayer inspect kept --user maya" in shown
-    look = re.search(r'memlayer (search kept "old maps" --user maya)', shown)
-    assert look is not None
-    found = CliRunner(env={"COLUMNS": "160"}).invoke(
-        app, ["search", str(stand.directory / "kept"), "old maps", "--user", "maya"]
-    )
-    assert "Lena collects old maps" in found.stdout
+        assert sorted(session.messages for session in memory.sessions(user_id="maya")) == [2, 2, 8]
+    steps = [shlex.split(found) for found in re.findall(r"^  memlayer (.*?)  #", shown, re.MULTILINE)]
+    assert [step[0] for step in steps] == ["inspect", "search"]
+    for step, told in zip(steps, ("summer", "Lena collects old maps"), strict=True):
+        arguments = [str(stand.directory / "kept") if word == "kept" else word for word in step]
+        found = CliRunner(env={"COLUMNS": "160"}).invoke(app, arguments)
+        assert told in found.stdout
 
 
 def test_a_directory_that_holds_a_memory_is_refused(played: tuple[Stand, str]):
     stand, _ = played
     before = (stand.directory / "kept" / "journal.sqlite3").read_bytes()
-    ended = CliRunner().invoke(app, ["demo", "--path", str(stand.directory / "kept")])
+    ended = CliRunner().invoke(app, ["demo", str(stand.directory / "kept")])
     assert ended.exit_code == 2
     assert "already" in ended.stderr
     assert (stand.directory / "kept" / "journal.sqlite3").read_bytes() == before
@@ -120,12 +146,12 @@ def test_it_runs_without_a_framework_and_clears_up(stand: Stand):
     ended = stand.run()
     assert ended.returncode == 0, ended.stderr
     named = Path(re.search(r"Memory: (\S+)", ended.stdout)[1])
-    assert f"{named} was removed" in ended.stdout
+    assert "this memory was removed" in ended.stdout
     assert not named.exists()
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--path", "file"], ["--model", "openai:gpt-5-mini"], ["--embedder", "word2vec"]]
+    "arguments", [["file"], ["--model", "openai:gpt-5-mini"], ["--embedder", "word2vec"]]
 )
 def test_what_it_cannot_do_is_said_in_words(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape
 from io import StringIO
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from memlayer_core import Message
+from memlayer_core import Memory, Message, Receipt, ToolCall
 from memlayer_core.cli import app
 from memlayer_core.cli.demo import show_context
 from memlayer_core.show import Bar, View, html_of, visible
@@ -44,7 +45,7 @@ def test_the_command_line_prints_remembered_text_with_escapes(chat, tmp_path) ->
     where = str(tmp_path / "memory")
     for command in (
         ["inspect", where, "--user", "louis", "--session", "s"],
-        ["search", where, "red", "--user", "louis"],
+        ["search", "red", where, "--user", "louis"],
     ):
         shown = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, command)
         assert shown.exit_code == 0, shown.output
@@ -61,10 +62,12 @@ def test_an_error_and_a_note_of_the_command_line_are_shown_with_escapes(tmp_path
 
 def test_the_demo_shows_it_with_escapes(chat) -> None:
     console = Console(record=True, color_system=None, width=200, file=StringIO())
-    chat.add("user", EVIL)
-    show_context(console, chat.context())
+    later = chat.memory.chat(user_id="louis", session_id="later")
+    later.add("user", f"What was red? {EVIL}")
+    show_context(console, later.context(), why=True)
     shown = console.export_text()
     assert not ESCAPES.search(shown)
+    assert " recalled  " in shown
     assert shown.count("\\x1b]0;owned") >= 3
 
 
@@ -74,6 +77,50 @@ def test_a_terminal_shows_what_a_notebook_shows_with_escapes(chat) -> None:
         assert not ESCAPES.search(shown)
         assert "\\x1b]0;owned" in shown
         assert set(re.findall(r"[a-z]{3,}", shown)) <= set(re.findall(r"[a-z]{3,}", one._repr_html_()))
+
+
+def test_a_value_is_one_short_line_without_what_goes_without_saying(open_at, tmp_path) -> None:
+    memory = open_at()
+    chat = memory.chat(user_id="louis", session_id="s")
+    message = Message("user", "Hi", id="m-1", created_at=datetime(2026, 5, 4, 9, 30, tzinfo=UTC))
+    assert repr(message) == "Message(role='user', content='Hi', id='m-1', created_at=2026-05-04 09:30)"
+    assert repr(chat.add_messages([message])) == "Receipt(ids=('m-1',), stored=1)"
+    memory.flush()
+    status = memory.status()
+    assert repr(status) == (
+        f"Status(store_id={status.store_id!r}, embedder='hashing-1024-v1', index='held', "
+        "backlog=Backlog(queued=0, dead=0))"
+    )
+    directory = str(tmp_path / "memory")
+    assert repr(memory) == f"Memory(path={directory!r}, embedder='hashing-1024-v1')"
+    memory.close()
+    assert repr(memory) == f"Memory(path={directory!r}, embedder='hashing-1024-v1', closed=True)"
+    long = Message("user", "much " * 10_000, metadata={str(n): "more " * 100 for n in range(100)})
+    assert len(repr(long)) < 500
+    assert len(repr(Receipt(tuple(map(str, range(1000))), 1000))) < 100
+    with Memory.in_memory() as other:
+        assert repr(other) == "Memory(embedder='hashing-1024-v1')"
+
+
+def test_a_memory_a_status_a_receipt_and_a_message_have_a_view(chat) -> None:
+    receipt = chat.add("assistant", "Noted.")
+    chat.memory.flush()
+    status = chat.memory.status()
+    for one, told in (
+        (receipt, ("1 stored", receipt.ids[0])),
+        (Receipt(("a", "b"), 0, unchanged=2), ("2 unchanged",)),
+        (Receipt(tuple(map(str, range(12))), 12), ("12 stored", "and 2 more")),
+        (Receipt((), 0), ("nothing stored",)),
+        (status, (status.store_id, "hashing-1024-v1", "0 job(s) queued, 0 given up")),
+        (replace(status, problems={"index": "Chroma is away"}), ("index: Chroma is away",)),
+        (chat.memory, (status.store_id,)),
+        (Message("assistant", tool_calls=(ToolCall("c", "find", "{}"),)), ("assistant", "calls find({})")),
+    ):
+        for text in told:
+            assert text in on_a_terminal(one)
+            assert escape(text) in one._repr_html_()
+    chat.memory.close()
+    assert "closed=True" in on_a_terminal(chat.memory)
 
 
 def test_a_view_is_text_and_never_markup() -> None:

@@ -40,9 +40,7 @@ def session_view(db: Database, scope: Scope, last: int) -> View | None:
                 item.message.created_at,
                 item.message.speaker,
                 item.tokens,
-                item.message.text
-                or ", ".join(f"calls {call.name}({call.arguments})" for call in item.message.tool_calls)
-                or "(no text)",
+                item.message.label,
             )
             for item in stored
         ),

@@ -103,7 +103,7 @@ def test_a_url_is_no_directory_and_its_password_is_not_repeated(
         Memory.open(kind(url))
     assert hint in refused.value.hint
     assert "p4ssw0rd" not in f"{refused.value} {refused.value.hint}"
-    for command in (["inspect", url], ["verify", "--path", url], ["import", "lines.jsonl", "--path", url]):
+    for command in (["inspect", url], ["verify", url], ["import", "lines.jsonl", url]):
         done = CliRunner().invoke(app, command)
         assert done.exit_code != 0
         assert "p4ssw0rd" not in done.output

@@ -721,11 +721,11 @@ def directory(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
 
 def test_the_command_line_moves_a_user_from_one_store_to_another(directory: Path, tmp_path: Path) -> None:
     file, second = tmp_path / "ada.jsonl", tmp_path / "second"
-    shown = run("export", file, "--path", directory, "--user", "ada")
+    shown = run("export", file, directory, "--user", "ada")
     assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "Exported: 1 message(s).\n")
     assert said(file.read_text(encoding="utf-8")) == ["I am Ada: 你好"]
     for new in (1, 0):
-        shown = run("import", file, "--path", second, "--tenant", "new")
+        shown = run("import", file, second, "--tenant", "new")
         assert shown.exit_code == 0
         assert f"Imported: 1 message(s) of 1 session(s), {new} of them new." in shown.stdout
         assert "given up" in shown.stdout
@@ -735,43 +735,48 @@ def test_the_command_line_moves_a_user_from_one_store_to_another(directory: Path
 
 def test_the_command_line_imports_what_is_a_users_own_alone(directory: Path, tmp_path: Path) -> None:
     file, second = tmp_path / "ada.jsonl", tmp_path / "second"
-    run("export", file, "--path", directory, "--user", "ada")
-    refused = run("import", file, "--path", second, "--user", "bob")
+    run("export", file, directory, "--user", "ada")
+    refused = run("import", file, second, "--user", "bob")
     assert refused.exit_code == 1
     assert "nothing was imported: line 2: the session 's' is of the user 'ada'" in refused.stderr
-    assert "1 of them new" in run("import", file, "--path", second, "--user", "ada").stdout
+    assert "1 of them new" in run("import", file, second, "--user", "ada").stdout
 
 
 def test_the_command_line_pipes_a_tenant(directory: Path, tmp_path: Path) -> None:
-    shown = run("export", "-", "--path", directory, "--tenant", "default")
+    shown = run("export", "-", directory, "--tenant", "default")
     assert said(shown.stdout) == ["I am Ada: 你好", "I am Bob"]
-    taken = run("import", "-", "--path", tmp_path / "second", piped=shown.stdout)
+    taken = run("import", "-", tmp_path / "second", piped=shown.stdout)
     assert taken.exit_code == 0
     assert "2 of them new" in taken.stdout
-    again = run("export", "-", "--path", tmp_path / "second", "--tenant", "default")
+    again = run("export", "-", tmp_path / "second", "--tenant", "default")
     assert lines(again.stdout)[1:] == lines(shown.stdout)[1:]
+
+
+def test_the_command_line_exports_what_python_does_without_a_user(directory: Path, tmp_path: Path) -> None:
+    shown = run("export", "-", directory)
+    with Memory.open(directory) as memory:
+        memory.export(tmp_path / "by python")
+    assert lines(shown.stdout)[1:] == lines((tmp_path / "by python").read_text(encoding="utf-8"))[1:]
+    assert said(shown.stdout) == ["I am Ada: 你好", "I am Bob"]
 
 
 def test_a_bar_is_shown_beside_the_output_on_a_terminal_alone(directory: Path, monkeypatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
-    shown = run("export", "-", "--path", directory, "--user", "ada")
+    shown = run("export", "-", directory, "--user", "ada")
     assert "Exporting" in shown.stderr
     assert "100%" in shown.stderr
     assert said(shown.stdout) == ["I am Ada: 你好"]
     monkeypatch.undo()
-    assert "Exporting" not in run("export", "-", "--path", directory, "--user", "ada").stderr
+    assert "Exporting" not in run("export", "-", directory, "--user", "ada").stderr
 
 
 def test_the_command_line_tells_what_is_wrong(directory: Path, tmp_path: Path) -> None:
-    shown = run("export", tmp_path / "out", "--path", directory)
-    assert shown.exit_code == 2
-    assert "`--user`, or `--tenant`" in shown.stderr
-    shown = run("import", tmp_path / "missing", "--path", tmp_path / "new")
+    shown = run("import", tmp_path / "missing", tmp_path / "new")
     assert shown.exit_code == 2
     assert "there is no file" in shown.stderr
     assert not (tmp_path / "new").exists()
     (tmp_path / "cut").write_text("\n".join(EXPORT[:3]) + '\n{"mess')
-    shown = run("import", tmp_path / "cut", "--path", tmp_path / "new")
+    shown = run("import", tmp_path / "cut", tmp_path / "new")
     assert shown.exit_code == 1
     assert "line 4: it is cut off" in shown.stderr
     assert "1 message(s) of 1 session(s), 1 of them new were imported and stay" in shown.stderr
