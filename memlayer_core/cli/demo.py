@@ -127,13 +127,14 @@ def _play_second(console: Console, directory: Path, *, why: bool) -> None:
 
 
 def show_context(console: Console, context: Context, *, why: bool) -> None:
-    """Show the recalled lines of a context; with `why`, every part of it with its tokens and reasons."""
+    """Show the recalled lines of a context; with `why`, instead every part of it with its tokens and reasons."""
+    if why:
+        console.print(context)
+        return
     for piece in context.pieces:
         if piece.kind == "recall":
             day = f"{piece.created_at:%Y-%m-%d} " if piece.created_at else ""
             _show_line(console, "recalled", f"{day}{piece.speaker}: {piece.text}", "green")
-    if why:
-        console.print(context)
 
 
 def _show_line(console: Console, role: str, text: str, style: str = "") -> None:

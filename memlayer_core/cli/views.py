@@ -1,4 +1,4 @@
-"""Views of the contents of a store. Only its journal is read: no embedder is loaded, no index is opened."""
+"""What commands show of a store: its journal alone is read, without an embedder and an index; and its backlog."""
 
 from __future__ import annotations
 

@@ -113,6 +113,7 @@ def test_why_shows_every_part_with_its_tokens_and_reasons(stand: Stand):
         total, limit = map(int, re.search(r"(\d+) of (\d+) tokens", part).groups())
         costs = map(int, re.findall(r"^(?:recall|window) +\d\S+ +\S+ +(\d+) ", part, re.MULTILINE))
         assert 0 < sum(costs) <= total <= limit == 800
+        assert "recalled  " not in part, "nothing is told twice"
         assert "said by the user, who asks about themselves" in " ".join(part.split())
 
 

@@ -64,7 +64,8 @@ def test_the_demo_shows_it_with_escapes(chat) -> None:
     console = Console(record=True, color_system=None, width=200, file=StringIO())
     later = chat.memory.chat(user_id="louis", session_id="later")
     later.add("user", f"What was red? {EVIL}")
-    show_context(console, later.context(), why=True)
+    for why in (True, False):
+        show_context(console, later.context(), why=why)
     shown = console.export_text()
     assert not ESCAPES.search(shown)
     assert " recalled  " in shown

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,17 @@ def test_damaged_pages_are_told_as_such(directory, verb) -> None:
         assert way in told.value.hint
     assert "memlayer verify" not in told.value.hint, "it mends no page"
     assert "thing" not in str(told.value)
+
+
+def test_a_damaged_index_of_words_is_told_apart_and_verify_mends_it(directory) -> None:
+    with closing(sqlite3.connect(directory / "journal.sqlite3", isolation_level=None)) as journal:
+        journal.execute("DELETE FROM memlayer_lexical_data WHERE id > 10")
+    with Memory.open(directory, embedder="hashing", settings=SETTINGS) as memory:
+        with pytest.raises(JournalCorruptError, match="the index of words is damaged") as told:
+            memory.search("thing7", user_id="louis")
+        assert "memlayer verify" in told.value.hint
+        assert memory.verify() == ["words"]
+        assert memory.search("thing7", user_id="louis")
 
 
 def test_a_file_that_is_no_journal_is_told_as_such_at_opening(directory) -> None:
