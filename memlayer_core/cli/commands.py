@@ -229,11 +229,9 @@ def reindex(
     ] = None,
 ) -> None:
     """Build Chroma's index again from the vectors in the journal, or embed everything again."""
-    from memlayer_core.cli.views import work_off
-
     out = console()
     with _open_memory(path, database_url, chroma_url, embedder) as memory:
-        work_off(out, memory)
+        memory.flush()
         with out.status("Writing the index …"):
             written = memory.reindex()
         status = memory.status()
@@ -300,7 +298,7 @@ def work(
     Every process that opens a store does this work by itself. Run it as a service where those processes end soon (as
     functions in a cloud do), or with --once after an import. It goes on until Ctrl-C or SIGTERM.
     """
-    from memlayer_core.cli.views import show_backlog, work_off
+    from memlayer_core.cli.views import show_backlog
 
     out = console()
     if not once:
@@ -308,7 +306,7 @@ def work(
     with _open_memory(path, database_url, chroma_url) as memory:
         if revive:
             out.print(f"Revived: {memory.retry_dead()}")
-        work_off(out, memory)
+        memory.flush()
         show_backlog(out, memory.status().backlog)
         if not once:
             out.print("Waiting for work; Ctrl-C ends it.")

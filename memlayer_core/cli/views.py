@@ -9,14 +9,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 from sqlalchemy import Connection, func, inspect, select
 
-from memlayer_core.errors import FlushTimeoutError, InputError
-from memlayer_core.events import Event, MessagesIndexed
+from memlayer_core.errors import InputError
 from memlayer_core.messages.rules.message_json import message_to_json
 from memlayer_core.messages.sql import transcript
 from memlayer_core.opening import directory_at
@@ -31,9 +29,6 @@ from memlayer_core.storage.keys import from_micros
 from memlayer_core.storage.sqlite import journal_file
 from memlayer_core.storage.tables import jobs, messages, meta, namespaces, sessions, texts
 
-if TYPE_CHECKING:
-    from memlayer_core.memory import Memory
-
 __all__ = [
     "directory_of",
     "facts",
@@ -43,10 +38,7 @@ __all__ = [
     "sessions_view",
     "show_backlog",
     "store_views",
-    "work_off",
 ]
-
-_PATIENCE = 60.0  # seconds without any progress before the waiting ends
 
 
 @contextmanager
@@ -222,31 +214,6 @@ def _missing_memory(directory: Path | None) -> InputError:
         f"there is no memory in {str(directory)!r}: it has no file {journal_file(directory).name!r}",
         hint="Name the directory that the application gives to `Memory.open`, or `--database-url` for PostgreSQL.",
     )
-
-
-def work_off(console: Console, memory: Memory) -> Backlog:
-    """Wait, with a progress bar, until no job is queued; stop when nothing progresses any more."""
-    left = memory.status().backlog.queued
-    if not left:
-        return memory.flush()
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("Indexing", total=left)
-
-        def on_event(event: Event) -> None:
-            if isinstance(event, MessagesIndexed):
-                bar.advance(task, event.messages)
-
-        stop = memory.listen(on_event)
-        try:
-            while True:
-                try:
-                    return memory.flush(_PATIENCE)
-                except FlushTimeoutError:
-                    before, left = left, memory.status().backlog.queued
-                    if left >= before:
-                        raise
-        finally:
-            stop()
 
 
 def show_backlog(console: Console, backlog: Backlog) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 
 from memlayer_core.errors import EmbedderMismatchError, IndexCorruptError
 from memlayer_core.events import IndexRebuilt, MessagesIndexed
-from memlayer_core.runner import Runner
+from memlayer_core.runner import SYNC, Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.seams import VectorIndex
 from memlayer_core.storage import job_queue
@@ -52,7 +52,9 @@ async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[Ind
     texts = list(dict.fromkeys(_text(rt, waiting) for waiting in wanted if waiting.vector is None))
     made: dict[str, FloatVector] = {}
     if texts:
-        with rt.health.watch("embedder", rt.settings.embedder_timeout):
+        # In the background. Who awaits an embedder sees that it hangs, and a timer would block the event loop.
+        watch = rt.health.watch("embedder", rt.settings.embedder_timeout) if run is SYNC else nullcontext()
+        with watch:
             vectors = await run.either(rt.embedder.embed, rt.embedder.aembed, texts)
         rt.health.up("embedder")
         made = dict(zip(texts, vectors, strict=True))
