@@ -138,9 +138,9 @@ def damage_error(problem: str) -> JournalCorruptError:
     """Return the error for a damaged journal."""
     return JournalCorruptError(
         f"the journal is damaged: {problem}",
-        hint="Stop every process that uses it, and restore the store from a backup. Without one, recover what can be "
-        "read: copy the directory; there, `sqlite3 journal.sqlite3 .recover | sqlite3 new.sqlite3` with sqlite.org's "
-        "program (others may lack it); put `new.sqlite3` in the place of `journal.sqlite3`, `-wal` and `-shm`.",
+        hint="Stop every process that uses it, and restore the store from a backup. Without one, copy the directory; "
+        "there, `memlayer export` saves what can be read, for `memlayer import` into a new store. If that fails, recover "
+        "the file: `sqlite3 journal.sqlite3 .recover | sqlite3 new.sqlite3`, with sqlite.org's program (others may lack it).",
     )
 
 

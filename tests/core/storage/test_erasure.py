@@ -236,7 +236,7 @@ def test_what_follows_from_a_text_is_erased_with_it(open_at, tmp_path) -> None:
     memory.flush()
     store = tmp_path / "store"
     with closing(sqlite3.connect(store / "journal.sqlite3")) as read:
-        for table in ("summaries", "shown", "records"):
+        for table in ("summaries", "pinned_recalls", "records"):
             assert read.execute(f"SELECT 1 FROM memlayer_{table} WHERE text LIKE '%{GONE}%'").fetchone(), (
                 table
             )
