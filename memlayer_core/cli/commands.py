@@ -132,7 +132,7 @@ def inspect(
         if as_json:
             typer.echo(views.json_of(views.facts(db, scope, last)))
         elif scope is None:
-            for view in views.store_views(path, db, last):
+            for view in views.store_views(views.directory_of(path, database_url), db, last):
                 console().print(view)
         elif session is None:
             console().print(views.sessions_view(db, scope, last))
