@@ -1,8 +1,7 @@
 """Estimate a text's tokens from its script and shape, where no tokenizer's table is at hand.
 
-A context that runs over its limit is refused by the model; one that stays below it only says a little
-less. So where the two encodings that it was calibrated on disagree, the estimate follows the dearer
-one: OpenAI's older cl100k_base needs up to 75 % more tokens than o200k_base for Russian, Chinese,
+A model refuses a context that is too long; one that is too short only contains a little less. The estimate was
+calibrated on two encodings. Where they differ, it follows the one with more tokens: OpenAI's older cl100k_base needs up to 75 % more tokens than o200k_base for Russian, Chinese,
 Japanese and Korean, and twice to three times as many for Greek, Hebrew, Hindi and Thai.
 
 Estimate divided by real count, measured over samples of 70 bytes to 60 kilobytes each:
@@ -28,7 +27,7 @@ numbers                           1.00        1.00
 emoji                          0.93-1.10   1.24-1.78
 ===========================  ===========  ==========
 
-Of the ones tried, Latvian came out lowest (0.90), and rulers drawn with punctuation highest (1.9).
+The lowest value was that of Latvian (0.90), the highest that of lines drawn with punctuation (1.9).
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ __all__ = ["estimate"]
 # Costs are whole numbers of a twentieth of a token: fast to add, and no order of adding changes a sum.
 _UNIT = 20
 
-# A word by its letters. Up to four they are one token nearly always; English alone would stay near one
-# until ten, German and the like would not; beyond twelve it is mostly no word.
+# Tokens of a word by its number of letters. Up to four letters are nearly always one token. In English that is so up
+# to ten letters, in German and similar languages it is not. More than twelve letters are mostly no word.
 _LONGEST_WORD = 40
 _WORD = [0.0, 1, 1, 1.02, 1.08, 1.2, 1.3, 1.45, 1.65, 1.75, 1.85, 2.0, 2.4]
 _WORD += [_WORD[-1] + 0.6 * more for more in range(1, _LONGEST_WORD - len(_WORD) + 2)]

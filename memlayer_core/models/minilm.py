@@ -3,9 +3,8 @@
 Chroma's function pads every text to 256 tokens. This one sorts the texts by length and pads each batch to its
 longest only: the same vectors, many times as fast on messages of chat length (`benchmarks/embed_speed.py`).
 
-The model (79 MB) is fetched once, in `fetch`. Nothing that a fetch leaves behind when it is killed is ever taken
-for the model: the archive is checked against its digest, unpacked beside the target and moved into place file
-by file.
+`fetch` downloads the model (79 MB) once. A download that was killed is never taken for the model: the digest of the
+archive is checked, the archive is unpacked beside the target, and each file is moved into its place.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ _NEEDED = ("model.onnx", "tokenizer.json")
 _FILES = (*_NEEDED, "config.json", "special_tokens_map.json", "tokenizer_config.json", "vocab.txt")
 _CONNECT_SECONDS = 5.0
 _TOKENS = 256  # what the model was trained with, and what Chroma cuts at
-# A text is cut here before it is split into tokens: 256 English tokens are about 1,200 characters, and a text
-# of megabytes would be held several times over.
+# A text is cut to this length before it is split into tokens. 256 English tokens are about 1,200 characters, and the
+# tokenizer would copy a text of megabytes several times.
 _CHARACTERS = 16_000
 _BATCH = 16  # measured: 8 to 16 are the fastest on one and on two cores, 64 takes a third longer
 _THREADS = 4  # more cores than these gain little on texts this short, and an application has other work
@@ -77,7 +76,7 @@ def fetch(directory: Path, *, url: str, sha256: str, seconds: float) -> None:
         seconds: How long it may take, waiting for other processes included.
 
     Raises:
-        OSError: It cannot be had: no network, too slow, a wrong digest, no space.
+        OSError: The download failed: no network, too slow, a wrong digest, no space.
         Exception: Whatever else the network or the disk raised.
     """
     from filelock import FileLock  # only this once
@@ -103,7 +102,7 @@ def _digest(path: Path) -> str:
 
 
 class _Transfer:
-    """What the thread that reads from the network and the one that waits for it tell each other."""
+    """The state that two threads share: one reads from the network, the other one waits for it."""
 
     def __init__(self) -> None:
         self.total: int | None = None
@@ -137,7 +136,7 @@ class _Transfer:
 
 
 def _download(url: str, path: Path, deadline: float) -> None:
-    """Fetch an archive in a thread of its own, as looking up a name cannot be given a time limit."""
+    """Fetch an archive in a thread: the lookup of a host name has no time limit of its own."""
     from tqdm import tqdm  # only this once
 
     transfer = _Transfer()
@@ -249,10 +248,10 @@ _models: dict[Path, _Model] = {}
 
 
 def _start_afresh() -> None:
-    """Let a forked child load its own model: the parent's threads, and perhaps a held lock, are not there.
+    """Let a forked child load its own model, since it has none of the parent's threads, and a lock may be held for ever.
 
-    The parent's models are neither used nor destroyed, not even at the child's exit: that would wait for their
-    threads forever. One reference that nobody gives back sees to it.
+    The child neither uses nor destroys the parent's models: at its exit that would wait for their threads for ever.
+    Therefore each of them gets a reference that is never released.
     """
     global _loading, _models
     for model in _models.values():

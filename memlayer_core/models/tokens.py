@@ -1,7 +1,7 @@
 """Count the tokens of texts and messages, exactly where a tokenizer is at hand, else by an estimate.
 
-No count ever touches a network. What a message costs beyond its text is fixed here, for every counter:
-providers publish little of it, so the constants below lean to the dear side.
+No count uses the network. The constants below say what a message costs beyond its text, for every counter. Providers
+publish few of these numbers, so the constants are rather too high than too low.
 """
 
 from __future__ import annotations

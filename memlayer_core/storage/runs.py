@@ -1,4 +1,4 @@
-"""Finds what two sequences have in common, in the same order, in time that hardly grows faster than they do."""
+"""Aligns two sequences: finds equal values in the same order. The time grows little faster than the sequences."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from difflib import SequenceMatcher
 __all__ = ["in_common"]
 
 _PATIENCE = 100_000
-"""Pairs of values that are compared where nothing that occurs once tells which belong together."""
+"""The most pairs of values that are compared in stretches where no value occurs once in both sequences."""
 
 _Chain = tuple[int, int, "_Chain | None"]
 
 
 def in_common(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -> dict[int, int]:
-    """Return places in `after` with those in `before` that they stand for, both rising.
+    """Return a dict from places in `after` to the places of equal values in `before`. Both rise.
 
     Args:
-        before: What was there.
-        after: What is compared with it.
-        prefix: Whether their beginnings belong together, as far as they are the same.
+        before: The earlier sequence.
+        after: The later sequence.
+        prefix: Whether the equal beginning of both is aligned first.
     """
     pairs = _inside(before, after) or _in_runs(before, after, prefix=prefix)
     return dict(sorted(pairs.items()))
 
 
 def _inside(before: Sequence[bytes], after: Sequence[bytes]) -> dict[int, int]:
-    """Return where all of it stands, as near to the end as can be; nothing if some of it does not."""
+    """Align a subsequence, as near to the end as possible. If `after` is none, the dict is empty."""
     pairs: dict[int, int] = {}
     to = len(before)
     for at in reversed(range(len(after))):
@@ -40,12 +40,12 @@ def _inside(before: Sequence[bytes], after: Sequence[bytes]) -> dict[int, int]:
 
 
 def _in_runs(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -> dict[int, int]:
-    """Return what both have in common: what both say once, in the same order, and what stands beside that.
+    """Align values that occur once in both sequences, then the equal neighbours of these, then runs between them.
 
-    Where that leaves a stretch, its longest runs come first, and the newest of equally long ones.
+    Longer runs are aligned first, and of equally long runs the newest.
     """
     first = _alike(before, after) if prefix else 0
-    single = [(at + first, to + first) for at, to in _said_once_by_both(before[first:], after[first:])]
+    single = [(at + first, to + first) for at, to in _unique_pairs(before[first:], after[first:])]
     pairs = {**{at: at for at in range(first)}, **dict(single)}
     stop, end, patience = len(after), len(before), _PATIENCE
     for at, to in reversed([(first - 1, first - 1), *single]):
@@ -66,13 +66,16 @@ def _in_runs(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -
 
 
 def _alike(one: Sequence[bytes], other: Sequence[bytes]) -> int:
-    """Return how many are the same at the beginning of both."""
+    """Return how many values are equal at the beginning of both."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (mine, yours) in pairs if mine != yours), min(len(one), len(other)))
 
 
-def _said_once_by_both(before: Sequence[bytes], after: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Return the most of them that are in the same order in both; the newest where there are several ways."""
+def _unique_pairs(before: Sequence[bytes], after: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Return pairs of places of values that occur once in each sequence, in the same order in both.
+
+    There are as many pairs as possible; of several ways the newest is taken.
+    """
     times, again = Counter(before), Counter(after)
     places = {value: to for to, value in enumerate(before) if times[value] == 1}
     both = [(at, places[value]) for at, value in enumerate(after) if again[value] == 1 and value in places]
