@@ -20,7 +20,7 @@ from llama_index.core.base.llms.types import (
     VideoBlock,
 )
 
-from llamaindex_memlayer.wire import write
+from llamaindex_memlayer.encoding import write
 from memlayer_core.integration import Block, TaggedJson, read
 
 __all__ = ["arguments_of", "build", "dump", "from_core_block", "identifier", "to_core_blocks"]

@@ -20,7 +20,7 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.bridge.pydantic import BaseModel
 
 from llamaindex_memlayer.blocks import arguments_of, build, dump, from_core_block, identifier, to_core_blocks
-from llamaindex_memlayer.wire import write
+from llamaindex_memlayer.encoding import write
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import MessageTypeError
 from memlayer_core.integration import (
