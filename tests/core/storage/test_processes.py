@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -106,6 +107,7 @@ def test_a_forked_child_opens_its_own_and_leaves_the_parents_alone(open_at, tmp_
         status = 1
         try:
             signal.alarm(60)
+            faulthandler.dump_traceback_later(50)  # where it hangs, if it does
             chat.add("user", "from the child")
             found = memory.search("parent", user_id="louis", limit=1)
             ok = found[0].text == "from the parent" and memory.status().index == "not held"
