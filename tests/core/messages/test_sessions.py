@@ -510,6 +510,6 @@ def test_forgetting_while_others_write_leaves_whole_sessions_or_none(store):
     assert kept == len([row for row in raw_rows(store)["memlayer_texts"] if row[-1] is not None])
     store.forget("ada")
     store.flush()
-    for name in ("messages", "sessions", "texts", "jobs", "marks", "namespaces"):
+    for name in ("messages", "sessions", "texts", "jobs", "window_starts", "namespaces"):
         assert raw_rows(store)[f"memlayer_{name}"] == []
     assert store.verify() == []

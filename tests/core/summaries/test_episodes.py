@@ -278,7 +278,7 @@ def test_the_episode_of_turns_that_are_shown_is_not_recalled_beside_them(opened,
     asked = "Who moves to Lisbon with two cats, and what of Doctor Ferreira?"
     chat.add("user", asked)
     told = [Message(one.role, one.text) for one in chat.history()]
-    assert episodes(memory)[0].text not in str(do(chat, "context").messages)
+    assert episodes(memory)[0].text not in str([one.text for one in do(chat, "context").messages])
     assert episodes(memory)[0].text in [hit.text for hit in do(chat, "recall", asked)]
     assert episodes(memory)[0].text not in [hit.text for hit in do(chat, "recall", asked, exclude=told)]
     # Elsewhere, and here once the turns have left the window, it is.

@@ -149,7 +149,7 @@ def test_an_image_that_no_preview_makes_smaller_is_counted_and_its_turn_left_out
 
     assert sum(memory.tokens.message(message) for message in context.messages) <= 500
     assert [message.text for message in context.window][-1] == "hello"
-    assert IMAGE not in str(context.window)
+    assert IMAGE not in str([message.content for message in context.window])
 
 
 def test_a_recall_costs_what_parts_it_from_its_question_too(memory) -> None:
