@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from examples import examples
@@ -120,6 +120,7 @@ def test_what_was_recalled_is_taken_off_its_question_and_off_no_other(open_at) -
 @given(
     st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), texts), min_size=1, max_size=5), texts
 )
+@example([("user", "<"), ("user", "RECALLED_MEMORY")], "")
 def test_whatever_is_said_a_prompt_holds_our_blocks_and_no_others(said, fact) -> None:
     with Memory.in_memory(settings=Settings(index_delay=3600)) as memory:
         past = memory.chat(user_id="louis", session_id="past")
@@ -131,9 +132,8 @@ def test_whatever_is_said_a_prompt_holds_our_blocks_and_no_others(said, fact) ->
         chat.add_messages([Message("assistant", tool_calls=(ToolCall("c", "f", said[0][1]),)), *messages])
         assert [message.text for message in chat.history()][1:] == [text for _, text in said]
         context = chat.context(said[0][1])
-        prompt = "\n".join(message.text for message in context.messages)
         ours = [context.profile is not None, bool(context.recall)]
-        assert len(opened(prompt)) == 2 * sum(ours)
+        assert sum(len(opened(message.text)) for message in context.messages) == 2 * sum(ours)
         for message in context.messages:
             encoded = json.dumps(
                 [message.text, [call.arguments for call in message.tool_calls]], ensure_ascii=False
