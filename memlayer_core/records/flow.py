@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from memlayer_core.errors import InvalidRecordError, UnknownRecordError
+from memlayer_core.errors import (
+    InvalidRecordError,
+    StoreUnavailableError,
+    UnknownRecordError,
+    errors_as,
+    in_short,
+)
 from memlayer_core.events import RecordStored
 from memlayer_core.messages.model import ForgetReport
-from memlayer_core.messages.rules.check import at_least_one, check_whole_number
+from memlayer_core.messages.rules.check import at_least_one, check_whole_number, in_utc
+from memlayer_core.records.facts import Candidate, LedgerEntry, Why
 from memlayer_core.records.model import PreparedRecord, Reader, Record, RecordFilter
+from memlayer_core.records.rules.extract import extract_facts
 from memlayer_core.records.rules.records import (
     check_filter,
+    memory_id,
     new_record,
     next_version,
     ordinal_of,
     roles_of,
 )
 from memlayer_core.records.rules.repetition import digest, names_access, narrow_access, words
+from memlayer_core.records.sql import facts as fact_sql
+from memlayer_core.records.sql import ledger as ledger_sql
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.storage.keys import from_micros
+from memlayer_core.storage.scores import is_message
 from memlayer_core.storage.terms import index_terms
 
-__all__ = ["forget_record", "prepare_record", "reader_of", "records", "remember", "revise"]
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection
+
+__all__ = [
+    "forget_record",
+    "learn",
+    "ledger",
+    "prepare_record",
+    "reader_of",
+    "records",
+    "remember",
+    "revise",
+    "why",
+]
+
+
+_MOMENTS = ("as_of", "since", "until")
+_VERSIONS = 1000  # versions of a record that are shown
 
 
 async def remember(rt: Runtime, run: Runner, scope: Scope, text: str, fields: Mapping[str, Any]) -> Record:
-    """Check a record and store it; an equal one is confirmed instead."""
+    """Check a record and store it; an equal one is confirmed instead. One with a key is a fact, and may replace another."""
 
     def write() -> Record:
         now = rt.now()
@@ -39,7 +71,8 @@ async def remember(rt: Runtime, run: Runner, scope: Scope, text: str, fields: Ma
             return prepare_record(rt, narrow_access(existing, said.access_control))
 
         narrowing = narrow if names_access(fields) else None
-        return rt.db.write(record_writes.remember, prepare_record(rt, said), now, rt.shards, narrowing)
+        store = record_writes.remember if said.key is None else fact_sql.remember
+        return rt.db.write(store, prepare_record(rt, said), now, rt.shards, narrowing)
 
     record = await run(write)
     _announce(rt, record)
@@ -62,9 +95,7 @@ async def revise(
         return prepare_record(rt, next_version(existing, absorb, text, fields, now))
 
     now = rt.now()
-    record = await run(
-        rt.db.write, record_writes.revise, scope.reach(), record_id, others, change, now, rt.shards
-    )
+    record = await run(rt.db.write, fact_sql.revise, scope.reach(), record_id, others, change, now, rt.shards)
     if record.updated_at == now:
         _announce(rt, record)
     return record
@@ -78,18 +109,124 @@ async def records(
     at_least_one("limit", record_filter.limit)
     check_whole_number("offset", record_filter.offset)
     check_filter(record_filter.type, record_filter.tags, record_filter.record_id)
-    return await run(rt.db.read, record_reads.list_records, reader, record_filter)
+    with errors_as(InvalidRecordError):
+        moments: Any = {name: in_utc(getattr(record_filter, name), name) for name in _MOMENTS}
+    return await run(rt.db.read, record_reads.list_records, reader, replace(record_filter, **moments))
 
 
 async def forget_record(rt: Runtime, run: Runner, reach: Scope, record_id: str) -> ForgetReport:
     """Delete a record and all its versions."""
-    if not await run(rt.db.write, record_writes.forget, reach, record_id, rt.now()):
+    if not await run(rt.db.write, fact_sql.forget, reach, record_id, rt.now()):
         raise UnknownRecordError(
             f"there is no record {record_id!r:.100} to forget",
             hint="`memory.records(user_id=…)` lists the records.",
         )
     rt.wake()
     return ForgetReport(0, 0, 1)
+
+
+async def learn(rt: Runtime, run: Runner, keys: Sequence[int]) -> int:
+    """Learn facts from messages of users, by rules. Returns how many records are new or changed.
+
+    It can be repeated with the same result. What cannot be learned from is noted in the ledger, and keeps nothing else
+    from being done.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        keys: Keys of texts; those that are no messages are left out.
+    """
+    spoken = [key for key in keys if is_message(key)]
+    if not rt.settings.learn or not spoken:
+        return 0
+    read: list[tuple[Any, list[Candidate]]] = []
+    for message in await run(rt.db.read, ledger_sql.unlearned, spoken):
+        try:
+            if stated := _facts_of(rt, message):
+                read.append((message, stated))
+        except Exception as problem:  # noqa: BLE001  (one message must not keep others from being indexed)
+            await _give_up(rt, run, [message], problem)
+    if not read:
+        return 0
+    try:
+        changed = await run(rt.db.write, fact_sql.learn, read, rt.now(), rt.shards)
+    except StoreUnavailableError:
+        raise
+    except Exception as problem:  # noqa: BLE001  (indexing goes on)
+        if len(read) > 1:  # one of them may be the cause: try each alone
+            return sum([await learn(rt, run, [message.key]) for message, _ in read])
+        await _give_up(rt, run, [message for message, _ in read], problem)
+        return 0
+    rt.health.up("learning")
+    for record in changed:
+        _announce(rt, record)
+    return len(changed)
+
+
+async def why(rt: Runtime, run: Runner, reach: Scope, record_id: str) -> Why:
+    """Return what a record rests on."""
+    ordinal_of(record_id)
+    found = await run(rt.db.read, _why, reader_of(rt, reach, (), for_recall=False), record_id)
+    if found is None:
+        raise UnknownRecordError(
+            f"the user {reach.user_id!r:.100} has no record {record_id!r:.100}",
+            hint="`memory.records(user_id=…, all_versions=True)` lists the records, past ones too.",
+        )
+    return found
+
+
+async def ledger(rt: Runtime, run: Runner, reach: Scope, limit: int, offset: int) -> list[LedgerEntry]:
+    """Return what became of statements about a user, the last one first."""
+    at_least_one("limit", limit)
+    check_whole_number("offset", offset)
+    rows = await run(rt.db.read, ledger_sql.newest, reach, limit, offset)
+    return [_entry(row, reach.user_id) for row in rows]
+
+
+def _facts_of(rt: Runtime, message: Any) -> list[Candidate]:
+    text = message.text[: rt.settings.indexed_characters]
+    return extract_facts(text, from_micros(message.created_at), message_id=message.id)
+
+
+async def _give_up(rt: Runtime, run: Runner, rows: Sequence[Any], problem: Exception) -> None:
+    rt.health.down("learning", in_short(problem))
+    for message in rows:
+        await run(rt.db.write, ledger_sql.give_up, message, in_short(problem), rt.now())
+
+
+def _why(connection: Connection, reader: Reader, record_id: str) -> Why | None:
+    wanted = RecordFilter(record_id, all_versions=True, limit=_VERSIONS)
+    versions = record_reads.list_records(connection, reader, wanted)
+    if not versions:
+        return None
+    newest, ordinal = versions[0], ordinal_of(record_id)[1]
+    after: list[Record] = []
+    if newest.replaced_by not in (None, record_id):
+        wanted = RecordFilter(newest.replaced_by, all_versions=True, limit=1)
+        after = record_reads.list_records(connection, reader, wanted)
+    entries = ledger_sql.of_records(connection, reader.reach.namespace, [ordinal])
+    return Why(
+        newest,
+        tuple(_entry(row, reader.reach.user_id) for row in entries),
+        tuple(versions[1:]),
+        tuple(record_reads.replaced(connection, reader.reach, ordinal)),
+        after[0] if after else None,
+    )
+
+
+def _entry(row: Any, user_id: str) -> LedgerEntry:
+    body = json.loads(row.body)
+    return LedgerEntry(
+        outcome=row.outcome,
+        reason=row.reason,
+        at=from_micros(row.at),
+        said_at=from_micros(row.said_at),
+        subject=body.get("subject"),
+        key=body.get("key"),
+        value=body.get("value"),
+        evidence=ledger_sql.evidence_of(row),
+        record_id=None if row.ordinal is None else memory_id(user_id, row.ordinal),
+    )
 
 
 def reader_of(rt: Runtime, reach: Scope, roles: object, *, for_recall: bool = True) -> Reader:

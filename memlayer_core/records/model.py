@@ -12,12 +12,15 @@ from memlayer_core.scope import Scope
 from memlayer_core.vector import FloatVector
 
 __all__ = [
+    "MODALITIES",
     "SOURCES",
     "TYPES",
+    "USER",
     "VISIBILITIES",
     "Access",
     "Embedding",
     "Episode",
+    "Modality",
     "PreparedRecord",
     "Reader",
     "Record",
@@ -35,6 +38,11 @@ Visibility = Literal["private", "share", "public"]
 RecordSource = Literal[
     "explicit_user_input", "implicit_inference", "system_generated", "external_data", "corrected_memory"
 ]
+Modality = Literal["states", "wants", "plans", "denies", "used_to"]
+MODALITIES: tuple[Modality, ...] = ("states", "wants", "plans", "denies", "used_to")
+USER = "user"
+"""The subject of facts about the user."""
+
 TYPES: tuple[RecordType, ...] = ("episodic", "semantic", "procedural", "preference", "profile")
 VISIBILITIES: tuple[Visibility, ...] = ("private", "share", "public")
 SOURCES: tuple[RecordSource, ...] = (
@@ -130,6 +138,13 @@ class Record:
         access_control: Who else may see it.
         replaced_by: Id of the record that replaced this version: its own id after a change, another record's after a
             merge; None while it is in force.
+        subject: Of whom it is a fact: `"user"`, a name, or a relation such as `"sister"`; None: it is no fact.
+        modality: Whether a fact is stated, wanted, planned, denied, or was so in the past; None: it
+            is no fact.
+        valid_from: From when on a fact holds in the world; if nobody said when, since it was first
+            said; None: it had ended by then.
+        valid_until: Until when it held; None: it holds, or it was never true and is corrected.
+        always: Whether it is told in every context. By default the key of a fact about the user decides.
         embedding: Its vector. Only `memory.records` fills it; None until the record is indexed.
     """
 
@@ -164,6 +179,11 @@ class Record:
     relations: tuple[Relation, ...] = ()
     access_control: Access = Access()
     replaced_by: str | None = None
+    subject: str | None = None
+    modality: Modality | None = None
+    valid_from: datetime | None = None
+    valid_until: datetime | None = None
+    always: bool = False
     embedding: Embedding | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -211,6 +231,11 @@ class RecordFields(TypedDict, total=False):
     occurred_at: datetime | None
     expires_at: datetime | None
     decay_score: float
+    subject: str | None
+    modality: Modality | None
+    valid_from: datetime | None
+    valid_until: datetime | None
+    always: bool
     relations: Iterable[Relation]
     visibility: Visibility
     allowed_users: Iterable[str]
@@ -244,11 +269,15 @@ class PreparedRecord:
         record: The record; a new one has no id yet.
         digest: 16 bytes that are equal for the same words of one user and agent.
         terms: Terms of its text for the word index.
+        topic: 16 bytes, equal for facts that may contradict each other; None: it takes no part in that.
+        identity: 16 bytes that only one fact in force can have; None: several may be in force.
     """
 
     record: Record
     digest: bytes
     terms: tuple[str, ...]
+    topic: bytes | None = None
+    identity: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +290,9 @@ class RecordFilter:
         tags: Only records with all of these tags.
         all_versions: Also replaced versions and expired records, but only the user's own.
         shared: Also records of other users of the tenant that this user may see.
+        as_of: Only facts that held at this moment, past ones too, but only the user's own.
+        since: Only records that were written at this moment or later.
+        until: Only records that were written before this moment.
         limit: How many records at the most.
         offset: How many records to skip.
     """
@@ -270,6 +302,9 @@ class RecordFilter:
     tags: tuple[str, ...] = ()
     all_versions: bool = False
     shared: bool = False
+    as_of: datetime | None = None
+    since: datetime | None = None
+    until: datetime | None = None
     limit: int = 100
     offset: int = 0
 

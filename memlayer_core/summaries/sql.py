@@ -243,4 +243,4 @@ def _follow(connection: Connection, change: Change) -> Iterator[None]:
     yield
 
 
-register(Follower(_follow, drop))
+register(Follower(_follow, lambda connection, session, _: drop(connection, session)))

@@ -16,6 +16,9 @@ from memlayer_core.messages.sql.conversation import lock_or_make_session, lock_s
 from memlayer_core.messages.sql.lifetime import delete_sessions, keys_within, leave
 from memlayer_core.messages.sql.message_lists import replace
 from memlayer_core.messages.sql.writes import append
+from memlayer_core.records.sql import ledger
+from memlayer_core.records.sql.facts import resting_on
+from memlayer_core.records.sql.settle import settle
 from memlayer_core.records.sql.writes import delete_records, list_rows
 from memlayer_core.scope import Scope
 from memlayer_core.storage import texts
@@ -52,12 +55,17 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> ForgetReport:
         rows += version_sessions(connection, [row.lane for row in rows])
     within = keys_within(connection, rows)
     known = [row.key for row in list_rows(connection, reach)]
+    known += resting_on(connection, [row.number for row in rows])
     pinned_recalls.lock(connection, [*chain(*within.values()), *known])
     texts.lock_owners(
         connection, {reach.namespace, reach.commons.namespace, *(row.namespace for row in rows)}
     )
+    if reach.session_id is None:
+        ledger.forget_owner(connection, reach)
     gone = delete_sessions(connection, rows, within, now)
-    forgotten = delete_records(connection, list_rows(connection, reach), now)
+    kept = list_rows(connection, reach)
+    forgotten = delete_records(connection, kept, now)
+    settle(connection, {bytes(row.topic) for row in kept if row.topic is not None}, now)
     if rows or forgotten:
         leave(connection, {reach.namespace, *(row.namespace for row in rows)})
     return ForgetReport(len(rows), gone, forgotten)

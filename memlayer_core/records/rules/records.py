@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 from memlayer_core.errors import InvalidRecordError, errors_as
 from memlayer_core.messages.rules.check import json_value
 from memlayer_core.records.model import (
+    MODALITIES,
     SOURCES,
     TYPES,
     VISIBILITIES,
@@ -22,6 +23,7 @@ from memlayer_core.records.model import (
     RecordFields,
     Relation,
 )
+from memlayer_core.records.rules.keys import as_fact
 from memlayer_core.scope import Scope
 from memlayer_core.storage.codec import short_repr
 
@@ -52,6 +54,7 @@ TOLERANCE = 1e-9
 _FIELDS = frozenset(get_type_hints(RecordFields))
 _ACCESS = frozenset(field.name for field in fields_of(Access))
 _LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
+_MOMENTS = tuple(name for name, kind in get_type_hints(Record).items() if kind in {datetime, datetime | None})
 _ID = re.compile(r"(?s)(.+)_mem_(\d{3,15})")
 _ROLES = 100
 
@@ -94,7 +97,7 @@ def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datet
         updated_at=now,
         first_observed=now,
     )
-    return _check_expiry(check_record(_with_fields(made, fields)), fields, now)
+    return as_fact(_check_expiry(check_record(_with_fields(made, fields)), fields, now), fields)
 
 
 def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
@@ -142,7 +145,7 @@ def next_version(
     changed = merge(existing, others) if others else existing
     if text is not None and text != existing.raw:
         changed = replace(changed, raw=text, summary=None)  # type: ignore[arg-type]  # checked below
-    changed = _check_expiry(check_record(_with_fields(changed, fields)), fields, now)
+    changed = as_fact(_check_expiry(check_record(_with_fields(changed, fields)), fields, now), fields)
     if changed == existing:
         return existing
     return replace(changed, version=existing.version + 1, updated_at=now)
@@ -180,8 +183,10 @@ def check_record(record: Record) -> Record:
     """
     _check_choice("type", record.type, TYPES)
     _check_choice("source", record.source, SOURCES)
+    _check_choice("modality", record.modality, (None, *MODALITIES))
+    _check_choice("always", record.always, (True, False))
     _check_text("text", record.raw)
-    for name in ("summary", "category", "key", "value"):
+    for name in ("summary", "category", "key", "value", "subject"):
         if getattr(record, name) is not None:
             _check_text(name, getattr(record, name))
     for name in _LISTS:
@@ -205,8 +210,7 @@ def check_record(record: Record) -> Record:
         _check_text("relations.type", tie.type)
         ordinal_of(tie.target_memory_id)
     _check_access(record.access_control, record.tenant_id)
-    moments = ("created_at", "updated_at", "first_observed", "occurred_at", "last_accessed", "expires_at")
-    times: Any = {name: _in_utc(name, getattr(record, name)) for name in moments}
+    times: Any = {name: _in_utc(name, getattr(record, name)) for name in _MOMENTS}
     return replace(record, structured=structured, **times)
 
 
@@ -285,8 +289,8 @@ def _list_of(name: str, value: object) -> Iterable[Any]:
     return found
 
 
-def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
+def _check_choice(name: str, value: object, choices: Sequence[str | bool | None]) -> None:
+    if not any(value is one or (isinstance(value, str) and value == one) for one in choices):
         raise InvalidRecordError(
             f"unknown `{name}` {value!r:.80}", hint=f"Use one of {', '.join(map(repr, choices))}."
         )

@@ -20,6 +20,8 @@ def digest(record: Record) -> bytes:
     """Return 16 bytes, equal for the same words of one user, agent and episode; case and spaces do not matter."""
     said = " ".join(unicodedata.normalize("NFKC", record.text).casefold().split())
     whose = [record.owner.namespace, record.agent_id, said]
+    if record.subject is not None:
+        whose += ["fact", record.subject, record.key, record.value, record.modality]
     if record.type == "episodic" and record.source == "system_generated":
         when = record.occurred_at
         whose += [record.session_id, None if when is None else when.astimezone(UTC).isoformat()]

@@ -228,4 +228,4 @@ def _follow(connection: Connection, change: Change) -> Iterator[None]:
     withdraw(connection, change.scope, numbers, change.now)
 
 
-register(Follower(_follow, drop, begin))
+register(Follower(_follow, lambda connection, session, _: drop(connection, session), begin))

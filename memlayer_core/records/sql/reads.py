@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from sqlalchemy import (
     distinct,
     exists,
     func,
+    not_,
     or_,
     select,
     text,
@@ -33,7 +35,16 @@ from memlayer_core.storage.tables import labels, meta, records, texts
 from memlayer_core.storage.vectors import EMBEDDED, nearest
 from memlayer_core.vector import FloatVector, Neighbour
 
-__all__ = ["OWN", "find_records", "list_records", "pages", "profile", "scan_shared", "visible_keys"]
+__all__ = [
+    "OWN",
+    "find_records",
+    "list_records",
+    "pages",
+    "profile",
+    "replaced",
+    "scan_shared",
+    "visible_keys",
+]
 
 _AGENT = or_(bindparam("agent", type_=Text).is_(None), records.c.agent_id == bindparam("agent"))
 _LANE = or_(bindparam("lane", type_=Text).is_(None), records.c.lane == bindparam("lane"))
@@ -89,14 +100,14 @@ def _shared_query(count: int) -> Statement:
 _PROFILE = Statement(
     select(records, func.count().over().label("every"))
     # As text, so that the database uses its partial index, which it does not with parameters.
-    .where(OWN, text("type = 'profile' AND replaced_by IS NULL"), _LASTING, _WORTH)
+    .where(OWN, text("always = 1 AND replaced_by IS NULL"), _LASTING, _WORTH)
     .order_by(records.c.importance.desc(), records.c.confidence.desc(), records.c.ordinal, records.c.number)
     .limit(bindparam("most"))
 )
 
 
 def profile(connection: Connection, reader: Reader, limit: int) -> tuple[dict[int, Record], int]:
-    """Return a user's own records of type `"profile"` by their keys, and how many there are in all.
+    """Return a user's own records that are told always by their keys, and how many there are in all.
 
     At most `limit` are returned: the most important first, of equal ones the most certain, of those the oldest.
     """
@@ -133,12 +144,18 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
     """Return a user's records, the last written first, each with its vector."""
     named = grantees(reader.reach, reader.roles)
     mine: Any = OWN if record_filter.all_versions else and_(OWN, _LASTING, _IN_FORCE)
+    if record_filter.as_of is not None:
+        mine = and_(OWN, _held_at(record_filter.as_of))
     query = select(records, texts.c.vector).outerjoin(texts, texts.c.key == records.c.key)
     if record_filter.shared:
         others = _grant(_names(len(named)))
         query = query.where(or_(mine, and_(others, _LASTING, _IN_FORCE)))
     else:
         query = query.where(mine)
+    if record_filter.since is not None:
+        query = query.where(records.c.updated_at >= to_micros(record_filter.since))
+    if record_filter.until is not None:
+        query = query.where(records.c.updated_at < to_micros(record_filter.until))
     if record_filter.type is not None:
         query = query.where(records.c.type == record_filter.type)
     if record_filter.tags:
@@ -157,6 +174,25 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
     ).all()
     embedder = connection.scalar(select(meta.c.value).where(meta.c.name == "embedder")) or ""
     return [_with_vector(row, embedder) for row in rows]
+
+
+def replaced(connection: Connection, reach: Scope, ordinal: int) -> list[Record]:
+    """Return the user's records that a record replaced, in the order of their ids."""
+    others = and_(OWN, records.c.replaced_by == ordinal, records.c.ordinal != ordinal)
+    query = select(records).where(others).order_by(records.c.ordinal)
+    return [record_of(row) for row in connection.execute(query, reach_parameters(reach))]
+
+
+def _held_at(moment: datetime) -> Any:
+    """Return the condition that a record is a fact that held at a moment. What was corrected never held."""
+    at = to_micros(moment)
+    begun = or_(
+        records.c.valid_from <= at, and_(records.c.valid_from.is_(None), records.c.valid_until.is_not(None))
+    )
+    ended = records.c.valid_until > at
+    lasting = and_(records.c.replaced_by.is_(None), records.c.valid_until.is_(None))
+    expired = and_(records.c.expires_at.is_not(None), records.c.expires_at <= at)
+    return and_(begun, or_(ended, lasting), not_(expired))
 
 
 def pages(

@@ -33,7 +33,7 @@ __all__ = [
     "tag_label",
 ]
 
-_BODY = ("category", "key", "value", "summary", "decay_score", "source")
+_BODY = ("category", "key", "value", "summary", "decay_score", "source", "subject", "modality", "always")
 _LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
 
 
@@ -61,6 +61,8 @@ def columns_of(draft: PreparedRecord, ordinal: int) -> dict[str, Any]:
         "visibility": record.access_control.visibility,
         "created_at": to_micros(record.created_at),
         "last_accessed": _micros(record.last_accessed),
+        "topic": draft.topic,
+        "identity": draft.identity,
         "text": record.raw,
         **changing_columns(record),
     }
@@ -76,6 +78,9 @@ def changing_columns(record: Record) -> dict[str, Any]:
         "mentions": record.mentions,
         "updated_at": to_micros(record.updated_at),
         "expires_at": _micros(record.expires_at),
+        "valid_from": _micros(record.valid_from),
+        "valid_until": _micros(record.valid_until),
+        "always": int(record.always or record.type == "profile"),
     }
 
 
@@ -149,6 +154,8 @@ def record_of(row: Any) -> Record:
             row.visibility, tuple(body.get("allowed_users", ())), tuple(body.get("allowed_roles", ()))
         ),
         replaced_by=replaced_by,
+        valid_from=_moment(row.valid_from),
+        valid_until=_moment(row.valid_until),
         **{name: body[name] for name in _BODY if name in body},
         **lists,
     )
@@ -165,7 +172,7 @@ def _body(record: Record) -> dict[str, Any]:
         "allowed_users": record.access_control.allowed_users,
         "allowed_roles": record.access_control.allowed_roles,
     }
-    return {name: value for name, value in said.items() if value not in (None, (), [])}
+    return {name: value for name, value in said.items() if value not in (None, (), []) and value is not False}
 
 
 def _micros(moment: datetime | None) -> int | None:

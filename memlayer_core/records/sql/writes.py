@@ -20,6 +20,7 @@ from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 from memlayer_core.messages.sql import pinned_recalls
 from memlayer_core.records.model import PreparedRecord, Record
 from memlayer_core.records.rules.records import confirm, memory_id, ordinal_of
+from memlayer_core.records.sql import ledger
 from memlayer_core.records.sql.reads import OWN
 from memlayer_core.records.sql.rows import (
     changing_columns,
@@ -37,14 +38,21 @@ from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import labels, namespaces, records
 
 __all__ = [
+    "add_version",
+    "count",
     "delete_records",
     "forget",
     "forget_all",
+    "hold",
+    "hold_own",
     "list_rows",
     "note_recall",
     "remember",
     "restore",
     "revise",
+    "same_words",
+    "supersede",
+    "take_away",
 ]
 
 _IN_FORCE = records.c.replaced_by.is_(None)
@@ -74,19 +82,19 @@ def remember(
     """
     owner = draft.record.owner
     if narrow is None:
-        _hold_own(connection, owner, shards)
+        hold_own(connection, owner, shards)
     else:
-        before = _same_words(connection, draft.digest)
+        before = same_words(connection, draft.digest)
         pinned_recalls.lock(connection, [before.key] if before is not None else [])
-        _hold(connection, owner, shards)
-    row = _same_words(connection, draft.digest)
+        hold(connection, owner, shards)
+    row = same_words(connection, draft.digest)
     if row is None:
-        return _add(connection, draft, _count(connection, owner), now, shards)
+        return add_version(connection, draft, count(connection, owner), now, shards)
     record = confirm(record_of(row), draft.record, now)
     narrowed = narrow(record) if narrow is not None else None
     if narrowed is not None and narrowed.record != record:
-        _replace(connection, [row], row.ordinal, now)
-        return _add(connection, narrowed, row.ordinal, now, shards)
+        supersede(connection, [row], row.ordinal, now)
+        return add_version(connection, narrowed, row.ordinal, now, shards)
     connection.execute(update(records).where(records.c.number == row.number).values(changing_columns(record)))
     return record
 
@@ -110,20 +118,20 @@ def revise(
     """
     ids = [record_id, *others]
     pinned_recalls.lock(connection, [_find(connection, reach, one).key for one in ids])
-    _hold(connection, reach, shards)
+    hold(connection, reach, shards)
     rows = [_find(connection, reach, one) for one in ids]
     stored, *taken = map(record_of, rows)
     noted = change(stored, taken)
     if noted.record == stored and not taken:
         return stored
-    _replace(connection, rows, rows[0].ordinal, now)
-    same = _same_words(connection, noted.digest)
+    supersede(connection, rows, rows[0].ordinal, now)
+    same = same_words(connection, noted.digest)
     if same is not None:
         raise InvalidRecordError(
             f"the record {memory_id(same.user_id, same.ordinal)!r} says the same",
             hint="Merge them: `chat.revise(…, merge=[…])`, or forget one of them.",
         )
-    return _add(connection, noted, rows[0].ordinal, now, shards)
+    return add_version(connection, noted, rows[0].ordinal, now, shards)
 
 
 def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) -> bool:
@@ -134,7 +142,10 @@ def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) 
     gone, found = set[int](), {ordinal}
     while found - gone:
         gone |= found
-        taken_in = select(records.c.ordinal).where(OWN, records.c.replaced_by.in_(gone))
+        merged = and_(
+            records.c.replaced_by.in_(gone), records.c.topic.is_(None)
+        )  # a past fact is not taken in
+        taken_in = select(records.c.ordinal).where(OWN, merged)
         found = set(connection.scalars(taken_in, reach_parameters(reach)))
     return forget_all(connection, reach, records.c.ordinal.in_(gone), now) > 0
 
@@ -159,7 +170,9 @@ def delete_records(connection: Connection, rows: Sequence[Any], now: datetime) -
     """Delete records, of which these are all versions. They are locked. Returns how many records."""
     if not rows:
         return 0
-    _take_away(connection, [row for row in rows if row.replaced_by is None], now)
+    take_away(connection, [row for row in rows if row.replaced_by is None], now)
+    for namespace in {row.namespace for row in rows}:
+        ledger.release(connection, namespace, {row.ordinal for row in rows if row.namespace == namespace})
     for some in chunks([row.number for row in rows]):
         connection.execute(delete(labels).where(labels.c.number.in_(some)))
         connection.execute(delete(records).where(records.c.number.in_(some)))
@@ -176,8 +189,8 @@ def restore(connection: Connection, versions: Sequence[PreparedRecord], now: dat
     newest = versions[-1]
     owner, ordinal = newest.record.owner, ordinal_of(newest.record.memory_id)[1]
     pinned_recalls.lock(connection, [row.key for row in _versions(connection, owner, ordinal)])
-    _hold(connection, owner, shards)
-    if newest.record.replaced_by is None and _same_words(connection, newest.digest) is not None:
+    hold(connection, owner, shards)
+    if newest.record.replaced_by is None and same_words(connection, newest.digest) is not None:
         return False
     here = {row.version: row for row in _versions(connection, owner, ordinal)}
     known = {version: bytes(row.digest) for version, row in here.items()}
@@ -185,15 +198,15 @@ def restore(connection: Connection, versions: Sequence[PreparedRecord], now: dat
     if coming.items() <= known.items():
         return False  # it is here, and may have gone on
     if known.items() <= coming.items():
-        _count(connection, owner, ordinal)
-        _replace(connection, list(here.values()), ordinal, now)
+        count(connection, owner, ordinal)
+        supersede(connection, list(here.values()), ordinal, now)
         versions = [noted for noted in versions if noted.record.version not in here]
     elif newest.record.replaced_by is not None and _ever_said(connection, owner, newest.digest):
         return False
     else:
-        versions = _renumbered(versions, owner, _count(connection, owner))
+        versions = _renumbered(versions, owner, count(connection, owner))
     for noted in versions:
-        _add(connection, noted, ordinal_of(noted.record.memory_id)[1], now, shards)
+        add_version(connection, noted, ordinal_of(noted.record.memory_id)[1], now, shards)
     return True
 
 
@@ -221,19 +234,19 @@ def note_recall(connection: Connection, keys: Sequence[int], now: datetime) -> N
         connection.execute(update(records).where(records.c.key.in_(some), earlier).values(last_accessed=at))
 
 
-def _hold(connection: Connection, owner: Scope, shards: int) -> None:
+def hold(connection: Connection, owner: Scope, shards: int) -> None:
     """Lock a user's records and the tenant's shared ones until the transaction ends.
 
     Both are locked in the order of their names, as everywhere.
     """
     for namespace in sorted([owner.namespace, owner.commons.namespace]):
         if namespace == owner.namespace:
-            _hold_own(connection, owner, shards)
+            hold_own(connection, owner, shards)
         else:
             texts.lock_owners(connection, [namespace])
 
 
-def _hold_own(connection: Connection, owner: Scope, shards: int) -> None:
+def hold_own(connection: Connection, owner: Scope, shards: int) -> None:
     """Lock a user's records until the transaction ends. The user's row is created if needed."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     made = dialect.insert(namespaces).on_conflict_do_update(
@@ -252,7 +265,7 @@ def _namespace_row(shelf: Scope | SharedScope, shards: int) -> dict[str, Any]:
     }
 
 
-def _count(connection: Connection, owner: Scope, ordinal: int = 0) -> int:
+def count(connection: Connection, owner: Scope, ordinal: int = 0) -> int:
     """Return the number of a user's next record, or note that `ordinal` is used. No number is used twice."""
     highest = namespaces.c.records
     counted = update(namespaces).where(namespaces.c.namespace == owner.namespace)
@@ -263,15 +276,23 @@ def _count(connection: Connection, owner: Scope, ordinal: int = 0) -> int:
     return int(next_one)
 
 
-def _add(connection: Connection, draft: PreparedRecord, ordinal: int, now: datetime, shards: int) -> Record:
-    """Write a version of a record, and index it if it is in force."""
+def add_version(
+    connection: Connection,
+    draft: PreparedRecord,
+    ordinal: int,
+    now: datetime,
+    shards: int,
+    *,
+    is_filed: bool = True,
+) -> Record:
+    """Write a version of a record, and index it if it is in force and `is_filed`."""
     shelf = shelf_of(draft.record)
     row = columns_of(draft, ordinal)
     stored = connection.execute(insert(records).values(row).returning(records.c.number, records.c.key)).one()
     named = [{"number": stored.number, "label": label} for label in sorted(labels_of(draft.record))]
     if named:
         connection.execute(insert(labels), named)
-    if draft.record.replaced_by is None:
+    if draft.record.replaced_by is None and is_filed:
         if isinstance(shelf, SharedScope):
             dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
             made = dialect.insert(namespaces).on_conflict_do_nothing()
@@ -281,15 +302,15 @@ def _add(connection: Connection, draft: PreparedRecord, ordinal: int, now: datet
     return replace(draft.record, memory_id=memory_id(draft.record.user_id, ordinal))
 
 
-def _replace(connection: Connection, rows: Sequence[Any], ordinal: int, now: datetime) -> None:
+def supersede(connection: Connection, rows: Sequence[Any], ordinal: int, now: datetime) -> None:
     """Replace versions in force by the record of this number."""
     given_up = [row for row in rows if row.replaced_by is None]
-    _take_away(connection, given_up, now)
+    take_away(connection, given_up, now)
     for some in chunks([row.number for row in given_up]):
         connection.execute(update(records).where(records.c.number.in_(some)).values(replaced_by=ordinal))
 
 
-def _take_away(connection: Connection, rows: Sequence[Any], now: datetime) -> None:
+def take_away(connection: Connection, rows: Sequence[Any], now: datetime) -> None:
     """Delete everything that finds these records, and pinned recall that quotes them."""
     keys = sorted(row.key for row in rows)
     for some in chunks(keys):  # until now a question may have come to quote them
@@ -320,7 +341,8 @@ def _find(connection: Connection, reach: Scope, record_id: str) -> Any:
     return row
 
 
-def _same_words(connection: Connection, digest: bytes) -> Any | None:
+def same_words(connection: Connection, digest: bytes) -> Any | None:
+    """Return the row of the record in force with these words; None if there is none."""
     return connection.execute(select(records).where(records.c.digest == digest, _IN_FORCE)).first()
 
 

@@ -13,8 +13,7 @@ from memlayer_core.message import Message
 from memlayer_core.messages.flow.remember import announce, draft_of
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.records.flow import prepare_record
-from memlayer_core.records.model import Record
-from memlayer_core.records.sql import episodes
+from memlayer_core.records.sql import facts
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -230,14 +229,17 @@ class _Import:
 
     def _keep(self, line: RecordLine | ItemLine) -> None:
         with errors_as(ImportStoppedError):
-            kept = self._remember(line.versions) if isinstance(line, RecordLine) else self._place(line)
+            kept = self._remember(line) if isinstance(line, RecordLine) else self._place(line)
         if kept:
             self._rt.wake()
 
-    def _remember(self, versions: Sequence[Record]) -> bool:
-        ready = [prepare_record(self._rt, version) for version in versions]
+    def _remember(self, line: RecordLine) -> bool:
+        """Store a record, unless it will be learned from the messages that came before it."""
+        ready = [prepare_record(self._rt, version) for version in line.versions]
         self.done.records += 1
-        kept = self._rt.db.write(episodes.restore, ready, self._rt.now(), self._rt.shards)
+        if line.evidence and self._rt.settings.learn:
+            return False
+        kept = self._rt.db.write(facts.restore, ready, self._rt.now(), self._rt.shards)
         self.done.remembered += kept
         return kept
 

@@ -10,7 +10,7 @@
     {"end": {"sessions": 1, "messages": 1, "records": 1}}
 
 A message names its session's line, so that it never goes to another session if a line is lost. A record's line has
-all its versions. Items belong to no user: only the export of a whole tenant has them. Without records or items, the
+all its versions, and `evidence` if it was learned from what users said: then an import learns it from the messages. Items belong to no user: only the export of a whole tenant has them. Without records or items, the
 last line has no number of them.
 """
 
@@ -28,6 +28,7 @@ from memlayer_core.message import JSON, Message
 from memlayer_core.messages.model import SessionDetails
 from memlayer_core.messages.rules.check import in_utc
 from memlayer_core.messages.rules.message_json import message_from_json, message_to_json
+from memlayer_core.records.facts import Evidence
 from memlayer_core.records.model import Record
 from memlayer_core.records.rules.json import record_from_json, record_to_json
 from memlayer_core.scope import Scope
@@ -113,9 +114,15 @@ class EndLine:
 
 @dataclass(frozen=True, slots=True)
 class RecordLine:
-    """A record's line: its versions, the oldest first."""
+    """A record's line.
+
+    Attributes:
+        versions: Its versions, the oldest first.
+        evidence: What users said, if the record was learned from that alone.
+    """
 
     versions: tuple[Record, ...]
+    evidence: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,7 @@ T = TypeVar("T", SessionDetails, ItemLine)
 _HEADER = Form(HeaderLine, "first line", ImportStoppedError, is_open=True)
 _SCOPE = Form(Scope, "session", InvalidScopeError, defaults={"user_id": None}, is_open=True)
 _END = Form(EndLine, "last line", ImportStoppedError, is_open=True)
+_QUOTE = Form(Evidence, "evidence", ImportStoppedError, is_open=True)
 _ITEM = Form(
     ItemLine,
     "item",
@@ -174,9 +182,14 @@ def form_of(line: Line) -> dict[str, Any]:
             return {"session": number, **_SCOPE.write(scope), **DETAILS.write(details)}
         case MessageLine(number, message):
             return {"message": message_to_json(message), "session": number}
-        case RecordLine(versions):
+        case RecordLine(versions, evidence):
             *before, newest = map(record_to_json, versions)
-            return {"record": newest, **({"before": before} if before else {})}
+            quotes = [_QUOTE.write(one) for one in evidence]
+            return {
+                "record": newest,
+                **({"before": before} if before else {}),
+                **({"evidence": quotes} if quotes else {}),
+            }
         case ItemLine():
             return {"item": _ITEM.write(line)}
         case EndLine():
@@ -250,7 +263,10 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
         case {"session": int(number)}:
             return _session_line(number, fields, tenant_id)
         case {"record": Mapping() as newest, **more} if isinstance(before := more.get("before", []), list):
-            return _record_line([*before, newest], tenant_id)
+            quotes = more.get("evidence", [])
+            if isinstance(quotes, list) and all(isinstance(quote, Mapping) for quote in quotes):
+                line = _record_line([*before, newest], tenant_id)
+                return replace(line, evidence=tuple(map(_QUOTE.read, quotes)))
         case {"item": Mapping() as form}:
             item = _in_utc(_ITEM.read(form))
             return item if tenant_id is None else replace(item, tenant_id=tenant_id)

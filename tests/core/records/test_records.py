@@ -22,6 +22,7 @@ from memlayer_core.errors import (
     UnknownRecordError,
 )
 from memlayer_core.events import RecordStored
+from memlayer_core.index.neighbours import compare
 from memlayer_core.messages.model import ForgetReport
 from memlayer_core.records.model import SOURCES, TYPES, VISIBILITIES
 from memlayer_core.records.rules import records as rules
@@ -483,7 +484,7 @@ def test_with_an_agent_only_its_own_records_are_told(store) -> None:
     vector = store.runtime.embedder.embed_query("nuts")
 
     def near(reach: Scope) -> int:
-        return sum(len(db.read(vectors.scan, shelf, vector, 9)) for shelf in (reach, reach.commons))
+        return sum(len(db.read(compare, store.runtime, shelf, vector, 9)) for shelf in (reach, reach.commons))
 
     assert (near(cook), near(Scope("louis"))) == (2, 6)
 
@@ -785,9 +786,9 @@ def test_a_job_that_is_done_twice_does_what_it_does_once(store) -> None:
     vector = store.runtime.embedder.embed([waiting.text])[0]
     filing = IndexEntry(waiting.key, waiting.shard, waiting.lanes, vector, waiting.text_hash)
     for _ in range(2):
-        db.write(vectors.store, [filing])
+        db.write(vectors.store, [filing], store.runtime.now())
     chat.revise(record.memory_id, "Louis may eat nuts.")
-    db.write(vectors.store, [filing])  # whoever was late
+    db.write(vectors.store, [filing], store.runtime.now())  # whoever was late
     assert rows(store, "memlayer_texts WHERE vector IS NOT NULL") == []
     db.write(job_queue.finish, jobs)
     store.flush()

@@ -1,0 +1,196 @@
+"""Finds which facts a statement without a key contradicts, by words alone.
+
+A contradiction says nearly the same with another value, or with a "not". Facts are ranked by the words and pairs of
+words that they share with the statement, common ones counting less. The first may be contradicted: surely so if it is
+denied, or if the one value that its frame can have is another one; perhaps so if enough of the frame is the same.
+What words cannot tell apart is a conflict, never a replacement: "enjoys sailing" does not end "enjoys hiking".
+
+Thresholds were chosen on half of the cases of an update set (ten facts about people, a statement against one of them);
+the docstring of `benchmarks/learning.py` says how to measure them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+from typing import Literal
+
+from memlayer_core.storage.terms import index_terms
+
+__all__ = ["Contradiction", "contradicts"]
+
+Verdict = Literal["supersede", "conflict", "none"]
+
+_FRAME = 0.15
+"""Share of the words besides names that two texts about the same must have in common: 92 % of the contradicted facts
+are marked with it, and one statement in six that contradicts nothing."""
+_CONTRASTED = 0.08
+"""The same where only one of the two says "not", "only" or "instead"."""
+_ALONE = 0.5
+"""The same where the two name nobody in common: "Ben hosts the show" against "Ann hosts the show"."""
+_DENIED = 0.6
+"""Share of a fact's words that a denial must repeat to end it: below, it denies another fact of the same person."""
+_CHANGED = 6  # words of a value that was replaced
+_FRAMED = 3  # words in front of it
+_READ = 400  # characters of a text that are compared
+_COSINE = 0.2  # what a cosine of 1 adds to a rank; it decides nothing
+
+_WORD = re.compile(r"[^\W_]+")
+_NOBODY = frozenset("the a an both in on at all he she they this that there his her".split())  # noqa: SIM905
+Weight = Callable[[str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """What a statement means for one fact.
+
+    Attributes:
+        place: The fact's place in the sequence.
+        score: How much the two have in common: 0 to 1, and more with a cosine.
+        verdict: `"supersede"`: the statement replaces the fact. `"conflict"`: it may. `"none"`: it does not.
+        reason: Why, in plain words.
+    """
+
+    place: int
+    score: float
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """The data file, read.
+
+    Attributes:
+        groups: The name of each word's group, by its stem.
+        forms: Regular expressions by their name.
+    """
+
+    groups: dict[str, str]
+    forms: dict[str, re.Pattern[str]]
+
+
+@cache
+def _frames() -> _Frames:
+    data = tomllib.loads((files("memlayer_core.records") / "data" / "frames.toml").read_text("utf-8"))
+    lines = [line.split() for line in data.pop("frames")]
+    groups = {index_terms(word)[0]: f"~{line[0]}" for line in lines for word in line}
+    return _Frames(groups, {name: re.compile(form, re.IGNORECASE) for name, form in data.items()})
+
+
+def contradicts(
+    statement: str, facts: Sequence[str], cosines: Sequence[float] | None = None
+) -> list[Contradiction]:
+    """Rank facts by how likely a statement contradicts them. Only the first may have another verdict than `"none"`.
+
+    Args:
+        statement: What was said.
+        facts: Texts of facts, in any order.
+        cosines: The cosine of each fact and the statement; it moves ranks, and decides no verdict.
+
+    Returns:
+        One value for each fact, the likeliest first.
+    """
+    statement = statement[:_READ]
+    texts = [fact[:_READ] for fact in facts]
+    terms = [_terms(text) for text in texts]
+    weight = _weights(terms)
+    said = _terms(statement)
+    scores = [_overlap(said, words, weight) for words in terms]
+    if cosines is not None:
+        scores = [score + _COSINE * cosine for score, cosine in zip(scores, cosines, strict=True)]
+    order = sorted(range(len(texts)), key=lambda place: (-scores[place], place))
+    ranked = [Contradiction(place, scores[place], "none", "another fact is nearer") for place in order]
+    if ranked:
+        place = order[0]
+        verdict, reason = _judge(statement, texts[place], weight)
+        ranked[0] = Contradiction(place, scores[place], verdict, reason)
+    return ranked
+
+
+def _terms(text: str) -> frozenset[str]:
+    """Return the stems of a text, its pairs of neighbours, and the groups that its words belong to."""
+    stems = index_terms(text)
+    groups = _frames().groups
+    return frozenset(
+        (*stems, *(f"{a} {b}" for a, b in pairwise(stems)), *(groups[s] for s in stems if s in groups))
+    )
+
+
+def _weights(texts: Sequence[frozenset[str]]) -> Weight:
+    """Return the weight of a term: less if many of the texts have it."""
+    having = Counter(term for text in texts for term in text)
+    return lambda term: math.log(1 + (len(texts) + 1) / (having[term] + 0.5))
+
+
+def _overlap(one: frozenset[str], other: frozenset[str], weight: Weight) -> float:
+    """Return the weight of the common terms as a share of both texts."""
+    both = sum(map(weight, sorted(one & other)))
+    return 2 * both / (sum(map(weight, sorted(one))) + sum(map(weight, sorted(other))) or 1)
+
+
+def _judge(statement: str, fact: str, weight: Weight) -> tuple[Verdict, str]:
+    """Judge a statement against the fact that is nearest to it."""
+    forms = _frames().forms
+    names = _names(statement) & _names(fact)
+    said, known = (_terms(_without(text, names)) for text in (statement, fact))
+    common = sum(map(weight, sorted(said & known)))
+    if _words(statement) == _words(fact):
+        return "none", "it says the same"
+    if not forms["doubt"].search(fact) and not forms["doubt"].search(statement):
+        denies = bool(forms["denial"].search(statement)) and not forms["denial"].search(fact)
+        if names and denies and common >= _DENIED * sum(map(weight, sorted(known))):
+            return "supersede", "it denies the fact"
+        if _has_other_value(statement, fact):
+            return "supersede", "it names another value in the same frame"
+    frame = _overlap(said, known, weight)
+    contrast = bool(forms["contrast"].search(statement)) != bool(forms["contrast"].search(fact))
+    if frame >= _ALONE or (names and (frame >= _FRAME or (contrast and frame >= _CONTRASTED))):
+        return "conflict", "it speaks of the same, and may contradict it"
+    return "none", "they have too little in common"
+
+
+def _has_other_value(statement: str, fact: str) -> bool:
+    """Tell whether two texts are equal but for one value, where only one value can be."""
+    old, new = _words(fact), _words(statement)
+    changes = [
+        each for each in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if each[0] != "equal"
+    ]
+    if len(changes) != 1 or changes[0][0] != "replace":
+        return False
+    _, start, end, from_, to = changes[0]
+    if start < _FRAMED or max(end - start, to - from_) > _CHANGED:
+        return False
+    forms = _frames().forms
+    values = " ".join(old[start:end]), " ".join(new[from_:to])
+    if end - start == to - from_ == 1 and all(value.isdecimal() for value in values):
+        return True
+    return bool(forms["single"].search(" ".join(old[:start]))) and _is_name(fact, old[start:end])
+
+
+def _is_name(text: str, words: Sequence[str]) -> bool:
+    """Tell whether words are a name or a number in a text: they are capitalised there, but for "of" and "the"."""
+    written = {word.casefold() for word in _WORD.findall(text) if word[0].isupper() or word[0].isdecimal()}
+    return all(word in written or word in {"of", "the"} for word in words)
+
+
+def _words(text: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(text)]
+
+
+def _names(text: str) -> set[str]:
+    """Return whom a text is about, roughly: its capitalised words, and "i" for whoever speaks of themselves."""
+    names = {word.casefold() for word in _WORD.findall(text) if word[0].isupper()} - _NOBODY
+    return names | {"i"} if _frames().forms["person"].search(text) else names
+
+
+def _without(text: str, names: set[str]) -> str:
+    return " ".join(word for word in _WORD.findall(text) if word.casefold() not in names)

@@ -1,0 +1,94 @@
+"""Which facts a statement without a key contradicts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core.records.rules.contradictions import contradicts
+
+FACTS = [
+    "Mara Quist is fluent in English and Czech.",
+    "Mara Quist graduated from the University of Brno in 2011.",
+    "Mara Quist enjoys kayaking on quiet lakes.",
+    "Mara Quist and Odo Farr co-host a radio show about bees.",
+    "Odo Farr received a prize for his photographs of storms.",
+]
+
+
+def first(statement: str, facts: list[str] = FACTS):
+    return contradicts(statement, facts)[0]
+
+
+@pytest.mark.parametrize(
+    ("statement", "place", "verdict"),
+    [
+        ("Mara Quist graduated from the University of Brno in 2014.", 1, "supersede"),
+        ("Mara Quist graduated from Oslo Academy in 2011.", 1, "supersede"),
+        ("Odo Farr has never received a prize for his photographs.", 4, "supersede"),
+        ("Mara Quist is fluent in English and Polish.", 0, "conflict"),
+        ("Mara Quist dislikes kayaking and stays indoors.", 2, "conflict"),
+        ("Ina Bloom and Odo Farr co-host a radio show about bees.", 3, "conflict"),
+    ],
+)
+def test_the_contradicted_fact_comes_first(statement, place, verdict) -> None:
+    contradiction = first(statement)
+    assert (contradiction.place, contradiction.verdict) == (place, verdict)
+    assert contradiction.reason
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "Mara Quist owns a bakery.",
+        "Odo Farr was born in Cork.",
+        "The train to Graz leaves at nine.",
+        "Thanks a lot!",
+    ],
+)
+def test_what_speaks_of_other_things_contradicts_nothing(statement) -> None:
+    assert first(statement).verdict == "none"
+
+
+def test_another_taste_replaces_none() -> None:
+    assert first("Mara Quist enjoys sailing on quiet lakes.").verdict != "supersede"
+
+
+def test_the_same_sentence_contradicts_nothing() -> None:
+    assert first(FACTS[2]).verdict == "none"
+
+
+def test_what_is_not_sure_is_never_denied_for_sure() -> None:
+    denial = "Odo Farr does not own a mill near Bath."
+    assert first(denial, ["Odo Farr does own a mill near Bath."]).verdict == "supersede"
+    assert first(denial, ["Odo Farr may own a mill near Bath."]).verdict == "conflict"
+
+
+def test_a_statement_of_the_user_contradicts_another_one_of_theirs() -> None:
+    assert (
+        first("my locker code is 4431", ["my locker code is 9000", "my gym is closed on Monday"]).verdict
+        == "supersede"
+    )
+    assert first("我每周五去游泳馆", ["我每周三去游泳馆", "我的自行车是红色的"]).verdict == "conflict"
+
+
+texts = st.one_of(st.sampled_from(FACTS), st.text(max_size=60))
+
+
+@given(texts, st.lists(texts, max_size=6))
+def test_every_fact_is_ranked_once_and_only_the_first_is_judged(statement, facts) -> None:
+    ranked = contradicts(statement, facts)
+    assert sorted(each.place for each in ranked) == list(range(len(facts)))
+    assert [each.score for each in ranked] == sorted((each.score for each in ranked), reverse=True)
+    assert all(each.verdict == "none" for each in ranked[1:])
+
+
+@given(texts, st.lists(texts, min_size=1, max_size=5), st.lists(st.floats(-1, 1), min_size=5, max_size=5))
+def test_a_cosine_moves_ranks_and_decides_nothing(statement, facts, cosines) -> None:
+    words = contradicts(statement, facts)
+    both = contradicts(statement, facts, cosines[: len(facts)])
+    if words[0].place == both[0].place:
+        assert words[0].verdict == both[0].verdict
+
+
+def test_a_long_text_is_compared_by_its_beginning() -> None:
+    assert first("word " * 50_000, ["word " * 50_000]).verdict == "none"
