@@ -7,13 +7,14 @@ step. Vectors are committed before Chroma is called, so that no text is embedded
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 
 from memlayer_core.errors import EmbedderMismatchError, IndexCorruptError
 from memlayer_core.events import IndexRebuilt, MessagesIndexed
+from memlayer_core.index.scale import calibration_texts, scales_from
 from memlayer_core.runner import SYNC, Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.seams import VectorIndex
@@ -23,7 +24,7 @@ from memlayer_core.storage import vectors as vectors_sql
 from memlayer_core.storage.job_queue import Job
 from memlayer_core.storage.keys import shard_of
 from memlayer_core.storage.statistics import Layout
-from memlayer_core.vector import FloatVector, IndexEntry, IndexTask
+from memlayer_core.vector import FloatVector, IndexEntry, IndexTask, SimilarityScale
 
 __all__ = ["adopt", "audit", "check_embedder", "compact", "embed", "index", "rebuild", "unindex"]
 
@@ -55,17 +56,27 @@ async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[Ind
         # In the background. Who awaits an embedder sees that it hangs, and a timer would block the event loop.
         watch = rt.health.watch("embedder", rt.settings.embedder_timeout) if run is SYNC else nullcontext()
         with watch:
-            vectors = await run.either(rt.embedder.embed, rt.embedder.aembed, texts)
+            awaiting = None if rt.embeds_here else rt.embedder.aembed
+            vectors = await run.either(rt.embedder.embed, awaiting, texts)
         rt.health.up("embedder")
         made = dict(zip(texts, vectors, strict=True))
         layout = await run(rt.db.read, vectors_sql.layout)
         if layout.dimension is None:
-            layout = await run(rt.db.write, vectors_sql.set_embedder, rt.embedder.identity, len(vectors[0]))
-        check_embedder(layout, rt.embedder.identity)
+            scales = layout.scales if layout.embedder == rt.embedder.identity else None
+            scales = scales or await _measured(rt, run)
+            layout = await run(
+                rt.db.write, vectors_sql.set_embedder, rt.embedder.identity, len(vectors[0]), scales
+            )
+        check_embedder(layout, rt.embedder.identity, len(vectors[0]))
     filings = [_entry_of(rt, waiting, made) for waiting in wanted]
     if texts:
-        await run(rt.db.write, vectors_sql.store, filings)
+        await run(rt.db.write, vectors_sql.store, filings, rt.now())
     return filings, len(texts)
+
+
+async def _measured(rt: Runtime, run: Runner) -> Mapping[str, SimilarityScale]:
+    """Return the scales of the embedder's cosines, which nobody knows: it is the user's own."""
+    return scales_from(await run.either(rt.embedder.embed, rt.embedder.aembed, calibration_texts()))
 
 
 async def unindex(rt: Runtime, run: Runner, jobs: Sequence[Job], erase_at: datetime) -> None:
@@ -234,8 +245,8 @@ async def _add(rt: Runtime, run: Runner, entries: Sequence[IndexEntry]) -> int:
     return len(entries)
 
 
-def check_embedder(layout: Layout, identity: str) -> None:
-    """Refuse an embedder other than the one that made the store's vectors.
+def check_embedder(layout: Layout, identity: str, dimension: int | None = None) -> None:
+    """Refuse an embedder other than the one that made the store's vectors, or one of another dimension.
 
     Raises:
         EmbedderMismatchError: They differ; vectors of two models cannot be compared.
@@ -247,6 +258,12 @@ def check_embedder(layout: Layout, identity: str) -> None:
                 f"Open the store with the embedder {layout.embedder!r}, or embed everything again: "
                 "`memlayer reindex DIR --embedder NAME`, or `Memory.open(…, reembed=True)`."
             ),
+        )
+    if dimension is not None and layout.dimension != dimension:
+        raise EmbedderMismatchError(
+            f"the store's vectors have {layout.dimension} dimensions, and those of the embedder {identity!r} {dimension}",
+            hint="It is another embedder under the same name: give it a name of its own (an `identity`), or open the store "
+            "with the embedder that made its vectors, or embed everything again: `Memory.open(…, reembed=True)`.",
         )
 
 

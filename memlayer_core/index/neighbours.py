@@ -18,20 +18,36 @@ from memlayer_core.vector import FloatVector, Neighbour
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["index_pays", "nearest", "postings_of", "query_vector"]
+__all__ = ["compare", "index_pays", "nearest", "postings_of", "query_vector", "vector_at_once"]
 
 
 async def query_vector(rt: Runtime, run: Runner, query: str) -> tuple[FloatVector | None, str | None]:
     """Return the query's vector; or None, and what is wrong with the embedder."""
     try:
-        vector = await run.either(rt.embedder.embed_query, rt.embedder.aembed_query, searchable(query))
-    except EmbedderLoadingError as problem:
-        return None, str(problem)
+        awaiting = None if rt.embeds_here else rt.embedder.aembed_query
+        vector = await run.either(rt.embedder.embed_query, awaiting, searchable(query))
     except EmbedderError as problem:
-        rt.health.down("embedder", str(problem))
-        return None, str(problem)
+        return None, _failure(rt, problem)
     rt.health.up("embedder")
     return vector, None
+
+
+def vector_at_once(rt: Runtime, query: str) -> tuple[FloatVector | None, str | None] | None:
+    """Return the same without waiting for anything outside of this process; None if that cannot be done."""
+    try:
+        vector = rt.vector_at_once(searchable(query))
+    except EmbedderError as problem:
+        return None, _failure(rt, problem)
+    if vector is None:
+        return None
+    rt.health.up("embedder")
+    return vector, None
+
+
+def _failure(rt: Runtime, problem: EmbedderError) -> str:
+    if not isinstance(problem, EmbedderLoadingError):
+        rt.health.down("embedder", str(problem))
+    return str(problem)
 
 
 def postings_of(
@@ -39,11 +55,22 @@ def postings_of(
     rt: Runtime,
     places: Iterable[tuple[Scope | Folder, Sequence[str]]],
     words: Sequence[str],
+    counts: dict[str, int] | None = None,
 ) -> Postings:
-    """Return the postings of words in scopes or folders, each with the tokens to search with."""
+    """Return the postings of words in scopes or folders, each with the tokens to search with.
+
+    Args:
+        connection: In a transaction.
+        rt: What the memory works with.
+        places: The scopes or folders.
+        words: Words, as the index files them.
+        counts: In how many rows they are, if that is known: the answer of `lexical.count`.
+    """
     found: dict[str, dict[int, int]] = {}
     for reach, owners in places:
-        postings = lexical.postings(connection, reach, words, rt.word_counts, owners)
+        postings = lexical.postings(
+            connection, reach, words, rt.word_counts if counts is None else counts, owners
+        )
         for word, keys in postings.items():
             found.setdefault(word, {}).update(keys)
     return found
@@ -67,7 +94,9 @@ def nearest(
 ) -> list[Neighbour]:
     """Return the nearest vectors from the index, or by an exact comparison if the index cannot answer."""
     assert rt.index is not None  # it pays
-    lane = None if overview.alone and reach.lane == reach.user_lane else reach.lane
+    lane: str | None = reach.lane
+    if lane == reach.user_lane and rt.db.read(vectors.is_alone, reach.namespace, overview.shard):
+        lane = None
     try:
         near = rt.index.nearest(overview.shard, lane, vector, limit)
     except IndexUnavailableError as problem:
@@ -79,4 +108,16 @@ def nearest(
     else:
         rt.health.up("index")
         return near
-    return rt.db.read(vectors.scan, reach, vector, limit)
+    return rt.db.read(compare, rt, reach, vector, limit)
+
+
+def compare(
+    connection: Connection,
+    rt: Runtime,
+    reach: Scope | SharedScope | Folder,
+    vector: FloatVector,
+    limit: int,
+) -> list[Neighbour]:
+    """Return the nearest vectors by an exact comparison."""
+    overview = vectors.overview(connection, reach)
+    return rt.vectors.similarities(connection, reach, overview, vector).nearest(limit)

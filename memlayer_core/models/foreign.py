@@ -6,6 +6,7 @@ No framework is imported here; its classes fit these protocols as they are.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sized
+from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from memlayer_core.seams import Embedder, LanguageModel, TokenCounter
@@ -77,13 +78,20 @@ class LlamaIndexModel(Protocol):
         ...
 
 
-EmbedderName: TypeAlias = Literal["auto", "minilm", "hashing"]
-"""The embedders that memlayer has itself; `"auto"`: MiniLM where it is at hand or can be downloaded, else hashing."""
+EmbedderName: TypeAlias = Literal["auto", "minilm", "multilingual", "minilm+multilingual", "hashing"]
+"""The embedders that memlayer has itself. `"auto"`: MiniLM where it is at hand or can be downloaded, together with the
+multilingual one where its extra is installed; one of them alone; or hashing."""
 
 EmbedderLike: TypeAlias = (
-    EmbedderName | Embedder | LangChainEmbeddings | LlamaIndexEmbedding | Callable[[list[str]], Vectors]
+    EmbedderName
+    | Path
+    | Embedder
+    | LangChainEmbeddings
+    | LlamaIndexEmbedding
+    | Callable[[list[str]], Vectors]
 )
-"""What `Memory.open` takes as an embedder. Chroma's embedding functions are functions of a list of texts."""
+"""What `Memory.open` takes as an embedder. Chroma's embedding functions are functions of a list of texts; a `Path` is the
+folder of an ONNX model."""
 
 TokenizerLike: TypeAlias = str | TokenCounter | Callable[[str], int | Sized]
 """A model's or an encoding's name, a counter, or a function from a text to its number of tokens or to the tokens."""

@@ -1,7 +1,7 @@
 """all-MiniLM-L6-v2 by ONNX: Chroma's default model from Chroma's own cache folder, without its padding.
 
-Chroma's function pads every text to 256 tokens. This one sorts the texts by length and pads each batch to its
-longest only: the same vectors, many times as fast on messages of chat length (`benchmarks/embed_speed.py`).
+Chroma's function pads every text to 256 tokens. This one makes the same vectors, many times as fast on messages of chat
+length (`benchmarks/embed_speed.py`).
 
 `fetch` downloads the model (79 MB) once. A download that was killed is never taken for the model: the digest of the
 archive is checked, the archive is unpacked beside the target, and each file is moved into its place.
@@ -10,9 +10,7 @@ archive is checked, the archive is unpacked beside the target, and each file is 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import hashlib
-import os
 import shutil
 import tarfile
 import tempfile
@@ -21,11 +19,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from memlayer_core.errors import EmbedderError
+from memlayer_core.models.onnx_model import load
+from memlayer_core.storage.languages import ENGLISH, language_of
 
 if TYPE_CHECKING:
     from memlayer_core.vector import FloatVector
@@ -42,12 +39,6 @@ _NEEDED = ("model.onnx", "tokenizer.json")
 _FILES = (*_NEEDED, "config.json", "special_tokens_map.json", "tokenizer_config.json", "vocab.txt")
 _CONNECT_SECONDS = 5.0
 _TOKENS = 256  # what the model was trained with, and what Chroma cuts at
-# A text is cut to this length before it is split into tokens. 256 English tokens are about 1,200 characters, and the
-# tokenizer would copy a text of megabytes several times.
-_CHARACTERS = 16_000
-_BATCH = 16  # measured: 8 to 16 are the fastest on one and on two cores, 64 takes a third longer
-_THREADS = 4  # more cores than these gain little on texts this short, and an application has other work
-_LATIN_ENDS = "\u0250"
 
 
 def folder() -> Path:
@@ -178,107 +169,6 @@ def _unpack(archive: Path, temporary: Path, directory: Path) -> None:
             (temporary / name).replace(directory / name)
 
 
-class _Model:
-    """A loaded model: the tokenizer and the network. Both may be used by several threads at once."""
-
-    def __init__(self, directory: Path) -> None:
-        from tokenizers import Tokenizer  # half a second that only a first embedding pays
-
-        runtime = _runtime()
-        options = runtime.SessionOptions()
-        options.log_severity_level = 3
-        # A number, since the default pins threads to cores, the same ones in every process.
-        options.intra_op_num_threads = min(_THREADS, os.cpu_count() or 1)
-        # Idle threads would keep their cores busy for a while after every text.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = runtime.InferenceSession(
-            str(directory / "model.onnx"), options, providers=["CPUExecutionProvider"]
-        )
-        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        self._tokenizer.enable_truncation(max_length=_TOKENS)
-        self._tokenizer.no_padding()
-
-    def tokens(self, text: str) -> list[int]:
-        """Return a text's token numbers, 2 to 256 of them. One at a time: batches start threads."""
-        ids: list[int] = self._tokenizer.encode(_cut(text)).ids
-        return ids
-
-    def vectors(self, batch: Sequence[list[int]]) -> FloatVector:
-        """Return the unit vectors of tokenised texts, float32, shape (texts, 384)."""
-        shape = len(batch), max(map(len, batch))
-        ids, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        for row, tokens in enumerate(batch):
-            ids[row, : len(tokens)] = tokens
-            mask[row, : len(tokens)] = 1
-        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        states = self._session.run(None, inputs)[0]
-        # The length of the sum and of the mean point the same way: normalising needs no division by tokens.
-        pooled = np.matmul(mask[:, None, :].astype(np.float32), states)[:, 0, :]
-        unit: FloatVector = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
-        return unit.astype(np.float32, copy=False)
-
-
-def _runtime() -> Any:
-    """Import onnxruntime with its telemetry off, unless the environment says something about it.
-
-    Since 1.29 its Linux and macOS builds report models and devices to their maker, from a thread that starts
-    with the import and that a forked child hangs on at its exit. The variable is read at the import only.
-    """
-    name = "ORT_DISABLE_TELEMETRY"
-    unsaid = name not in os.environ
-    if unsaid:
-        os.environ[name] = "1"
-    try:
-        import onnxruntime  # a fifth of a second that only a first embedding pays
-    finally:
-        if unsaid:
-            os.environ.pop(name, None)
-    return onnxruntime
-
-
-def _cut(text: str) -> str:
-    """Return the beginning of a text, without the white space that would be all of it, and encodable."""
-    if len(text) > _CHARACTERS:
-        text = " ".join(text[: 4 * _CHARACTERS].split())[:_CHARACTERS]
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-_loading = threading.Lock()
-_models: dict[Path, _Model] = {}
-
-
-def _start_afresh() -> None:
-    """Let a forked child load its own model, since it has none of the parent's threads, and a lock may be held for ever.
-
-    The child neither uses nor destroys the parent's models: at its exit that would wait for their threads for ever.
-    Therefore each of them gets a reference that is never released.
-    """
-    global _loading, _models
-    for model in _models.values():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(model))
-    _loading, _models = threading.Lock(), {}
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_afresh)
-
-
-def _load(directory: Path) -> _Model:
-    found = _models.get(directory)
-    if found is not None:
-        return found
-    with _loading:
-        if directory not in _models:
-            try:
-                _models[directory] = _Model(directory)
-            except Exception as problem:
-                raise EmbedderError(
-                    f"MiniLM in {directory} cannot be loaded: {type(problem).__name__}: {problem}",
-                    hint='Delete that folder so that it is fetched again, or use `embedder="hashing"`.',
-                ) from problem
-        return _models[directory]
-
-
 class MiniLM:
     """Embeds texts by meaning: 384 dimensions, the first 256 tokens of a text.
 
@@ -297,13 +187,11 @@ class MiniLM:
         self._where = directory
 
     def trust(self, question: str) -> float:
-        """Return how far the cosine is to be believed: the model reads no language but English well.
+        """Return how far the cosine is to be believed, 0 or 1: the model reads English only.
 
-        It takes other scripts apart into characters, most of which it does not know, and finds every text near.
+        It takes other languages apart into syllables and letters, and finds all their texts near each other.
         """
-        letters = [character for character in question if character.isalpha()]
-        latin = sum(character < _LATIN_ENDS for character in letters)
-        return 1.0 if 2 * latin >= len(letters) else 0.0
+        return float(language_of(question) == ENGLISH)
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text: float32, shape (384,).
@@ -313,22 +201,8 @@ class MiniLM:
         """
         if not texts:
             return []
-        model = _load(self._where)
-        tokens = [model.tokens(text) for text in texts]
-        order = sorted(range(len(texts)), key=lambda place: len(tokens[place]))
-        vectors: list[FloatVector] = [np.empty(0, dtype=np.float32)] * len(texts)
-        for start in range(0, len(order), _BATCH):
-            places = order[start : start + _BATCH]
-            try:
-                made = model.vectors([tokens[place] for place in places])
-            except Exception as problem:
-                raise EmbedderError(
-                    f"MiniLM in {self._where} failed: {type(problem).__name__}",
-                    hint='Delete that folder so that it is fetched again, or use `embedder="hashing"`.',
-                ) from problem
-            for place, vector in zip(places, made, strict=True):
-                vectors[place] = vector.copy()  # not a view that keeps the batch in memory
-        return vectors
+        hint = 'Delete that folder so that it is fetched again, or use `embedder="hashing"`.'
+        return load(self._where, tokens=_TOKENS, name=f"MiniLM in {self._where}", hint=hint).embed(texts)
 
     async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Do the same in a worker thread, loading the model included."""

@@ -28,10 +28,12 @@ class QueryCache:
 
     Args:
         embedder: The embedder that does the work.
+        is_local: Whether it runs in this process and waits for nothing.
     """
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, *, is_local: bool = False) -> None:
         self._embedder = embedder
+        self._is_local = is_local
         self._known: OrderedDict[bytes, FloatVector] = OrderedDict()
         self._lock = threading.Lock()
         self._warming = False
@@ -63,6 +65,14 @@ class QueryCache:
         self._check_ready()
         with self._or_forget():
             return self._keep(text, self._embedder.embed_query(text))
+
+    def at_once(self, text: str) -> FloatVector | None:
+        """Return the vector of a question if that takes no network, else None.
+
+        Raises:
+            EmbedderError: It failed, or is being loaded.
+        """
+        return self.embed_query(text) if self._is_local else self._known.get(_digest(text))
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""

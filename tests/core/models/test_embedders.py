@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memlayer_core.errors import ConfigurationError, EmbedderError
+from memlayer_core.errors import ConfigurationError, EmbedderError, EmbedderMismatchError
 from memlayer_core.events import EmbedderFallback, Event
-from memlayer_core.models import embed, minilm
+from memlayer_core.models import embed, minilm, multilingual
 from memlayer_core.models.embed import resolve_embedder
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM, fetch, folder, is_present
@@ -56,6 +56,12 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(minilm, "URL", "http://127.0.0.1:9/onnx.tar.gz")
     return tmp_path
+
+
+@pytest.fixture
+def english_only(monkeypatch):
+    """Hide the multilingual embedder, as if its extra were not installed."""
+    monkeypatch.setattr(multilingual, "is_present", lambda: False)
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +212,7 @@ class TestFetching:
             obtain(serve(empty), tmp_path / "model" / "onnx", content=empty)
 
 
+@pytest.mark.usefixtures("english_only")
 class TestTheChoice:
     def test_auto_takes_minilm_where_its_files_are(self, home):
         folder().mkdir(parents=True)
@@ -227,6 +234,7 @@ class TestTheChoice:
         assert isinstance(event, EmbedderFallback)
         assert 'embedder="hashing"' in event.reason
         assert "onnx.tar.gz" in event.reason
+        assert "memlayer-core[multilingual]" in event.reason
 
     def test_auto_tries_to_fetch_only_once_a_process(self, home, serve, monkeypatch):
         hits: list[str] = []
@@ -368,11 +376,11 @@ class TestMiniLM:
     def test_a_forked_child_loads_its_own_and_comes_to_its_end(self, model):
         code = (
             "import os, sys\n"
-            "from memlayer_core.models.minilm import MiniLM, folder, _models\n"
+            "from memlayer_core.models.minilm import MiniLM, folder\n"
             "model = MiniLM(folder())\n"
             "before = model.embed(['hello there'] * 40)\n"
             "if os.fork() == 0:\n"
-            "    assert not __import__('memlayer_core.models.minilm').models.minilm._models\n"
+            "    assert not __import__('memlayer_core.models.onnx_model').models.onnx_model._models\n"
             "    after = model.embed(['hello there'] * 40)\n"
             "    sys.exit(7 if abs(float(before[0] @ after[0]) - 1) < 1e-3 else 1)\n"
             "print(os.waitstatus_to_exitcode(os.wait()[1]))\n"
@@ -690,6 +698,18 @@ class TestOthers:
     def test_zeros_for_an_empty_text_become_a_fixed_unit_vector(self):
         embedder = resolve(lambda texts: [[float(len(text.strip())), 0.0, 0.0] for text in texts])
         assert embedder.embed(["", "ab"])[0].tolist() == [1, 0, 0]
+
+    def test_another_dimension_than_the_stores_is_a_mismatch(self):
+        longer = resolve_embedder(
+            lambda texts: [[1.0] * 8] * len(texts),
+            store_identity="callable:x",
+            settings=Settings(),
+            emit=print,
+            dimension=4,
+        )
+        with pytest.raises(EmbedderMismatchError, match="4 dimensions") as caught:
+            longer.embed_query("a")
+        assert "reembed=True" in caught.value.hint
 
     def test_a_dimension_that_changes_between_calls_is_an_error(self):
         embedder = resolve(lambda texts: [[1.0] * len(texts[0])])

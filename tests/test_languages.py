@@ -1,4 +1,4 @@
-"""Two conversations told in English and in Chinese: their shape, and that recall finds as much in both."""
+"""The benchmark for languages: the shape of its data, and that recall finds as much in Chinese as in English."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from memlayer_core.message import ROLES
+from memlayer_core.storage.languages import language_of
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 KINDS = {
@@ -28,6 +29,7 @@ KINDS = {
 }
 TALKS: list[dict[str, Any]] = json.loads((BENCHMARKS / "data" / "bilingual.json").read_text(encoding="utf-8"))
 LANGUAGES = ("en", "zh")
+FACTS: dict[str, Any] = json.loads((BENCHMARKS / "data" / "languages.json").read_text(encoding="utf-8"))
 
 
 def turns(talk: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -115,6 +117,22 @@ class TestATalk:
             assert all(datetime.fromisoformat(said[turn]) < now for turn in question["evidence"]), question
 
 
+@pytest.mark.parametrize("language", FACTS)
+def test_each_language_has_forty_facts_each_with_its_own_question(language):
+    rows = FACTS[language]["facts"]
+
+    assert set(FACTS) == {"en", "de", "fr", "es", "ru", "ja", "zh"}
+    assert len({row["fact"] for row in rows}) == len({row["question"] for row in rows}) == 40
+    assert len(set(FACTS[language]["unrelated"])) == len(set(FACTS[language]["small_talk"])) == 10
+
+
+@pytest.mark.parametrize("language", FACTS)
+def test_the_language_of_nearly_every_fact_and_question_is_told(language):
+    texts = [text for row in FACTS[language]["facts"] for text in row.values()]
+
+    assert sum(language_of(text) == language for text in texts) >= 78
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_each_language_has_at_least_sixty_questions(language):
     assert sum(len(talk["questions"]) for talk in TALKS if talk["language"] == language) >= 60
@@ -122,7 +140,7 @@ def test_each_language_has_at_least_sixty_questions(language):
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
-    command = [sys.executable, str(BENCHMARKS / "bilingual.py"), "--json"]
+    command = [sys.executable, str(BENCHMARKS / "languages.py"), "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
     result: dict[str, Any] = json.loads(ended.stdout)

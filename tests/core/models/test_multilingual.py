@@ -1,0 +1,192 @@
+"""What memlayer promises about the multilingual embedder, alone and beside MiniLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memlayer_core.errors import ConfigurationError, EmbedderError
+from memlayer_core.models import embed, minilm, multilingual
+from memlayer_core.models.embed import resolve_embedder
+from memlayer_core.models.minilm import MiniLM, folder, is_present
+from memlayer_core.models.multilingual import Multilingual
+from memlayer_core.models.pair import EmbedderPair
+from memlayer_core.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+LANGUAGES = json.loads((ROOT / "benchmarks" / "data" / "languages.json").read_text(encoding="utf-8"))
+
+pytestmark = pytest.mark.skipif(not multilingual.is_present(), reason="the extra `multilingual` is missing")
+
+
+def resolve(choice, recorded=None):
+    return resolve_embedder(choice, store_identity=recorded, settings=Settings(), emit=lambda event: None)
+
+
+@pytest.fixture
+def english():
+    if not is_present(folder()):
+        pytest.skip("the MiniLM model is not at hand")
+    return MiniLM(folder())
+
+
+@pytest.fixture
+def no_minilm(tmp_path, monkeypatch):
+    """Give an empty home directory, and no way to fetch MiniLM into it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setattr(minilm, "URL", "http://127.0.0.1:9/onnx.tar.gz")
+    monkeypatch.setattr(embed, "_failed", {})
+
+
+def found(embedder, language):
+    """Return how many of a language's facts are among the five nearest to their questions."""
+    rows = LANGUAGES[language]["facts"]
+    facts = np.stack(embedder.embed([row["fact"] for row in rows]))
+    questions = np.stack([embedder.embed_query(row["question"]) for row in rows])
+    best = np.argsort(-questions @ facts.T, axis=1)[:, :5]
+    return sum(place in some for place, some in enumerate(best))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_paraphrase_is_found_in_each_language(language):
+    assert found(Multilingual(), language) >= 37
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_with_minilm_english_is_better_and_others_are_as_good(english, language):
+    pair = EmbedderPair(english, Multilingual())
+    assert found(pair, language) >= (40 if language == "en" else found(Multilingual(), language))
+
+
+@given(st.lists(st.text(max_size=60), max_size=5))
+@settings(deadline=None)
+def test_any_text_has_a_unit_vector(texts):
+    vectors = Multilingual().embed(texts)
+    assert [vector.shape for vector in vectors] == [(512,)] * len(texts)
+    assert all(vector.dtype == np.float32 and abs(np.linalg.norm(vector) - 1) < 1e-4 for vector in vectors)
+
+
+def test_a_lone_surrogate_is_mended():
+    (broken,) = Multilingual().embed(["I live in Rome \ud800"])
+    assert broken @ Multilingual().embed_query("I live in Rome") > 0.7
+
+
+def test_a_text_without_a_letter_or_digit_is_near_nothing():
+    *nothing, text = Multilingual().embed(["", " ", "?!", "👍", "I live in Rome"])
+    assert all(np.array_equal(one, nothing[0]) for one in nothing)
+    assert abs(nothing[0] @ text) < 0.15
+
+
+def test_a_text_of_megabytes_costs_as_much_as_its_beginning():
+    words = "a train to Porto leaves at nine " * 100_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (long,) = Multilingual().embed([words])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+    assert np.allclose(long, Multilingual().embed_query(words[:1_200]), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("question", "trust"),
+    [
+        ("Where do I live?", 1),
+        ("Wo wohne ich?", 1),
+        ("Где я живу?", 1),
+        ("私はどこに住んでいますか", 1),
+        ("我住在哪里？", 1),
+        ("내가 어디에 살아요?", 1),
+        ("أين أسكن؟", 1),
+        ("ฉันอยู่ที่ไหน", 1),
+        ("मैं कहाँ रहता हूँ?", 0),
+        ("איפה אני גר?", 0),
+        ("Πού μένω;", 0),
+        ("Tôi sống ở đâu và thích uống gì?", 0),
+    ],
+)
+def test_a_script_that_the_model_does_not_know_is_not_trusted(question, trust):
+    assert Multilingual().trust(question) == trust
+
+
+def test_threads_share_it():
+    texts = [f"message number {number}" for number in range(40)]
+    alone = Multilingual().embed(texts)
+    with ThreadPoolExecutor(4) as pool:
+        for vectors in pool.map(lambda _: Multilingual().embed(texts), range(4)):
+            assert np.allclose(np.stack(vectors), np.stack(alone), atol=1e-5)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_while_it_encodes_ends_and_the_child_embeds():
+    code = (
+        "import os, threading\n"
+        "from memlayer_core.models.multilingual import Multilingual\n"
+        "model, stop = Multilingual(), threading.Event()\n"
+        "def work():\n"
+        "    while not stop.is_set(): model.embed(['a train to Porto leaves at nine'] * 40)\n"
+        "threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "[thread.start() for thread in threads]\n"
+        "codes = []\n"
+        "for _ in range(3):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        os._exit(len(model.embed(['hello', 'there'])))\n"
+        "    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "stop.set()\n"
+        "print(codes)\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[2, 2, 2]", "")
+
+
+class TestThePair:
+    def test_compares_two_english_texts_by_both_models(self, english):
+        other = Multilingual()
+        texts = ["I moved to Tokyo in spring.", "Which city is my home?"]
+        one, two = EmbedderPair(english, other).embed(texts)
+        cosines = [first @ second for first, second in (english.embed(texts), other.embed(texts))]
+        assert np.isclose(one @ two, 0.75 * cosines[0] + 0.25 * cosines[1], atol=1e-4)
+
+    def test_leaves_other_languages_to_the_multilingual_one(self, english):
+        texts = ["Ich bin nach Tokio gezogen.", "In welcher Stadt wohne ich?"]
+        one, two = EmbedderPair(english, Multilingual()).embed(texts)
+        first, second = Multilingual().embed(texts)
+        assert np.isclose(one @ two, first @ second, atol=1e-4)
+        assert not one[:384].any()
+
+    def test_gives_unit_vectors(self, english):
+        vectors = EmbedderPair(english, Multilingual()).embed(["Where am I?", "Wo bin ich?", ""])
+        assert np.allclose([np.linalg.norm(vector) for vector in vectors], 1, atol=1e-4)
+
+
+class TestTheChoice:
+    def test_auto_takes_both_where_both_are(self, english):
+        assert resolve("auto").identity == "minilm-l6-v2+use-multilingual-v3-0.2.1"
+
+    @pytest.mark.usefixtures("no_minilm")
+    def test_auto_takes_the_multilingual_one_without_minilm(self):
+        assert resolve("auto").identity == "use-multilingual-v3-0.2.1"
+
+    @pytest.mark.parametrize("made_with", ["hashing-1024-v1", "minilm-l6-v2"])
+    def test_a_store_keeps_the_embedder_that_it_was_made_with(self, english, made_with):
+        assert resolve("auto", recorded=made_with).identity == made_with
+
+    def test_a_store_of_the_multilingual_one_without_it_names_the_extra(self, monkeypatch):
+        monkeypatch.setattr(multilingual, "is_present", lambda: False)
+        with pytest.raises(EmbedderError) as caught:
+            resolve("auto", recorded=multilingual.IDENTITY)
+        assert "memlayer-core[multilingual]" in caught.value.hint
+
+    def test_a_store_of_another_version_is_refused(self):
+        with pytest.raises(ConfigurationError, match=r"0\.1\.0"):
+            resolve("auto", recorded="use-multilingual-v3-0.1.0")
