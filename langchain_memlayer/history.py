@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
@@ -14,7 +13,19 @@ from langchain_memlayer.messages import create, from_core, put_after, put_before
 from langchain_memlayer.sessions import HistoryFactory, config_fields
 from memlayer_core import Chat, Context, Memory, Message, Scope
 from memlayer_core.errors import ConfigurationError, MessageTypeError
-from memlayer_core.integration import ChatState, Limits, Policies, limits, memory_of, roles_of
+from memlayer_core.integration import (
+    ASYNC,
+    SYNC,
+    ChatState,
+    Limits,
+    Policies,
+    Runner,
+    Threads,
+    limits,
+    memory_of,
+    roles_of,
+    step,
+)
 
 __all__ = ["MemlayerChatMessageHistory", "compose_messages", "translate_batch"]
 
@@ -126,7 +137,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         def make_history(*alone: str, **ids: Any) -> Any:
             return make(session_id=alone[0] if alone else ids.pop(session), **ids)
 
-        return HistoryFactory(make_history, specs, fixed)
+        return HistoryFactory(make_history, specs, fixed, blocks=False)
 
     @property
     def chat(self) -> Chat:
@@ -150,16 +161,18 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
 
     @messages.setter
     def messages(self, messages: Sequence[BaseMessage]) -> None:
+        self._replace(messages)
+
+    def _replace(self, messages: Sequence[BaseMessage]) -> None:
         self._chat.resync(translate_batch(messages), replace="all", erase=True)
 
     async def aset_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Replace the transcript, as setting `messages` does."""
-        batch = await asyncio.to_thread(translate_batch, messages)
-        await self._chat.aresync(batch, replace="all", erase=True)
+        await self._threads.write(ASYNC(self._replace, messages))
 
     async def aget_messages(self) -> list[BaseMessage]:
         """Return the whole transcript."""
-        return await asyncio.to_thread(_all_from_core, await self._chat.ahistory())
+        return await self._threads.read(ASYNC(lambda: self.messages))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Store messages in one transaction: all of them, or none.
@@ -177,8 +190,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
             MessageTypeError: An element is no message, such as a bare `str`.
             InvalidMessageError: One of them cannot be stored.
         """
-        batch = await asyncio.to_thread(translate_batch, messages)
-        await self._chat.aadd_messages(batch, verbatim=True)
+        await self._threads.write(ASYNC(self.add_messages, messages))
 
     def add_temporary(self, messages: Sequence[BaseMessage]) -> None:
         """Show a model messages at the end of every context until its answer is added. They are not stored.
@@ -194,7 +206,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         Raises:
             InvalidMessageError: One of them has no form that could be stored; none is used.
         """
-        await self._chat.aadd_temporary(await asyncio.to_thread(translate_batch, messages))
+        await self._threads.read(ASYNC(self.add_temporary, messages))
 
     def clear(self) -> None:
         """Delete the session's messages and their index entries."""
@@ -217,20 +229,25 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         Raises:
             InvalidLimitError: No context can keep the limit, or a policy is unknown.
         """
-        limit, policy = self._options(token_limit, policy)
-        return compose_messages(self._chat.context(query, token_limit=limit, policy=policy))
+        return step(self._context(SYNC, query, token_limit, policy))
 
     async def acontext(
         self, query: str | None = None, *, token_limit: int | None = None, policy: Policies | None = None
     ) -> list[BaseMessage]:
         """Return the messages for a model, as `context` does."""
-        limit, policy = self._options(token_limit, policy)
-        context = await self._chat.acontext(query, token_limit=limit, policy=policy)
-        return await asyncio.to_thread(compose_messages, context)
+        return await self._threads.read(self._context(ASYNC, query, token_limit, policy))
 
-    def _options(self, token_limit: int | None, policy: Policies | None) -> tuple[int, Policies | None]:
+    async def _context(
+        self, run: Runner, query: str | None, token_limit: int | None, policy: Policies | None
+    ) -> list[BaseMessage]:
         limit = self._limit if token_limit is None else token_limit
-        return limit, self._policy if policy is None else policy
+        policy, chat = self._policy if policy is None else policy, self._chat
+        context = await run.verb(chat.context, chat.acontext, query, token_limit=limit, policy=policy)
+        return await run(compose_messages, context)
+
+    @property
+    def _threads(self) -> Threads:
+        return self._chat.memory.runtime.threads
 
     def set_memory(self, memory: Memory) -> None:
         """Continue in another memory, in the session of the same id. Messages stored so far stay where they are.

@@ -61,6 +61,7 @@ _ROLES: dict[str, Role] = {
     "function": "tool",
     "developer": "system",
 }
+_IMMUTABLE = frozenset({str, int, float, bool, type(None)})
 _CHUNK_FIELDS = frozenset({"tool_call_chunks", "chunk_position"})
 _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
@@ -237,9 +238,9 @@ def _storable(value: object) -> str | None:
 
 def _from_dump(dump: Mapping[str, Any], content: str | tuple[Block, ...]) -> BaseMessage:
     kind: str = dump["type"]
-    data: dict[str, Any] = read(dump["data"])
+    data = _read_fields(dump["data"])
     if "content" not in data:
-        data["content"] = deepcopy(_as_list(content))
+        data["content"] = content if isinstance(content, str) else deepcopy([*content])
     if kind.endswith("Chunk"):
         return message_chunk_to_message(messages_from_dict([{"type": kind, "data": data}])[0])
     made = _CLASSES.get(kind, BaseMessage)
@@ -248,6 +249,17 @@ def _from_dump(dump: Mapping[str, Any], content: str | tuple[Block, ...]) -> Bas
     if message.model_extra is not None:
         message.model_extra.update(data)
     return message
+
+
+def _read_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message's fields. Most of them are texts, or empty: only the others are read in full."""
+    if TAG in data or any(type(value) is dict and TAG in value for value in data.values()):
+        fields: dict[str, Any] = read(data)
+        return fields
+    return {
+        name: value if type(value) in _IMMUTABLE else read(value) if value else type(value)()
+        for name, value in data.items()
+    }
 
 
 def _from_fields(message: Message) -> BaseMessage:

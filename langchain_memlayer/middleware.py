@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Annotated, Any, Literal, NotRequired, get_args
+from typing import Annotated, Any, Concatenate, Literal, NotRequired, ParamSpec, TypeVar, get_args
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMessage, SystemMessage
+from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, SystemMessage
 
-from langchain_memlayer.messages import VISIBLE, create, from_core, is_summary, put_after, put_before, to_core
+from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
 from memlayer_core.integration import (
@@ -50,10 +49,12 @@ try:
     from langchain_memlayer.snapshot import (
         ThreadSnapshot,
         snapshot_after_call,
+        snapshot_at_end,
         take_snapshot,
         was_shortened,
         with_trims,
     )
+    from langchain_memlayer.sync import Newest, all_to_core, store_new_messages
     from langchain_memlayer.threads import RunScope, Thread
 except ImportError as problem:
     raise MissingExtraError(
@@ -63,6 +64,8 @@ except ImportError as problem:
 
 __all__ = ["MemlayerMiddleware", "Mode"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Mode = Literal["STATIC", "AGENT", "BOTH"]
 """How an agent reads the memory: `"STATIC"`, by recall; `"AGENT"`, by tools; or `"BOTH"`."""
 
@@ -71,21 +74,6 @@ class MemlayerState(AgentState[Any]):
     """An agent's state with the middleware's snapshot."""
 
     memlayer: NotRequired[Annotated[ThreadSnapshot, PrivateStateAttr]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Newest:
-    """The newest message of a thread that a model may see.
-
-    Attributes:
-        message: The message, as the thread has it.
-        stored_id: Its id in the history.
-        is_new: Whether messages were stored just now. If not, the thread may have gone back to this message.
-    """
-
-    message: Message
-    stored_id: str
-    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +187,10 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Store new messages, give the model its context, and store its answer."""
-        call = await self._prepare(ASYNC, request)
+        call = await self._run(self._prepare, request)
         with tool_errors(call.request):
-            return await self._conclude(ASYNC, call, await handler(call.request))
+            response = await handler(call.request)
+            return await self._run(self._conclude, call, response)
 
     def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
@@ -209,14 +198,25 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     async def aafter_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        return await self._finish(ASYNC, state, runtime)
+        end = snapshot_at_end(state["messages"], state.get("memlayer"))
+        return {"memlayer": end} if end is not None else await self._run(self._finish, state, runtime)
+
+    async def _run(
+        self,
+        flow: Callable[Concatenate[Runner, P], Coroutine[Any, Any, T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        threads = self._memory.runtime.threads  # raises if the memory is closed
+        return await threads.write(flow(ASYNC, *args, **kwargs))
 
     def _chat(self, runtime: Any) -> Chat:
         return self._run_scope.chat(self._memory, runtime)
 
     async def _begin(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
         messages, before = state["messages"], state.get("memlayer")
-        snapshot, change = await run(take_snapshot, messages, before, in_run=True)
+        # Also in the event loop: LangGraph copies the same list there, which takes many times as long.
+        snapshot, change = take_snapshot(messages, before, in_run=True)
         if before is not None and change is not None and not may_be_trimming(messages, before):
             await apply_changes(run, Thread(self._chat(runtime), before), messages, before, change)
         return {"memlayer": snapshot}
@@ -227,7 +227,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         chat = Thread(self._chat(request.runtime or get_runtime()), snapshot, trims=trims)
         incoming = split_request(request)
         warn_of_summaries(incoming.thread, snapshot)
-        newest = await _follow(run, chat, incoming.thread)
+        newest = await store_new_messages(run, chat, incoming.thread)
         overhead = await run(cost, self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
         if overhead >= self._limit:
             raise InvalidLimitError(
@@ -237,14 +237,14 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
         async def read_context() -> Context:
             query, limit, policy = None if self._recalls else "", self._limit - overhead, self._policy
-            return await run.either(chat.context, chat.acontext, query, token_limit=limit, policy=policy)
+            return await run.verb(chat.context, chat.acontext, query, token_limit=limit, policy=policy)
 
         context = await read_context()
         place, rewinds = _window_place(context, newest), False
         if newest is not None and place != len(context.window) - 1:
             if newest.stored_id != newest.message.id:  # stored under another id: the user repeats it
                 repetition = chat.with_lineage([newest.message])
-                await run.either(chat.add_messages, chat.aadd_messages, repetition, verbatim=True)
+                await run.verb(chat.add_messages, chat.aadd_messages, repetition, verbatim=True)
                 context = await read_context()
             else:
                 rewinds = not newest.is_new  # otherwise somebody else writes to the same thread
@@ -262,12 +262,12 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
             set_id(message)
         call.original.messages.extend(additions)
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
-        chat, messages = call.chat, call.chat.with_lineage(await run(_all_to_core, answer))
+        chat, messages = call.chat, call.chat.with_lineage(await run(all_to_core, answer))
         if call.rewinds and call.newest is not None:
             messages = [call.newest, *messages]
-            await run.either(chat.resync, chat.aresync, messages, replaceable=chat.replaceable)
+            await run.verb(chat.resync, chat.aresync, messages, replaceable=chat.replaceable)
         else:
-            await run.either(chat.add_messages, chat.aadd_messages, messages, verbatim=True)
+            await run.verb(chat.add_messages, chat.aadd_messages, messages, verbatim=True)
         update: dict[str, Any] = {}
         if call.removals:
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]
@@ -281,41 +281,14 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     async def _finish(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
         messages, before = state["messages"], state.get("memlayer")
-        await _follow(run, Thread(self._chat(runtime), before), messages)
-        return {"memlayer": with_trims(*await run(take_snapshot, messages, before, in_run=False))}
+        end = snapshot_at_end(messages, before)
+        if end is None:
+            await store_new_messages(run, Thread(self._chat(runtime), before), messages)
+            end = with_trims(*take_snapshot(messages, before, in_run=False))
+        return {"memlayer": end}
 
 
-async def _follow(run: Runner, chat: Thread, messages: Sequence[BaseMessage]) -> _Newest | None:
-    """Store messages that the history does not have. Returns the newest message that a model may see.
-
-    Usually everything up to a model's last answer is stored. So only the messages from the last answer but one on are
-    synced, and a call costs the same at any length of the thread. The whole thread is synced if the history does not
-    end with them, as after a return to an earlier checkpoint. LangChain's summaries of stored messages are left out.
-    """
-    answers = (at for at in reversed(range(len(messages))) if _answers(messages[at]))
-    tail = messages[next(islice(answers, 1, None), 0) :]
-    newest = await run.either(chat.history, chat.ahistory, -max(1, len(tail)))
-    if newest:
-        messages = [message for message in messages if not is_summary(message)]
-    if tail and tail[0].id in {message.id for message in newest}:
-        messages = [message for message in tail if not is_summary(message)]
-    incoming = chat.with_lineage(await run(_all_to_core, messages))
-    report = await run.either(chat.resync, chat.aresync, incoming, replaceable=chat.replaceable)
-    for message, stored_id in zip(reversed(incoming), reversed(report.ids), strict=False):
-        if message.role != "system" and message.model_visible:
-            return _Newest(message, stored_id, bool(report.stored))
-    return None
-
-
-def _answers(message: BaseMessage) -> bool:
-    return isinstance(message, AIMessage) and message.additional_kwargs.get(VISIBLE) is not False
-
-
-def _all_to_core(messages: Iterable[BaseMessage]) -> list[Message]:
-    return [to_core(message) for message in messages]
-
-
-def _window_place(context: Context, newest: _Newest | None) -> int | None:
+def _window_place(context: Context, newest: Newest | None) -> int | None:
     """Return a message's place in the window; None: it is not there."""
     pieces = [piece for piece in context.pieces if piece.kind == "window"]
     stored_id = newest.stored_id if newest is not None else None
@@ -331,7 +304,7 @@ def _rewind(context: Context, place: int | None, thread: Sequence[BaseMessage]) 
         kept = {at: text for at, text in context.pinned_recalls.items() if at <= place}
         return replace(context, window=context.window[: place + 1], pinned_recalls=kept)
     start = next((at for at in reversed(range(len(thread))) if thread[at].type == "human"), 0)
-    window = (as_prompt(message) for message in _all_to_core(thread[start:]) if message.model_visible)
+    window = (as_prompt(message) for message in all_to_core(thread[start:]) if message.model_visible)
     return replace(context, window=tuple(window), pinned_recalls={}, summary=None, recall="")
 
 

@@ -32,7 +32,7 @@ async def apply_changes(
 
     If no message of the last ended run is left, everything was removed, also the messages that older runs had trimmed.
     """
-    history = await run.either(chat.history, chat.ahistory)
+    history = await run.verb(chat.history, chat.ahistory)
     if previous["active"] and chat.was_trimmed(history):
         return
     stored_ids = [message.id or "" for message in history]
@@ -40,9 +40,9 @@ async def apply_changes(
     missing = [one for one in stored_ids if one not in thread_ids]
     if change.remainder or previous["active"]:
         missing = removed_ids(change.removals, missing)
-    await run.either(chat.withdraw, chat.awithdraw, missing)
+    await run.verb(chat.withdraw, chat.awithdraw, missing)
     edits = [to_core(one) for one in change.edits if one.id in {*stored_ids}]
-    await run.either(chat.add_messages, chat.aadd_messages, chat.with_lineage(edits), verbatim=True)
+    await run.verb(chat.add_messages, chat.aadd_messages, chat.with_lineage(edits), verbatim=True)
 
 
 def warn_of_summaries(messages: Sequence[BaseMessage], snapshot: ThreadSnapshot | None) -> None:

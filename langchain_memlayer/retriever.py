@@ -127,13 +127,14 @@ class MemlayerRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         k: int | None = None,
     ) -> list[Document]:
-        return await self._search(ASYNC, query, self.k if k is None else k)
+        threads = self.memory.runtime.threads  # raises if the memory is closed
+        return await threads.read(self._search(ASYNC, query, self.k if k is None else k))
 
     async def _search(self, run: Runner, query: str, k: int) -> list[Document]:
         scope = self._scope()
 
         def search(limit: int, token_limit: int | None) -> Awaitable[Sequence[Hit]]:
-            return run.either(
+            return run.verb(
                 self.memory.search,
                 self.memory.asearch,
                 query,

@@ -153,10 +153,10 @@ class RunnableWithMemory(Runnable[Any, Any]):
                     yield chunk
         except BaseException:
             if call is not None:
-                await _finish(self._break_off(ASYNC, call, chunks))
+                await _finish(_write(self._break_off, call, chunks))
             raise
         if call is not None:
-            await _finish(self._close(ASYNC, call, partial(join_chunks, chunks)))
+            await _finish(_write(self._close, call, partial(join_chunks, chunks)))
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -208,20 +208,25 @@ class RunnableWithMemory(Runnable[Any, Any]):
     ) -> Any:
         call = await self._open(ASYNC, value, config)
         output = await self.bound.ainvoke(call.input, config, **kwargs)
-        await self._close(ASYNC, call, lambda: output)
+        await _write(self._close, call, lambda: output)
         return output
 
     async def _open(self, run: Runner, value: Any, config: RunnableConfig) -> _Call:
-        messages = self._keys.input_messages(value)
         history = await self._histories.history_of(run, config)
         if not isinstance(history, MemlayerChatMessageHistory):
             raise ConfigurationError(
                 f"a session's history here is a `MemlayerChatMessageHistory`, got {history!r:.80}",
                 hint="Other histories go into LangChain's `RunnableWithMessageHistory`.",
             )
+        threads = history.chat.memory.runtime.threads  # raises if the memory is closed
+        flow = self._read(run, history, value)
+        return await (flow if run is SYNC else threads.read(flow))
+
+    async def _read(self, run: Runner, history: MemlayerChatMessageHistory, value: Any) -> _Call:
+        messages = await run(self._keys.input_messages, value)
         chat, limit, policy = history.chat, history.token_limit, history.policy
         incoming = await run(translate_batch, messages)
-        context = await run.either(
+        context = await run.verb(
             chat.context, chat.acontext, pending=incoming, token_limit=limit, policy=policy
         )
         return await run(self._prepare, chat, value, messages, incoming, context)
@@ -258,10 +263,14 @@ class RunnableWithMemory(Runnable[Any, Any]):
 
 async def _store(run: Runner, call: _Call, answer: Sequence[Message]) -> None:
     chat = call.chat
-    messages = {
-        one.id or place: one for place, one in enumerate([*call.incoming, *answer])
-    }  # an id is one message
-    await run.either(chat.add_messages, chat.aadd_messages, messages.values(), context=call.context)
+    every = enumerate([*call.incoming, *answer])
+    messages = {one.id or place: one for place, one in every}  # an id is one message
+    await run.verb(chat.add_messages, chat.aadd_messages, messages.values(), context=call.context)
+
+
+async def _write(flow: Callable[..., Coroutine[Any, Any, None]], call: _Call, output: Any) -> None:
+    threads = call.chat.memory.runtime.threads  # raises if the memory is closed
+    await threads.write(flow(ASYNC, call, output))
 
 
 async def _finish(work: Coroutine[Any, Any, None]) -> None:

@@ -58,6 +58,7 @@ class HistoryFactory(Generic[H]):
         make: Makes a history; it may be async if its callers are. A single id is passed by position, several by name.
         config_specs: The fields of a config's `configurable` that name the ids. All are required.
         constant_ids: The ids that are the same for all calls. A call that names another id is refused.
+        blocks: Whether `make` may block an event loop.
     """
 
     def __init__(
@@ -65,9 +66,12 @@ class HistoryFactory(Generic[H]):
         make: Callable[..., H],
         config_specs: Sequence[ConfigurableFieldSpec],
         constant_ids: Mapping[str, str] | None = None,
+        *,
+        blocks: bool = True,
     ) -> None:
         self.config_specs = list(config_specs)
         self._make = make
+        self._blocks = blocks
         self._constant_ids = dict(constant_ids or {})
         names = (spec.id for spec in self.config_specs)
         self.__signature__ = inspect.Signature(
@@ -107,7 +111,8 @@ class HistoryFactory(Generic[H]):
                     f"the call names {name}={configurable[name]!r:.80}, but the code sets {name}={value!r:.80}",
                     hint=f"Leave `{name}` out in one of the two places.",
                 )
-        history = await run(self, **{spec.id: configurable.get(spec.id) for spec in self.config_specs})
+        ids = {spec.id: configurable.get(spec.id) for spec in self.config_specs}
+        history = await run(self, **ids) if self._blocks else self(**ids)
         if not inspect.isawaitable(history):
             return history
         if run is SYNC:

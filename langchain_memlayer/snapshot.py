@@ -10,7 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 from zlib import crc32
 
 from langchain_core.messages import BaseMessage
@@ -21,6 +21,7 @@ __all__ = [
     "contains",
     "removed_ids",
     "snapshot_after_call",
+    "snapshot_at_end",
     "take_snapshot",
     "was_shortened",
     "with_trims",
@@ -40,6 +41,7 @@ class ThreadSnapshot(TypedDict):
         active: Whether a run has begun and not ended.
         ended: Whether an earlier run of the thread has ended.
         trims: Whether messages were removed during an earlier run.
+        complete: Whether the memory has stored all messages.
     """
 
     lineage: str
@@ -48,6 +50,7 @@ class ThreadSnapshot(TypedDict):
     active: bool
     ended: bool
     trims: bool
+    complete: NotRequired[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +118,23 @@ def snapshot_after_call(
     removals: Collection[str | None],
     answer: Sequence[BaseMessage],
 ) -> ThreadSnapshot:
-    """Return the snapshot of the state after a call of the model."""
+    """Return the snapshot of the state after a call of the model, when all messages are stored."""
     if not removals:
-        return with_trims(*take_snapshot([*messages, *answer], previous, in_run=True))
+        return {**with_trims(*take_snapshot([*messages, *answer], previous, in_run=True)), "complete": True}
     snapshot = with_trims(*take_snapshot(messages, previous, in_run=True))
     rest = [message for message in messages if message.id not in removals]
-    return take_snapshot([*rest, *answer], snapshot, in_run=True)[0]
+    return {**take_snapshot([*rest, *answer], snapshot, in_run=True)[0], "complete": True}
+
+
+def snapshot_at_end(
+    messages: Sequence[BaseMessage], previous: ThreadSnapshot | None
+) -> ThreadSnapshot | None:
+    """Return the snapshot of the state at the end of a run; None if there may be messages to store first."""
+    if previous is None or not previous.get("complete"):
+        return None
+    snapshot, change = take_snapshot(messages, previous, in_run=False)
+    is_equal = change is None and len(snapshot["seen"]) == len(previous["seen"])
+    return snapshot if is_equal else None
 
 
 def with_trims(snapshot: ThreadSnapshot, change: Change | None) -> ThreadSnapshot:

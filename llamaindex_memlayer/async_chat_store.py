@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 
 from llamaindex_memlayer.component import StoreComponent
-from llamaindex_memlayer.messages import all_from_core, all_to_core, from_core, to_core
-from memlayer_core.integration import Part
+from llamaindex_memlayer.messages import all_from_core, all_to_core, from_core
+from memlayer_core.integration import ASYNC, Part
 
 __all__ = ["MemlayerAsyncChatStore"]
 
@@ -51,8 +51,11 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
             offset: Number of messages to skip.
         """
         part = _part(status)
-        messages = await self._lists.amessages(key, part=part, limit=limit, offset=offset or 0)
-        return await asyncio.to_thread(all_from_core, messages)
+
+        def read() -> list[ChatMessage]:
+            return all_from_core(self._lists.messages(key, part=part, limit=limit, offset=offset or 0))
+
+        return await self._threads.read(ASYNC(read))
 
     async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
         """Count the messages of a status; None: of any."""
@@ -62,17 +65,14 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         self, key: str, message: ChatMessage, status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
         """Store a message. It is durable when this returns; no model is asked."""
-        await self._lists.aadd(
-            key, [await asyncio.to_thread(to_core, message)], part=_PARTS[MessageStatus(status)]
-        )
+        await self.add_messages(key, [message], status)
 
     async def add_messages(
         self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
         """Store messages in one transaction: all of them, or none. An empty list changes nothing."""
-        await self._lists.aadd(
-            key, await asyncio.to_thread(all_to_core, messages), part=_PARTS[MessageStatus(status)]
-        )
+        part = _PARTS[MessageStatus(status)]
+        await self._threads.write(ASYNC(lambda: self._lists.add(key, all_to_core(messages), part=part)))
 
     async def set_messages(
         self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
@@ -81,9 +81,8 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
 
         The messages that they replace move to a session of their own (`Session.superseded`), and are no longer recalled.
         """
-        await self._lists.aset(
-            key, await asyncio.to_thread(all_to_core, messages), part=_PARTS[MessageStatus(status)]
-        )
+        part = _PARTS[MessageStatus(status)]
+        await self._threads.write(ASYNC(lambda: self._lists.set(key, all_to_core(messages), part=part)))
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete one of the active messages and its index entries.
@@ -104,11 +103,12 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
 
     async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Delete the oldest `n` active messages. Returns them."""
-        return await asyncio.to_thread(all_from_core, await self._lists.atake(key, 0, n, part="active"))
+        taken = partial(self._lists.take, key, 0, n, part="active")
+        return await self._threads.write(ASYNC(lambda: all_from_core(taken())))
 
     async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Archive the oldest `n` active messages: they stay in the history and are recalled. Returns them."""
-        return await asyncio.to_thread(all_from_core, await self._lists.aarchive(key, n))
+        return await self._threads.write(ASYNC(lambda: all_from_core(self._lists.archive(key, n))))
 
     async def get_keys(self) -> list[str]:
         """Return the keys of all conversations, in the order in which they were begun."""

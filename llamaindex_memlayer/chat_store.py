@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ from llamaindex_memlayer import chat_store_file
 from llamaindex_memlayer.component import StoreComponent
 from llamaindex_memlayer.messages import all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Message
+from memlayer_core.integration import ASYNC
 
 __all__ = ["MemlayerChatStore"]
 
@@ -44,7 +44,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def aset_messages(self, key: str, messages: Sequence[ChatMessage]) -> None:
         """Make a conversation exactly these messages, as `set_messages` does."""
-        await self._lists.aset(key, await asyncio.to_thread(all_to_core, messages))
+        await self._threads.write(ASYNC(self.set_messages, key, messages))
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
@@ -52,7 +52,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def aget_messages(self, key: str) -> list[ChatMessage]:
         """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
-        return await asyncio.to_thread(all_from_core, await self._lists.amessages(key))
+        return await self._threads.read(ASYNC(self.get_messages, key))
 
     def add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
         """Store a message at the end, or in front of the one at `idx`, as a list's `insert` does."""
@@ -63,11 +63,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def async_add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
         """Store a message at the end, or in front of the one at `idx`, as a list's `insert` does."""
-        core_message = await asyncio.to_thread(to_core, message)
-        if idx is None:
-            await self._lists.aadd(key, [core_message])
-        else:
-            await self._lists.ainsert(key, idx, [core_message])
+        await self._threads.write(ASYNC(self.add_message, key, message, idx))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete a conversation and its index entries. Returns it; None if there is none."""
@@ -75,7 +71,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete a conversation and its index entries. Returns it; None if there is none."""
-        return await asyncio.to_thread(all_from_core, await self._lists.atake(key)) or None
+        return await self._threads.write(ASYNC(self.delete_messages, key))
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at a place. Returns it; None if there is none."""
@@ -83,7 +79,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at a place. Returns it; None if there is none."""
-        return _first(await self._lists.atake(key, idx, 1))
+        return await self._threads.write(ASYNC(self.delete_message, key, idx))
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
         """Delete the last message. Returns it; None if there is none."""

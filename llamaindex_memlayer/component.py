@@ -12,7 +12,7 @@ from llamaindex_memlayer import registry
 from llamaindex_memlayer.reconnect import Reconnection
 from memlayer_core import Memory, Scope
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.integration import EmbedderLike, Transcripts, directory_at, memory_of
+from memlayer_core.integration import EmbedderLike, Threads, Transcripts, directory_at, memory_of
 
 __all__ = ["MemoryComponent", "StoreComponent"]
 
@@ -72,6 +72,10 @@ class MemoryComponent(Reconnection):
 
     def _current_memory(self) -> Memory:
         return self._memory
+
+    @property
+    def _threads(self) -> Threads:
+        return self._current_memory().runtime.threads
 
     def _connect(self, memory: Memory) -> None:
         """Set the memory and its path. The attribute `path` is frozen for everybody else."""

@@ -7,15 +7,31 @@ import uuid
 from typing import Any, Literal, Self
 
 from llama_index.core.bridge.pydantic import ConfigDict, PrivateAttr, field_serializer
+from llama_index.core.llms.llm import LLM
 from llama_index.core.memory.memory import InsertMethod
 from llama_index.core.memory.types import BaseMemory
 from pydantic import SkipValidation
 
 from llamaindex_memlayer.component import MemoryComponent
 from memlayer_core import Chat, Memory, Scope
+from memlayer_core.errors import ConfigurationError
 from memlayer_core.integration import Limits, Policies, at_least_one, limits, policy_json
 
-__all__ = ["MemoryBinding"]
+__all__ = ["MemoryBinding", "context_window"]
+
+
+def context_window(llm: LLM) -> int:
+    """Return the tokens of a model's context window.
+
+    Raises:
+        ConfigurationError: It is no language model.
+    """
+    if not isinstance(llm, LLM):
+        raise ConfigurationError(
+            f"`llm` must be one of LlamaIndex's language models, got {llm!r:.80}",
+            hint="Only its context window is read, for the limit: pass `token_limit=…` instead.",
+        )
+    return llm.metadata.context_window
 
 
 class MemoryBinding(MemoryComponent, BaseMemory):

@@ -12,7 +12,7 @@ from llama_index.core.llms.llm import LLM
 from llama_index.core.memory.memory import InsertMethod
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 
-from llamaindex_memlayer.connection import MemoryBinding
+from llamaindex_memlayer.connection import MemoryBinding, context_window
 from llamaindex_memlayer.events import emit_read, in_span
 from llamaindex_memlayer.messages import (
     Verbatim,
@@ -21,18 +21,21 @@ from llamaindex_memlayer.messages import (
     from_core,
     put_after,
     put_before,
-    to_core,
 )
 from memlayer_core import Context, Memory
 from memlayer_core.errors import ConfigurationError, InvalidLimitError
 from memlayer_core.integration import (
+    ASYNC,
     JSON,
+    SYNC,
     ChatState,
     EmbedderLike,
     Limits,
     Policies,
+    Runner,
     check_whole_number,
     limits,
+    step,
 )
 
 __all__ = ["MemlayerMemory"]
@@ -130,7 +133,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
         """
         _refuse_unknown(kwargs)
         if token_limit is None and llm is not None:
-            token_limit = max(1, int(_context_window(llm) * _WINDOW_SHARE))
+            token_limit = max(1, int(context_window(llm) * _WINDOW_SHARE))
         session = cls._open(
             memory,
             path,
@@ -206,7 +209,8 @@ class MemlayerMemory(ChatState, MemoryBinding):
         Raises:
             InvalidLimitError: The prompt alone exceeds the limit, its tokens are below zero, or a limit is below one.
         """
-        return self._compose(self.context(input, initial_token_count, token_limit=token_limit, policy=policy))
+        options = {"token_limit": token_limit, "policy": policy}
+        return step(self._get(SYNC, input, initial_token_count, **options))
 
     @in_span
     async def aget(
@@ -219,9 +223,8 @@ class MemlayerMemory(ChatState, MemoryBinding):
         **kwargs: Any,
     ) -> list[ChatMessage]:
         """Return the messages for a model, as `get` does."""
-        return self._compose(
-            await self.acontext(input, initial_token_count, token_limit=token_limit, policy=policy)
-        )
+        options = {"token_limit": token_limit, "policy": policy}
+        return await self._threads.read(self._get(ASYNC, input, initial_token_count, **options))
 
     @in_span
     def get_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
@@ -230,32 +233,32 @@ class MemlayerMemory(ChatState, MemoryBinding):
         Args:
             status: As in LlamaIndex's `Memory`, which archives messages that leave its queue. Here all stay active.
         """
-        return [] if _is_archived(status) else [from_core(message) for message in self._chat.history()]
+        return self._all(status)
 
     @in_span
     async def aget_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
         """Return all messages of this session, as `get_all` does."""
-        return [] if _is_archived(status) else [from_core(message) for message in await self._chat.ahistory()]
+        return await self._threads.read(ASYNC(self._all, status))
 
     @in_span
     def put(self, message: ChatMessage) -> None:
         """Store a message. It is durable when this returns; no model is asked."""
-        self._chat.add_messages([to_core(message)], verbatim=True)
+        self._add([message])
 
     @in_span
     async def aput(self, message: ChatMessage) -> None:
         """Store a message. It is durable when this returns; no model is asked."""
-        await self._chat.aadd_messages([to_core(message)], verbatim=True)
+        await self._threads.write(ASYNC(self._add, [message]))
 
     @in_span
     def put_messages(self, messages: Sequence[ChatMessage]) -> None:
         """Store messages in one transaction: all of them, or none."""
-        self._chat.add_messages(all_to_core(messages), verbatim=True)
+        self._add(messages)
 
     @in_span
     async def aput_messages(self, messages: Sequence[ChatMessage]) -> None:
         """Store messages in one transaction: all of them, or none."""
-        await self._chat.aadd_messages(all_to_core(messages), verbatim=True)
+        await self._threads.write(ASYNC(self._add, messages))
 
     def put_temporary(self, messages: Sequence[ChatMessage]) -> None:
         """Add messages at the end of the result of `get` until a model's answer is put. They are not stored."""
@@ -263,7 +266,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
 
     async def aput_temporary(self, messages: Sequence[ChatMessage]) -> None:
         """Add messages at the end of the result of `get` until a model's answer is put. They are not stored."""
-        await self._chat.aadd_temporary(all_to_core(messages))
+        await self._threads.read(ASYNC(self.put_temporary, messages))
 
     @in_span
     def set(self, messages: Sequence[ChatMessage]) -> None:
@@ -274,12 +277,12 @@ class MemlayerMemory(ChatState, MemoryBinding):
         the session's messages from there on move to a session of their own (`Session.superseded`) and are no longer
         recalled; all of them do if the list has nothing in common with the session, or is empty.
         """
-        self._chat.resync(all_to_core(messages), replace="all")
+        self._set(messages)
 
     @in_span
     async def aset(self, messages: Sequence[ChatMessage]) -> None:
         """Synchronize the session with the caller's list, as `set` does."""
-        await self._chat.aresync(all_to_core(messages), replace="all")
+        await self._threads.write(ASYNC(self._set, messages))
 
     @in_span
     def reset(self, status: MessageStatus | None = None) -> None:
@@ -292,6 +295,19 @@ class MemlayerMemory(ChatState, MemoryBinding):
         """Delete this session's messages. The user's other sessions stay and can be recalled."""
         if not _is_archived(status):
             await self._chat.aclear()
+
+    async def _get(self, run: Runner, *question: Any, **options: Any) -> list[ChatMessage]:
+        context = await run.verb(self.context, self.acontext, *question, **options)
+        return await run(self._compose, context)
+
+    def _all(self, status: MessageStatus | None) -> list[ChatMessage]:
+        return [] if _is_archived(status) else [from_core(message) for message in self._chat.history()]
+
+    def _add(self, messages: Sequence[ChatMessage]) -> None:
+        self._chat.add_messages(all_to_core(messages), verbatim=True)
+
+    def _set(self, messages: Sequence[ChatMessage]) -> None:
+        self._chat.resync(all_to_core(messages), replace="all")
 
     def _limit_of(self, token_limit: int | None, policy: Policies | None) -> int:
         default = Limits(self._chat.memory.settings.max_tokens)
@@ -327,15 +343,6 @@ def _query(value: object) -> str | None:
     """Return the text of a question; None, which means the newest user message, if there is no text in it."""
     text = value.content if isinstance(value, ChatMessage) else value
     return None if text is None else str(text) or None  # the text of a `QueryBundle` is its question
-
-
-def _context_window(llm: LLM) -> int:
-    if not isinstance(llm, LLM):
-        raise ConfigurationError(
-            f"`llm` must be one of LlamaIndex's language models, got {llm!r:.80}",
-            hint="Only its context window is read, for the limit: pass `token_limit=…` instead.",
-        )
-    return llm.metadata.context_window
 
 
 def _is_archived(status: MessageStatus | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import uuid
@@ -17,7 +16,7 @@ from llama_index.core.utils import get_tokenizer
 from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import all_to_core
 from memlayer_core import Chat, Memory, Message, Scope
-from memlayer_core.integration import EmbedderLike, block, quote_line, shorten_block
+from memlayer_core.integration import ASYNC, EmbedderLike, block, quote_line, shorten_block
 
 __all__ = ["MemlayerMemoryBlock"]
 
@@ -45,7 +44,7 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
             Here it is 1, and the best pieces stay.
         session_id: The session of calls that name none.
         similarity_top_k: Maximum number of pieces.
-        token_limit: Token limit of all pieces together; None: `Settings.recall_tokens` of the memory (600).
+        token_limit: Token limit of all pieces together; None: as many as a context's recall may have.
         tokenizer_fn: The tokenizer of `Memory`, which counts how much the block is shortened; None: its default.
     """
 
@@ -85,7 +84,7 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
             session_id: The session of calls that name none; without it, a new one.
             tenant_id: The user's tenant.
             agent_id: Only sessions with this agent are searched.
-            token_limit: Token limit of all pieces together; by default `Settings.recall_tokens` of the memory (600).
+            token_limit: Token limit of all pieces together; by default as many as a context's recall may have.
             path: A directory, instead of `memory`. It is opened once in a process, and shared. With neither, the
                 memory ends with the process.
             embed_model: Embedder of the memory that is opened here: see `Memory.open`.
@@ -117,8 +116,10 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
         **block_kwargs: Any,  # whatever a caller of `Memory.aget` passes to its blocks
     ) -> str:
         """Store new messages, and return the pieces that bear on the newest question."""
-        session = session_id or self.session_id
-        queue = await asyncio.to_thread(_translate, messages or [], session)
+        return await self._threads.write(self._get(messages or [], session_id or self.session_id))
+
+    async def _get(self, messages: Sequence[ChatMessage], session: str) -> str:
+        queue = await ASYNC(_translate, messages, session)
         chat = self._chat(session)
         complete = queue[: max((at for at, one in enumerate(queue, 1) if one.role != "user"), default=0)]
         if self.accept_short_term_memory:  # a message after the last answer may be only `Memory`'s query
@@ -153,14 +154,18 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
         session = (
             session_id or next((mark for mark in marks if isinstance(mark, str)), None) or self.session_id
         )
-        incoming = await asyncio.to_thread(_translate, messages, session)
-        await self._chat(session).aresync(_without_instructions(incoming), replace="nothing")
+
+        def store() -> None:
+            incoming = _without_instructions(_translate(messages, session))
+            self._chat(session).resync(incoming, replace="nothing")
+
+        await self._threads.write(ASYNC(store))
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
         """Remove the pieces with the lowest rank until so many tokens are saved. Returns None if none are left."""
         if not content:
             return None
-        return await asyncio.to_thread(self._shorten, content, tokens_to_truncate) or None
+        return await self._threads.read(ASYNC(self._shorten, content, tokens_to_truncate)) or None
 
     def _shorten(self, content: str, excess: int) -> str:
         tokens = self.tokenizer_fn or get_tokenizer()

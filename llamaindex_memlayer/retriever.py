@@ -93,11 +93,12 @@ class MemlayerRetriever(BaseRetriever):
         return step(self._search(SYNC, query_bundle.query_str))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return await self._search(ASYNC, query_bundle.query_str)
+        threads = self._memory.runtime.threads  # raises if the memory is closed
+        return await threads.read(self._search(ASYNC, query_bundle.query_str))
 
     async def _search(self, run: Runner, query: str) -> list[NodeWithScore]:
         def search(limit: int, token_limit: int | None) -> Awaitable[Sequence[Hit]]:
-            return run.either(
+            return run.verb(
                 self._memory.search,
                 self._memory.asearch,
                 query,

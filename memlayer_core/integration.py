@@ -19,7 +19,7 @@ from memlayer_core.opening import directory_at
 from memlayer_core.policy import Limits
 from memlayer_core.recall.flow.widen import search_wider
 from memlayer_core.records.rules.records import roles_of
-from memlayer_core.runner import ASYNC, SYNC, Runner, step
+from memlayer_core.runner import ASYNC, SYNC, Runner, Threads, step
 from memlayer_core.session_files import ChatState
 from memlayer_core.storage import codec
 from memlayer_core.storage.codec import TAG, Instance, TaggedJson, json_text, parse_json, read, short_repr
@@ -70,6 +70,7 @@ __all__ = [
     "Role",
     "Runner",
     "TaggedJson",
+    "Threads",
     "Transcripts",
     "as_prompt",
     "at_least_one",

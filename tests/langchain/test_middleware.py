@@ -114,7 +114,7 @@ def run(request) -> Calls:
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    settings = Settings(index_delay=0.0, durability="normal")
+    settings = Settings(index_delay=0.0, learn=False, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate") as opened:
         yield opened
 
@@ -212,7 +212,7 @@ def test_the_model_is_told_the_users_profile_whatever_is_asked_unless_it_looks_b
 
 @pytest.mark.parametrize("placed", ["user", "system"])
 def test_what_is_recalled_stands_where_the_settings_say(run, placed) -> None:
-    settings = Settings(index_delay=0.0, durability="normal", recall_placement=placed)
+    settings = Settings(index_delay=0.0, learn=False, durability="normal", recall_placement=placed)
     with Memory.in_memory(settings=settings) as memory:
         said_before(memory)
         model = Scripted()
@@ -273,7 +273,10 @@ def test_a_prompt_begins_like_the_one_before(run, memory) -> None:
 
     first, second = model.seen
     assert "allergic" in first[0].text
-    assert texts(second)[: len(first)] == texts(first)
+    # The recall stays with its question only until the next one.
+    assert texts(second)[0] == "What should I not eat in Tokyo?"
+    assert texts(first)[0].endswith(texts(second)[0])
+    assert texts(second)[1 : len(first)] == texts(first)[1:]
 
 
 @pytest.mark.trap("langchain", 21)
@@ -458,14 +461,14 @@ def test_a_question_that_comes_while_another_is_prepared_is_answered_beside_it(
     from langchain_memlayer import middleware as home
 
     others = [Message("user", "And the plums?")]
-    follow = home._follow
+    store = home.store_new_messages
 
     async def meanwhile(run: Any, chat: Any, messages: Any) -> Any:
-        newest = await follow(run, chat, messages)
-        await run.either(chat.add_messages, chat.aadd_messages, [others.pop()] if others else [])
+        newest = await store(run, chat, messages)
+        await run.verb(chat.add_messages, chat.aadd_messages, [others.pop()] if others else [])
         return newest
 
-    monkeypatch.setattr(home, "_follow", meanwhile)
+    monkeypatch.setattr(home, "store_new_messages", meanwhile)
     model = Scripted(script=then("They are ripe."))
     run(create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")]), "How are the pears?")
 
@@ -674,17 +677,17 @@ def test_a_run_without_any_message_asks_the_model_all_the_same(run, memory) -> N
 
 
 def test_a_call_translates_only_what_is_new_however_long_the_thread_is(run, memory, monkeypatch) -> None:
-    from langchain_memlayer import middleware as home
+    from langchain_memlayer import sync as home
 
     translated: list[int] = []
-    real = home._all_to_core
+    real = home.all_to_core
 
     def counting(messages: Any) -> Any:
         made = real(messages)
         translated.append(len(made))
         return made
 
-    monkeypatch.setattr(home, "_all_to_core", counting)
+    monkeypatch.setattr(home, "all_to_core", counting)
     agent = create_agent(
         Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
     )
@@ -696,7 +699,7 @@ def test_a_call_translates_only_what_is_new_however_long_the_thread_is(run, memo
 
 
 def test_a_thread_is_kept_in_postgresql_as_well(run, postgres_url) -> None:
-    settings = Settings(index_delay=0.0)
+    settings = Settings(index_delay=0.0, learn=False)
     with Memory.open(database_url=postgres_url, embedder="hashing", settings=settings) as memory:
         said_before(memory)
         record = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
@@ -1170,7 +1173,7 @@ def test_a_stream_that_is_left_early_keeps_its_question_and_the_thread_goes_on(m
 @pytest.mark.trap("langchain", 21)
 def test_calls_that_sum_up_are_in_no_users_stream() -> None:
     summarizer = Scripted(script=lambda messages: AIMessage("a summary"))
-    settings = Settings(index_delay=0.0, durability="normal")
+    settings = Settings(index_delay=0.0, learn=False, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=summarizer) as memory:
         model = Scripted(script=lambda messages: AIMessage("so it is " * 40))
         middleware = MemlayerMiddleware(memory, user_id="ada", token_limit=1200)

@@ -262,13 +262,13 @@ async def test_what_has_no_words_is_never_quoted(memory):
 
     nodes = await MemlayerRetriever(memory, user_id="ada", similarity_top_k=50).aretrieve(asked.content)
     assert {node.get_content() for node in nodes} == {"my parrot is called Coco", "my parrot is green"}
-    for told in (
-        (await new.aget(asked))[0].content,
-        await MemlayerMemoryBlock(memory, user_id="ada").aget([asked]),
-        await MemlayerToolSpec(new).aretrieve_from_memory(keywords=["my parrot"]),
+    for told, number in (  # a tool's result is no memory of other sessions, but can be searched for
+        ((await new.aget(asked))[0].content, 1),
+        (await MemlayerMemoryBlock(memory, user_id="ada").aget([asked]), 1),
+        (await MemlayerToolSpec(new).aretrieve_from_memory(keywords=["my parrot"]), 2),
     ):
         quotes = [line for line in told.splitlines() if line.startswith("- [")]
-        assert len(quotes) == 2
+        assert len(quotes) == number
         assert all("my parrot is" in quote for quote in quotes)
         assert "None" not in told
 
@@ -309,7 +309,7 @@ def test_a_thought_and_its_signature_are_told_word_for_word(do, shortening, limi
         ChatMessage("heron " * 300, role="tool", additional_kwargs=RESULT),
         *turns(2),
     ]
-    with Memory.in_memory(settings=Settings(index_delay=0.0, **shortening)) as memory:
+    with Memory.in_memory(settings=Settings(index_delay=0.0, learn=False, **shortening)) as memory:
         session = MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=limit)
         do(session, "put_messages", messages)
 
