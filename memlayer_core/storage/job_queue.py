@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, literal, or_, select, update
 
-from memlayer_core.storage import lexical
+from memlayer_core.storage import lexical_repair
 from memlayer_core.storage.keys import to_micros
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import jobs
@@ -135,7 +135,7 @@ def erase(connection: Connection, job: Job, until: datetime, *, goes_on: bool) -
         goes_on: Whether this is not the first part.
     """
     connection.execute(update(jobs).where(jobs.c.id == job.id).values(due=to_micros(until)))
-    return lexical.erase(connection, goes_on=goes_on)
+    return lexical_repair.erase(connection, goes_on=goes_on)
 
 
 def finish(connection: Connection, batch: Sequence[Job]) -> None:

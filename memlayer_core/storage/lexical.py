@@ -8,102 +8,101 @@ are further words of a row, for a search that names them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, exc, text
+from sqlalchemy import Connection, text
 
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage.scores import Postings
 from memlayer_core.storage.statements import ListStatement, Statement
-from memlayer_core.storage.terms import SPOKEN
 
 __all__ = [
+    "MOST_ROWS",
+    "PLACES",
+    "TABLE",
+    "WORDS",
+    "count",
     "create",
     "delete",
-    "erase",
-    "heal",
     "insert",
-    "is_sound",
     "keys",
     "move",
     "postings",
-    "rebuild",
-    "speakers",
 ]
 
-_TABLE = "memlayer_lexical"
-_WORDS = "memlayer_words"
-_PLACES = "memlayer_places"
+TABLE = "memlayer_lexical"
+WORDS = "memlayer_words"
+PLACES = "memlayer_places"
 _MOST_WORDS = 32
-_MOST_ROWS = 1000
+MOST_ROWS = 1000
 """Words of a question that are searched for, and rows that they may stand in together: the rarest words first. The common
 words of a long question would bring in a good part of all rows, to say next to nothing of them."""
 
-_STEP = 200  # pages of 4 kB that one step of an erasure writes: a few hundredths of a second
-_MOST_LEVELS = 1000
-"""Levels of the index, from which on it is built again. An erasure may add two of them, and with more than 2,000 SQLite takes
-an index for damaged (3.40; later versions stop counting before)."""
-
+_TOGETHER = 3  # common words that are looked for in one row
 _CREATE = {
     "sqlite": (
-        f'CREATE VIRTUAL TABLE {_TABLE} USING fts5(lanes, terms, tokenize = "unicode61 remove_diacritics 0")',
-        f"CREATE VIRTUAL TABLE {_WORDS} USING fts5vocab({_TABLE}, row)",
-        f"CREATE VIRTUAL TABLE {_PLACES} USING fts5vocab({_TABLE}, instance)",
+        f'CREATE VIRTUAL TABLE {TABLE} USING fts5(lanes, terms, tokenize = "unicode61 remove_diacritics 0")',
+        f"CREATE VIRTUAL TABLE {WORDS} USING fts5vocab({TABLE}, row)",
+        f"CREATE VIRTUAL TABLE {PLACES} USING fts5vocab({TABLE}, instance)",
     ),
     "postgresql": (
-        f"CREATE TABLE {_TABLE} (key BIGINT PRIMARY KEY, terms TSVECTOR NOT NULL)",
-        f"CREATE INDEX {_TABLE}_terms ON {_TABLE} USING gin (terms)",
+        f"CREATE TABLE {TABLE} (key BIGINT PRIMARY KEY, terms TSVECTOR NOT NULL)",
+        f"CREATE INDEX {TABLE}_terms ON {TABLE} USING gin (terms)",
     ),
 }
 _INSERT = {
-    "sqlite": Statement(text(f"INSERT INTO {_TABLE} (rowid, lanes, terms) VALUES (:key, :lanes, :terms)")),
+    "sqlite": Statement(text(f"INSERT INTO {TABLE} (rowid, lanes, terms) VALUES (:key, :lanes, :terms)")),
     "postgresql": Statement(
-        text(f"INSERT INTO {_TABLE} (key, terms) VALUES (:key, CAST(:terms AS tsvector))")
+        text(f"INSERT INTO {TABLE} (key, terms) VALUES (:key, CAST(:terms AS tsvector))")
     ),
 }
 _DELETE = {
-    "sqlite": Statement(text(f"DELETE FROM {_TABLE} WHERE rowid = :key")),
-    "postgresql": Statement(text(f"DELETE FROM {_TABLE} WHERE key = :key")),
+    "sqlite": Statement(text(f"DELETE FROM {TABLE} WHERE rowid = :key")),
+    "postgresql": Statement(text(f"DELETE FROM {TABLE} WHERE key = :key")),
 }
 _MOVE = {
-    "sqlite": Statement(text(f"UPDATE {_TABLE} SET rowid = :new WHERE rowid = :old")),
-    "postgresql": Statement(text(f"UPDATE {_TABLE} SET key = :new WHERE key = :old")),
+    "sqlite": Statement(text(f"UPDATE {TABLE} SET rowid = :new WHERE rowid = :old")),
+    "postgresql": Statement(text(f"UPDATE {TABLE} SET key = :new WHERE key = :old")),
 }
-_UNBUILD = f"UPDATE {_TABLE}_data SET block = substr(block, 1, 4) || x'000000' WHERE id = 10"
-"""Makes the index empty: no levels, no segments, nothing written. FTS5 refuses to build one again whose levels it cannot read."""
-
-_REBUILD = f"INSERT INTO {_TABLE} ({_TABLE}) VALUES ('rebuild')"
 _COUNT = ListStatement(
     lambda words: text(
-        f"SELECT term, doc FROM {_WORDS} WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
+        f"SELECT term, doc FROM {WORDS} WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
     )
 )
 _COUNT_IN_VECTORS = Statement(
     text(
         "SELECT one.term, counted.doc FROM unnest(CAST(:words AS text[]), CAST(:queries AS text[])) AS one (term, query)"
-        f" CROSS JOIN LATERAL (SELECT count(*) AS doc FROM {_TABLE} WHERE terms @@ CAST(one.query AS tsquery)) AS counted"
+        f" CROSS JOIN LATERAL (SELECT count(*) AS doc FROM {TABLE} WHERE terms @@ CAST(one.query AS tsquery)) AS counted"
         " WHERE counted.doc > 0"
     )
 )
 _REMEMBERED = 50_000  # counts of words, a few megabytes
 _STANDING = ListStatement(
     lambda words: text(
-        f"SELECT term, doc AS key, count(*) AS times FROM {_PLACES}"
+        f"SELECT term, doc AS key, count(*) AS times FROM {PLACES}"
         f" WHERE term IN ({', '.join(f':{w.key}' for w in words)}) GROUP BY term, doc"
     )
 )
 _STANDING_WITHIN = ListStatement(
     lambda words: text(
-        f"SELECT term, doc AS key, count(*) AS times FROM {_PLACES}"
+        f"SELECT term, doc AS key, count(*) AS times FROM {PLACES}"
         f" WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
-        f" AND doc IN (SELECT rowid FROM {_TABLE} WHERE {_TABLE} MATCH :within) GROUP BY term, doc"
+        f" AND doc IN (SELECT rowid FROM {TABLE} WHERE {TABLE} MATCH :within) GROUP BY term, doc"
     )
 )
+_NEWEST = {
+    "sqlite": Statement(
+        text(f"SELECT rowid FROM {TABLE} WHERE {TABLE} MATCH :query ORDER BY rowid DESC LIMIT :most")
+    ),
+    "postgresql": Statement(
+        text(f"SELECT key FROM {TABLE} WHERE terms @@ CAST(:query AS tsquery) ORDER BY key DESC LIMIT :most")
+    ),
+}
 _IN_VECTORS = Statement(
     text(
         "SELECT one.lexeme AS term, rows.key, coalesce(array_length(one.positions, 1), 1) AS times"
-        f" FROM {_TABLE} AS rows, unnest(rows.terms) AS one"
+        f" FROM {TABLE} AS rows, unnest(rows.terms) AS one"
         " WHERE rows.terms @@ CAST(:query AS tsquery) AND one.lexeme = ANY(CAST(:words AS text[]))"
     )
 )
@@ -118,7 +117,7 @@ def create(connection: Connection) -> None:
 def keys(connection: Connection) -> list[int]:
     """Return the keys of all rows, in their order."""
     key = "rowid" if connection.dialect.name == "sqlite" else "key"
-    return list(connection.scalars(text(f"SELECT {key} FROM {_TABLE} ORDER BY {key}")))
+    return list(connection.scalars(text(f"SELECT {key} FROM {TABLE} ORDER BY {key}")))
 
 
 def insert(
@@ -149,78 +148,61 @@ def delete(connection: Connection, keys: Sequence[int]) -> None:
         _DELETE[connection.dialect.name].run(connection, *({"key": key} for key in keys))
 
 
-def erase(connection: Connection, *, goes_on: bool) -> bool:
-    """Write a part of the index again without deleted words: until then FTS5 keeps them, marked as deleted.
-
-    Searches and writes are right before, between and after the steps.
-
-    Args:
-        connection: In a transaction that writes. SQLite alone needs this.
-        goes_on: Whether this is not the first step.
-
-    Returns:
-        Whether there is more to do.
-    """
-    if heal(connection):
-        return False
-    before = connection.scalar(text("SELECT total_changes()")) or 0
-    merge = text(f"INSERT INTO {_TABLE} ({_TABLE}, rank) VALUES ('merge', :pages)")
-    connection.execute(merge, {"pages": _STEP if goes_on else -_STEP})
-    return (connection.scalar(text("SELECT total_changes()")) or 0) - before > 1
-
-
-def heal(connection: Connection) -> bool:
-    """Build the index again from its rows if erasures have given it too many levels. Returns whether it was built.
-
-    With too many levels, SQLite takes the index for damaged and refuses every write.
-    """
-    if connection.dialect.name != "sqlite" or _levels(connection) <= _MOST_LEVELS:
-        return False
-    connection.execute(text(_UNBUILD))
-    connection.execute(text(_REBUILD))
-    return True
-
-
-def is_sound(connection: Connection) -> bool:
-    """Return whether the index agrees with its rows, word by word. PostgreSQL ensures that itself."""
-    if connection.dialect.name != "sqlite":
-        return True
-    return _succeeds(connection, f"INSERT INTO {_TABLE} ({_TABLE}) VALUES ('integrity-check')")
-
-
-def rebuild(connection: Connection) -> None:
-    """Build the index again from its rows; if the rows are damaged, too, make an empty one. Only SQLite needs this."""
-    if _succeeds(connection, _UNBUILD) and _succeeds(connection, _REBUILD) and is_sound(connection):
-        return
-    for table in (_PLACES, _WORDS, _TABLE):
-        connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
-    create(connection)
-
-
 def move(connection: Connection, keys: Sequence[Mapping[str, int]]) -> None:
     """Replace the keys `old` of rows by the keys `new`."""
     _MOVE[connection.dialect.name].run(connection, *keys)
+
+
+def count(connection: Connection, terms: Iterable[str], cache: dict[str, int]) -> dict[str, int]:
+    """Return in how many rows each term is, with its owner's token in front; 0 if it is in none.
+
+    Counting a common term is slow, and common terms stay common, so their numbers are cached. Terms that are in no row
+    are not: they are looked up each time.
+
+    Args:
+        connection: In a transaction.
+        terms: Any terms.
+        cache: Numbers that are known; new ones are added.
+    """
+    numbers = dict.fromkeys(terms, 0)
+    numbers.update((term, cache[term]) for term in numbers if term in cache)
+    unknown = [term for term in numbers if term not in cache]
+    if unknown:
+        if len(cache) > _REMEMBERED:
+            cache.clear()
+        counted = _count_rows(connection, unknown)
+        cache.update(counted)
+        numbers |= counted
+    return numbers
 
 
 def postings(
     connection: Connection,
     reach: Scope | SharedScope | Folder,
     words: Sequence[str],
-    counts: dict[str, int],
+    cache: dict[str, int],
     owners: Sequence[str] = (),
 ) -> Postings:
     """Return which rows of a scope contain the words: for each word the rows' keys, and how often each contains it.
+
+    The rarest words are read, as many as are not in too many rows together. If every word is in too many, those of the
+    newest rows are returned that contain the rarest of them together.
 
     Args:
         connection: In a transaction.
         reach: The scope.
         words: Words, as the index files them.
-        counts: A cache that the caller holds: in how many rows a word is.
+        cache: As for `count`, whose answer will do, too.
         owners: The tokens to search with; none: the scope's own.
     """
     spelled = {owner + word: word for owner in owners or [reach.user_lane] for word in words}
-    wanted = _rarest(connection, list(spelled), counts)
+    counts = count(connection, spelled, cache)
+    wanted = _rarest([term for term in spelled if counts[term]], counts)
     found: dict[str, dict[int, int]] = {term: {} for term in spelled}
+    if wanted and counts[wanted[0]] > MOST_ROWS:
+        together = _together(connection, list(spelled), counts, _narrow(reach))
+        found |= {term: dict.fromkeys(keys, 1) for term, keys in together.items()}
+        wanted = []
     for term, key, times in _places_of(connection, wanted, _narrow(reach)) if wanted else ():
         found[term][key] = times
     by_word: dict[str, dict[int, int]] = {}
@@ -239,36 +221,6 @@ def _narrow(reach: Scope | SharedScope | Folder) -> list[str]:
     return [reach.lane]
 
 
-def speakers(connection: Connection, reach: Scope | SharedScope, names: Collection[str]) -> set[str]:
-    """Return those of the names that a speaker in the scope has."""
-    start = reach.user_lane + SPOKEN
-    found = _count_rows(connection, [start + name for name in names]) if names else {}
-    return {name[len(start) :] for name in found}
-
-
-def _succeeds(connection: Connection, statement: str) -> bool:
-    """Run a statement. Returns False if SQLite finds the index damaged."""
-    try:
-        with connection.begin_nested():
-            connection.execute(text(statement))
-    except exc.OperationalError:  # the disk is full, somebody else holds the database
-        raise
-    except exc.DatabaseError:
-        return False
-    return True
-
-
-def _levels(connection: Connection) -> int:
-    """Return how many levels the index has: the second number of its first record, behind four bytes."""
-    record = connection.scalar(text(f"SELECT block FROM {_TABLE}_data WHERE id = 10")) or bytes(5)
-    levels = 0
-    for byte in record[4:13]:
-        levels = levels << 7 | byte & 0x7F
-        if byte < 0x80:  # noqa: PLR2004  (seven bits a byte; the last one says so)
-            break
-    return levels
-
-
 def _places_of(connection: Connection, terms: Sequence[str], lanes: Sequence[str]) -> Sequence[Any]:
     if connection.dialect.name == "sqlite":
         if not lanes:
@@ -282,26 +234,40 @@ def _places_of(connection: Connection, terms: Sequence[str], lanes: Sequence[str
     return _IN_VECTORS.tuples(connection, {"query": query, "words": list(terms)})
 
 
-def _rarest(connection: Connection, words: list[str], counts: dict[str, int]) -> list[str]:
-    """Return the rarest words, as many as are not in too many rows together.
-
-    Counting a common word is slow, and common words stay common, so `counts` stores the numbers. Words that are in no
-    row are looked up each time.
-    """
-    unknown = [word for word in words if word not in counts]
-    if unknown:
-        if len(counts) > _REMEMBERED:
-            counts.clear()
-        counts.update(_count_rows(connection, unknown))
-    known = sorted((counts[word], word) for word in words if word in counts)[:_MOST_WORDS]
-    total = 0
+def _rarest(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:
+    """Return the rarest words, as many as are not in too many rows together; at least one."""
     chosen: list[str] = []
-    for count, word in known:
-        total += count
-        if chosen and total > _MOST_ROWS:
+    total = 0
+    for word in sorted(words, key=lambda word: (counts[word], word))[:_MOST_WORDS]:
+        total += counts[word]
+        if chosen and total > MOST_ROWS:
             break
         chosen.append(word)
     return chosen
+
+
+def _together(
+    connection: Connection, terms: Sequence[str], counts: Mapping[str, int], lanes: Sequence[str]
+) -> dict[str, list[int]]:
+    """Return the newest rows that contain several common words: as many of the rarest as any row contains together."""
+    rarest = sorted((term for term in terms if counts[term]), key=lambda term: (counts[term], term))
+    for number in range(min(len(rarest), _TOGETHER), 0, -1):
+        keys = _newest(connection, rarest[:number], lanes)
+        if keys:
+            return dict.fromkeys(rarest[:number], keys)
+    return {}
+
+
+def _newest(connection: Connection, terms: Sequence[str], lanes: Sequence[str]) -> list[int]:
+    if connection.dialect.name == "sqlite":
+        every = " AND ".join(f'terms : "{term}"' for term in terms)
+        some = " OR ".join(f'"{lane}"' for lane in lanes)
+        query = f"{every} AND lanes : ({some})" if lanes else every
+    else:
+        query = " & ".join(map(_quoted, terms))
+        query += f" & ({' | '.join(map(_quoted, lanes))})" if lanes else ""
+    rows = _NEWEST[connection.dialect.name].tuples(connection, {"query": query, "most": MOST_ROWS})
+    return [key for (key,) in rows]
 
 
 def _count_rows(connection: Connection, words: Sequence[str]) -> dict[str, int]:

@@ -9,13 +9,13 @@ from pathlib import Path
 from sqlalchemy import URL, Connection, insert, inspect, select, text
 
 from memlayer_core.errors import NewerSchemaError, OlderSchemaError
-from memlayer_core.storage import lexical
+from memlayer_core.storage import lexical, lexical_repair
 from memlayer_core.storage.tables import meta, namespaces, tables
 
 __all__ = ["SCHEMA_VERSION", "check_version", "ensure_tables"]
 
-SCHEMA_VERSION = 10
-"""Goes up when a table changes. Versions 1 to 9 were never released, and no step leads from them to this one."""
+SCHEMA_VERSION = 12
+"""Goes up when a table changes, or the terms of texts. Versions 1 to 11 were never released: no step leads on from them."""
 
 _SECRETS = ("password", "passfile", "sslpassword")  # of a URL's query
 _NAMED = 20  # tenants in a hint
@@ -38,7 +38,7 @@ def ensure_tables(connection: Connection, *, shards: int) -> None:
         _create(connection, shards)
     else:
         check_version(connection)
-        lexical.heal(connection)
+        lexical_repair.heal(connection)
 
 
 def check_version(connection: Connection) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -60,12 +60,14 @@ class TermStatistics:
     Args:
         postings: The words that occur, each with the keys of its messages.
         messages: How many messages there are in all.
+        common: In how many messages a word is whose postings are not complete.
     """
 
-    def __init__(self, postings: Postings, messages: int) -> None:
+    def __init__(self, postings: Postings, messages: int, common: Mapping[str, int] | None = None) -> None:
         self.messages = messages
         self._postings = postings
-        self._total = max([1, messages, *map(len, postings.values())])
+        self._rows = {**{word: len(keys) for word, keys in postings.items()}, **(common or {})}
+        self._total = max([1, messages, *self._rows.values()])
 
     def of(self, key: int) -> tuple[str, ...]:
         """Return the words that a message contains."""
@@ -75,27 +77,28 @@ class TermStatistics:
     def worth(self) -> Mapping[int, float]:
         """The score of each message's words: rare words count more; the message's length does not matter."""
         found: dict[int, float] = {}
-        for keys in self._postings.values():
-            once = math.log(1 + (self._total - len(keys) + 0.5) / (len(keys) + 0.5))
+        for word, keys in self._postings.items():
+            once = math.log(1 + (self._total - self._rows[word] + 0.5) / (self._rows[word] + 0.5))
             for key, times in keys.items():
                 more = 1.0 if times == 1 else times * (1 + _SATURATION) / (times + _SATURATION)
                 found[key] = found.get(key, 0.0) + once * more
         return found
 
-    def question_shares(self, words: Sequence[str]) -> Mapping[int, float]:
-        """Return each message's share of a question's words, 0 to 1.
+    def information(
+        self, words: Sequence[str], worth: Callable[[int, int, str], float]
+    ) -> tuple[float, Mapping[int, float]]:
+        """Return the information of all words together, and of those that each message contains.
 
-        Unlike in `worth`, a word that occurs everywhere counts, too.
+        Args:
+            words: Words of the question.
+            worth: The information of a word: of how many messages contain it, of how many in all, and of the word.
         """
-        tells = {
-            word: math.log(1 + self._total / max(len(self._postings.get(word, ())), 0.5)) for word in words
-        }
-        whole = math.fsum(tells.values())
+        tells = {word: worth(self._rows.get(word, 0), self._total, word) for word in words}
         found: dict[int, float] = {}
         for word, part in tells.items():
             for key in self._postings.get(word, ()):
-                found[key] = found.get(key, 0.0) + part / whole
-        return found
+                found[key] = found.get(key, 0.0) + part
+        return math.fsum(tells.values()), found
 
     def by_session(self, sessions: Iterable[int]) -> Mapping[int, float]:
         """Return the score of each session's words: words that few sessions have count more.

@@ -15,6 +15,7 @@ from memlayer_core.errors import ConfigurationError, StoreUnavailableError
 from memlayer_core.settings import Settings
 from memlayer_core.storage.connections import Connections, damage_error, translate_errors
 from memlayer_core.storage.files import private_directory, private_file, tighten
+from memlayer_core.storage.fork_gate import inside_sqlite
 from memlayer_core.storage.writer import Writer
 
 __all__ = ["SqliteDatabase", "journal_file"]
@@ -47,7 +48,7 @@ class SqliteDatabase:
         self._identity = self._looked()
         self._readers = Connections(self._pool, self._engine)
         writing = self._engine.execution_options(memlayer_begin="BEGIN IMMEDIATE")
-        with translate_errors():
+        with translate_errors(), inside_sqlite():
             self._writer = Writer(writing.connect)
 
     def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -56,14 +57,14 @@ class SqliteDatabase:
             return self.write(work, *args, **kwargs)
         if self._gone:  # a new connection would be to whatever lies there now
             raise self._removed()
-        with translate_errors():
+        with translate_errors(), inside_sqlite():
             return self._readers.run(work, *args, **kwargs)
 
     def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` and commit it; nothing of it stays when it raises."""
         if self._gone:
             raise self._removed()
-        with translate_errors():
+        with translate_errors(), inside_sqlite():
             return self._writer.run(work, *args, **kwargs)
 
     def tidy(self, *, whole: bool = False) -> bool:
@@ -74,7 +75,7 @@ class SqliteDatabase:
         """
         if self._private or self._gone:
             return True
-        with translate_errors(), self._engine.connect() as connection:
+        with translate_errors(), inside_sqlite(), self._engine.connect() as connection:
             connection.execute(text("PRAGMA wal_checkpoint(PASSIVE)"))
             if not whole:
                 return True
@@ -128,9 +129,10 @@ class SqliteDatabase:
 
     def close(self) -> None:
         """Close every connection."""
-        self._writer.close()
-        self._readers.close()
-        self._engine.dispose()
+        with inside_sqlite():
+            self._writer.close()
+            self._readers.close()
+            self._engine.dispose()
 
 
 def journal_file(directory: Path) -> Path:

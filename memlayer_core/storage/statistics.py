@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from memlayer_core.vector import SimilarityScale
 
 __all__ = ["Layout", "ScopeStatistics"]
 
@@ -15,14 +18,14 @@ class ScopeStatistics:
         sessions: Number of sessions with messages; 2 means two or more.
         vectors: Number of the user's vectors.
         shard: Number of the user's Chroma collection.
-        alone: Whether no other user has vectors in that collection.
+        version: Goes up when vectors of the user are stored.
         records: Whether there are records.
     """
 
-    sessions: int
-    vectors: int
-    shard: int
-    alone: bool
+    sessions: int = 0
+    vectors: int = 0
+    shard: int = 0
+    version: int = 0
     records: bool = False
 
 
@@ -36,6 +39,7 @@ class Layout:
         shards: Number of Chroma collections that the users are spread over.
         embedder: Identity of the embedder that made the vectors; None before the first vector.
         dimension: Length of the vectors; None before the first vector.
+        scales: Scales of the embedder's cosines, by language; None before they are measured.
     """
 
     store_id: str
@@ -43,3 +47,4 @@ class Layout:
     shards: int
     embedder: str | None
     dimension: int | None
+    scales: Mapping[str, SimilarityScale] | None = None

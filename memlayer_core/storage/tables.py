@@ -29,6 +29,7 @@ __all__ = [
     "items",
     "jobs",
     "labels",
+    "ledger",
     "messages",
     "meta",
     "namespaces",
@@ -64,6 +65,7 @@ namespaces = Table(
     Column("shard", Integer, nullable=False, index=True),
     Column("records", BigInteger, nullable=False, server_default="0"),  # how many were ever counted
     Column("vectors", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False, server_default="0"),  # goes up when vectors are stored
 )
 
 # A superseded session holds versions of messages; `origin` is the lane of the session that these belong to.
@@ -149,8 +151,9 @@ recall_sources = Table(
 )
 
 # Every text that a search can find: a message, a record in force, a text of an item. `key` names it in the word index and
-# in Chroma, too. It is found in its namespace, and there under its lanes of an agent and a session. The last three columns
-# are empty until it is embedded, and only then it is in the two indexes.
+# in Chroma, too. It is found in its namespace, and there under its lanes of an agent and a session. The last four columns
+# are empty until it is embedded, and only then it is in the two indexes. `changed` is the version that its namespace got by
+# that.
 texts = Table(
     "memlayer_texts",
     tables,
@@ -162,7 +165,14 @@ texts = Table(
     Column("shard", Integer),
     Column("text_hash", String(32)),
     Column("vector", LargeBinary),
-    Index("memlayer_texts_namespace", "namespace", sqlite_where=_EMBEDDED, postgresql_where=_EMBEDDED),
+    Column("changed", BigInteger),
+    Index(
+        "memlayer_texts_namespace",
+        "namespace",
+        "changed",
+        sqlite_where=_EMBEDDED,
+        postgresql_where=_EMBEDDED,
+    ),
     Index("memlayer_texts_shard", "shard", "key", sqlite_where=_EMBEDDED, postgresql_where=_EMBEDDED),
 )
 
@@ -229,7 +239,8 @@ costs = Table(
 
 # Each version of a record is a row. Its key is the key of its text: negative, so that it is no message's.
 # A version that a newer one replaced stays, and no search finds it. `namespace` is its user's; `shelf` is where it is
-# found: the same, or the namespace of what the tenant shares.
+# found: the same, or the namespace of what the tenant shares. A fact has a `topic`: the facts that may contradict each
+# other have the same one. Its `identity` is what only one fact in force can be. `always`: it is in every context.
 records = Table(
     "memlayer_records",
     tables,
@@ -255,15 +266,28 @@ records = Table(
     Column("updated_at", BigInteger, nullable=False),
     Column("last_accessed", BigInteger),
     Column("expires_at", BigInteger),
+    Column("topic", LargeBinary(16)),
+    Column("identity", LargeBinary(16)),
+    Column("valid_from", BigInteger),
+    Column("valid_until", BigInteger),
+    Column("always", SmallInteger, nullable=False, server_default="0"),
     Column("text", Text, nullable=False),
     Column("body", Text, nullable=False),
+    Index("memlayer_records_topic", "topic"),
+    Index(
+        "memlayer_records_identity",
+        "identity",
+        unique=True,
+        sqlite_where=text("replaced_by IS NULL"),
+        postgresql_where=text("replaced_by IS NULL"),
+    ),
     Index("memlayer_records_versions", "namespace", "ordinal", "version", unique=True),
     Index("memlayer_records_shelf", "shelf"),
     Index(
         "memlayer_records_profile",
         "namespace",
-        sqlite_where=text("type = 'profile' AND replaced_by IS NULL"),
-        postgresql_where=text("type = 'profile' AND replaced_by IS NULL"),
+        sqlite_where=text("always = 1 AND replaced_by IS NULL"),
+        postgresql_where=text("always = 1 AND replaced_by IS NULL"),
     ),
     Index(
         "memlayer_records_words",
@@ -281,6 +305,34 @@ labels = Table(
     tables,
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("label", String(33), primary_key=True),
+)
+
+# Every statement about somebody, and what became of it. `message`, `start` and `until` say where it was said; without a
+# message the application made it. Facts are made of the statements with their `topic`, in the order of `said_at`, and
+# `ordinal` is the number of the record that a statement made, confirmed or ended. `digest` is the statement's own, so
+# that none counts twice.
+ledger = Table(
+    "memlayer_ledger",
+    tables,
+    Column("number", _Serial, primary_key=True),
+    Column("namespace", String(32), nullable=False),
+    Column("agent_id", Text),
+    Column("topic", LargeBinary(16)),
+    Column("digest", LargeBinary(16), nullable=False, unique=True),
+    Column("message", BigInteger),
+    Column("start", Integer),
+    Column("until", Integer),
+    Column("said_at", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("outcome", String(12), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("ordinal", BigInteger),
+    Column("at", BigInteger, nullable=False),
+    Index("memlayer_ledger_topic", "topic"),
+    Index("memlayer_ledger_message", "message"),
+    Index("memlayer_ledger_record", "namespace", "ordinal"),
+    Index("memlayer_ledger_newest", "namespace", "number"),
+    sqlite_autoincrement=True,
 )
 
 # The folders that have items; and for each of them, the folders that contain it, itself among them. Names are

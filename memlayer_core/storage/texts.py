@@ -15,9 +15,9 @@ from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, sel
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage import lexical
+from memlayer_core.storage import lexical, lexical_repair
 from memlayer_core.storage.job_queue import enqueue, enqueue_erasure
-from memlayer_core.storage.keys import chunks
+from memlayer_core.storage.keys import chunks, to_micros
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, namespaces, texts
 
@@ -33,10 +33,11 @@ __all__ = [
     "lanes_of_row",
     "lock_owners",
     "move",
+    "next_version",
+    "owners_locked",
     "register",
     "remove",
     "repair_words",
-    "shards_of_owners",
 ]
 
 Kind = Literal["message", "record", "item"]
@@ -143,8 +144,11 @@ def move(connection: Connection, namespace: str, keys: Sequence[Mapping[str, int
     moving = [pair for pair in keys if pair["old"] in there]
     if not moving:
         return
-    moved = update(texts).where(texts.c.key == bindparam("old")).values(key=bindparam("new"))
-    connection.execute(moved, moving)
+    owner = owners_locked(connection, [namespace]).get(namespace)
+    version = next_version(owner, now) if owner is not None else 0
+    values = {"key": bindparam("new"), "changed": version}
+    connection.execute(update(texts).where(texts.c.key == bindparam("old")).values(values), moving)
+    count_vectors(connection, namespace, 0, version)
     lexical.move(connection, moving)
     enqueue(connection, "unindex", [pair["old"] for pair in moving], namespace, now)
     enqueue(connection, "index", [pair["new"] for pair in moving], namespace, now)
@@ -168,21 +172,38 @@ def contents(connection: Connection, rows: Iterable[Any]) -> Iterator[tuple[Any,
 def lock_owners(connection: Connection, names: Iterable[str]) -> None:
     """Lock namespaces of users, tenants or folders until the transaction ends. SQLite has one writer and needs no locks."""
     if connection.dialect.name != "sqlite":
-        shards_of_owners(connection, names)
+        owners_locked(connection, names)
 
 
-def shards_of_owners(connection: Connection, names: Iterable[str]) -> dict[str, int]:
-    """Lock the same namespaces, and return the shards of those that exist."""
-    rows = select(namespaces.c.namespace, namespaces.c.shard).where(namespaces.c.namespace.in_(sorted(names)))
-    found = connection.execute(rows.order_by(namespaces.c.namespace).with_for_update())
-    return {row.namespace: row.shard for row in found}
+def owners_locked(connection: Connection, names: Iterable[str]) -> dict[str, Any]:
+    """Lock the same namespaces, and return the rows of those that exist."""
+    rows = select(namespaces.c.namespace, namespaces.c.shard, namespaces.c.version)
+    named = rows.where(namespaces.c.namespace.in_(sorted(names)))
+    found = connection.execute(named.order_by(namespaces.c.namespace).with_for_update())
+    return {row.namespace: row for row in found}
 
 
-def count_vectors(connection: Connection, namespace: str, more: int) -> None:
-    """Add to the number of a namespace's vectors."""
-    if more:
+def next_version(owner: Any, now: datetime) -> int:
+    """Return the version that a locked namespace gets when vectors are stored.
+
+    It is the time, so that a namespace that was deleted and made again never has an old version.
+    """
+    return max(int(owner.version) + 1, to_micros(now))
+
+
+def count_vectors(connection: Connection, namespace: str, more: int, version: int = 0) -> None:
+    """Add to the number of a namespace's vectors, and raise its version if vectors were stored.
+
+    Args:
+        connection: In a transaction that writes.
+        namespace: The namespace.
+        more: How many vectors it has more; negative: fewer.
+        version: The version from `next_version`; 0: none was stored.
+    """
+    if more or version:
         counted = update(namespaces).where(namespaces.c.namespace == namespace)
-        connection.execute(counted.values(vectors=namespaces.c.vectors + more))
+        raised = {"version": version} if version else {}
+        connection.execute(counted.values(vectors=namespaces.c.vectors + more, **raised))
 
 
 def lanes_of(scope: Scope | SharedScope | Folder) -> tuple[str, str, str]:
@@ -197,9 +218,9 @@ def lanes_of_row(row: Any) -> tuple[str, str, str]:
 
 def repair_words(connection: Connection) -> bool:
     """Make the word index contain every text, and nothing else. Returns whether anything was wrong."""
-    sound = lexical.is_sound(connection)
+    sound = lexical_repair.is_sound(connection)
     if not sound:
-        lexical.rebuild(connection)
+        lexical_repair.rebuild(connection)
     every, here = set(connection.scalars(select(texts.c.key))), set(lexical.keys(connection))
     lexical.delete(connection, sorted(here - every))
     columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_lane, texts.c.session_lane)

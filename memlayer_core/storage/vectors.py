@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,18 +15,20 @@ from sqlalchemy import Connection, bindparam, delete, exists, func, insert, lite
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage.keys import WITHIN, chunks, reach_parameters, shard_of, to_micros
+from memlayer_core.storage.keys import chunks, shard_of, to_micros
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.statistics import Layout, ScopeStatistics
-from memlayer_core.storage.tables import jobs, meta, namespaces, records, sessions, texts
+from memlayer_core.storage.tables import jobs, meta, namespaces, texts
 from memlayer_core.storage.texts import (
     contents,
     count_vectors,
     lanes_of,
     lanes_of_row,
-    shards_of_owners,
+    next_version,
+    owners_locked,
 )
-from memlayer_core.vector import FloatVector, IndexEntry, IndexTask, Neighbour, Sample
+from memlayer_core.storage.vector_cache import products
+from memlayer_core.vector import FloatVector, IndexEntry, IndexTask, Neighbour, Sample, SimilarityScale
 
 __all__ = [
     "EMBEDDED",
@@ -34,11 +37,11 @@ __all__ = [
     "entries",
     "forget",
     "index_tasks",
+    "is_alone",
     "layout",
     "nearest",
     "overview",
     "samples",
-    "scan",
     "set_embedder",
     "store",
 ]
@@ -46,21 +49,12 @@ __all__ = [
 EMBEDDED = texts.c.shard.is_not(None)
 """The condition that texts have their vectors; the indexes of the table contain no others. A shard of a number implies it."""
 
+_SCALES = "similarity_scales"  # a row of `meta`: JSON, a mean and a deviation by language
 _NAMESPACE = Statement(
-    select(namespaces.c.shard, namespaces.c.vectors).where(namespaces.c.namespace == bindparam("of"))
+    select(namespaces.c.shard, namespaces.c.vectors, namespaces.c.version).where(
+        namespaces.c.namespace == bindparam("of")
+    )
 )
-_HELD = Statement(
-    select(records.c.number)
-    .where(records.c.shelf == bindparam("of"), records.c.replaced_by.is_(None))
-    .limit(1)
-)
-_USED = Statement(select(sessions.c.number).where(sessions.c.messages > 0, WITHIN).limit(2))
-_ALL = select(texts.c.key, texts.c.vector).where(texts.c.namespace == bindparam("of"), EMBEDDED)
-_SCANS = {  # by the first letter of a lane
-    "u": Statement(_ALL),
-    "a": Statement(_ALL.where(texts.c.agent_lane == bindparam("lane"))),
-    "s": Statement(_ALL.where(texts.c.session_lane == bindparam("lane"))),
-}
 _OTHERS = Statement(
     select(literal(1))
     .where(
@@ -92,11 +86,12 @@ def _index_task(row: Any, text: str) -> IndexTask:
     return IndexTask(row.key, row.on, lanes_of_row(row), text, now, kept)
 
 
-def store(connection: Connection, new_entries: Sequence[IndexEntry]) -> None:
+def store(connection: Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
     """Store vectors of texts that still exist. Storing one twice changes nothing."""
     if not new_entries:
         return
-    shards = shards_of_owners(connection, {entry.lanes[0][1:] for entry in new_entries})
+    owners = owners_locked(connection, {entry.lanes[0][1:] for entry in new_entries})
+    versions = {name: next_version(owner, now) for name, owner in owners.items()}
     here: dict[int, Any] = {}
     for some in chunks(sorted(entry.key for entry in new_entries)):
         rows = select(texts.c.key, texts.c.namespace, EMBEDDED.label("embedded")).where(texts.c.key.in_(some))
@@ -107,11 +102,12 @@ def store(connection: Connection, new_entries: Sequence[IndexEntry]) -> None:
     connection.execute(
         update(texts)
         .where(texts.c.key == bindparam("of"))
-        .values({name: bindparam(name) for name in ("shard", "text_hash", "vector")}),
+        .values({name: bindparam(name) for name in ("shard", "text_hash", "vector", "changed")}),
         [
             {
                 "of": entry.key,
-                "shard": shards[here[entry.key].namespace],
+                "shard": owners[here[entry.key].namespace].shard,
+                "changed": versions[here[entry.key].namespace],
                 "text_hash": entry.text_hash,
                 "vector": np.ascontiguousarray(entry.vector, dtype="<f4").tobytes(),
             }
@@ -120,21 +116,22 @@ def store(connection: Connection, new_entries: Sequence[IndexEntry]) -> None:
         ],
     )
     more = Counter(row.namespace for row in here.values() if not row.embedded)
-    for namespace in sorted(more):
-        count_vectors(connection, namespace, more[namespace])
+    for namespace in sorted({row.namespace for row in here.values()}):
+        count_vectors(connection, namespace, more[namespace], versions[namespace])
 
 
-def copy(connection: Connection, keys: Mapping[int, int], target: Scope) -> None:
+def copy(connection: Connection, keys: Mapping[int, int], target: Scope, now: datetime) -> None:
     """Give copies of texts, which are in another scope, the vectors of these, so that no model is asked again.
 
     Args:
         connection: In a transaction that writes.
         keys: For the key of each text the key of its copy.
         target: Scope of the copies.
+        now: The present.
     """
     for some in chunks(list(keys)):
         found = map(_entry, connection.execute(select(texts).where(texts.c.key.in_(some), EMBEDDED)))
-        store(connection, [replace(one, key=keys[one.key], lanes=lanes_of(target)) for one in found])
+        store(connection, [replace(one, key=keys[one.key], lanes=lanes_of(target)) for one in found], now)
 
 
 def entries(connection: Connection, shard: int | None, after: int, limit: int) -> list[IndexEntry]:
@@ -181,14 +178,6 @@ def _count_by_shard(connection: Connection, *conditions: Any) -> dict[int, int]:
     return {row.shard: row.number for row in connection.execute(counting.group_by(texts.c.shard))}
 
 
-def scan(
-    connection: Connection, reach: Scope | SharedScope | Folder, vector: FloatVector, limit: int
-) -> list[Neighbour]:
-    """Compare a vector with all vectors in a scope. This is exact, and works without Chroma."""
-    values = {"of": reach.namespace, "lane": reach.lane}
-    return nearest(_SCANS[reach.lane[0]].all(connection, values), vector, limit)
-
-
 def nearest(rows: Sequence[Any], vector: FloatVector, limit: int) -> list[Neighbour]:
     """Return the nearest of some rows of keys and vectors, the nearest first."""
     if not rows or limit < 1:
@@ -200,72 +189,79 @@ def nearest(rows: Sequence[Any], vector: FloatVector, limit: int) -> list[Neighb
 
 
 def cosines(blobs: Sequence[bytes], vector: FloatVector) -> FloatVector:
-    """Return the cosine of each stored vector to a question's vector, shape (number of vectors,); at least one."""
-    matrix = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), -1)
-    # One product a row: on a busy machine the threads that a matrix product starts wait for each other.
-    near: FloatVector = np.matmul(matrix[:, None, :], np.asarray(vector, dtype=np.float32))[:, 0]
-    return near
+    """Return the cosine of each stored vector to a question's vector, shape (number of vectors,); at least one.
+
+    Raises:
+        EmbedderMismatchError: They have other dimensions.
+    """
+    return products(np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), -1), vector)
 
 
 def overview(connection: Connection, reach: Scope | SharedScope | Folder) -> ScopeStatistics:
-    """Return how much a search in a scope can find, and whether other users share its shard."""
+    """Return how many vectors the namespace of a scope has, and which shard they are in."""
     row = _NAMESPACE.first(connection, {"of": reach.namespace})
     if row is None:
-        return ScopeStatistics(sessions=0, vectors=0, shard=0, alone=False)
-    used = _USED.all(connection, reach_parameters(reach))
-    others = _OTHERS.first(connection, {"of": reach.namespace, "on": row.shard})
-    return ScopeStatistics(
-        sessions=len(used),
-        vectors=row.vectors,
-        shard=row.shard,
-        alone=others is None,
-        records=_HELD.first(connection, {"of": reach.namespace}) is not None,
-    )
+        return ScopeStatistics()
+    return ScopeStatistics(vectors=row.vectors, shard=row.shard, version=row.version)
+
+
+def is_alone(connection: Connection, namespace: str, shard: int) -> bool:
+    """Tell whether no other namespace has vectors in a shard."""
+    return _OTHERS.first(connection, {"of": namespace, "on": shard}) is None
 
 
 def layout(connection: Connection) -> Layout:
     """Return the fixed properties of the store."""
     known = {row.name: row.value for row in connection.execute(select(meta))}
-    dimension = known.get("dimension")
+    dimension, scales = known.get("dimension"), known.get(_SCALES)
     return Layout(
         store_id=known["store_id"],
         schema_version=int(known["schema_version"]),
         shards=int(known["shards"]),
         embedder=known.get("embedder"),
         dimension=int(dimension) if dimension is not None else None,
+        scales={language: SimilarityScale(*pair) for language, pair in json.loads(scales).items()}
+        if scales
+        else None,
     )
 
 
-def set_embedder(connection: Connection, embedder: str, dimension: int | None) -> Layout:
-    """Store the embedder's identity and dimension, unless vectors of an embedder exist already.
+def set_embedder(
+    connection: Connection,
+    embedder: str,
+    dimension: int | None,
+    scales: Mapping[str, SimilarityScale] | None = None,
+) -> Layout:
+    """Store the embedder's identity, dimension and scales, unless vectors of an embedder exist already.
 
     Args:
         connection: In a transaction that writes.
         embedder: Identity of the embedder.
         dimension: Length of its vectors; None before the first vector.
+        scales: The scales of its cosines, by language; None before they are measured.
 
     Returns:
         The layout as it is now.
     """
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     if layout(connection).dimension is None:
+        pairs = {language: (scale.mean, scale.deviation) for language, scale in (scales or {}).items()}
+        values = {"embedder": embedder, _SCALES: json.dumps(pairs)}
+        if dimension is not None:
+            values["dimension"] = str(dimension)
         record = dialect.insert(meta)
         connection.execute(
             record.on_conflict_do_update(index_elements=["name"], set_={"value": record.excluded.value}),
-            {"name": "embedder", "value": embedder},
+            [{"name": name, "value": value} for name, value in values.items()],
         )
-        if dimension is not None:
-            connection.execute(
-                dialect.insert(meta).on_conflict_do_nothing(), {"name": "dimension", "value": str(dimension)}
-            )
     return layout(connection)
 
 
 def forget(connection: Connection, now: datetime) -> None:
     """Delete all vectors and the embedder's identity, and queue index jobs for all texts."""
-    connection.execute(update(texts).values(shard=None, text_hash=None, vector=None))
+    connection.execute(update(texts).values(shard=None, text_hash=None, vector=None, changed=None))
     connection.execute(update(namespaces).values(vectors=0))
-    connection.execute(delete(meta).where(meta.c.name.in_(["embedder", "dimension"])))
+    connection.execute(delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES])))
     connection.execute(delete(jobs).where(jobs.c.kind == "index"))
     due = {"attempts": literal(0), "due": literal(to_micros(now)), "dead": literal(0)}
     every = select(literal("index"), texts.c.key, texts.c.namespace, *due.values())

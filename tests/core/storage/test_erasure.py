@@ -23,7 +23,7 @@ from memlayer_core.errors import FlushTimeoutError, JournalCorruptError
 from memlayer_core.events import ErasureDelayed, WordsRepaired
 from memlayer_core.items.model import DropItem, PutItem
 from memlayer_core.scope import Scope
-from memlayer_core.storage import job_queue, lexical, sqlite, texts
+from memlayer_core.storage import job_queue, lexical, lexical_repair, sqlite, texts
 from memlayer_core.storage.database import Database, open_database
 from memlayer_core.storage.migrations import ensure_tables
 from tests.conftest import PROMPT
@@ -424,7 +424,7 @@ class Model:
                 self.here = {key: one for key, one in self.here.items() if key not in gone}
             case _:
                 for _ in range(value):
-                    self.goes_on = lexical.erase(self.connection, goes_on=self.goes_on)
+                    self.goes_on = lexical_repair.erase(self.connection, goes_on=self.goes_on)
 
     def check(self) -> None:
         for scope, word in itertools.product(self.scopes, "abcdef"):
@@ -442,11 +442,11 @@ def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure
         for what, value in [*steps, ("erase", 9)]:
             model.step(what, value)
             model.check()
-        assert lexical.is_sound(connection)
+        assert lexical_repair.is_sound(connection)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lexical, "_STEP", 1)
-        patch.setattr(lexical, "_MOST_LEVELS", 12)
+        patch.setattr(lexical_repair, "_STEP", 1)
+        patch.setattr(lexical_repair, "_MOST_LEVELS", 12)
         filed.write(run)
 
 

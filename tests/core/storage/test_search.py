@@ -9,6 +9,7 @@ from sql import EVE, LOUIS, SHARDS, filed_under
 from memlayer_core import Scope
 from memlayer_core.messages.sql import lifetime, transcript, writes
 from memlayer_core.storage import job_queue, lexical, vectors
+from memlayer_core.storage.vector_cache import VectorCache
 from memlayer_core.testing import NOON, draft, drafts, filing
 
 
@@ -50,15 +51,23 @@ def test_hostile_words_are_words(db):
     assert len(filed_under(db, LOUIS.reach(), "quoted")) == 1
 
 
+def nearest(db, reach, vector):
+    def read(connection):
+        return cache.similarities(connection, reach, vectors.overview(connection, reach), vector).nearest(10)
+
+    cache = VectorCache(2**20)
+    return db.read(read)
+
+
 def test_vectors_are_compared_within_reach_alone(db):
     helper = Scope("louis", "s1", agent_id="helper")
     for scope, vector in ((LOUIS, [1, 0]), (helper, [0.8, 0.6]), (EVE, [1, 0])):
         db.write(writes.append, scope, drafts("x"), NOON, SHARDS)
         (key,) = filed_under(db, scope, "x")
-        db.write(vectors.store, [filing(key, scope, vector)])
-    near = db.read(vectors.scan, Scope("louis"), filing(0, LOUIS, [1, 0]).vector, 10)
+        db.write(vectors.store, [filing(key, scope, vector)], NOON)
+    near = nearest(db, Scope("louis"), filing(0, LOUIS, [1, 0]).vector)
     assert [round(neighbour.similarity, 3) for neighbour in near] == [1.0, 0.8]
-    only = db.read(vectors.scan, Scope("louis", agent_id="helper"), filing(0, helper, [1, 0]).vector, 10)
+    only = nearest(db, Scope("louis", agent_id="helper"), filing(0, helper, [1, 0]).vector)
     assert [round(neighbour.similarity, 3) for neighbour in only] == [0.8]
     assert db.read(vectors.overview, Scope("louis")).vectors == 2
 
@@ -67,7 +76,7 @@ def test_no_vector_is_kept_of_a_message_that_is_gone(db):
     db.write(writes.append, LOUIS, drafts("x"), NOON, SHARDS)
     (key,) = filed_under(db, LOUIS, "x")
     db.write(lifetime.clear, LOUIS, NOON)
-    db.write(vectors.store, [filing(key, LOUIS, [1, 0])])
+    db.write(vectors.store, [filing(key, LOUIS, [1, 0])], NOON)
     assert db.read(vectors.entries, None, -1, 10) == []
     assert db.read(vectors.index_tasks, [key]) == []
 
@@ -78,7 +87,7 @@ def test_a_kept_vector_is_offered_again_for_the_same_text_only(db):
     (waiting,) = db.read(vectors.index_tasks, [key])
     assert waiting.vector is None
     assert waiting.lanes == (LOUIS.user_lane, LOUIS.agent_lane, LOUIS.session_lane)
-    db.write(vectors.store, [replace(filing(key, LOUIS, [1, 0]), text_hash=waiting.text_hash)])
+    db.write(vectors.store, [replace(filing(key, LOUIS, [1, 0]), text_hash=waiting.text_hash)], NOON)
     assert db.read(vectors.index_tasks, [key])[0].vector is not None
     db.write(writes.append, LOUIS, [draft("user", "y", id="m1")], NOON, SHARDS)
     assert db.read(vectors.index_tasks, [key])[0].vector is None

@@ -1,0 +1,75 @@
+"""Keeps threads out of SQLite while the process forks.
+
+SQLite guards a few things of the whole process by locks. A child that is forked while another thread holds one of them
+has a lock that nobody will ever release: its next connection would wait for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["inside_sqlite"]
+
+_PATIENCE = 5.0  # seconds that a fork waits for what runs; the child is better late than stuck
+
+
+class _Gate:
+    """Counts the threads that are inside SQLite. While the process forks, no other thread comes in."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._is_forking = False
+
+    def enter(self) -> None:
+        with self._changed:
+            while self._is_forking:
+                self._changed.wait(_PATIENCE)
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._changed:
+            self._inside -= 1
+            if not self._inside:
+                self._changed.notify_all()
+
+    def begin_fork(self) -> None:
+        with self._changed:
+            self._is_forking = True
+            self._changed.wait_for(lambda: not self._inside, _PATIENCE)
+
+    def end_fork(self) -> None:
+        with self._changed:
+            self._is_forking = False
+            self._changed.notify_all()
+
+
+_gate = _Gate()
+
+
+def _start_afresh() -> None:
+    """Give a forked child its own gate: the threads that are counted in the parent's are not in the child."""
+    global _gate  # noqa: PLW0603  (one a process is the purpose)
+    _gate = _Gate()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: _gate.begin_fork(),  # noqa: PLW0108  (a child has another gate)
+        after_in_parent=lambda: _gate.end_fork(),  # noqa: PLW0108
+        after_in_child=_start_afresh,
+    )
+
+
+@contextmanager
+def inside_sqlite() -> Iterator[None]:
+    """Use SQLite inside of this context. A fork waits for its end; do not enter it twice, and do not fork in it."""
+    gate = _gate
+    gate.enter()
+    try:
+        yield
+    finally:
+        gate.leave()
