@@ -1,4 +1,6 @@
-"""Reads candidates of recall, and recalled text that stays with its question, as far as the reader may see what it quotes.
+"""Reads what a search covers, its candidates, and recalled text that stays with its question.
+
+The latter only as far as the reader may see what it quotes.
 
 Each function runs in its caller's transaction.
 """
@@ -7,11 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, and_, bindparam, exists, func, literal, select
 
 from memlayer_core.message import PinnedText
-from memlayer_core.messages.model import PinnedRecall
+from memlayer_core.messages.model import PinnedRecall, Session, WindowStart
+from memlayer_core.messages.sql.transcript import session_from
 from memlayer_core.records.model import Reader
 from memlayer_core.records.rules.records import memory_id
 from memlayer_core.records.sql.reads import visible_keys
@@ -19,12 +24,108 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage.keys import LAST, WITHIN, key_of, reach_parameters, session_of
 from memlayer_core.storage.scores import Candidate
 from memlayer_core.storage.statements import ListStatement, Statement
-from memlayer_core.storage.tables import messages, recall_sources, records, sessions, texts
+from memlayer_core.storage.statistics import ScopeStatistics
+from memlayer_core.storage.tables import (
+    messages,
+    namespaces,
+    recall_sources,
+    records,
+    sessions,
+    texts,
+    window_starts,
+)
 from memlayer_core.storage.tables import pinned_recalls as recalls
-from memlayer_core.storage.vectors import EMBEDDED, cosines
+from memlayer_core.storage.vectors import EMBEDDED
+from memlayer_core.storage.vectors import cosines as cosines_of_blobs
 from memlayer_core.vector import FloatVector
 
-__all__ = ["candidates", "list_recalls", "read"]
+__all__ = ["Beginning", "beginning", "candidates", "cosines_of", "list_recalls", "overview", "read"]
+
+_HELD = exists().where(records.c.shelf == namespaces.c.namespace, records.c.replaced_by.is_(None))
+_USED = select(literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
+_COVERED = (
+    namespaces.c.namespace.label("name"),
+    namespaces.c.shard.label("shard"),
+    namespaces.c.vectors.label("vectors"),
+    namespaces.c.version.label("vectors_version"),
+    _HELD.label("held"),
+    select(func.count()).select_from(_USED).scalar_subquery().label("used"),
+)
+_NAMED = namespaces.c.namespace.in_([bindparam("of"), bindparam("commons")])
+_OVERVIEW = Statement(select(*_COVERED).where(_NAMED))
+_current = sessions.alias("current")
+_BEGINNING = Statement(
+    select(
+        *_COVERED,
+        *(column for column in _current.c if column.name != "namespace"),
+        window_starts.c.first_seq,
+        window_starts.c.version.label("summaries_version"),
+    )
+    .outerjoin(
+        _current,
+        and_(_current.c.namespace == namespaces.c.namespace, _current.c.lane == bindparam("session_lane")),
+    )
+    .outerjoin(
+        window_starts,
+        and_(window_starts.c.session == _current.c.number, window_starts.c.size == bindparam("size")),
+    )
+    .where(_NAMED)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a context begins with.
+
+    Attributes:
+        session: The session; None before its first message.
+        window_start: Where its window begins.
+        own: Statistics of the user's own data.
+        shared: Statistics of the records that users of the tenant share.
+    """
+
+    session: Session | None = None
+    window_start: WindowStart = field(default_factory=WindowStart)
+    own: ScopeStatistics = field(default_factory=ScopeStatistics)
+    shared: ScopeStatistics = field(default_factory=ScopeStatistics)
+
+
+def overview(connection: Connection, reach: Scope) -> tuple[ScopeStatistics, ScopeStatistics]:
+    """Return how much of the user's own data a search can find, and how many records that others share."""
+    rows = {row.name: row for row in _OVERVIEW.all(connection, _reach_values(reach))}
+    return _statistics(rows.get(reach.namespace)), _statistics(rows.get(reach.commons.namespace))
+
+
+def beginning(connection: Connection, scope: Scope, size: int) -> Beginning:
+    """Return the session of a scope, where its window of a size begins, and what a search of its user covers.
+
+    Args:
+        connection: In a transaction.
+        scope: The session.
+        size: The size of the window: see `size_of`.
+    """
+    reach = scope.reach()
+    values = {**_reach_values(reach), "session_lane": scope.session_lane, "size": size}
+    rows = {row.name: row for row in _BEGINNING.all(connection, values)}
+    mine = rows.get(reach.namespace)
+    own, shared = _statistics(mine), _statistics(rows.get(reach.commons.namespace))
+    if mine is None or mine.number is None:
+        return Beginning(own=own, shared=shared)
+    start = WindowStart() if mine.first_seq is None else WindowStart(mine.first_seq, mine.summaries_version)
+    return Beginning(session_from(mine), start, own, shared)
+
+
+def _reach_values(reach: Scope) -> dict[str, str | None]:
+    """Return the values of a reach. What stands alone, a session without a user, sees nothing that is shared."""
+    commons = "" if reach.session_id is not None else reach.commons.namespace
+    return {**reach_parameters(reach), "commons": commons}
+
+
+def _statistics(row: Any | None) -> ScopeStatistics:
+    if row is None:
+        return ScopeStatistics()
+    return ScopeStatistics(row.used, row.vectors, row.shard, row.vectors_version, bool(row.held))
+
 
 _END = 8  # characters of a text in which its question mark stands
 _ASKS = re.compile("[?\uff1f]\\W*\\Z")
@@ -51,8 +152,7 @@ def candidates(
     connection: Connection,
     reach: Scope,
     keys: Sequence[int],
-    cosines_by_key: Mapping[int, float],
-    vector: FloatVector | None,
+    cosines: Mapping[int, float],
     beginning: int,
 ) -> list[Candidate]:
     """Return candidates for the keys of messages in a scope, in the order of the keys.
@@ -61,18 +161,11 @@ def candidates(
         connection: In a transaction.
         reach: The scope; messages outside of it are left out.
         keys: Keys of messages; other keys are ignored.
-        cosines_by_key: Cosines that are known already, by key.
-        vector: Vector of the question; None: no other cosines are computed.
+        cosines: The cosines of those that have one, by key.
         beginning: How many characters of each text's beginning to return.
     """
     wanted = {**reach_parameters(reach), "beginning": beginning}
     rows = {row.key: row for row in _ROWS.all(connection, keys, wanted)}
-    missing = [key for key in rows if key not in cosines_by_key] if vector is not None else []
-    found = _VECTORS.all(connection, missing)
-    known = dict(cosines_by_key)
-    if found and vector is not None:
-        computed = cosines([row.vector for row in found], vector).tolist()
-        known |= zip((row.key for row in found), computed, strict=True)
     return [
         Candidate(
             key,
@@ -80,12 +173,19 @@ def candidates(
             row.name,
             row.tokens,
             bool(_ASKS.search(row.ending)),
-            known.get(key),
+            cosines.get(key),
             row.beginning,
         )
         for key in dict.fromkeys(keys)
         if (row := rows.get(key)) is not None
     ]
+
+
+def cosines_of(connection: Connection, keys: Sequence[int], vector: FloatVector) -> dict[int, float]:
+    """Return the cosine of a vector to each of some texts that have one."""
+    rows = _VECTORS.all(connection, keys)
+    near = cosines_of_blobs([row.vector for row in rows], vector).tolist() if rows else []
+    return dict(zip((row.key for row in rows), near, strict=True))
 
 
 _LISTED = Statement(

@@ -54,7 +54,7 @@ class Context(Viewable):
         window: The newest turns, as they were stored. If some were made smaller, `reasons` say so.
         temporary: Temporary messages. A model sees them until it has answered; they are not in the history.
         recall: Older messages and records that bear on the query, as one text; empty if there are none.
-        pinned_recalls: Recalled text of earlier questions, by the question's place in `window`. Each text is put in
+        pinned_recalls: Recalled text of an answered question, by the question's place in `window`. Each text is put in
             front of its question, so that the prompt begins like the previous one.
         placement: `"user"`: the recall is put into the newest user message, in front of its text. `"system"`: it is
             appended to the last leading system message.

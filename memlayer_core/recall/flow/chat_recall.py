@@ -10,7 +10,9 @@ from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.sql import transcript
-from memlayer_core.recall.flow.recall import ask, hits, relevant_answers, without_visible_episodes
+from memlayer_core.policy import recall_budget
+from memlayer_core.recall.flow.recall import hits, relevant_answers, weigh, without_visible_episodes
+from memlayer_core.recall.flow.retrieve import Meaning, on_snapshot, retrieve
 from memlayer_core.recall.flow.search_scope import search_scope_of
 from memlayer_core.recall.model import Hits
 from memlayer_core.runner import Runner
@@ -55,29 +57,36 @@ async def recall(
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
     reach = scope.reach()
-    words = {(message.role, message.text) for message in known}
 
-    def read_end(connection: Connection) -> _VisibleEnd:
-        session = transcript.find(connection, scope) if known else None
-        if session is None:
-            return _VisibleEnd()
-        entries = transcript.tail(connection, session, None, len(known) + _NEWER)
-        read = transcript.read(connection, session, [entry.seq for entry in entries])
-        return _VisibleEnd(session, [one for one in read if (one.message.role, one.message.text) in words])
+    def look(connection: Connection, meaning: Meaning | None) -> Hits:
+        search_scope = search_scope_of(connection, rt, reach, roles)
+        if search_scope.is_empty:
+            return Hits()
+        found = retrieve(connection, rt, search_scope, asked, limit, rt.now(), meaning, explicit=True)
+        end = _visible_end(connection, scope, known)
+        answers = weigh(
+            connection,
+            rt,
+            found,
+            {one.key for one in end.messages},
+            lambda records: without_visible_episodes(connection, records, scope, end.session, end.first),
+            end.session.number if end.session is not None else 0,
+        )
+        worth, settings = relevant_answers(answers), rt.settings
+        room = (
+            recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit
+        )
+        return hits(connection, rt, reach, worth, limit, room, known)
 
-    ground = await run(rt.db.read, search_scope_of, rt, reach, roles)
-    answers = await ask(
-        rt,
-        run,
-        ground,
-        asked,
-        limit,
-        read_snapshot=read_end,
-        visible_keys=lambda end: {one.key for one in end.messages},
-        filter_records=lambda end, records: without_visible_episodes(
-            rt, records, scope, end.session, end.first
-        ),
+    return await on_snapshot(rt, run, look)
+
+
+def _visible_end(connection: Connection, scope: Scope, messages: Sequence[Message]) -> _VisibleEnd:
+    session = transcript.find(connection, scope)
+    if session is None or not messages:
+        return _VisibleEnd(session)
+    words = {(message.role, message.text) for message in messages}
+    last = transcript.tail_messages(connection, session, None, len(messages) + _NEWER)
+    return _VisibleEnd(
+        session, [one for _, one in reversed(last) if (one.message.role, one.message.text) in words]
     )
-    worth = relevant_answers(answers, ground)
-    room = rt.settings.recall_tokens if token_limit is None else token_limit
-    return await run(hits, rt, reach, worth, limit, room, known)

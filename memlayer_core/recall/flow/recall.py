@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING
 
-from memlayer_core.index.neighbours import index_pays, postings_of, query_vector
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages.model import PinnedRecall, Session
 from memlayer_core.messages.rules.check import at_least_one, check_whole_number, in_utc, text_of
@@ -16,20 +15,16 @@ from memlayer_core.messages.rules.render import line
 from memlayer_core.messages.sql import transcript
 from memlayer_core.recall import sql as candidates_sql
 from memlayer_core.recall import sql as pinned_recalls_sql
+from memlayer_core.recall.flow.retrieve import Findings, Meaning, on_snapshot, retrieve, visible_matches
 from memlayer_core.recall.flow.search_scope import (
-    SearchScope,
     fit_into_budget,
     message_of_record,
-    nearest_to,
-    readable_only,
     record_candidates,
-    scan,
     search_scope_of,
-    without_keys,
 )
 from memlayer_core.recall.model import Hit, Hits, Reason
-from memlayer_core.recall.rules.gate import relevant
-from memlayer_core.recall.rules.question import question
+from memlayer_core.recall.rules.gate import FOR_REMARK, IN_PROMPT, STRICT, Cut, bar_of, relevant
+from memlayer_core.recall.rules.pack import Gist
 from memlayer_core.recall.rules.rank import Matches, ScoredCandidate, rank, shortlist
 from memlayer_core.records.flow import reader_of
 from memlayer_core.records.model import Record, part_of
@@ -38,50 +33,47 @@ from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.storage import lexical
-from memlayer_core.storage.scores import Postings, TermStatistics
-from memlayer_core.storage.terms import WISH, possible_names, readable
-from memlayer_core.vector import FloatVector, Neighbour
+from memlayer_core.storage.scores import TermStatistics
+from memlayer_core.storage.terms import WISH
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
 __all__ = [
     "Answers",
-    "ask",
     "best",
     "hits",
     "pinned_recalls",
     "relevant_answers",
     "search",
+    "weigh",
+    "without_own_turns",
     "without_visible_episodes",
 ]
-
-T = TypeVar("T")
 
 _BEGINNING = 1000
 """Characters of a message that are searched for an answer; a longer text contains every kind of word."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answers(Generic[T]):
+class Answers:
     """The result of a search.
 
     Attributes:
         candidates: The best first.
         notes: Reasons for what did not work, such as an embedder that failed.
-        snapshot: What the caller read on the same snapshot.
         records: The records among the candidates, by key.
         trust: How much the cosine counted, 0 to 1; 0 without a vector.
-        is_question: Whether the query asks something.
+        bar: Support that the best candidate needs before anything is told in a prompt.
+        cut: Which of the others are then told.
     """
 
-    candidates: Sequence[ScoredCandidate]
-    notes: tuple[Reason, ...]
-    snapshot: T
+    candidates: Sequence[ScoredCandidate] = ()
+    notes: tuple[Reason, ...] = ()
     records: Mapping[int, Record] = field(default_factory=dict)
     trust: float = 0.0
-    is_question: bool = False
+    bar: float = 0.0
+    cut: Cut = IN_PROMPT
 
 
 async def search(
@@ -99,99 +91,77 @@ async def search(
     at_least_one("limit", limit)
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
-    ground = await run(rt.db.read, search_scope_of, rt, reach, known)
-    answers = await ask(rt, run, ground, asked, limit, read_snapshot=lambda _: None, now=now)
-    return await run(hits, rt, reach, answers, limit, token_limit)
+
+    def look(connection: Connection, meaning: Meaning | None) -> Hits:
+        search_scope = search_scope_of(connection, rt, reach, known)
+        if search_scope.is_empty:
+            return Hits()
+        found = retrieve(connection, rt, search_scope, asked, limit, now or rt.now(), meaning)
+        return hits(connection, rt, reach, weigh(connection, rt, found), limit, token_limit)
+
+    return await on_snapshot(rt, run, look)
 
 
-async def ask(
+def weigh(
+    connection: Connection,
     rt: Runtime,
-    run: Runner,
-    search_scope: SearchScope,
-    query: str,
-    limit: int,
-    *,
-    read_snapshot: Callable[[Connection], T],
-    visible_keys: Callable[[T], Collection[int]] = lambda _: (),
-    filter_records: Callable[[T, Mapping[int, Record]], Mapping[int, Record]] = lambda _, records: records,
-    now: datetime | None = None,
-) -> Answers[T]:
-    """Search by words and by meaning, at the same time if an index answers, and rank the candidates.
+    findings: Findings,
+    seen: Collection[int] = (),
+    filter_records: Callable[[Mapping[int, Record]], Mapping[int, Record]] = lambda records: records,
+    session: int | None = None,
+) -> Answers:
+    """Rank the candidates of a search.
 
     Args:
+        connection: On the snapshot of the search.
         rt: What the memory works with.
-        run: Blocks or awaits.
-        search_scope: The reader, and what they may find.
-        query: A question or words.
-        limit: How many hits the caller needs; each source returns `Settings.recall_candidates` more.
-        read_snapshot: Reads what else the caller needs on the same snapshot.
-        visible_keys: Returns the keys that the context already has; they are no candidates.
+        findings: What the search findings.
+        seen: Keys of what the context already has; they are no candidates.
         filter_records: Returns the records that stay candidates.
-        now: The time that "last week" refers to; None: the present.
+        session: Number of the session that recalls, 0 before its first message: results of tools in other ones are no
+            candidates then, unless `Settings.recall_tool_results` says so. None: all of them are candidates.
     """
-    if not (search_scope.own.sessions or search_scope.has_records):
-        return Answers((), (), await run(rt.db.read, read_snapshot))
-    reach, query = search_scope.reach, readable(query)
-    names = await run(rt.db.read, lexical.speakers, reach, possible_names(query))
-    asked = question(query, names, now or rt.now())
-    trust = rt.trust(asked.text)
-    most = limit + rt.settings.recall_candidates
-    notes: list[Reason] = []
-
-    def look(connection: Connection, vector: FloatVector | None) -> tuple[T, Postings, list[Neighbour]]:
-        every = max(most, rt.settings.exact_scan_limit)
-        near = scan(connection, search_scope, vector, every) if vector is not None else []
-        postings = postings_of(connection, rt, search_scope.word_owners, asked.index_terms)
-        return read_snapshot(connection), postings, near
-
-    async def vector_of() -> FloatVector | None:
-        wanted = trust and search_scope.vectors and any(map(str.isalnum, asked.text))
-        return await _vector_of(rt, run, asked.text, notes) if wanted else None
-
-    async def meant() -> tuple[FloatVector | None, list[Neighbour]]:
-        vector = await vector_of()
-        if vector is None:
-            return None, []
-        return vector, await run(nearest_to, rt, search_scope, vector, most)
-
-    if any(index_pays(rt, overview) for _, overview in search_scope.places):
-        (read, postings, _), (vector, near) = await run.both(run(rt.db.read, look, None), meant())
-    else:
-        vector = await vector_of()
-        read, postings, near = await run(rt.db.read, look, vector)
-    if search_scope.has_records:
-        postings, near = await run(readable_only, rt, search_scope, postings, near)
-    seen = visible_keys(read)
-    postings, near = without_keys(seen, postings, near)
+    asked, search_scope = findings.question, findings.search_scope
+    postings, near = visible_matches(connection, findings, seen)
     by_word = {word: postings[word] for word in asked.words if word in postings}
-    found = Matches(
-        TermStatistics(by_word, search_scope.vectors),
+    matches = Matches(
+        TermStatistics(by_word, search_scope.vectors, findings.common),
         near,
         date_matches=set().union(*(postings.get(when, ()) for when in asked.when)),
         wish_matches=postings.get(WISH, {}).keys(),
     )
-    keys = [key for key in shortlist(found, most) if key not in seen]
-    cosines = dict(near)
-    beginning = _BEGINNING if asked.answer is not None else 0
-    candidates = await run(rt.db.read, candidates_sql.candidates, reach, keys, cosines, vector, beginning)
+    keys = [key for key in shortlist(matches, findings.depth) if key not in seen]
+    cosines = findings.cosines(connection, keys)
+    beginning = _BEGINNING if asked.answer is not None or asked.helps else 0
+    candidates = candidates_sql.candidates(connection, search_scope.reach, keys, cosines, beginning)
+    if session is not None and not rt.settings.recall_tool_results:
+        # They were true for one task, and are no memory of a user.
+        candidates = [one for one in candidates if one.role != "tool" or one.session == session]
     records: Mapping[int, Record] = {}
     if search_scope.has_records:
-        records = await run(
-            lambda: filter_records(read, rt.db.read(record_reads.find_records, search_scope.reader, keys))
-        )
-        candidates = [*candidates, *record_candidates(rt, reach, records, cosines, beginning)]
-    believed = trust if vector is not None else 0.0
-    ranked = rank(asked, candidates, found, believed)
-    return Answers(ranked, tuple(notes), read, records, believed, asked.asks)
+        records = filter_records(record_reads.find_records(connection, search_scope.reader, keys))
+        candidates += record_candidates(rt, search_scope.reach, records, cosines, beginning)
+    ranked = rank(
+        asked, candidates, matches, findings.trust, scale=rt.similarity_scale(connection, asked.text)
+    )
+    bar = bar_of(asked, matches.statistics.messages, findings.trust)
+    cut = STRICT if findings.explicit else IN_PROMPT if asked.asks or asked.helps else FOR_REMARK
+    problem = findings.meaning.problem
+    notes = (Reason("embedder_failed", f"found by words alone: {problem}"),) if problem is not None else ()
+    return Answers(ranked, notes, records, findings.trust, bar, cut)
 
 
 def without_visible_episodes(
-    rt: Runtime, records: Mapping[int, Record], scope: Scope, session: Session | None, first: int
+    connection: Connection,
+    records: Mapping[int, Record],
+    scope: Scope,
+    session: Session | None,
+    first: int,
 ) -> Mapping[int, Record]:
     """Leave out episodes of turns that the context already has.
 
     Args:
-        rt: What the memory works with.
+        connection: On the snapshot of the search.
         records: The candidates among the records, by key.
         scope: Scope of the session.
         session: The session as it was read; None before its first message.
@@ -200,14 +170,13 @@ def without_visible_episodes(
     ends = {key: part[1] for key, record in records.items() if (part := part_of(record, scope)) is not None}
     if session is None or not ends:
         return records
-    places = rt.db.read(transcript.places, session, list(ends.values()))
+    places = transcript.places(connection, session, list(ends.values()))
     return {key: one for key, one in records.items() if key not in ends or places.get(ends[key], -1) < first}
 
 
-def relevant_answers(answers: Answers[T], search_scope: SearchScope) -> Answers[T]:
-    """Leave out the candidates that are not worth their tokens in a prompt."""
-    telling = relevant(answers.candidates, answers.is_question, answers.trust, search_scope.vectors)
-    return replace(answers, candidates=telling)
+def relevant_answers(answers: Answers) -> Answers:
+    """Leave out the candidates that are not worth their tokens."""
+    return replace(answers, candidates=relevant(answers.candidates, answers.bar, answers.cut))
 
 
 async def pinned_recalls(
@@ -228,23 +197,31 @@ async def pinned_recalls(
 
 
 def best(
-    rt: Runtime, reach: Scope, answers: Answers[Any], limit: int, visible: Iterable[Message] = ()
+    connection: Connection,
+    rt: Runtime,
+    reach: Scope,
+    answers: Answers,
+    limit: int,
+    visible: Iterable[Message] | None = None,
 ) -> list[tuple[StoredMessage, ScoredCandidate]]:
     """Read the best candidates that have any text, each text once.
 
     Args:
+        connection: On the snapshot of the search.
         rt: What the memory works with.
         reach: Whose messages.
         answers: The result of a search.
         limit: How many to return at most.
-        visible: Messages that the context already has; candidates with the same text are left out.
+        visible: Messages that the context already has; candidates with the same text are left out, and so is what
+            nearly repeats a better candidate. None: there is no context, and near repetitions are hits.
     """
-    heard = {(message.role, message.text) for message in visible}
+    heard = {(message.role, message.text) for message in visible or ()}
+    said: dict[str, list[Gist]] = {}
     waiting = deque(answers.candidates)
     found: list[tuple[StoredMessage, ScoredCandidate]] = []
     while waiting and (wanted := limit - len(found)):  # one round, unless a text comes twice
         some = [waiting.popleft() for _ in range(min(wanted, len(waiting)))]
-        read = rt.db.read(transcript.find_messages, reach, [one.key for one in some])
+        read = transcript.find_messages(connection, reach, [one.key for one in some])
         by_key = {stored.key: stored for stored in read}
         told = ((one.key, answers.records.get(one.key)) for one in some)
         by_key |= {key: message_of_record(rt, key, record) for key, record in told if record is not None}
@@ -252,37 +229,57 @@ def best(
             stored = by_key.get(ranked.key)
             if stored is None or not (words := stored.message.text).strip():
                 continue  # a call or a picture without text cannot be quoted
-            if (stored.message.role, words) not in heard:
-                heard.add((stored.message.role, words))
-                found.append((stored, ranked))
+            earlier = said.setdefault(stored.message.speaker, [])
+            gist = Gist.of(words[:_BEGINNING])
+            if (stored.message.role, words) in heard or (
+                visible is not None and any(map(gist.repeats, earlier))
+            ):
+                continue
+            heard.add((stored.message.role, words))
+            earlier.append(gist)
+            found.append((stored, ranked))
     return found
 
 
-async def _vector_of(rt: Runtime, run: Runner, query: str, notes: list[Reason]) -> FloatVector | None:
-    """Return the query's vector; None if the embedder failed, with the reason added to `notes`."""
-    vector, problem = await query_vector(rt, run, query)
-    if problem is not None:
-        notes.append(Reason("embedder_failed", f"found by words alone: {problem}"))
-    return vector
+def without_own_turns(
+    hits: Sequence[tuple[StoredMessage, ScoredCandidate]], records: Mapping[int, Record]
+) -> list[tuple[StoredMessage, ScoredCandidate]]:
+    """Leave out episodes of sessions whose own turns are among the hits: they would say the same again.
+
+    Args:
+        hits: Messages and records, the best first.
+        records: The records among them, by key.
+    """
+    talks = {(one.scope.namespace, one.scope.session_id) for one, _ in hits if one.key not in records}
+    return [
+        (one, ranked)
+        for one, ranked in hits
+        if one.key not in records
+        or part_of(records[one.key]) is None
+        or (one.scope.namespace, one.scope.session_id) not in talks
+    ]
 
 
 def hits(
+    connection: Connection,
     rt: Runtime,
     reach: Scope,
-    answers: Answers[Any],
+    answers: Answers,
     limit: int,
     token_limit: int | None,
-    visible: Iterable[Message] = (),
+    visible: Iterable[Message] | None = None,
 ) -> Hits:
     """Return the best hits within both limits, without texts that the context already has."""
-    found = best(rt, reach, answers, limit, visible)
+    found = best(connection, rt, reach, answers, limit, visible)
     if token_limit is not None:
         found = fit_into_budget(rt, found, token_limit, token_limit, lambda turn: rt.tokens.text(line(turn)))
+    if visible is not None:
+        found = without_own_turns(found, answers.records)
     rt.note_recall([stored.key for stored, _ in found if stored.key in answers.records])
     return Hits(_hit(rt, stored, ranked, answers) for stored, ranked in found)
 
 
-def _hit(rt: Runtime, turn: StoredMessage, candidate: ScoredCandidate, answers: Answers[Any]) -> Hit:
+def _hit(rt: Runtime, turn: StoredMessage, candidate: ScoredCandidate, answers: Answers) -> Hit:
     record = answers.records.get(turn.key)
     message = turn.message
     assert message.id is not None  # the journal gives every message an id and a time

@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.recall.rules.pack import excerpt, longest_turn, pack
 from memlayer_core.recall.rules.rank import ScoredCandidate
+from memlayer_core.recall.sql import overview
 from memlayer_core.records.flow import reader_of
 from memlayer_core.records.model import Reader, Record
-from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import rows as record_rows
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope, SharedScope
-from memlayer_core.storage import vectors as vectors_sql
-from memlayer_core.storage.scores import Candidate, Postings, is_message
+from memlayer_core.storage.scores import Candidate
 from memlayer_core.storage.statistics import ScopeStatistics
 from memlayer_core.storage.truncate import ELLIPSIS
-from memlayer_core.vector import Neighbour
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
-from memlayer_core.index.neighbours import index_pays, nearest
-from memlayer_core.storage import vectors
-from memlayer_core.vector import FloatVector
 
 __all__ = [
     "SearchScope",
     "fit_into_budget",
     "message_of_record",
-    "nearest_to",
-    "readable_only",
     "record_candidates",
-    "scan",
     "search_scope_of",
-    "without_keys",
 ]
-
-_NOTHING = ScopeStatistics(sessions=0, vectors=0, shard=0, alone=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +54,11 @@ class SearchScope:
     def has_records(self) -> bool:
         """Whether there are records to search."""
         return self.own.records or self.shared.records
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to search."""
+        return not (self.own.sessions or self.has_records)
 
     @property
     def vectors(self) -> int:
@@ -94,33 +87,7 @@ class SearchScope:
 
 def search_scope_of(connection: Connection, rt: Runtime, reach: Scope, roles: Sequence[str]) -> SearchScope:
     """Return the reader and what they may find."""
-    overview = vectors_sql.overview
-    shared = _NOTHING if reach.session_id is not None else overview(connection, reach.commons)
-    return SearchScope(reader_of(rt, reach, roles), overview(connection, reach), shared)
-
-
-def readable_only(
-    rt: Runtime, search_scope: SearchScope, postings: Postings, neighbours: Sequence[Neighbour]
-) -> tuple[Postings, list[Neighbour]]:
-    """Leave out records that the reader may not see, before anything is ranked or counted."""
-    every = chain(*postings.values(), (one.key for one in neighbours))
-    of_records = {key for key in every if not is_message(key)}
-    if not of_records:
-        return postings, list(neighbours)
-    visible = rt.db.read(record_reads.visible_keys, search_scope.reader, of_records)
-    return without_keys(of_records - visible, postings, neighbours)
-
-
-def without_keys(
-    hidden: Collection[int], postings: Postings, neighbours: Sequence[Neighbour]
-) -> tuple[Postings, list[Neighbour]]:
-    """Leave out the given keys, before anything is ranked or counted."""
-    if not hidden:
-        return postings, list(neighbours)
-    left = {word: {key: n for key, n in keys.items() if key not in hidden} for word, keys in postings.items()}
-    return {word: keys for word, keys in left.items() if keys}, [
-        one for one in neighbours if one.key not in hidden
-    ]
+    return SearchScope(reader_of(rt, reach, roles), *overview(connection, reach))
 
 
 def record_candidates(
@@ -187,48 +154,3 @@ def message_of_record(rt: Runtime, key: int, record: Record) -> StoredMessage:
     said = Message("user", record.text, id=record.memory_id, name=record.type, created_at=record.date)
     scope = Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
     return StoredMessage(key, scope, said, rt.tokens.message(said), rt.tokens.name)
-
-
-def scan(
-    connection: Connection, search_scope: SearchScope, vector: FloatVector, limit: int
-) -> list[Neighbour]:
-    """Compare a vector with those of everything that the reader may find."""
-    near = vectors.scan(connection, search_scope.reach, vector, limit)
-    if search_scope.shared.records:
-        near += record_reads.scan_shared(connection, search_scope.reader, vector, limit)
-    return _nearest_first(near)
-
-
-def nearest_to(rt: Runtime, search_scope: SearchScope, vector: FloatVector, limit: int) -> list[Neighbour]:
-    """Return the nearest vectors: from the index if that is faster, else by an exact comparison."""
-    if index_pays(rt, search_scope.own):
-        near = nearest(rt, search_scope.reach, vector, search_scope.own, limit)
-    else:
-        near = rt.db.read(vectors.scan, search_scope.reach, vector, limit)
-    if search_scope.shared.records:
-        near += _nearest_shared(rt, search_scope, vector, limit)
-    return _nearest_first(near)
-
-
-def _nearest_shared(
-    rt: Runtime, search_scope: SearchScope, vector: FloatVector, limit: int
-) -> list[Neighbour]:
-    """Return the nearest of the shared records that the reader may see; the others take nobody's place.
-
-    An index does not know who may see a record, so it is asked for more, until enough are left.
-    """
-    reader, shared = search_scope.reader, search_scope.shared
-    for most in (limit, 4 * limit, 16 * limit):
-        if not index_pays(rt, shared):
-            break
-        near = nearest(rt, reader.reach.commons, vector, shared, most)
-        visible = rt.db.read(record_reads.visible_keys, reader, [one.key for one in near])
-        found = [one for one in near if one.key in visible]
-        if len(found) >= limit or len(near) < most:
-            return found[:limit]
-    return rt.db.read(record_reads.scan_shared, reader, vector, limit)
-
-
-def _nearest_first(neighbours: Iterable[Neighbour]) -> list[Neighbour]:
-    """Return neighbours sorted by similarity, the nearest first."""
-    return sorted(neighbours, key=lambda neighbour: -neighbour.similarity)

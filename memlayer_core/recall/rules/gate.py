@@ -1,68 +1,216 @@
-"""Decides what bears on a question: by the kind of answer that it wants, and by words and meaning."""
+"""Decides whether anything bears on a question, and what of it is worth its tokens.
+
+Support is measured against a bar. Meaning counts in standard deviations of the embedder's own scale, words count by their
+information: of a word that everybody uses, or that half of the user's texts have, there is hardly any. Constants were
+chosen with `benchmarks/gate.py` on two thirds of its texts, and on half of LoCoMo's and BEAM's conversations.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from memlayer_core.recall.rules.frequency import Use, use_of
+
 if TYPE_CHECKING:
+    from memlayer_core.recall.rules.question import Question
     from memlayer_core.recall.rules.rank import ScoredCandidate
-import re
 
-__all__ = ["FLOOR", "answers_to", "floor_of", "relevant"]
+__all__ = [
+    "FOR_REMARK",
+    "IN_PROMPT",
+    "SEARCH_BAR",
+    "STRICT",
+    "Cut",
+    "answers_to",
+    "bar_of",
+    "information",
+    "meaning_bar",
+    "relevant",
+    "stands",
+    "word_support",
+]
 
-_FROM_BESIDE, _OF_BEST = 0.8, 0.5
-_BEHIND = 3.0  # in score: the best hit stands three to four above the mean of all
+_PRIOR = 500
+"""Messages of anybody that count beside the user's own: ten texts do not tell how common a word is."""
 
-FLOOR = (0.15, 0.05)
-"""Support that the best hit of a search must have, or nothing is returned: for words alone, and what is added where the
-cosine counts as well. Questions that nothing answers bring nothing back for the most part, and few others suffer.
-These are for `MANY` messages and more: among few, the best of what has nothing to do with the question looks less good."""
+_USUAL = {Use.COMMON: 0.05, Use.CHARACTER: 0.04, Use.PARTLY: 0.01, Use.RARE: 0.0007}
+"""Shares of anybody's messages that have a word of this kind."""
 
-MANY = 500
+_NO_NEWS = 3.0
+"""Nats of a word that one in twenty messages has: it tells nothing of what a message is about."""
 
-FLOOR_ASKED, FLOOR_UNASKED = (0.25, 0.1), (0.4, 0.25)
-"""The same for a prompt, whose message was not written to be searched for: one with a question in it, and one without."""
+_LEAST = 1.0
+"""Nats of a rare word in whatever number of the user's texts: who always talks of pears may still ask for them."""
+
+_ABOUT, _ENOUGH = 2.5, 2.0
+"""Nats from which on a message says what it is about, and with which a text shares enough of them: one rare word."""
+
+_MEANING, _MEANING_OF_MANY = 1.1, 0.4
+"""Deviations above unrelated texts that suffice alone, and how many more with each e-fold of texts: among many, the
+nearest of what has nothing to do with a question is nearer. That is a cosine of 0.3 for MiniLM and ten texts."""
+
+_FEW = 10
+"""Texts below which the bar gets no lower."""
+
+_WORDS, _WORDS_ALONE = 1.1, 2.8
+"""Support of a text that has all words of the question: beside a cosine, and without one."""
+
+_PERSONAL, _PERSONAL_ALONE = 0.4, 0.95
+"""By how much the bar is lower for questions of the user about themselves, or about somebody who spoke: a memory is there to
+answer them. With a cosine, and without one."""
+
+_ASKED, _UNASKED = 1.1, 2.0
+"""The bar for other questions and requests, and for remarks, most of which need nothing from the past."""
+
+_HELP_FOR_USER = 0.7
+"""The bar for users who ask for help for themselves: "How do I get to work?" is about them, "How do I peel an egg?" is not."""
+
+SEARCH_BAR = 0.1
+"""Support that the best hit of a search must have. Who searches wants to see what there is, so it is low."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Which hits are worth their tokens, if the best support reaches the bar.
+
+    Attributes:
+        behind: How far in score a hit may be behind the best one, which stands three to four above the mean of all.
+        first: Hits that pass with any support to speak of.
+        of_best: Share of the best support that others need.
+        from_beside: Share of its support that a turn lends to the ones beside it.
+        sure: Support with which a hit passes wherever it stands.
+        limit: Hits that pass at most; None: any number.
+    """
+
+    behind: float
+    first: int
+    of_best: float
+    from_beside: float
+    sure: float = math.inf
+    limit: int | None = None
+
+
+IN_PROMPT = Cut(behind=5.5, first=5, of_best=0.15, from_beside=0.8, sure=0.9)
+"""For a question in a prompt: a model passes over a line that it does not need, and cannot ask for one that is missing."""
+
+STRICT = Cut(behind=3.0, first=1, of_best=0.5, from_beside=0.0)
+"""For `Chat.recall`, whose caller takes every hit for an answer."""
+
+FOR_REMARK = replace(STRICT, limit=3)
+"""For a message that asks nothing. In ordinary chat most are such, and more than some lines would be half of each prompt."""
+
+STANDING = 5
+"""Standing wishes that are told with a request for help."""
+
+_SOME = 0.25
+"""Support to speak of: a quarter of what is enough."""
+
+_WISH_BAR = 0.5
+"""Support from which on a liking bears on a request: less than other texts need, since both speak of what is to come."""
+
+
+def information(holders: int, messages: int, word: str) -> float:
+    """Return the information of a word in nats: 0 for words that everybody uses.
+
+    Args:
+        holders: How many messages have it.
+        messages: How many messages there are in all.
+        word: An index term.
+    """
+    use = use_of(word)
+    least = _LEAST if use is Use.RARE else 0.0
+    return max(least, -math.log((holders + _PRIOR * _USUAL[use]) / (messages + _PRIOR)) - _NO_NEWS)
+
+
+def meaning_bar(messages: int) -> float:
+    """Return how many deviations above unrelated texts suffice among so many."""
+    return _MEANING + _MEANING_OF_MANY * math.log(max(messages, _FEW))
+
+
+def word_support(share: float, nats: float, trust: float) -> float:
+    """Return the support of the words that a text shares with a question.
+
+    Args:
+        share: Share of the question's information that they have.
+        nats: Their information.
+        trust: How much the embedder's cosine counts, 0 to 1; words count more without it.
+    """
+    return (_WORDS * trust + _WORDS_ALONE * (1 - trust)) * share * min(1.0, nats / _ENOUGH)
+
+
+def bar_of(question: Question, messages: int, trust: float) -> float:
+    """Return the support that the best hit needs before anything is told; infinite if nothing can be meant.
+
+    "Thanks", "are you there?" say nothing of what they are about. "Who called today?" asks for a day.
+
+    Args:
+        question: The question.
+        messages: How many messages there are in all.
+        trust: How much the embedder's cosine counts, 0 to 1.
+    """
+    if question.only_when:
+        return 0.0
+    says = math.fsum(information(0, messages, word) for word in question.content) >= _ABOUT
+    of_a_day = bool(question.when and question.asks and question.content and not says)
+    if question.is_personal or of_a_day:
+        return 1.0 - (_PERSONAL * trust + _PERSONAL_ALONE * (1 - trust))
+    if question.about_user and question.asks:
+        return _HELP_FOR_USER
+    if not says:
+        return math.inf
+    return _ASKED if question.asks or question.helps else _UNASKED
+
+
+def stands(instruction: bool, support: float) -> bool:
+    """Tell whether a wish holds for a request: an instruction always, a liking if it bears on it.
+
+    Args:
+        instruction: Whether it says how to answer, and not what somebody likes.
+        support: How much it bears on the request.
+    """
+    return instruction or support >= _WISH_BAR
 
 
 def relevant(
-    candidates: Sequence[ScoredCandidate], asks: bool, trust: float, messages: int
+    candidates: Sequence[ScoredCandidate], bar: float, cut: Cut = IN_PROMPT
 ) -> Sequence[ScoredCandidate]:
-    """Return the candidates that are worth their tokens in a prompt: those close behind the best.
+    """Return the candidates that are worth their tokens.
 
-    None are, unless the best has enough support. More support is needed if the message asks nothing: most such
-    messages need nothing from the past.
+    These are the best of the wishes that hold for the question, and others if the best of them reaches the bar.
 
     Args:
         candidates: The ranked candidates, the best first.
-        asks: Whether the message asks something.
-        trust: How much the embedder's cosine counted, 0 to 1.
-        messages: How many messages there are in all.
+        bar: What `bar_of` returned.
+        cut: How far behind the best one others may be.
     """
-    floor = FLOOR_ASKED if asks else FLOOR_UNASKED
-    support = {one.key: one.support for one in candidates}
-    best = max(support.values(), default=0.0)
-    if best < floor_of(floor, trust, messages):
-        return []
-
-    gives = {one.key: one.support for one in candidates if not one.date_only}
-
-    def borne(key: int) -> float:
-        beside = max(gives.get(key - 1, 0.0), gives.get(key + 1, 0.0))
-        return max(support[key], _FROM_BESIDE * beside)
-
-    return [
-        one
-        for one in candidates
-        if one.score >= candidates[0].score - _BEHIND and borne(one.key) >= _OF_BEST * best
-    ]
+    standing = {one.key for one in [one for one in candidates if one.is_standing][:STANDING]}
+    others = [one for one in candidates if not one.is_standing]
+    best = max((one.support for one in others), default=0.0)
+    passing = (
+        {one.key for one in islice(_close(others, best, cut), cut.limit)}
+        if others and best >= bar
+        else set[int]()
+    )
+    return [one for one in candidates if one.key in standing or one.key in passing]
 
 
-def floor_of(floor: tuple[float, float], trust: float, messages: int) -> float:
-    """Return the support that the best must have: less among few messages, and with little trust in the cosine."""
-    words, meaning = floor
-    return (words + meaning * trust) * min(1.0, math.log1p(messages) / math.log1p(MANY))
+def _close(candidates: Sequence[ScoredCandidate], best: float, cut: Cut) -> Iterator[ScoredCandidate]:
+    """Yield the candidates that are close behind the best."""
+    gives = {one.key: cut.from_beside * one.support for one in candidates if not one.date_only}
+    dated = 0
+    for place, one in enumerate(candidates):
+        borne = max(one.support, gives.get(one.key - 1, 0.0), gives.get(one.key + 1, 0.0))
+        near = one.score >= candidates[0].score - cut.behind and borne >= cut.of_best * best
+        dated += one.date_only
+        if one.date_only and dated > 1:
+            continue
+        if (place < cut.first and borne >= _SOME) or near or one.support >= cut.sure:
+            yield one
 
 
 _CJK_DIGITS = "一二两三四五六七八九十"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from memlayer_core.storage.terms import index_terms, sentences
 from memlayer_core.storage.truncate import ELLIPSIS, truncate_text
 
-__all__ = ["LEAST", "MARGIN", "excerpt", "longest_turn", "most_that_fit", "pack"]
+__all__ = ["LEAST", "MARGIN", "Gist", "excerpt", "longest_turn", "most_that_fit", "pack"]
 
 LEAST = 8
 """Tokens that the shortest recalled turn costs: a date, a name and a word."""
@@ -24,7 +26,50 @@ def longest_turn(budget: int) -> int:
 
 def most_that_fit(budget: int) -> int:
     """Return how many recalled turns to read for a budget: more than fit."""
-    return max(1, budget // (2 * LEAST))
+    return max(1, budget // (4 * LEAST))
+
+
+_SAME = 0.9  # share of a line's words in another line, from which on it is said again
+_WORD = re.compile("[\u2e80-\uffff]|[^\\W_]+")
+_NAME = re.compile(r"\b[A-Z]\w+")
+_NEGATION = re.compile(
+    r"\b(?:no|not|never|none|nobody|nothing|neither|nor|without|cannot|isn|don|doesn|didn|won|can|couldn|wasn|aren|haven)"
+    r"(?:['\u2019]t)\b|\b(?:no|not|never|none|nobody|nothing|neither|nor|without|cannot)\b|[不没别无]",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gist:
+    """What a line says.
+
+    Attributes:
+        text: The line.
+        words: Its words; each character, where words are written without spaces.
+    """
+
+    text: str
+    words: frozenset[str]
+
+    @classmethod
+    def of(cls, text: str) -> Gist:
+        """Return the gist of a text."""
+        return cls(text, frozenset(_WORD.findall(text.casefold())))
+
+    def repeats(self, other: Gist) -> bool:
+        """Tell whether this has nearly no word that another gist lacks: its line would be told twice.
+
+        "Ramen number 2" is no second "ramen number 1", "I eat meat" none of "I never eat meat", and no character may
+        differ where words are written without spaces.
+        """
+        size = len(self.words)
+        if not size or len(other.words) < _SAME * size or len(self.words & other.words) < _SAME * size:
+            return False
+        names = {name.casefold() for name in _NAME.findall(self.text)}
+        plain = all(
+            word.isalpha() and word.isascii() and word not in names for word in self.words - other.words
+        )
+        return plain and len(_NEGATION.findall(self.text)) == len(_NEGATION.findall(other.text))
 
 
 def pack(costs: Iterable[int], budget: int) -> list[int]:

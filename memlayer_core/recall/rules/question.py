@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from memlayer_core.recall.rules.frequency import is_character
 from memlayer_core.recall.rules.gate import answers_to
 from memlayer_core.recall.rules.times import days_meant_by, without_days
 from memlayer_core.storage.terms import (
@@ -21,9 +22,27 @@ from memlayer_core.storage.wishes import asks_for_help
 
 __all__ = ["Question", "asks_what_was_said", "question"]
 
-_FIRST_PERSON = re.compile(r"\b(?:i|me|my|mine|myself)\b|我|咱", re.IGNORECASE)
+_FIRST_PERSON = re.compile(r"\b(?:i|me|my|mine|myself|we|us|our|ours)\b|我|咱", re.IGNORECASE)
 _FIRST_CJK = "\u2e80"  # from here on, names stand among other words without spaces
-_ASKING = re.compile("[?\uff1f]")
+_ASKING = re.compile(
+    r"[?\uff1f]"
+    r"|^\W*(?:(?:and|so|but|ok(?:ay)?|hey|hi|then|please)\W+)*(?:what|which|who|whom|whose|when|where|why|how|do|does|did|is|are"
+    r"|was|were|am|can|could|will|would|should|has|have|had|tell me|remind me|do you (?:remember|know))\b"
+    r"|什么|哪|谁|多少|几[个次岁只点月号天本人]|怎么|怎样|吗|呢\W*$|为何|是否|多[久大长高]|星期几|记得",
+    re.IGNORECASE,
+)
+"""A question mark, or the words that questions begin with: many people write none."""
+_YOU_SAID = re.compile(
+    r"\b(?:did|have|had) you (?:ever |just |already |not )?"
+    r"(?:sa(?:y|id)|t(?:ell|old)|g(?:ive|iven)|wr(?:ite|itten)|(?:suggest|recommend|mention|explain|answer|show|list|call|offer)(?:ed)?"
+    r"|(?:advise|propose|describe|name)d?)\b"
+    r"|\byou(?:['\u2019]ve| have| had)? (?:just |already |once )?"
+    r"(?:said|told|gave|given|wrote|showed|suggested|recommended|mentioned|explained|answered|advised|proposed|described|listed)\b"
+    r"|\byour (?:[a-z]+ )?(?:advice|suggestions?|recommendations?|answers?|repl(?:y|ies)|explanations?|tips?|words)\b"
+    r"|你.*(?:推荐|建议|说|提|给|告诉|讲|写|介绍|回答|解释)(?:过|了|的)|你的(?:建议|推荐|回答|解释)",
+    re.IGNORECASE,
+)
+"""What asks for something that the assistant said."""
 _SPACE = re.compile(r"\s+")
 _SAID = re.compile(
     r"\b(?:sa(?:y|id|ying)|t(?:ell|old)|talk(?:s|ed|ing)?|sp(?:eak|oke|oken)|mention(?:s|ed)?|discuss(?:ed)?|chat(?:s|ted)?"
@@ -58,6 +77,8 @@ class Question:
         dates: Words of it that say when, or that something was said, and nothing of what is asked.
         helps: Whether it asks for help, to which earlier wishes apply.
         answer: Matches texts that can answer it, if that is known.
+        about_assistant: Whether users ask for what the assistant said.
+        content: Those of its words that say what it is about.
     """
 
     text: str
@@ -70,6 +91,15 @@ class Question:
     dates: frozenset[str] = frozenset()
     helps: bool = False
     answer: re.Pattern[str] | None = None
+    about_assistant: bool = False
+    content: tuple[str, ...] = ()
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether it asks about the user, about what the assistant said, or about somebody who spoke."""
+        return self.asks and (
+            bool(self.names) or self.about_assistant or (self.about_user and not self.helps)
+        )
 
     @property
     def about(self) -> tuple[str, ...]:
@@ -95,13 +125,14 @@ def asks_what_was_said(rest: str) -> bool:
     )
 
 
-def question(text: str, speakers: Collection[str], now: datetime) -> Question:
+def question(text: str, speakers: Collection[str], now: datetime, *, explicit: bool = False) -> Question:
     """Read a question.
 
     Args:
         text: As it was asked.
         speakers: Which of `named(text)` are names of people who spoke.
         now: What "last week" is counted from.
+        explicit: Whether it is a question, whatever its words.
     """
     bare = text
     names = {part: written for part, written in possible_names(text).items() if part in speakers}
@@ -118,15 +149,26 @@ def question(text: str, speakers: Collection[str], now: datetime) -> Question:
     said = () if only_when or not content_words(without_question_words(rest)) else question_terms(rest)
     if only_when:  # whoever said "today" has said no more of it than others
         words = tuple(word for word in words if word.startswith(SPOKEN))
+    dates = frozenset(words).difference(said) if when else frozenset[str]()
+    said_by_assistant = bool(_YOU_SAID.search(text))
     return Question(
         bare,
         words,
         frozenset(names),
-        about_user=bool(_FIRST_PERSON.search(text)),
+        about_user=bool(_FIRST_PERSON.search(text)) and not said_by_assistant,
         when=when,
         only_when=only_when,
-        asks=only_when or bool(_ASKING.search(text)),
-        dates=frozenset(words).difference(said) if when else frozenset(),
+        asks=explicit or only_when or bool(_ASKING.search(text)),
+        dates=dates,
         helps=asks_for_help(text),
         answer=answers_to(text),
+        about_assistant=said_by_assistant,
+        content=_content(words, bare, dates),
     )
+
+
+def _content(words: Sequence[str], text: str, dates: Collection[str]) -> tuple[str, ...]:
+    """Return the words that say what a question is about: no stop words, no dates, no letters."""
+    if not (content_words(without_question_words(text)) or (words[:1] and words[0].startswith(SPOKEN))):
+        return ()
+    return tuple(word for word in words if word not in dates and (len(word) > 1 or is_character(word)))

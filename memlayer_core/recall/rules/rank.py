@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memlayer_core.recall.model import Reason
-from memlayer_core.recall.rules.gate import FLOOR, floor_of
+from memlayer_core.recall.rules.gate import SEARCH_BAR, information, meaning_bar, stands, word_support
 from memlayer_core.recall.rules.question import Question
 from memlayer_core.storage.scores import Candidate, TermStatistics, is_message, session_of_key
 from memlayer_core.storage.terms import possible_names
-from memlayer_core.vector import Neighbour
+from memlayer_core.storage.wishes import is_instruction
+from memlayer_core.vector import Neighbour, SimilarityScale
 
 __all__ = ["LONG", "WEIGHTS", "Matches", "ScoredCandidate", "Weights", "rank", "shortlist"]
 
@@ -40,7 +41,8 @@ class Weights:
             dress is in the session about the wedding. The session's best cosine counts a little, too.
         speaker: Said by somebody whom the question names. Twice what meaning gives a very good hit, so that other
             speakers' turns come later.
-        own: Said by the user, if the question says "I": people ask an assistant about themselves.
+        own: Said by the user, if the question says "I": people ask an assistant about themselves. Said by the
+            assistant, if the question asks for what "you" said.
         when: Said on a day that the question refers to. If the question asks for more than a day, only one message
             gets it that matches by its date alone.
         wishes: States a wish of the user, if the question asks for help: a wish applies even if it shares no word
@@ -80,10 +82,9 @@ _NEAREST = 10  # hits of each source whose neighbours are weighed, too
 _SHARES = {-2: 0.5, -1: 1.0, 1: 0.5, 2: 0.25}  # of what a neighbour passes on: the one before it gives most
 _APART = 1.5  # deviation of sessions below which they hardly differ: one more common word then says little
 _BEST_OF_SESSION = 0.3  # of what a session's words say, that its best cosine does
-_NEAR_ANYWAY = 0.2  # cosine of two texts that have nothing to do with each other
-_ALL, _THEN, _THEN_UNASKED = 1.0, 0.4, 0.2
-"""Support that being said when the question means is worth: all of it, where it asks for nothing else; less where nothing
-is asked: "I am tired today" needs nothing of what was said today."""
+_ALL, _THEN = 1.0, 0.6
+"""Support that being said when the question means is worth: all of it, where it asks for nothing else; else a part of it, beside
+a word of the question: "Weather in Tokyo today?" needs nothing else of what was said today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +110,14 @@ class ScoredCandidate(NamedTuple):
     Attributes:
         key: Key of the message.
         score: Larger is better; comparable within one question only.
-        support: How much it bears on the question, whatever else was found: its share of the question's words, rare ones
-            counting more, and its cosine times the trust in the embedder.
+        support: How much it bears on the question, whatever else was found: the information of the words that it shares
+            with the question, and its cosine times the trust in the embedder. 1 is enough for a prompt.
         contributions: The part of the score of each of `INGREDIENTS`.
         cosine: Cosine to the question; None without one.
         words: The question's words that it contains.
         is_excerpt: Whether only an excerpt of it is returned.
         date_only: Whether it matches by its date alone; its neighbours then get nothing from it.
+        is_standing: Whether it is a wish that holds for the question.
     """
 
     key: int
@@ -126,6 +128,7 @@ class ScoredCandidate(NamedTuple):
     words: tuple[str, ...] = ()
     is_excerpt: bool = False
     date_only: bool = False
+    is_standing: bool = False
 
     @property
     def parts(self) -> Mapping[str, float]:
@@ -156,7 +159,7 @@ _SHORTENED = Reason("excerpt", "the part of a long message that bears on the que
 _SLIGHT = 0.005  # what an ingredient gave, and nobody needs to hear of
 _TOLD = {
     "named": "said by one whom the question names",
-    "own": "said by the user, who asks about themselves",
+    "own": "said by the one whom the question is about",
     "when": "said when the question means",
     "wishes": "says how the user wants things",
     "answers": "has a time or a number, as the question wants",
@@ -194,6 +197,7 @@ def rank(
     matches: Matches,
     trust: float,
     weights: Weights = WEIGHTS,
+    scale: SimilarityScale = SimilarityScale(),  # noqa: B008  (a frozen value)
 ) -> list[ScoredCandidate]:
     """Return candidates sorted by score; none if nothing bears on the question.
 
@@ -203,46 +207,57 @@ def rank(
         matches: What the sources found.
         trust: How much the embedder's cosine counts for this question, 0 to 1.
         weights: How much each ingredient counts.
+        scale: The scale of the embedder's cosines.
     """
     if question.only_when:  # what was said at another time is no answer
         candidates = [one for one in candidates if one.key in matches.date_matches] or candidates
     if not candidates:
         return []
-    standing = matches.statistics
+    statistics = matches.statistics
     keys = [one.key for one in candidates]
     cosines = np.array(
         [one.similarity if trust and one.similarity is not None else math.nan for one in candidates]
     )
-    support = _column(standing.question_shares(question.about), keys)
-    support += trust * np.maximum(0.0, np.nan_to_num(cosines) - _NEAR_ANYWAY)
-    floor = floor_of(FLOOR, trust, standing.messages)
+    every, shares = statistics.information(question.content, information)
+    support = _support(every, shares, keys, trust) + _above(cosines, scale, statistics.messages, trust)
+    if not every:  # nothing but words that everybody uses: who searches for them wants what has them
+        support += SEARCH_BAR * np.array([key in statistics.worth for key in keys])
     dated = np.array([key in matches.date_matches for key in keys])
-    own = np.array([question.about_user and one.role == "user" for one in candidates])
-    alone = dated & ((support < floor) | (not question.about)) & (not question.only_when)
+    wanted = "assistant" if question.about_assistant else "user"
+    own = np.array(
+        [(question.about_user or question.about_assistant) and one.role == wanted for one in candidates]
+    )
+    alone = dated & ((support < SEARCH_BAR) | (not question.about)) & (not question.only_when)
     then = dated & ~alone
     if alone.any():  # of what has nothing but its date, one comes in for it
         one = max(np.flatnonzero(alone), key=lambda place: (support[place], own[place], keys[place]))
         then[one] = True
-    support += (_ALL if question.only_when else _THEN if question.asks else _THEN_UNASKED) * then
-    if support.max() < floor:
+    wishes = np.array([key in matches.wish_matches for key in keys])
+    standing = [
+        bool(wish) and stands(is_instruction(one.beginning), bears)
+        for wish, one, bears in zip(wishes, candidates, support, strict=True)
+    ]
+    asked = np.array([question.asks and key in shares for key in keys])
+    support += (_ALL if question.only_when else _THEN * asked) * then
+    if support.max() < SEARCH_BAR and not any(standing):
         return []
     near = _standard(cosines)
     speakers = _speakers_named(question, candidates)
     answer = question.answer
     parts = {
         "meaning": trust * weights.meaning * near,
-        "words": weights.words * _standard(_column(standing.worth, keys)),
+        "words": weights.words * _standard(_column(statistics.worth, keys)),
         "named": weights.speaker * np.array([one.name in speakers for one in candidates]),
         "own": weights.own * own,
         "when": weights.when * dated,
-        "wishes": weights.wishes * np.array([key in matches.wish_matches for key in keys]),
+        "wishes": weights.wishes * wishes,
         "answers": weights.answers
         * np.array([answer is not None and bool(answer.search(one.beginning)) for one in candidates]),
         "asks": -weights.asks * np.array([one.is_question for one in candidates]),
         "long": -weights.long * _excess_length(candidates),
     }
     parts["neighbours"] = weights.neighbours * _from_neighbours(candidates, _sum(parts.values()))
-    parts["session"] = weights.session * _of_session(standing, candidates, near)
+    parts["session"] = weights.session * _of_session(statistics, candidates, near)
     table = np.stack([parts[name] for name in INGREDIENTS], axis=1)
     score = _sum(parts.values())
     order = sorted(range(len(keys)), key=lambda place: (-score[place], -keys[place]))
@@ -254,11 +269,32 @@ def rank(
             float(support[place]),
             gave[place],
             candidates[place].similarity if trust else None,
-            standing.of(keys[place]),
+            statistics.of(keys[place]),
             date_only=bool(alone[place]),
+            is_standing=bool(standing[place]),
         )
         for place in order
     ]
+
+
+def _support(every: float, shares: Mapping[int, float], keys: Sequence[int], trust: float) -> Column:
+    """Return how much each candidate bears on the question by its words.
+
+    Args:
+        every: Information of all words of the question.
+        shares: Information of those of them that a candidate has.
+        keys: Keys of the candidates.
+        trust: How much the embedder's cosine counts.
+    """
+    return np.array(
+        [word_support(nats / every, nats, trust) if (nats := shares.get(key, 0.0)) else 0.0 for key in keys]
+    )
+
+
+def _above(cosines: Column, scale: SimilarityScale, messages: int, trust: float) -> Column:
+    """Return how much each candidate bears on the question by its meaning."""
+    above = (np.nan_to_num(cosines, nan=scale.mean) - scale.mean) / scale.deviation
+    return trust * np.maximum(0.0, above) / meaning_bar(messages)
 
 
 def _column(values: Mapping[int, float], keys: Sequence[int]) -> Column:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memlayer_core.message import PinnedText, StoredMessage
+from memlayer_core.message import Entry, PinnedText, StoredMessage
 from memlayer_core.messages.flow.remember import drafts_of, message_of_draft
 from memlayer_core.messages.model import PreparedMessage, Session, WindowStart
 from memlayer_core.messages.rules.check import text_of
@@ -14,21 +14,25 @@ from memlayer_core.messages.rules.offload import full_text, parse_preview
 from memlayer_core.messages.rules.relist import new_messages
 from memlayer_core.messages.rules.render import block, has_escapes, line, with_separator
 from memlayer_core.messages.sql import transcript, window_starts
-from memlayer_core.policy import Limits, quarter_at_most
+from memlayer_core.policy import Limits, recall_budget
 from memlayer_core.recall.flow.recall import (
-    Answers,
-    ask,
     best,
     relevant_answers,
+    weigh,
+    without_own_turns,
     without_visible_episodes,
 )
-from memlayer_core.recall.flow.search_scope import SearchScope, fit_into_budget, search_scope_of
+from memlayer_core.recall.flow.retrieve import Findings, Meaning, on_snapshot, retrieve
+from memlayer_core.recall.flow.search_scope import SearchScope, fit_into_budget
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.rules.pack import MARGIN, most_that_fit
+from memlayer_core.recall.sql import beginning
+from memlayer_core.records.flow import reader_of
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage.scores import is_message
+from memlayer_core.window.flow.entries import Page, last_page
 from memlayer_core.window.flow.profile import profile
 from memlayer_core.window.flow.prompt import evict, first_of, read_view
 from memlayer_core.window.flow.window_view import Part, WindowView
@@ -41,8 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["context"]
 
-_FEW = 8  # the newest question is nearly always among so many last messages
-
 
 @dataclass(frozen=True, slots=True)
 class _State:
@@ -51,6 +53,7 @@ class _State:
     session: Session | None
     search_scope: SearchScope
     window_start: WindowStart
+    page: Page
     question: StoredMessage | None
     has_pinned_recall: bool
     query: str
@@ -105,61 +108,33 @@ async def context(
     placed = placement_of(placement, settings.recall_placement)
     allowed = limits(default_limits(settings), policies, token_limit)
     size = size_of(allowed.tokens)
-    share = quarter_at_most(allowed.tokens, settings.recall_tokens)
+    share = recall_budget(allowed.tokens, settings.recall_tokens)
     drafts = await run(drafts_of, rt, pending) if pending else []
-    known = await run(rt.db.read, _read_state, rt, scope, asked, allowed, roles, drafts)
     waiting = rt.temporaries.show(scope)
-    asks = bool(share and known.query and not known.has_pinned_recall and _may_recall(known, allowed))
 
-    # A pinned recall stays with its question, even if its records matter less by now.
-    reader = replace(known.search_scope.reader, above_importance=None, min_confidence=None)
-
-    def look(connection: Connection, reserve: int = 0) -> WindowView:
-        return read_view(
-            connection,
-            rt,
-            known.session,
-            waiting,
-            allowed,
-            reserve,
-            known.window_start,
-            reader,
-            known.pending,
-            known.profile,
-        )
-
-    async def answer(reserve: int) -> Answers[WindowView]:
-        answers = await ask(
-            rt,
-            run,
-            known.search_scope,
-            known.query,
-            most_that_fit(share),
-            read_snapshot=lambda connection: look(connection, reserve),
-            visible_keys=lambda view: view.keys,
-            filter_records=lambda view, records: without_visible_episodes(
-                rt, records, scope, known.session, first_of(view, known.first)
-            ),
-        )
-        return relevant_answers(answers, known.search_scope)
-
-    recalled = _Recall()
-    if asks:
-        reach = scope.reach()
-        answers = await answer(0)
-        recalled = await run(_recall, rt, reach, answers, share)
-        if answers.snapshot.tokens + recalled.tokens > allowed.tokens:
+    def look(connection: Connection, meaning: Meaning | None) -> tuple[_State, WindowView, _Recall | None]:
+        known = _read_state(connection, rt, scope, asked, allowed, roles, drafts)
+        found = None
+        if share and known.query and not known.has_pinned_recall and _may_recall(known, allowed):
+            most = most_that_fit(share)
+            found = retrieve(connection, rt, known.search_scope, known.query, most, rt.now(), meaning)
+        view = _view(connection, rt, known, waiting, allowed, 0)
+        if found is None:
+            return known, view, None
+        recalled = _recall(connection, rt, scope, known, found, view, share)
+        if view.tokens + recalled.tokens > allowed.tokens:
             # Older turns leave the window for the recall, and may then be recalled themselves.
-            answers = await answer(recalled.tokens)
-            room = min(share, allowed.tokens - answers.snapshot.tokens)
-            recalled = await run(_recall, rt, reach, answers, room)
-        seen = answers.snapshot
-    else:
-        seen = await run(rt.db.read, look)
+            view = _view(connection, rt, known, waiting, allowed, recalled.tokens)
+            room = min(share, allowed.tokens - view.tokens)
+            recalled = _recall(connection, rt, scope, known, found, view, room)
+        return known, view, recalled
+
+    known, seen, answer = await on_snapshot(rt, run, look)
+    recalled = answer or _Recall()
     if seen.start is not None and known.session is not None:
         await run(rt.db.write, window_starts.move, known.session.number, size, seen.start)
     rt.note_recall([key for key in recalled.sources if not is_message(key)])
-    beside = _pinned_text(rt, known, recalled) if asks and placed == "user" else None
+    beside = _pinned_text(rt, known, recalled) if answer is not None and placed == "user" else None
     if not known.pending:
         rt.temporaries.set_recall(scope, beside)
     evict(rt, known.session, seen, known.first)
@@ -220,24 +195,26 @@ def _read_state(
     drafts: Sequence[PreparedMessage],
 ) -> _State:
     """Read the session, the search scope, and the newest question if the caller gives no query."""
-    session = transcript.find(connection, scope)
-    ground = search_scope_of(connection, rt, scope.reach(), roles)
+    begin = beginning(connection, scope, size_of(limits.tokens))
+    session = begin.session
+    search_scope = SearchScope(reader_of(rt, scope.reach(), roles), begin.own, begin.shared)
     new: Sequence[StoredMessage] = [message_of_draft(scope, draft) for draft in drafts]
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     if session is not None and named:
         new = new_messages(new, transcript.places(connection, session, named), session.next_seq)
     asking = (one for one in reversed(new) if one.message.role == "user" and one.message.model_visible)
     question, recalled = next(asking, None), False
-    if question is None and session is not None:
-        question, recalled = _newest_question(connection, session)
+    first = max(begin.window_start.first, session.memory_start) if session is not None else 0
+    page = last_page(connection, session, limits, first) if session is not None else ()
+    if question is None and session is not None and (last := _last_question(connection, session, page)):
+        question, recalled = last[1], last[0].recall_tokens is not None
     said = question.message.text if question is not None else ""
-    lasting, notes = profile(connection, rt, ground, limits.tokens) if query != "" else (None, ())
+    lasting, notes = profile(connection, rt, search_scope, limits.tokens) if query != "" else (None, ())
     return _State(
         session,
-        ground,
-        window_starts.find(connection, session, size_of(limits.tokens))
-        if session is not None
-        else WindowStart(),
+        search_scope,
+        begin.window_start,
+        page,
         question if query in {None, said} else None,
         has_pinned_recall=recalled and query in {None, said},
         query=said if query is None else query,
@@ -247,18 +224,12 @@ def _read_state(
     )
 
 
-def _newest_question(connection: Connection, session: Session) -> tuple[StoredMessage | None, bool]:
-    """Return the user's last message, and whether it has a pinned recall."""
-    before, page = None, _FEW
-    while True:
-        entries = transcript.tail(connection, session, before, page, session.memory_start)
-        for entry in entries:
-            if entry.role == "user" and not entry.hidden:
-                found = transcript.read(connection, session, [entry.seq])
-                return next(iter(found), None), entry.recall_tokens is not None
-        if len(entries) < page:
-            return None, False
-        before, page = entries[-1].seq, 2 * page
+def _last_question(
+    connection: Connection, session: Session, page: Page
+) -> tuple[Entry, StoredMessage] | None:
+    """Return the user's last message. It is nearly always on the last page."""
+    asking = (one for one in page if one[0].role == "user" and not one[0].hidden)
+    return next(asking, None) or transcript.last_question(connection, session)
 
 
 def _may_recall(state: _State, limits: Limits) -> bool:
@@ -272,15 +243,69 @@ def _may_recall(state: _State, limits: Limits) -> bool:
     return session.tokens + sum(one.tokens for one in state.pending) > limits.tokens // 2
 
 
-def _recall(rt: Runtime, reach: Scope, answers: Answers[WindowView], budget: int) -> _Recall:
-    """Choose what fits, the best first, and write it in the order of time."""
-    shown = answers.snapshot
-    said = (part.message for part in shown.window)
-    found = best(rt, reach, answers, most_that_fit(budget), said) if budget > 0 else []
+def _view(
+    connection: Connection,
+    rt: Runtime,
+    state: _State,
+    temporary: Sequence[StoredMessage],
+    limits: Limits,
+    reserve: int,
+) -> WindowView:
+    # A pinned recall stays with its question, even if its records matter less by now.
+    reader = replace(state.search_scope.reader, above_importance=None, min_confidence=None)
+    return read_view(
+        connection,
+        rt,
+        state.session,
+        temporary,
+        limits,
+        reserve,
+        state.window_start,
+        state.page,
+        reader,
+        state.pending,
+        state.profile,
+    )
+
+
+def _recall(
+    connection: Connection,
+    rt: Runtime,
+    scope: Scope,
+    state: _State,
+    findings: Findings,
+    view: WindowView,
+    budget: int,
+) -> _Recall:
+    """Choose what fits, the best first, and write it in the order of time.
+
+    Args:
+        connection: On the snapshot of the search.
+        rt: What the memory works with.
+        scope: The session.
+        state: What decides how to recall.
+        findings: What the search found.
+        view: The window.
+        budget: The tokens that it may cost.
+    """
+    first = first_of(view, state.first)
+    answers = relevant_answers(
+        weigh(
+            connection,
+            rt,
+            findings,
+            view.keys,
+            lambda records: without_visible_episodes(connection, records, scope, state.session, first),
+            state.session.number if state.session is not None else 0,
+        )
+    )
+    said = (part.message for part in view.window)
+    found = best(connection, rt, scope.reach(), answers, most_that_fit(budget), said) if budget > 0 else []
     if not found:
         return _Recall(notes=answers.notes)
     left = budget - rt.tokens.text(with_separator(block([""])))
     chosen = fit_into_budget(rt, found, budget, left, lambda turn: turn.tokens + MARGIN)
+    chosen = without_own_turns(chosen, answers.records)
     while True:
         in_time = sorted(chosen, key=lambda item: _when(item[0]))
         lines = [line(stored) for stored, _ in in_time]

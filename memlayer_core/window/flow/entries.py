@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,16 @@ from memlayer_core.window.rules.window import Shape, enough, first_page
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["last_entries", "newest_question", "shape_of"]
+__all__ = ["Page", "last_entries", "last_page", "newest_question", "shape_of"]
+
+Page = Sequence[tuple[Entry, StoredMessage]]
+"""Messages of a session, the newest first."""
+
+
+def last_page(connection: Connection, session: Session, limits: Limits, first: int) -> Page:
+    """Return so many of the session's last messages from place `first` on that they are nearly always enough."""
+    page = first_page(session.messages, session.tokens, limits)
+    return transcript.tail_messages(connection, session, None, page, first)
 
 
 def last_entries(
@@ -29,9 +38,10 @@ def last_entries(
     session: Session | None,
     limits: Limits,
     first: int,
+    page: Page,
     pending: Sequence[Entry] = (),
-) -> list[Entry]:
-    """Return the session's last visible entries, as many as a window can need.
+) -> tuple[list[Entry], dict[int, StoredMessage]]:
+    """Return the session's last visible entries, as many as a window can need, and their messages by place.
 
     Args:
         connection: On one snapshot.
@@ -39,20 +49,23 @@ def last_entries(
         session: None before the first message.
         limits: What the window keeps within.
         first: Nothing before this place is read.
+        page: The last page; further ones are read as needed.
         pending: Messages that are not stored yet; they follow the session's.
     """
     newest = list(pending[::-1])
+    read: dict[int, StoredMessage] = {}
     if session is None:
-        return newest[::-1]
-    page = first_page(session.messages, session.tokens, limits)
-    before = session.next_seq if pending else None  # messages that somebody added since are left out
+        return newest[::-1], read
+    size = first_page(session.messages, session.tokens, limits)
     while True:
-        entries = transcript.tail(connection, session, before, page, first)
-        told = [entry for entry in entries if entry.role != "system" and not entry.hidden]
-        newest.extend(_recount(connection, rt, session, told, newest))
-        if len(entries) < page or enough(newest, limits, shape_of(rt)):
-            return newest[::-1]
-        before, page = entries[-1].seq, page * 2
+        read |= {entry.seq: stored for entry, stored in page}
+        told = [entry for entry, _ in page if entry.role != "system" and not entry.hidden]
+        told = _recount(connection, rt, read, told, newest)
+        newest.extend(without_old_recalls(told, newest_question((*newest, *told))))
+        if len(page) < size or enough(newest, limits, shape_of(rt)):
+            return newest[::-1], read
+        before, size = page[-1][0].seq, size * 2
+        page = transcript.tail_messages(connection, session, before, size, first)
 
 
 def shape_of(rt: Runtime) -> Shape | None:
@@ -68,8 +81,26 @@ def newest_question(newest_first: Sequence[Entry]) -> int | None:
     return next((entry.seq for entry in newest_first if entry.role == "user"), None)
 
 
+def without_old_recalls(entries: Iterable[Entry], question: int | None) -> Iterator[Entry]:
+    """Yield entries without the recall of earlier questions: it has served, and the next question recalls its own.
+
+    Taking it away costs a provider's cache the turns behind it, which are few; keeping it costs as much of every later
+    prompt: half of it in ordinary chat (`benchmarks/prefix.py`).
+    """
+    for entry in entries:
+        yield (
+            entry
+            if entry.seq == question or entry.recall_tokens is None
+            else replace(entry, recall_tokens=None)
+        )
+
+
 def _recount(
-    connection: Connection, rt: Runtime, session: Session, entries: Sequence[Entry], newer: Sequence[Entry]
+    connection: Connection,
+    rt: Runtime,
+    messages: Mapping[int, StoredMessage],
+    entries: Sequence[Entry],
+    newer: Sequence[Entry],
 ) -> list[Entry]:
     """Count messages again that another counter counted, or that are truncated."""
     longest = rt.settings.truncate_characters if rt.settings.truncate_messages else math.inf
@@ -83,7 +114,7 @@ def _recount(
     ]
     if not stale:
         return list(entries)
-    read = transcript.read(connection, session, stale)
+    read = [messages[seq] for seq in stale]
     recounted = [stored.key for stored in read if stored.counter != rt.tokens.name]
     beside = sql.read(connection, recounted, None)
 

@@ -22,6 +22,7 @@ from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.model import Summary
 from memlayer_core.summaries.rules.extract import extract
 from memlayer_core.summaries.rules.prompt import lines_of_summary
+from memlayer_core.window.flow.entries import Page
 from memlayer_core.window.flow.window_view import Part, WindowView, read_window
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def read_view(
     limits: Limits,
     reserve: int,
     window_start: WindowStart,
+    page: Page,
     reader: Reader,
     pending: Sequence[StoredMessage] = (),
     profile: Part | None = None,
@@ -98,6 +100,7 @@ def read_view(
         limits: What the window keeps within.
         reserve: Tokens that older turns leave free.
         window_start: Where the window begins, and the version of the summaries before it.
+        page: The session's last page from there on.
         reader: The user who asks.
         pending: Messages that are not stored yet.
         profile: The profile; left out if the newest turn needs the tokens.
@@ -116,6 +119,7 @@ def read_view(
             limits,
             reserve,
             first,
+            page,
             reader,
             overhead=shown.tokens + _cost(profile),
             stops=left.stops,

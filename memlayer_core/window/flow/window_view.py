@@ -18,7 +18,7 @@ from memlayer_core.recall import sql
 from memlayer_core.recall.model import Reason
 from memlayer_core.records.model import Reader
 from memlayer_core.runtime import Runtime
-from memlayer_core.window.flow.entries import last_entries, newest_question, shape_of
+from memlayer_core.window.flow.entries import Page, last_entries, newest_question, shape_of
 from memlayer_core.window.model import Piece, PieceKind
 from memlayer_core.window.rules.list_window import (
     INSTRUCTIONS,
@@ -124,6 +124,7 @@ def read_window(
     limits: Limits,
     reserve: int,
     first: int,
+    page: Page,
     reader: Reader,
     *,
     overhead: int = 0,
@@ -140,6 +141,7 @@ def read_window(
         limits: What the window keeps within.
         reserve: Tokens that older turns leave free.
         first: Where the window begins; nothing before it is read.
+        page: The session's last page from there on.
         reader: The user who asks; a pinned recall that quotes a record hidden from them is left out.
         overhead: Tokens of the other parts of the context.
         stops: Places where the window should begin if it has to move, such as ends of summaries.
@@ -155,7 +157,7 @@ def read_window(
     system = _instructions(connection, rt, session, limits.tokens, pending)
     shape = shape_of(rt)
     new = _pending_parts(rt, session, pending)
-    entries = last_entries(connection, rt, session, limits, first, [entry for entry, _ in new])
+    entries, stored = last_entries(connection, rt, session, limits, first, page, [entry for entry, _ in new])
     beside, overhead = overhead, overhead + sum(part.tokens for part in (*system, *once))
     compact_to = rt.settings.compact_to
     while True:
@@ -169,7 +171,7 @@ def read_window(
             shape=shape,
         )
         shown = _window_parts(
-            connection, rt, session, chosen, {entry.seq: part for entry, part in new}, reader
+            connection, rt, chosen, stored, {entry.seq: part for entry, part in new}, reader
         )
         withheld = _hidden_recalls(connection, session, entries, shown, reader)
         if withheld:
@@ -228,27 +230,22 @@ def _pending_parts(
 def _window_parts(
     connection: Connection,
     rt: Runtime,
-    session: Session | None,
     choice: Window,
+    messages: Mapping[int, StoredMessage],
     pending: Mapping[int, Part],
     reader: Reader,
 ) -> dict[int, Part]:
-    """Return the messages of the window by place; a deleted one is missing."""
+    """Return the messages of the window by place."""
     question = newest_question(choice.entries[::-1])
-    entries = {entry.seq: entry for entry in choice.entries if entry.seq not in pending}
-    if session is None:
-        return dict(pending)
-    found = transcript.read(connection, session, list(entries))
-    hosts = [stored.key for stored in found if entries[stored.seq].recall_tokens]
+    entries = [entry for entry in choice.entries if entry.seq not in pending]
+    hosts = [messages[entry.seq].key for entry in entries if entry.recall_tokens]
     beside = sql.read(connection, hosts, reader)
-    stored = {
-        stored.seq: replace(
-            _shrink(rt, choice, entries[stored.seq], stored, stored.seq == question),
-            pinned=_count_pinned(rt, beside.get(stored.key)),
-        )
-        for stored in found
-    }
-    return {**stored, **pending}
+    parts: dict[int, Part] = {}
+    for entry in entries:
+        message = messages[entry.seq]
+        pinned = _count_pinned(rt, beside.get(message.key))
+        parts[entry.seq] = _shrink(rt, choice, entry, message, pinned, is_question=entry.seq == question)
+    return {**parts, **pending}
 
 
 def _hidden_recalls(
@@ -299,13 +296,21 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
     return tuple(parts)
 
 
-def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, is_question: bool) -> Part:
+def _shrink(
+    rt: Runtime,
+    choice: Window,
+    entry: Entry,
+    original: StoredMessage,
+    pinned: PinnedText | None,
+    *,
+    is_question: bool,
+) -> Part:
     message, notes = prompt_of(original.message, rt.settings, rt.truncate_with, is_question=is_question)
     keys, ids = (original.key,), (original.message.id or "",)
     reasons = (RECENT, *notes)
     how = choice.reductions.get(entry.seq)
     if how is None:
-        return Part(message, keys, ids, entry.tokens, reasons)
+        return Part(message, keys, ids, entry.tokens, reasons, pinned)
     characters = rt.settings.preview_characters
     if how == "compress":  # as many characters as its part of the tokens pays for
         characters = max(characters, math.floor(len(message.text) * COMPRESS_TO))
@@ -314,7 +319,7 @@ def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, 
         reasons += (Reason("offloaded", "a preview; its id loads all of it"),)
     tokens = reduced_tokens(entry, how)
     small = preview(message, entry.seq, characters=characters, tokens=tokens, count=rt.tokens.message)
-    return Part(small, keys, ids, rt.tokens.message(small), reasons)
+    return Part(small, keys, ids, rt.tokens.message(small), reasons, pinned)
 
 
 def _without_orphans(

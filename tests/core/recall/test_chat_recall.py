@@ -53,11 +53,10 @@ def test_the_same_words_of_another_session_are_told_once(chat, memory, do) -> No
 
 
 def test_what_a_search_finds_and_is_not_worth_telling_is_left_out(chat, memory, do) -> None:
-    asked = "do I like the weather?"
+    asked = "do I like milk in my tea?"
 
-    assert "my sister lives in Tokyo" in texts(memory.search(asked, user_id="ada"))
-    assert texts(do(chat, "recall", asked))[0] == "I like tea with milk"
-    assert "my sister lives in Tokyo" not in texts(do(chat, "recall", asked))
+    assert len(memory.search(asked, user_id="ada")) > 1
+    assert texts(do(chat, "recall", asked)) == ["I like tea with milk"]
     assert do(chat, "recall", "please write a poem") == ()
 
 

@@ -35,16 +35,26 @@ def texts(context) -> list[str]:
     return [f"{message.role}: {message.text}" for message in context.messages]
 
 
-def test_recalled_text_stays_with_its_question_once_a_model_has_answered(chat, do) -> None:
+def test_recalled_text_stays_with_its_question_until_the_next_one(chat, do) -> None:
     do(chat, "add", "user", "Which pears grow in Lisbon?")
     first = texts(do(chat, "context"))
     assert PEARS in first[0]
     do(chat, "add", "assistant", "Yours.")
-    do(chat, "add", "user", "Thank you!")
     second = do(chat, "context")
     assert texts(second)[:1] == first
     assert [piece.message_ids for piece in second.pieces if piece.kind == "recall"] == [("pears",)]
     assert second.tokens == sum(piece.tokens for piece in second.pieces)
+
+
+def test_the_next_question_takes_the_place_of_the_recall_before_it(chat, do) -> None:
+    do(chat, "add", "user", "Which pears grow in Lisbon?")
+    shown = do(chat, "context").recall
+    do(chat, "add", "assistant", "Yours.")
+    do(chat, "add", "user", "Thank you!")
+    later = do(chat, "context")
+    assert texts(later) == ["user: Which pears grow in Lisbon?", "assistant: Yours.", "user: Thank you!"]
+    assert later.tokens == sum(piece.tokens for piece in later.pieces)
+    assert [one.text for one in do(chat, "pinned_recalls")] == [shown]
 
 
 def test_what_a_model_was_shown_can_be_asked_for(chat, past, do) -> None:
@@ -136,7 +146,6 @@ def test_it_follows_its_question_when_a_list_moves_it(past, chat) -> None:
     said = [
         Message("user", "Which pears grow in Lisbon, of all the pears?"),
         Message("assistant", "Yours are the best of all that grow there."),
-        Message("user", "Thank you for telling me so much about it!"),
     ]
     chat.add_messages(said[:1])
     first = texts(chat.context())
@@ -158,7 +167,7 @@ def test_a_fork_keeps_the_words_alone(past, chat) -> None:
 
 @examples(25)
 @given(st.lists(st.sampled_from(["pears", "plums", "Lisbon", "rain", "trains"]), min_size=3, max_size=25))
-def test_each_prompt_begins_like_the_one_before_until_the_window_begins_anew(words) -> None:
+def test_a_prompt_changes_at_its_last_turn_alone_until_the_window_begins_anew(words) -> None:
     chosen = Settings(index_delay=3600, compact_to=0.5)
     with Memory.in_memory(tokenizer="estimate", settings=chosen) as memory:
         past = memory.chat(user_id="louis", session_id="past")
@@ -172,7 +181,7 @@ def test_each_prompt_begins_like_the_one_before_until_the_window_begins_anew(wor
             prompt = texts(context)
             assert context.tokens <= 400
             if "compacted" not in {reason.code for reason in context.reasons}:
-                assert prompt[: len(before)] == before
+                assert prompt[: len(before) - 1] == before[:-1]
             before = prompt
             chat.add("assistant", f"Answer {number}.")
 
@@ -186,7 +195,6 @@ def sold(memory: Memory, *roles: str):
     context = chat.context()
     assert SECRET in texts(context)[0]
     chat.add("assistant", "Seven.")
-    chat.add("user", "Thank you!")
     return chat
 
 
@@ -210,7 +218,7 @@ def test_what_only_a_role_may_be_told_is_left_out_without_it_and_comes_back_with
     spent = plain.context(query="").tokens
     assert spent < seller.context(query="").tokens
     # the room that it leaves is there for turns
-    assert len(plain.context(query="", token_limit=spent).window) == 3
+    assert len(plain.context(query="", token_limit=spent).window) == 2
     assert is_told(seller)
 
 

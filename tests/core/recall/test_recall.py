@@ -6,7 +6,9 @@ import re
 import threading
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -18,8 +20,8 @@ from memlayer_core.events import IndexDegraded, IndexRecovered
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.rules.render import CLOSE, OPEN, block, line
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.policy import quarter_at_most
-from memlayer_core.recall.rules.gate import answers_to, relevant
+from memlayer_core.policy import recall_budget
+from memlayer_core.recall.rules.gate import Cut, answers_to, relevant
 from memlayer_core.recall.rules.pack import pack
 from memlayer_core.recall.rules.question import Question, question
 from memlayer_core.recall.rules.rank import INGREDIENTS, Matches, ScoredCandidate, rank, shortlist
@@ -38,11 +40,13 @@ from memlayer_core.storage.terms import (
 )
 from memlayer_core.storage.wishes import asks_for_help, is_wish
 from memlayer_core.testing import NOON, FlakyEmbedder
-from memlayer_core.vector import Neighbour
+from memlayer_core.vector import Neighbour, SimilarityScale
 
 
 def asking(*words: str, names: Collection[str] = (), **fields: Any) -> Question:
-    return Question(" ".join(words), words, frozenset(names), **{"about_user": False} | fields)
+    return Question(
+        " ".join(words), words, frozenset(names), **{"about_user": False, "content": words} | fields
+    )
 
 
 def found_at(postings: dict[str, dict[int, int]], messages: int = 100, **others: Any) -> Matches:
@@ -120,31 +124,35 @@ def test_the_shortlist_has_the_best_of_each_source_and_little_else(found, most, 
 
 
 def test_a_question_that_nothing_bears_on_brings_nothing_back() -> None:
+    ranked = partial(rank, scale=SimilarityScale(0.1, 0.1))
     apart = [candidate(1, 0.05), candidate(2, 0.1)]
     volcano = asking("volcano", "licence")
-    assert rank(volcano, apart, found_at({}), 1.0) == []
-    assert rank(volcano, apart, found_at({"volcano": {1: 1}}), 1.0) != []
-    assert rank(volcano, [candidate(1, 0.6), *apart[1:]], found_at({}), 1.0) != []
-    assert rank(volcano, [candidate(1, 0.6)], found_at({}), 0.0) == []
+    assert ranked(volcano, apart, found_at({}), 1.0) == []
+    assert ranked(volcano, apart, found_at({"volcano": {1: 1}}), 1.0) != []
+    assert ranked(volcano, [candidate(1, 0.6), *apart[1:]], found_at({}), 1.0) != []
+    assert ranked(volcano, [candidate(1, 0.6)], found_at({}), 0.0) == []
     # A wish is no answer by itself, nor is any number.
     standing = found_at({}, wish_matches={1})
-    assert rank(asking("volcano", helps=True, answer=answers_to("how many?")), apart, standing, 1.0) == []
+    assert ranked(asking("volcano", helps=True, answer=answers_to("how many?")), apart, standing, 1.0) == []
 
 
-def test_a_prompt_gets_what_bears_on_it_and_more_easily_when_something_is_asked() -> None:
+def test_a_prompt_gets_what_is_close_behind_the_best_if_that_reaches_the_bar() -> None:
     def found(*supports: float) -> list[ScoredCandidate]:
         return [ScoredCandidate(4 * at, 5.0 - at, support) for at, support in enumerate(supports)]
 
-    assert order(relevant(found(0.5, 0.4, 0.2), True, 0.0, 1000)) == [0, 4]
-    assert order(relevant(found(0.3, 0.3), True, 0.0, 1000)) == [0, 4]
-    assert relevant(found(0.3, 0.3), False, 0.0, 1000) == []
-    assert order(relevant(found(0.3, 0.3), False, 0.0, 10)) == [0, 4]
-    assert relevant(found(0.2), True, 0.0, 1000) == []
-    far = ScoredCandidate(99, 1.5, 0.5)
-    assert order(relevant([*found(0.5), far], True, 0.0, 1000)) == [0]
-    # What stands beside what bears on it is told as well.
+    cut = Cut(behind=3.0, first=1, of_best=0.5, from_beside=0.8, sure=0.9)
+    assert order(relevant(found(0.5, 0.4, 0.2), 0.5, cut)) == [0, 4]
+    assert relevant(found(0.5, 0.4), 0.6, cut) == []
+    assert relevant([], 0.0, cut) == []
+    assert order(relevant(found(0.5, 0.4, 0.4), 0.5, replace(cut, limit=2))) == [0, 4]
+    far, sure = ScoredCandidate(99, 1.5, 0.5), ScoredCandidate(98, 1.4, 0.9)
+    assert order(relevant([*found(0.5), far], 0.5, cut)) == [0]
+    assert order(relevant([*found(0.5), sure], 0.5, cut)) == [0, 98]
+    # What stands beside what bears on it is told as well; a wish that holds, whatever else is.
     beside = [ScoredCandidate(1, 5.0, 0.5), ScoredCandidate(2, 4.9, 0.0)]
-    assert order(relevant(beside, True, 0.0, 1000)) == [1, 2]
+    assert order(relevant(beside, 0.5, cut)) == [1, 2]
+    wish = ScoredCandidate(7, 1.0, 0.0, is_standing=True)
+    assert order(relevant([*found(0.2), wish], 0.5, cut)) == [7]
 
 
 def first(asked: Question, *candidates: Candidate, **postings: dict[int, int]) -> int:
@@ -500,9 +508,13 @@ def test_packing_keeps_to_the_room_and_prefers_the_better(costs, room) -> None:
         assert chosen[0] == 0
 
 
-def test_recall_never_takes_more_than_a_quarter() -> None:
-    assert quarter_at_most(8000, 600) == 600
-    assert quarter_at_most(1000, 600) == 250
+@given(st.integers(1, 1_000_000), st.integers(1, 1_000_000))
+def test_the_recall_grows_with_the_limit_and_more_slowly(limit, other) -> None:
+    small, large = sorted((limit, other))
+    assert recall_budget(small, None) <= recall_budget(large, None)
+    assert recall_budget(small, None) * large >= (recall_budget(large, None) - 1) * small - large
+    assert recall_budget(limit, None) <= 2 * limit / 5
+    assert recall_budget(limit, 600) == min(600, 2 * limit // 5)
 
 
 def stored(text: str, name: str | None = None) -> StoredMessage:
@@ -746,8 +758,8 @@ def test_a_message_without_words_is_no_hit_and_takes_no_ones_place(memory, do) -
     hits = do(memory, "search", "what of my parrot?", user_id="ada", limit=2)
     assert {hit.text for hit in hits} == {"my parrot is called Coco", "my parrot is green"}
     assert len(do(memory, "search", "what of my parrot?", user_id="ada", limit=50)) == 2
-    context = do(memory.chat(user_id="ada", session_id="new"), "context", "what of my parrot?")
-    assert len(re.findall("^- \\[", context.recall, re.MULTILINE)) == 2
+    context = do(memory.chat(user_id="ada", session_id="old"), "context", "what of my parrot?")
+    assert context.recall == ""  # all of it is in the window
 
 
 @pytest.mark.parametrize(

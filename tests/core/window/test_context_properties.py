@@ -163,11 +163,11 @@ def test_a_recall_costs_what_parts_it_from_its_question_too(memory) -> None:
 
 
 def test_what_makes_room_for_a_recall_may_be_recalled_at_once_and_not_only_the_next_time() -> None:
-    pears = " pear" * 60
+    pears = " pear" * 54
     said = [
         Message("tool", "«0» pear", tool_call_id="nobody0"),
-        Message("user", "«1»"),
-        Message("user", "«2»" + pears),
+        Message("user", "«1» pear"),
+        Message("user", "Where is «2»?" + pears),
     ]
     for at in range(3, 9, 2):
         call = ToolCall(f"r3-{at}", "look", json.dumps({"at": f"«{at}» pear"}))
@@ -180,7 +180,8 @@ def test_what_makes_room_for_a_recall_may_be_recalled_at_once_and_not_only_the_n
         Message("user", "«10»", model_visible=False),
         Message("assistant", "«11»"),
     ]
-    with Memory.in_memory(settings=WAYS["messages are truncated"], tokenizer="estimate") as memory:
+    settings = WAYS["messages are truncated"].replace(recall_tokens=87)
+    with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
         chat = a_session(memory, said)
         first, again = chat.context(token_limit=350), chat.context(token_limit=350)
     assert "compacted" in {reason.code for reason in first.reasons}
