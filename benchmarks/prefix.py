@@ -32,7 +32,7 @@ from memlayer_core.models.tokens import token_counter
 from memlayer_core.storage.terms import content_words
 
 COUNT = token_counter("estimate")
-LIMITS = (3000, 8000)
+LIMITS = (3000, 4000, 8000)
 GOALS = {
     ("memlayer", 3000): 80,
     ("memlayer", 8000): 92,
@@ -49,7 +49,7 @@ class Ledger:
     """What is sent, and what a summarising model is asked."""
 
     def __init__(self):
-        self.sent = self.unchanged = self.calls = self.spent = self.longest = 0
+        self.sent = self.unchanged = self.calls = self.spent = self.longest = self.recalled = 0
         self.before = []
 
     def prompt(self, messages):
@@ -77,6 +77,7 @@ class Ledger:
     def told(self):
         return {
             "unchanged": round(100 * self.unchanged / self.sent, 1),
+            "recalled": round(100 * self.recalled / self.sent, 1),
             "sent": self.sent,
             "longest": self.longest,
             "calls": self.calls,
@@ -88,20 +89,26 @@ def shown(messages):
     return [f"{message.role}: {message.text}" for message in messages]
 
 
-def memlayer(turns, limit, ledger, summarizer="extractive", **settings):
+def memlayer(turns, limit, ledger, summarizer="extractive", embedder="hashing", **settings):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         chosen = Settings(index_delay=0, durability="normal", **settings)
         opened = Memory.open(
-            folder, embedder="hashing", tokenizer="estimate", summarizer=summarizer, settings=chosen
+            folder, embedder=embedder, tokenizer="estimate", summarizer=summarizer, settings=chosen
         )
         with opened as memory:
             chat = memory.chat(user_id="u", session_id="s")
             chat.add("system", "Be a friend.")
             for asked, answered in turns:
                 chat.add_messages(asked)
-                ledger.prompt(shown(chat.context(token_limit=limit).messages))
+                context = chat.context(token_limit=limit)
+                ledger.recalled += sum(piece.tokens for piece in context.pieces if piece.kind == "recall")
+                ledger.prompt(shown(context.messages))
                 chat.add_messages(answered)
                 memory.flush()  # people take longer to write than the background work takes
+
+
+def with_minilm(turns, limit, ledger):
+    memlayer(turns, limit, ledger, embedder="minilm")
 
 
 def without_recall(turns, limit, ledger):
@@ -237,6 +244,7 @@ def _llamaindex(turns, ledger, memory):
 
 PARTICIPANTS = {
     "memlayer": ("memlayer_core", memlayer),
+    "memlayer, minilm": ("memlayer_core", with_minilm),
     "without recall": ("memlayer_core", without_recall),
     "with a model": ("memlayer_core", with_a_model),
     "trim_messages": ("langchain_core", trim_messages),
@@ -269,14 +277,14 @@ def turns_of(file, number):
 
 def show(result):
     print(
-        f"{result['turns']} turns; % of prompt tokens unchanged, tokens sent, the longest prompt's, summary "
-        "calls and their tokens"
+        f"{result['turns']} turns; % of prompt tokens unchanged, % that is recalled text, tokens sent, the longest "
+        "prompt's, summary calls and their tokens"
     )
     for limit, found in result["limits"].items():
         print(f"limit {int(limit):,}")
         for name, told in found.items():
             print(
-                f"{name:>34}{told['unchanged']:>8.1f} %{told['sent']:>12,}{told['longest']:>8,}"
+                f"{name:>34}{told['unchanged']:>8.1f} %{told['recalled']:>8.1f} %{told['sent']:>12,}{told['longest']:>8,}"
                 f"{told['calls']:>6}{told['spent']:>10,}"
             )
     for name in result["skipped"]:

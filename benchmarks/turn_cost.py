@@ -52,10 +52,7 @@ from pathlib import Path
 from goals import goal, options, tell
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.recall.flow.search_scope import (  # the search of a context, repeated alone
-    index_pays,
-    nearest,
-)
+from memlayer_core.index.neighbours import compare, index_pays, nearest  # the search of a context, alone
 from memlayer_core.recall.rules.pack import most_that_fit
 from memlayer_core.storage import vectors
 
@@ -165,7 +162,7 @@ class Subject:
         if index_pays(self.runtime, overview):
             took, _ = timed(nearest, self.runtime, reach, vector, overview, limit)
         else:
-            took, _ = timed(self.runtime.db.read, vectors.scan, reach, vector, limit)
+            took, _ = timed(self.runtime.db.read, compare, self.runtime, reach, vector, limit)
         samples["vector_search"].append(took)
 
     def bare_read(self, scope, shown):

@@ -115,7 +115,9 @@ class Chat(Viewable):
             tool_call_id=tool_call_id,
             model_visible=model_visible,
         )
-        return await remember.remember(self.memory.runtime, ASYNC, self.scope, [message])
+        return await self.memory.runtime.threads.write(
+            remember.remember(self.memory.runtime, ASYNC, self.scope, [message])
+        )
 
     def add_messages(
         self,
@@ -156,13 +158,15 @@ class Chat(Viewable):
         context: Context | None = None,
     ) -> Receipt:
         """Do `add_messages` without blocking the event loop."""
-        return await remember.remember(
-            self.memory.runtime,
-            ASYNC,
-            self.scope,
-            messages,
-            verbatim=verbatim,
-            recall=recall_to_pin(context, self.scope),
+        return await self.memory.runtime.threads.write(
+            remember.remember(
+                self.memory.runtime,
+                ASYNC,
+                self.scope,
+                messages,
+                verbatim=verbatim,
+                recall=recall_to_pin(context, self.scope),
+            )
         )
 
     def add_temporary(self, messages: Message | Sequence[Message]) -> None:
@@ -183,7 +187,9 @@ class Chat(Viewable):
 
     async def aadd_temporary(self, messages: Message | Sequence[Message]) -> None:
         """Do `add_temporary` without blocking the event loop."""
-        await remember.add_temporary(self.memory.runtime, ASYNC, self.scope, messages)
+        await self.memory.runtime.threads.read(
+            remember.add_temporary(self.memory.runtime, ASYNC, self.scope, messages)
+        )
 
     def reload(self, preview_id: str) -> Message:
         """Return the whole message that a preview in a context stands for.
@@ -198,7 +204,9 @@ class Chat(Viewable):
 
     async def areload(self, preview_id: str) -> Message:
         """Do `reload` without blocking the event loop."""
-        return await reads.reload(self.memory.runtime, ASYNC, self.scope, preview_id)
+        return await self.memory.runtime.threads.read(
+            reads.reload(self.memory.runtime, ASYNC, self.scope, preview_id)
+        )
 
     def reload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
         """Return the text that a preview stands for, for a model's tool. A long text comes in parts.
@@ -217,8 +225,8 @@ class Chat(Viewable):
 
     async def areload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
         """Do `reload_text` without blocking the event loop."""
-        return await reads.reload_text(
-            self.memory.runtime, ASYNC, self.scope, preview_id, offset, token_limit
+        return await self.memory.runtime.threads.read(
+            reads.reload_text(self.memory.runtime, ASYNC, self.scope, preview_id, offset, token_limit)
         )
 
     def history(
@@ -240,8 +248,8 @@ class Chat(Viewable):
         self, offset: int = 0, limit: int | None = None, *, all_versions: bool = False
     ) -> list[Message]:
         """Do `history` without blocking the event loop."""
-        return await sessions.history(
-            self.memory.runtime, ASYNC, self.scope, offset, limit, all_versions=all_versions
+        return await self.memory.runtime.threads.read(
+            sessions.history(self.memory.runtime, ASYNC, self.scope, offset, limit, all_versions=all_versions)
         )
 
     def resync(
@@ -288,8 +296,10 @@ class Chat(Viewable):
         replaceable: Callable[[Message], bool] | None = None,
     ) -> SyncReport:
         """Do `resync` without blocking the event loop."""
-        return await sessions.resync(
-            self.memory.runtime, ASYNC, self.scope, messages, replace, replaceable, erase=erase
+        return await self.memory.runtime.threads.write(
+            sessions.resync(
+                self.memory.runtime, ASYNC, self.scope, messages, replace, replaceable, erase=erase
+            )
         )
 
     def edit(
@@ -329,7 +339,9 @@ class Chat(Viewable):
         erase: bool = False,
     ) -> Message:
         """Do `edit` without blocking the event loop."""
-        return await sessions.edit(self.memory.runtime, ASYNC, self.scope, id, content, expected, erase=erase)
+        return await self.memory.runtime.threads.write(
+            sessions.edit(self.memory.runtime, ASYNC, self.scope, id, content, expected, erase=erase)
+        )
 
     def withdraw(self, ids: Iterable[str]) -> list[Message]:
         """Take messages out of the conversation, in one transaction. They stay as versions.
@@ -351,7 +363,9 @@ class Chat(Viewable):
 
     async def awithdraw(self, ids: Iterable[str]) -> list[Message]:
         """Do `withdraw` without blocking the event loop."""
-        return await sessions.withdraw(self.memory.runtime, ASYNC, self.scope, ids)
+        return await self.memory.runtime.threads.write(
+            sessions.withdraw(self.memory.runtime, ASYNC, self.scope, ids)
+        )
 
     def delete_message(self, id: str | int) -> Message:
         """Delete one message for good, with its earlier versions and everything that finds it.
@@ -369,7 +383,9 @@ class Chat(Viewable):
 
     async def adelete_message(self, id: str | int) -> Message:
         """Do `delete_message` without blocking the event loop."""
-        return await sessions.delete(self.memory.runtime, ASYNC, self.scope, id)
+        return await self.memory.runtime.threads.write(
+            sessions.delete(self.memory.runtime, ASYNC, self.scope, id)
+        )
 
     def fork(self, *, until: str | int | None = None, session_id: str | None = None) -> "Chat":
         """Copy this session into a new one of the same user, where the conversation can continue differently.
@@ -392,7 +408,9 @@ class Chat(Viewable):
 
     async def afork(self, *, until: str | int | None = None, session_id: str | None = None) -> "Chat":
         """Do `fork` without blocking the event loop."""
-        scope = await sessions.fork(self.memory.runtime, ASYNC, self.scope, until, session_id)
+        scope = await self.memory.runtime.threads.write(
+            sessions.fork(self.memory.runtime, ASYNC, self.scope, until, session_id)
+        )
         return self.memory.chat_of(scope, roles=self.roles)
 
     def end(self) -> bool:
@@ -409,7 +427,7 @@ class Chat(Viewable):
 
     async def aend(self) -> bool:
         """Do `end` without blocking the event loop."""
-        return await sessions.end(self.memory.runtime, ASYNC, self.scope)
+        return await self.memory.runtime.threads.write(sessions.end(self.memory.runtime, ASYNC, self.scope))
 
     def rename(self, title: str | None) -> bool:
         """Give the session a title.
@@ -427,7 +445,9 @@ class Chat(Viewable):
 
     async def arename(self, title: str | None) -> bool:
         """Do `rename` without blocking the event loop."""
-        return await sessions.rename(self.memory.runtime, ASYNC, self.scope, title)
+        return await self.memory.runtime.threads.write(
+            sessions.rename(self.memory.runtime, ASYNC, self.scope, title)
+        )
 
     def context(
         self,
@@ -440,7 +460,7 @@ class Chat(Viewable):
     ) -> Context:
         """Return what a model should see: the newest turns, and older messages and records that bear on the query.
 
-        Records of type `"profile"` are always part of it, within `Settings.profile_tokens` (300).
+        Facts that are told always and records of type `"profile"` are part of it, within `Settings.profile_tokens` (300).
 
         Args:
             query: What to recall for; the newest user message if left out. It is not stored. With `""`, nothing from
@@ -484,8 +504,18 @@ class Chat(Viewable):
         placement: Placement | None = None,
     ) -> Context:
         """Do `context` without blocking the event loop."""
-        return await context.context(
-            self.memory.runtime, ASYNC, self.scope, query, token_limit, policy, self.roles, placement, pending
+        return await self.memory.runtime.threads.read(
+            context.context(
+                self.memory.runtime,
+                ASYNC,
+                self.scope,
+                query,
+                token_limit,
+                policy,
+                self.roles,
+                placement,
+                pending,
+            )
         )
 
     def recall(
@@ -505,7 +535,7 @@ class Chat(Viewable):
             query: The question.
             exclude: Messages that the model sees anyway; they, and the same words elsewhere, are left out.
             limit: How many hits at the most.
-            token_limit: Tokens that they may cost together; `Settings.recall_tokens` (600) if left out.
+            token_limit: Tokens that they may cost together; as many as a context's recall may have if left out.
 
         Returns:
             Hits, the best first.
@@ -525,8 +555,10 @@ class Chat(Viewable):
         token_limit: int | None = None,
     ) -> Hits:
         """Do `recall` without blocking the event loop."""
-        return await chat_recall.recall(
-            self.memory.runtime, ASYNC, self.scope, query, limit, token_limit, exclude, self.roles
+        return await self.memory.runtime.threads.read(
+            chat_recall.recall(
+                self.memory.runtime, ASYNC, self.scope, query, limit, token_limit, exclude, self.roles
+            )
         )
 
     def pinned_recalls(self, *, limit: int = 20, offset: int = 0) -> list[PinnedRecall]:
@@ -544,7 +576,9 @@ class Chat(Viewable):
 
     async def apinned_recalls(self, *, limit: int = 20, offset: int = 0) -> list[PinnedRecall]:
         """Do `pinned_recalls` without blocking the event loop."""
-        return await recall.pinned_recalls(self.memory.runtime, ASYNC, self.scope, limit, offset, self.roles)
+        return await self.memory.runtime.threads.read(
+            recall.pinned_recalls(self.memory.runtime, ASYNC, self.scope, limit, offset, self.roles)
+        )
 
     def summary(self, *, all_versions: bool = False) -> list[Summary]:
         """Return the summaries of turns that left the window: an overview of the oldest ones, then the others.
@@ -556,22 +590,28 @@ class Chat(Viewable):
 
     async def asummary(self, *, all_versions: bool = False) -> list[Summary]:
         """Do `summary` without blocking the event loop."""
-        return await summarize.summaries(self.memory.runtime, ASYNC, self.scope, all_versions=all_versions)
+        return await self.memory.runtime.threads.read(
+            summarize.summaries(self.memory.runtime, ASYNC, self.scope, all_versions=all_versions)
+        )
 
     def remember(self, text: str, **fields: Unpack[RecordFields]) -> Record:
         """Store a record of the user, which all later sessions recall. It is durable when this returns; no model is called.
 
         The same words again, whatever their case and spacing, are not stored twice: the record that exists is returned,
-        with one mention more and a little more confidence. If access is given again, only readers that both name keep
-        it; `revise` gives access to more. An inferred record (`source="implicit_inference"`) has a confidence of 0.6
-        at the most, and never changes a record that somebody stated.
+        with one mention more and a little more confidence. With a `key`, it is a fact: the same value confirms what is
+        known, and another value replaces it if the key's value can change; otherwise both are kept, in conflict.
+
+        If access is given again, only readers that both name keep it; `revise` gives access to more. An inferred record
+        (`source="implicit_inference"`) has a confidence of 0.6 at the most, and never changes a record that somebody
+        stated.
 
         Args:
             text: What the record says.
             **fields: `type` (`"semantic"`; or `"episodic"`, `"procedural"`, `"preference"`, `"profile"`),
                 `importance` (0.5) and `confidence` (1.0), `tags`, `expires_at` (with a time zone), `category`,
-                `key`, `value`, `summary`, `structured`, `source`, `relations`, and who else may see it:
-                `visibility` (`"private"`), `allowed_users`, `allowed_roles`. `Record` explains each.
+                `key`, `value`, `subject` (`"user"`), `valid_from`, `valid_until`, `modality`, `always`, `summary`,
+                `structured`, `source`, `relations`, and who else may see it: `visibility` (`"private"`),
+                `allowed_users`, `allowed_roles`. `Record` explains each.
 
         Raises:
             InvalidRecordError: It cannot be stored; nothing was written.
@@ -580,7 +620,9 @@ class Chat(Viewable):
 
     async def aremember(self, text: str, **fields: Unpack[RecordFields]) -> Record:
         """Do `remember` without blocking the event loop."""
-        return await records.remember(self.memory.runtime, ASYNC, self.scope, text, fields)
+        return await self.memory.runtime.threads.write(
+            records.remember(self.memory.runtime, ASYNC, self.scope, text, fields)
+        )
 
     def revise(
         self,
@@ -617,7 +659,9 @@ class Chat(Viewable):
         **fields: Unpack[RecordFields],
     ) -> Record:
         """Do `revise` without blocking the event loop."""
-        return await records.revise(self.memory.runtime, ASYNC, self.scope, record_id, text, merge, fields)
+        return await self.memory.runtime.threads.write(
+            records.revise(self.memory.runtime, ASYNC, self.scope, record_id, text, merge, fields)
+        )
 
     def clear(self) -> int:
         """Delete this session's messages with all their versions. Forks of the session stay.
@@ -629,7 +673,7 @@ class Chat(Viewable):
 
     async def aclear(self) -> int:
         """Do `clear` without blocking the event loop."""
-        return await remember.clear(self.memory.runtime, ASYNC, self.scope)
+        return await self.memory.runtime.threads.write(remember.clear(self.memory.runtime, ASYNC, self.scope))
 
     @property
     def component_name(self) -> str:
@@ -642,7 +686,7 @@ class Chat(Viewable):
 
     async def asave_state(self) -> dict[str, JSON]:
         """Do `save_state` without blocking the event loop."""
-        return await transfer.save(self.memory.runtime, ASYNC, self.scope)
+        return await self.memory.runtime.threads.read(transfer.save(self.memory.runtime, ASYNC, self.scope))
 
     def load_state(self, state: Mapping[str, JSON]) -> Receipt:
         """Replace the session by a saved state, in one transaction. Its messages before that are deleted.
@@ -657,7 +701,9 @@ class Chat(Viewable):
 
     async def aload_state(self, state: Mapping[str, JSON]) -> Receipt:
         """Do `load_state` without blocking the event loop."""
-        return await transfer.load(self.memory.runtime, ASYNC, self.scope, state)
+        return await self.memory.runtime.threads.write(
+            transfer.load(self.memory.runtime, ASYNC, self.scope, state)
+        )
 
     def set_memory(self, memory: "memories.Memory") -> None:
         """Continue in another memory, in the session of the same id. Messages so far stay in the old memory.

@@ -39,7 +39,7 @@ __all__ = [
 
 logger = logging.getLogger("memlayer")
 
-Source = Literal["journal", "erasure", "index", "embedder", "summarizer", "tokenizer", "worker"]
+Source = Literal["journal", "erasure", "index", "embedder", "summarizer", "tokenizer", "worker", "learning"]
 
 
 @dataclass(frozen=True, slots=True)

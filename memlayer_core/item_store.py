@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from memlayer_core.items import flow as items
 from memlayer_core.items.flow import Answer
-from memlayer_core.items.model import ItemOp
+from memlayer_core.items.model import DropItem, ItemOp, PutItem
 from memlayer_core.models.foreign import EmbedderLike
 from memlayer_core.runner import ASYNC, SYNC, step
 from memlayer_core.scope import Scope
@@ -75,9 +75,10 @@ class Items:
 
     async def abatch(self, ops: Iterable[ItemOp]) -> list[Answer]:
         """Do `batch` without blocking the event loop."""
-        return await items.batch(
-            self.memory.runtime, ASYNC, self.tenant_id, ops, omit_expired=self.omit_expired
-        )
+        rt, ops = self.memory.runtime, list(ops)
+        writes = any(isinstance(op, PutItem | DropItem) for op in ops)
+        flow = items.batch(rt, ASYNC, self.tenant_id, ops, omit_expired=self.omit_expired)
+        return await (rt.threads.write(flow) if writes else rt.threads.read(flow))
 
     def sweep(self) -> int:
         """Delete all expired items. Returns how many."""
@@ -85,7 +86,9 @@ class Items:
 
     async def asweep(self) -> int:
         """Do `sweep` without blocking the event loop."""
-        return await items.sweep(self.memory.runtime, ASYNC, self.tenant_id)
+        return await self.memory.runtime.threads.write(
+            items.sweep(self.memory.runtime, ASYNC, self.tenant_id)
+        )
 
     def forget(self, labels: Sequence[str] = ()) -> int:
         """Delete all items in a folder and in the folders inside it for good, with everything that finds them.
@@ -103,7 +106,9 @@ class Items:
 
     async def aforget(self, labels: Sequence[str] = ()) -> int:
         """Do `forget` without blocking the event loop."""
-        return await items.forget(self.memory.runtime, ASYNC, self.tenant_id, labels)
+        return await self.memory.runtime.threads.write(
+            items.forget(self.memory.runtime, ASYNC, self.tenant_id, labels)
+        )
 
 
 from memlayer_core import memory as memories  # noqa: E402  (`memory` imports the class above)

@@ -3,6 +3,7 @@
 # No `from __future__ import annotations` here and in the other files with verbs: LlamaIndex's tools read annotations
 # from the signature, and need objects, not texts.
 
+import asyncio
 import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,7 @@ from memlayer_core.opening import Resources, Status, directory_at
 from memlayer_core.recall.flow import recall
 from memlayer_core.recall.model import Hits
 from memlayer_core.records import flow as records
+from memlayer_core.records.facts import LedgerEntry, Why
 from memlayer_core.records.model import Record, RecordFilter, RecordType
 from memlayer_core.records.rules.records import roles_of
 from memlayer_core.runner import ASYNC, SYNC, step
@@ -95,9 +97,12 @@ class Memory(Viewable):
             database_url: PostgreSQL for the journal, such as `"postgresql+psycopg://user@host/name"`.
             chroma_url: A Chroma server, such as `"http://host:8000"`. Without it, Chroma's files are in `path`. Without
                 `path` too, the journal's vectors are compared one by one.
-            embedder: `"auto"` (MiniLM if it is installed or can be downloaded, else hashing), `"minilm"`, `"hashing"`,
-                a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma embedding function, or a function from
-                a list of texts to vectors.
+            embedder: `"auto"` (what the store was made with; for a new one MiniLM if it is there or can be downloaded, and
+                the multilingual one if its extra is installed; else hashing), `"minilm"`, `"multilingual"`,
+                `"minilm+multilingual"`, `"hashing"`, a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma
+                embedding function, the `Path` of a folder with an ONNX model, or a function from a list of texts to
+                vectors. A model that wants prefixes, such as E5's "query: ", needs an object that embeds questions in
+                another way than texts; a folder's own configuration tells its prefixes.
             tokenizer: `"auto"` (tiktoken if its tables are installed, else an estimate), the name of a model or of an
                 encoding, `"estimate"`, or a function that counts the tokens of a text.
             truncate_with: A function that shortens a text to a number of characters, if `Settings.truncate_messages`
@@ -259,15 +264,17 @@ class Memory(Viewable):
         now: datetime | None = None,
     ) -> Hits:
         """Do `search` without blocking the event loop."""
-        return await recall.search(
-            self.runtime,
-            ASYNC,
-            Scope(user_id, session_id, agent_id, tenant_id),
-            query,
-            limit,
-            token_limit,
-            roles,
-            now,
+        return await self.runtime.threads.read(
+            recall.search(
+                self.runtime,
+                ASYNC,
+                Scope(user_id, session_id, agent_id, tenant_id),
+                query,
+                limit,
+                token_limit,
+                roles,
+                now,
+            )
         )
 
     def records(
@@ -281,6 +288,9 @@ class Memory(Viewable):
         tags: Sequence[str] = (),
         all_versions: bool = False,
         shared: bool = False,
+        as_of: datetime | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         roles: Sequence[str] = (),
         limit: int = 100,
         offset: int = 0,
@@ -294,14 +304,20 @@ class Memory(Viewable):
             record_id: Only this record.
             type: Only records of this type.
             tags: Only records with all of these tags.
-            all_versions: Also replaced versions, merged records and expired ones, but only the user's own.
+            all_versions: Also replaced versions, merged records, facts of the past and expired ones, but only the user's own.
             shared: Also records of other users of the tenant that this user may see.
+            as_of: Only facts that held at this moment, such as where the user lived in May, but only the user's own. What
+                was corrected never held. A moment without a time zone is taken as UTC.
+            since: Only records that were last written at this moment or later.
+            until: Only records that were last written before this moment.
             roles: Roles of the user, for `shared`.
             limit: How many records at the most.
             offset: How many records to skip.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        wanted = RecordFilter(record_id, type, tuple(tags), all_versions, shared, limit, offset)
+        wanted = RecordFilter(
+            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset
+        )
         return step(records.records(self.runtime, SYNC, reach, wanted, roles))
 
     async def arecords(
@@ -315,14 +331,77 @@ class Memory(Viewable):
         tags: Sequence[str] = (),
         all_versions: bool = False,
         shared: bool = False,
+        as_of: datetime | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         roles: Sequence[str] = (),
         limit: int = 100,
         offset: int = 0,
     ) -> list[Record]:
         """Do `records` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        wanted = RecordFilter(record_id, type, tuple(tags), all_versions, shared, limit, offset)
-        return await records.records(self.runtime, ASYNC, reach, wanted, roles)
+        wanted = RecordFilter(
+            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset
+        )
+        return await self.runtime.threads.read(records.records(self.runtime, ASYNC, reach, wanted, roles))
+
+    def why(
+        self, record_id: str, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
+    ) -> Why:
+        """Return what a record rests on: quotes of what was said, its versions, what it replaced and what replaced it.
+
+        Args:
+            record_id: Its `memory_id`. It may be a fact of the past.
+            user_id: The user.
+            tenant_id: The user's tenant.
+            agent_id: Only records of this agent.
+
+        Raises:
+            UnknownRecordError: The user has no such record.
+        """
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        return step(records.why(self.runtime, SYNC, reach, record_id))
+
+    async def awhy(
+        self, record_id: str, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
+    ) -> Why:
+        """Do `why` without blocking the event loop."""
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        return await self.runtime.threads.read(records.why(self.runtime, ASYNC, reach, record_id))
+
+    def ledger(
+        self,
+        *,
+        user_id: str,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[LedgerEntry]:
+        """Return what became of each statement about a user, the last one first: stored, confirmed, refused, and why.
+
+        Args:
+            user_id: The user.
+            tenant_id: The user's tenant.
+            agent_id: Only statements to this agent.
+            limit: How many entries at the most.
+            offset: How many entries to skip.
+        """
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        return step(records.ledger(self.runtime, SYNC, reach, limit, offset))
+
+    async def aledger(
+        self,
+        *,
+        user_id: str,
+        tenant_id: str = "default",
+        agent_id: str | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[LedgerEntry]:
+        """Do `ledger` without blocking the event loop."""
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        return await self.runtime.threads.read(records.ledger(self.runtime, ASYNC, reach, limit, offset))
 
     def forget(
         self,
@@ -348,7 +427,8 @@ class Memory(Viewable):
             user_id: The user. Not needed with `record_id`, or for a session without a user.
             session_id: Only this session, with its replaced messages and the records that come from it. Without
                 `user_id`, the session of this id that has no user.
-            record_id: Only this record, with its old versions and the records that were merged into it.
+            record_id: Only this record, with its old versions and the records that were merged into it. What it is learned
+                from is not learned again, and a fact that it had replaced is in force again.
             tenant_id: The user's tenant.
             agent_id: Only sessions and records with this agent.
 
@@ -371,7 +451,9 @@ class Memory(Viewable):
         agent_id: str | None = None,
     ) -> ForgetReport:
         """Do `forget` without blocking the event loop."""
-        return await forget.forget(self.runtime, ASYNC, user_id, session_id, record_id, tenant_id, agent_id)
+        return await self.runtime.threads.write(
+            forget.forget(self.runtime, ASYNC, user_id, session_id, record_id, tenant_id, agent_id)
+        )
 
     def summarize(
         self,
@@ -404,7 +486,9 @@ class Memory(Viewable):
         token_limit: int | None = None,
     ) -> str:
         """Do `summarize` without blocking the event loop."""
-        return await condense.summarize_messages(self.runtime, ASYNC, messages, previous, token_limit)
+        return await self.runtime.threads.read(
+            condense.summarize_messages(self.runtime, ASYNC, messages, previous, token_limit)
+        )
 
     def sessions(
         self,
@@ -441,7 +525,9 @@ class Memory(Viewable):
     ) -> list[Session]:
         """Do `sessions` without blocking the event loop."""
         reach = Scope(user_id, None, agent_id, tenant_id)
-        return await sessions.sessions(self.runtime, ASYNC, reach, limit, offset, all_versions=all_versions)
+        return await self.runtime.threads.read(
+            sessions.sessions(self.runtime, ASYNC, reach, limit, offset, all_versions=all_versions)
+        )
 
     def items(self, *, tenant_id: str = "default", omit_expired: bool = False) -> Items:
         """Return the items of a tenant: JSON values under keys in folders. They belong to no user.
@@ -494,7 +580,7 @@ class Memory(Viewable):
     ) -> int:
         """Do `export` without blocking the event loop."""
         rt, out = self.runtime, FileWriter(target)
-        return await transfer.export(
+        return await transfer.export(  # in the event loop, where `progress` is called
             rt.db, ASYNC, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
         )
 
@@ -543,7 +629,7 @@ class Memory(Viewable):
         """Do `import_from` without blocking the event loop."""
         rt = self.runtime
         lines = LineReader(source, rt.settings.import_line_bytes)
-        return await imports.import_from(
+        return await imports.import_from(  # in the event loop, where `progress` is called
             rt, ASYNC, lines, user_id=user_id, tenant_id=tenant_id, progress=progress
         )
 
@@ -566,7 +652,7 @@ class Memory(Viewable):
 
     async def aflush(self, timeout: float | None = None) -> Backlog:  # noqa: ASYNC109
         """Do `flush` without blocking the event loop."""
-        return await ASYNC(self.flush, timeout)
+        return await asyncio.to_thread(self.flush, timeout)
 
     def warm(self) -> None:
         """Load the embedding model now, so that no search waits for it. Searches of other threads use words meanwhile.
@@ -580,7 +666,7 @@ class Memory(Viewable):
 
     async def awarm(self) -> None:
         """Do `warm` without blocking the event loop."""
-        await ASYNC(self.warm)
+        await asyncio.to_thread(self.warm)
 
     def verify(self) -> list[str]:
         """Check the journal, compare both indexes with it, and repair what differs.
@@ -599,7 +685,7 @@ class Memory(Viewable):
 
     async def averify(self) -> list[str]:
         """Do `verify` without blocking the event loop."""
-        return await upkeep.verify(self.runtime, ASYNC)
+        return await self.runtime.threads.write(upkeep.verify(self.runtime, ASYNC))
 
     def reindex(self) -> int:
         """Build the whole vector index again from the journal's vectors. No model is called.
@@ -611,7 +697,7 @@ class Memory(Viewable):
 
     async def areindex(self) -> int:
         """Do `reindex` without blocking the event loop."""
-        return await upkeep.reindex(self.runtime, ASYNC)
+        return await self.runtime.threads.write(upkeep.reindex(self.runtime, ASYNC))
 
     def retry_dead(self) -> int:
         """Start all dead letters again. Returns how many there were."""
@@ -619,7 +705,7 @@ class Memory(Viewable):
 
     async def aretry_dead(self) -> int:
         """Do `retry_dead` without blocking the event loop."""
-        return await upkeep.retry_dead(self.runtime, ASYNC)
+        return await self.runtime.threads.write(upkeep.retry_dead(self.runtime, ASYNC))
 
     def costs(self) -> list[Cost]:
         """Return what models cost in the background: calls and tokens, by kind of work and model."""
@@ -627,7 +713,7 @@ class Memory(Viewable):
 
     async def acosts(self) -> list[Cost]:
         """Do `costs` without blocking the event loop."""
-        return await ASYNC(self.costs)
+        return await self.runtime.threads.read(ASYNC(self.costs))
 
     def status(self) -> Status:
         """Return the memory's state: its backlog and its problems."""
@@ -644,7 +730,7 @@ class Memory(Viewable):
 
     async def astatus(self) -> Status:
         """Do `status` without blocking the event loop."""
-        return await ASYNC(self.status)
+        return await self.runtime.threads.read(ASYNC(self.status))
 
     @property
     def store_id(self) -> str:
@@ -685,7 +771,7 @@ class Memory(Viewable):
         """Do `close` without blocking the event loop."""
         if not self._closed:
             self._closed = True
-            await ASYNC(self._resources.close)
+            await asyncio.to_thread(self._resources.close)  # not a thread that it ends
 
     def __enter__(self) -> Self:
         return self

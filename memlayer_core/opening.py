@@ -18,6 +18,7 @@ from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import EventBus, Health
 from memlayer_core.index import flow as index_flows
 from memlayer_core.models.foreign import EmbedderLike, SummarizerLike, TokenizerLike
+from memlayer_core.runner import Threads
 from memlayer_core.runtime import Runtime
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, line_of
@@ -25,11 +26,13 @@ from memlayer_core.storage import database as database_sql
 from memlayer_core.storage import migrations as migration
 from memlayer_core.storage import vectors
 from memlayer_core.storage.job_queue import Backlog
+from memlayer_core.storage.languages import language_of
+from memlayer_core.vector import OTHER_LANGUAGES, SimilarityScale
 from memlayer_core.worker.worker import Worker
 
 if TYPE_CHECKING:
     from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
-    from memlayer_core.storage.database import Database
+    from memlayer_core.storage.database import Connection, Database
 
 __all__ = ["Resources", "Status", "directory_at"]
 
@@ -89,11 +92,17 @@ class Resources:
     ) -> None:
         settings = Settings() if settings is None else settings
         _check(settings, truncate_with)
-        from memlayer_core.models.embed import resolve_embedder, trust_of  # numpy, SQLAlchemy: a second
+        from memlayer_core.models.embed import (  # numpy, SQLAlchemy: a second
+            is_local,
+            resolve_embedder,
+            scales_of,
+            trust_of,
+        )
         from memlayer_core.models.llm import language_model
         from memlayer_core.models.query_cache import QueryCache
         from memlayer_core.models.tokens import FallbackCounter, token_counter
         from memlayer_core.storage.truncate import truncate_text
+        from memlayer_core.storage.vector_cache import VectorCache
 
         self.pid = os.getpid()
         self.directory = directory
@@ -109,19 +118,23 @@ class Resources:
             self.store_id = layout.store_id
             recorded = None if reembed and embedder != "auto" else layout.embedder
             chosen: Embedder = resolve_embedder(
-                embedder, store_identity=recorded, settings=settings, emit=bus.emit
+                embedder,
+                store_identity=recorded,
+                settings=settings,
+                emit=bus.emit,
+                dimension=None if reembed else layout.dimension,
             )
             if reembed and layout.embedder not in {None, chosen.identity}:
                 db.write(vectors.forget, _now())
             else:
                 index_flows.check_embedder(layout, chosen.identity)
             if layout.embedder != chosen.identity:
-                db.write(vectors.set_embedder, chosen.identity, None)
+                db.write(vectors.set_embedder, chosen.identity, None, scales_of(chosen))
             index = _index(db, directory, chroma_url)
         except BaseException:
             db.close()
             raise
-        self.questions = QueryCache(chosen)
+        self.questions = QueryCache(chosen, is_local=is_local(chosen))
         health = Health(bus.emit)
         self.worker = Worker(owner=f"{self.pid}-{uuid.uuid4().hex[:12]}")
         self.runtime = Runtime(
@@ -129,22 +142,29 @@ class Resources:
             shards=layout.shards,
             index=index,
             embedder=self.questions,
+            embeds_here=is_local(chosen),
+            vector_at_once=self.questions.at_once,
             tokens=counter if isinstance(tokenizer, str) else FallbackCounter(counter, health),
             settings=settings,
             emit=bus.emit,
             health=health,
             wake=self.worker.wake,
             trust=trust_of(chosen),
+            similarity_scale=_scale_reader(scales_of(chosen) or {}),
+            vectors=VectorCache(settings.vector_cache_bytes),
             note_damage=self.worker.note_damage,
             note_eviction=self.worker.note_eviction if summarizes else None,
             note_recall=self.worker.note_recall,
             summarizer=model,
             temporaries=temporary.Temporaries(),
             truncate_with=truncate_with or truncate_text,
+            threads=Threads(settings.async_threads),
             now=_now,
             new_id=_new_id,
         )
-        self._finalizer = weakref.finalize(self, _close_all, self.worker, index, db, self.pid)
+        self._finalizer = weakref.finalize(
+            self, _close_all, self.worker, self.runtime.threads, index, db, self.pid
+        )
         self.worker.employ(self.runtime)
 
     def close(self) -> None:
@@ -195,17 +215,29 @@ def _check(settings: object, truncate_with: object) -> None:
         )
 
 
-def _close_all(worker: Worker, index: VectorIndex | None, db: Database, pid: int) -> None:
+def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: Database, pid: int) -> None:
     if os.getpid() != pid:
         return
     if threading.current_thread().name.startswith("memlayer-"):
         # The garbage collector may close a forgotten memory in one of its own threads, which would wait for itself.
-        threading.Thread(target=_close_all, args=(worker, index, db, pid)).start()
+        threading.Thread(target=_close_all, args=(worker, threads, index, db, pid)).start()
         return
+    threads.close()
     worker.close()
     if index is not None:
         index.close()
     db.close()
+
+
+def _scale_reader(scales: Mapping[str, SimilarityScale]) -> Callable[[Connection, str], SimilarityScale]:
+    """Return a function from a text to the scale of its language. It reads the store until that has been measured."""
+
+    def scale_of(connection: Connection, text: str) -> SimilarityScale:
+        nonlocal scales
+        scales = scales or vectors.layout(connection).scales or {}
+        return scales.get(language_of(text)) or scales.get(OTHER_LANGUAGES) or SimilarityScale()
+
+    return scale_of
 
 
 def _index(db: Database, directory: Path | None, chroma_url: str | None) -> VectorIndex | None:

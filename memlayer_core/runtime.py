@@ -8,11 +8,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from memlayer_core.events import Event, Health
+from memlayer_core.runner import Threads
 from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
 from memlayer_core.settings import Settings
+from memlayer_core.vector import FloatVector, SimilarityScale
 
 if TYPE_CHECKING:  # a database's driver is loaded when a memory is opened
-    from memlayer_core.storage.database import Database
+    from memlayer_core.storage.database import Connection, Database
+    from memlayer_core.storage.vector_cache import VectorCache
     from memlayer_core.temporaries import Temporaries
 
 __all__ = ["Runtime"]
@@ -27,12 +30,17 @@ class Runtime:
         shards: Number of collections that users are spread over.
         index: The vector index; None: the journal's vectors are compared one by one.
         embedder: Makes vectors of texts.
+        embeds_here: Whether the embedder runs in this process and waits for nothing.
+        vector_at_once: Returns a question's vector if that takes no network: it is cached, or the embedder runs in this
+            process. Otherwise None.
         tokens: Counts tokens.
         settings: All settings.
         emit: Passes an event to the log and the listeners.
         health: The problems at the moment.
         wake: Wakes the worker, since there is a job.
         trust: Returns how reliable the embedder's cosine is for a question, 0 to 1.
+        similarity_scale: Returns the scale of the embedder's cosines for the language of a text.
+        vectors: The vectors of the namespaces that were searched last.
         note_damage: Tells the worker that a shard of the index is damaged.
         note_eviction: Tells the worker that a session's turns before a place left the window; None: there are no
             summaries.
@@ -40,6 +48,7 @@ class Runtime:
         summarizer: Writes summaries; None: summaries are extracts.
         temporaries: The temporary messages.
         truncate_with: Shortens a text to a number of characters, if messages are truncated.
+        threads: The threads of async verbs.
         now: Returns the present, in UTC.
         new_id: Returns an id for a message that has none.
         word_counts: A cache: in how many rows of the word index a term is.
@@ -49,18 +58,23 @@ class Runtime:
     shards: int
     index: VectorIndex | None
     embedder: Embedder
+    embeds_here: bool
+    vector_at_once: Callable[[str], FloatVector | None]
     tokens: TokenCounter
     settings: Settings
     emit: Callable[[Event], None]
     health: Health
     wake: Callable[[], None]
     trust: Callable[[str], float]
+    similarity_scale: Callable[[Connection, str], SimilarityScale]
+    vectors: VectorCache
     note_damage: Callable[[int], None]
     note_eviction: Callable[[int, int], None] | None
     note_recall: Callable[[Sequence[int]], None]
     summarizer: LanguageModel | None
     temporaries: Temporaries
     truncate_with: Callable[[str, int], str]
+    threads: Threads
     now: Callable[[], datetime]
     new_id: Callable[[], str]
     word_counts: dict[str, int] = field(default_factory=dict)

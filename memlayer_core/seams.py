@@ -44,6 +44,8 @@ class Reply:
 class Embedder(Protocol):
     """Turns texts into vectors.
 
+    A model that wants a prefix, such as E5's "query: " and "passage: ", gets it in `embed_query` and in `embed`.
+
     Attributes:
         identity: Name of the model, the same in every process: `"minilm"`, `"langchain:…"`.
     """

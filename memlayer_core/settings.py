@@ -36,14 +36,17 @@ class Settings(BaseSettings):
         offload_characters: Characters from which on a message is large: 5 x 1024, as in AgentScope.
         preview_characters: Characters of a preview.
         last_keep: Newest messages that become previews only if that of older ones is not enough.
-        recall_tokens: Tokens of a context for the recall; never more than a quarter of the token limit.
+        recall_tokens: Tokens of a context for the recall; never more than two fifths of the token limit. None: it grows
+            with the root of the token limit, 1,609 at 8,000. 0: nothing is recalled.
         recall_candidates: Candidates that each part of the search (such as words or vectors) returns at the most.
         recall_importance: Episodes are recalled if their importance is above this; 0.3, as in layered agent memories.
         recall_confidence: All other records are recalled if their confidence is at least this; 0.6, likewise.
+        recall_tool_results: Whether results of tools are recalled in other sessions, too. `Memory.search` finds them
+            anyway.
         recall_placement: `"user"` puts the recall into the newest user message, in front of its text: it has no
             authority of the system message, and the prompt's beginning can be cached. `"system"` appends it to the
             leading system message.
-        profile_tokens: Tokens of a context for records of type `"profile"`; never more than a quarter of the token
+        profile_tokens: Tokens of a context for facts that are told always and records of type `"profile"`; never more than a quarter of the token
             limit. 0: they are recalled like other records.
         summary_tokens: Tokens of a context for summaries; never more than a quarter of the token limit.
         summary_rounds: Rounds of one summary. Turns that leave the window together are summed up together; a summary
@@ -55,6 +58,7 @@ class Settings(BaseSettings):
         summary_coverage: Share of the important names, numbers and words that a model's summary must contain.
         summary_rewrites: How often a model is asked again after a bad summary.
         summary_attempts: How often a model that does not answer is called before an extract is written instead.
+        learn: Whether facts are learned from what users say: in the background, by rules, without a model.
         episodes: Whether an episode is written about a session that ends: a record that later searches and contexts
             find. There are none without a summariser.
         episode_messages: Messages that a session needs for an episode: 4, two rounds, as in layered agent memories.
@@ -62,14 +66,17 @@ class Settings(BaseSettings):
         durability: `"full"`: writes survive a power cut, and each costs a disk flush. `"normal"`: writes survive the
             end of the process; a power cut may lose the last ones.
         busy_timeout: Seconds that a write waits for another process before it fails.
+        async_threads: Threads of a memory for async verbs that read, and as many again for those that write: verbs
+            that wait for a lock hold up no others. More threads make an event loop wait longer for its turn.
         message_bytes_limit: UTF-8 bytes that a message may have, with its framework's dump.
         import_line_bytes: Bytes that a line of an import may have (characters, if it is a text); twice those of a
             message, since JSON escapes some characters.
         indexed_characters: Characters at a message's beginning that are indexed for recall.
         index_batch: Messages that the worker embeds and commits at once.
         index_delay: Seconds that the worker waits for more messages before it indexes a batch.
-        exact_scan_limit: Up to so many vectors, recall compares all of them, which is exact and faster than a filtered
-            search. With more, it asks Chroma.
+        exact_scan_limit: Up to so many vectors of a user, recall compares all of them, which is exact and faster than a
+            filtered search. With more, it asks Chroma.
+        vector_cache_bytes: Memory for the vectors of the users who asked last; 256 MB. 10,000 vectors of MiniLM take 19 MB.
         chroma_collections: Number of collections that users are spread over. A store fixes it when it is created.
         download_timeout: Seconds that the download of the default embedding model may take.
         embedder_timeout: Seconds that a search waits for an embedder of yours. After that, searches use words only,
@@ -96,10 +103,11 @@ class Settings(BaseSettings):
     offload_characters: int = Field(default=5 * 1024, ge=1)
     preview_characters: int = Field(default=200, ge=0)
     last_keep: int = Field(default=50, ge=0)
-    recall_tokens: int = Field(default=600, ge=0)
+    recall_tokens: int | None = Field(default=None, ge=0)
     recall_candidates: int = Field(default=50, ge=1)
     recall_importance: float = Field(default=0.3, ge=0, le=1)
     recall_confidence: float = Field(default=0.6, ge=0, le=1)
+    recall_tool_results: bool = False
     recall_placement: Literal["user", "system"] = "user"
     profile_tokens: int = Field(default=300, ge=0)
     summary_tokens: int = Field(default=600, ge=100)
@@ -109,17 +117,20 @@ class Settings(BaseSettings):
     summary_coverage: float = Field(default=0.3, ge=0, le=1)
     summary_rewrites: int = Field(default=2, ge=0)
     summary_attempts: int = Field(default=3, ge=1)
+    learn: bool = True
     episodes: bool = True
     episode_messages: int = Field(default=4, ge=1)
     episode_tokens: int = Field(default=60, ge=10)
     durability: Literal["full", "normal"] = "full"
     busy_timeout: float = Field(default=30.0, gt=0)
+    async_threads: int = Field(default=8, ge=1)
     message_bytes_limit: int = Field(default=64_000_000, ge=1)
     import_line_bytes: int = Field(default=128_000_000, ge=1)
     indexed_characters: int = Field(default=20_000, ge=1)
     index_batch: int = Field(default=64, ge=1, le=1000)
     index_delay: float = Field(default=0.25, ge=0)
-    exact_scan_limit: int = Field(default=1000, ge=0)
+    exact_scan_limit: int = Field(default=10_000, ge=0)
+    vector_cache_bytes: int = Field(default=256 * 2**20, ge=0)
     chroma_collections: int = Field(default=16, ge=1, le=256)
     download_timeout: float = Field(default=120.0, gt=0)
     embedder_timeout: float = Field(default=5.0, gt=0)

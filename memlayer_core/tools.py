@@ -109,7 +109,7 @@ def record_functions(
         ids: list[str] = []
         try:
             for text in content:
-                record = await run.either(chat.remember, chat.aremember, text, source="implicit_inference")
+                record = await run.verb(chat.remember, chat.aremember, text, source="implicit_inference")
                 ids.append(record.memory_id)
         except InputError as problem:
             done = f" Recorded before that: {', '.join(ids)}." if ids else ""
@@ -143,7 +143,7 @@ def retrieve_functions(
         if not wanted.strip():
             return "Nothing was looked up: `keywords` is empty."
         try:
-            hits: Hits = await run.either(
+            hits: Hits = await run.verb(
                 memory.search,
                 memory.asearch,
                 wanted,

@@ -59,7 +59,9 @@ class Transcripts:
 
     async def akeys(self) -> list[str]:
         """Do `keys` without blocking the event loop."""
-        return await lists.keys(self.memory.runtime, ASYNC, self.tenant_id, self.user_id, self.agent_id)
+        return await self.memory.runtime.threads.read(
+            lists.keys(self.memory.runtime, ASYNC, self.tenant_id, self.user_id, self.agent_id)
+        )
 
     def messages(
         self, key: str, *, part: Part | None = None, limit: int | None = None, offset: int = 0
@@ -78,7 +80,9 @@ class Transcripts:
         self, key: str, *, part: Part | None = None, limit: int | None = None, offset: int = 0
     ) -> list[Message]:
         """Do `messages` without blocking the event loop."""
-        return await lists.list_messages(self.memory.runtime, ASYNC, self.scope_of(key), part, limit, offset)
+        return await self.memory.runtime.threads.read(
+            lists.list_messages(self.memory.runtime, ASYNC, self.scope_of(key), part, limit, offset)
+        )
 
     def count(self, key: str, *, part: Part | None = None) -> int:
         """Return how many messages there are under a key."""
@@ -86,7 +90,9 @@ class Transcripts:
 
     async def acount(self, key: str, *, part: Part | None = None) -> int:
         """Do `count` without blocking the event loop."""
-        return await lists.count(self.memory.runtime, ASYNC, self.scope_of(key), part)
+        return await self.memory.runtime.threads.read(
+            lists.count(self.memory.runtime, ASYNC, self.scope_of(key), part)
+        )
 
     def add(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
         """Store messages at the end of a part: all of them, or none.
@@ -98,7 +104,9 @@ class Transcripts:
 
     async def aadd(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
         """Do `add` without blocking the event loop."""
-        return await lists.add(self.memory.runtime, ASYNC, self.scope_of(key), messages, part)
+        return await self.memory.runtime.threads.write(
+            lists.add(self.memory.runtime, ASYNC, self.scope_of(key), messages, part)
+        )
 
     def insert(self, key: str, place: int, messages: Iterable[Message]) -> Receipt:
         """Insert messages in front of the message at a place, as a list's `insert` does.
@@ -117,7 +125,9 @@ class Transcripts:
 
     async def ainsert(self, key: str, place: int, messages: Iterable[Message]) -> Receipt:
         """Do `insert` without blocking the event loop."""
-        return await lists.insert(self.memory.runtime, ASYNC, self.scope_of(key), messages, place)
+        return await self.memory.runtime.threads.write(
+            lists.insert(self.memory.runtime, ASYNC, self.scope_of(key), messages, place)
+        )
 
     def set(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
         """Make the conversation consist of exactly these messages, all of them in one part.
@@ -132,7 +142,9 @@ class Transcripts:
 
     async def aset(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
         """Do `set` without blocking the event loop."""
-        return await lists.replace(self.memory.runtime, ASYNC, self.scope_of(key), messages, part)
+        return await self.memory.runtime.threads.write(
+            lists.replace(self.memory.runtime, ASYNC, self.scope_of(key), messages, part)
+        )
 
     def take(
         self, key: str, first: int = 0, count: int | None = None, *, part: Part | None = None
@@ -151,7 +163,9 @@ class Transcripts:
         self, key: str, first: int = 0, count: int | None = None, *, part: Part | None = None
     ) -> list[Message]:
         """Do `take` without blocking the event loop."""
-        return await lists.take(self.memory.runtime, ASYNC, self.scope_of(key), part, first, count)
+        return await self.memory.runtime.threads.write(
+            lists.take(self.memory.runtime, ASYNC, self.scope_of(key), part, first, count)
+        )
 
     def archive(self, key: str, count: int) -> list[Message]:
         """Archive the oldest active messages. They stay in the history and are recalled. Returns them.
@@ -163,4 +177,6 @@ class Transcripts:
 
     async def aarchive(self, key: str, count: int) -> list[Message]:
         """Do `archive` without blocking the event loop."""
-        return await lists.archive(self.memory.runtime, ASYNC, self.scope_of(key), count)
+        return await self.memory.runtime.threads.write(
+            lists.archive(self.memory.runtime, ASYNC, self.scope_of(key), count)
+        )

@@ -13,7 +13,37 @@ if TYPE_CHECKING:
 else:
     FloatVector = Any  # numpy is loaded where vectors are made, not where they are named
 
-__all__ = ["FloatVector", "IndexEntry", "IndexTask", "Neighbour", "Sample"]
+__all__ = [
+    "OTHER_LANGUAGES",
+    "FloatVector",
+    "IndexEntry",
+    "IndexTask",
+    "Neighbour",
+    "Sample",
+    "SimilarityScale",
+]
+
+
+OTHER_LANGUAGES = ""
+"""The key of the scale for languages that were not measured one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarityScale:
+    """Which cosines an embedder gives to texts that have nothing to do with each other. Each embedder has its own.
+
+    Attributes:
+        mean: The mean of these cosines, -1 to 1. About 0.04 for MiniLM, 0.7 to 0.8 for E5.
+        deviation: The unit of similarity, above 0: a fifth of what lies between `mean` and the mean cosine of questions to
+            their answers. For MiniLM it is also the standard deviation of the cosines of unrelated texts.
+    """
+
+    mean: float = 0.04
+    deviation: float = 0.08
+
+    def standardize(self, cosine: float) -> float:
+        """Return by how many standard deviations a cosine lies above that of unrelated texts."""
+        return (cosine - self.mean) / self.deviation
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from message_store import DictStore
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -30,13 +29,15 @@ def test_every_example_runs_and_prints_what_the_readme_says(tmp_path, monkeypatc
 
     monkeypatch.chdir(tmp_path)
     model = ModelWithTools(messages=iter(["To Tokyo.", "In Tokyo."]))
-    names = {"model": model, "llm": MockLLM(is_chat_model=True), "store": DictStore()}
+    names = {"model": model, "llm": MockLLM(is_chat_model=True)}
     assert len(PYTHON) == 6
-    for example, output in zip(PYTHON[:2], OUTPUT, strict=True):
+    for example, output in zip(PYTHON[:3], (OUTPUT[0], "", OUTPUT[1]), strict=True):
         exec(compile(example, "README.md", "exec"), names)
         assert capsys.readouterr().out == output
+    assert {key: fact.value for key, fact in names["facts"].items()} == {"home": "Tokyo", "allergy": "nuts"}
+    assert names["why"].statements[0].evidence.quote == "I moved to Tokyo"
     names["memory"].flush()
-    for number, example in enumerate(PYTHON[2:], start=3):
+    for number, example in enumerate(PYTHON[3:], start=4):
         exec(compile(example, f"README.md, example {number}", "exec"), names)
     memory = names["memory"]
     langchain = MemlayerChatMessageHistory(memory, session_id="langchain", user_id="louis")
@@ -48,7 +49,6 @@ def test_every_example_runs_and_prints_what_the_readme_says(tmp_path, monkeypatc
     told = names["engine"].chat_history
     assert [m.role.value for m in told] == ["user", "assistant"]
     assert "I moved to Tokyo" in told[1].content  # this model repeats what it is given
-    assert [m.text for m in names["messages"]] == ["Be brief.", "Where is my order?"]
     memory.close()
 
 

@@ -62,7 +62,7 @@ def play(console: Console, directory: Path, embedder: EmbedderName, *, why: bool
     Args:
         console: Where to show it.
         directory: A directory without a memory in it.
-        embedder: `"auto"`, `"minilm"` or `"hashing"`.
+        embedder: A name that `Memory.open` takes.
         why: Whether to show every part of each context, too, with its tokens and reasons.
 
     Raises:

@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING
 
 from memlayer_core.errors import EmbedderError, EmbedderMismatchError
 from memlayer_core.index.flow import embed
-from memlayer_core.index.neighbours import index_pays, nearest, postings_of, query_vector
+from memlayer_core.index.neighbours import compare, index_pays, nearest, postings_of, query_vector
 from memlayer_core.items.model import ItemText
 from memlayer_core.items.rules.items import by_words, order, scores
 from memlayer_core.storage import vectors
@@ -209,15 +209,18 @@ def _numbers_to_refresh(ready: Sequence[_Ready], answers: Sequence[Any]) -> list
 _FOLDERS = 16
 """Most folders inside a searched one for which an index is used."""
 
+_COMPARED = 1000
+"""Most texts that are compared without an index: their vectors are read at every search, since filters choose among them."""
+
 
 async def search(rt: Runtime, run: Runner, item_query: ItemQuery, request: FindItems) -> list[Item]:
     """Return the items that match a query, the best first; those without a score come last.
 
-    Up to `Settings.exact_scan_limit` texts are compared exactly. For more texts an index is used, if there is one and
-    the search covers few folders.
+    Up to 1,000 texts, or `Settings.exact_scan_limit` if that is less, are compared exactly. For more texts an index is
+    used, if there is one and the search covers few folders.
     """
     query = request.query or ""
-    few = rt.settings.exact_scan_limit
+    few = min(rt.settings.exact_scan_limit, _COMPARED)
     first = await run(rt.db.read, item_reading.texts, item_query, few + 1)
     vector: FloatVector | None = None
     if rt.trust(query) and any(text.key is not None for text in first):
@@ -264,7 +267,7 @@ def _by_index(
         if index_pays(rt, overview):
             found = nearest(rt, folder, vector, overview, most)
         else:
-            found = rt.db.read(vectors.scan, folder, vector, most)
+            found = rt.db.read(compare, rt, folder, vector, most)
         near |= dict(found)
 
     def read(connection: Connection) -> list[Item] | None:

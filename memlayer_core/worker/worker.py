@@ -24,6 +24,7 @@ from memlayer_core.errors import (
 from memlayer_core.events import JobDead, JobFailed, Source
 from memlayer_core.index import flow as flows
 from memlayer_core.messages.flow.sessions import end_idle
+from memlayer_core.records.flow import learn
 from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.runner import SYNC, step
 from memlayer_core.runtime import Runtime
@@ -296,6 +297,7 @@ class Worker:
         began = time.monotonic()
         match kind:
             case "index":
+                step(learn(rt, SYNC, [job.subject for job in jobs]))
                 step(flows.index(rt, SYNC, jobs))
             case "unindex":
                 step(flows.unindex(rt, SYNC, jobs, rt.now() + timedelta(seconds=self._gathering)))

@@ -31,7 +31,7 @@ from memlayer_core.storage.tables import (
     items,
     namespaces,
 )
-from memlayer_core.storage.texts import lock_owners, shards_of_owners
+from memlayer_core.storage.texts import lock_owners, owners_locked
 
 __all__ = ["change", "forget", "refresh", "restore", "sweep"]
 
@@ -102,7 +102,7 @@ def _delete_where(connection: Connection, top: Folder, condition: Any, now: date
 
 def _hold(connection: Connection, folder: Folder, shards: int) -> None:
     """Lock a folder until the transaction ends. It is created if it does not exist."""
-    if shards_of_owners(connection, [folder.namespace]):
+    if owners_locked(connection, [folder.namespace]):
         return
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     row = {"namespace": folder.namespace, "tenant_id": folder.tenant_id}

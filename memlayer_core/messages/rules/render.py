@@ -25,6 +25,7 @@ __all__ = [
     "as_prompt",
     "block",
     "escape",
+    "fact_line",
     "has_escapes",
     "line",
     "profile_block",
@@ -58,7 +59,7 @@ _OPENED = (OPEN, PROFILE_OPEN, SUMMARY_OPEN)
 _SPACE = re.compile(r"\s+")
 _BLOCK = (
     rf"(?:{re.escape(OPEN)}\n(?:- \[[^\n]*\n)+{re.escape(CLOSE)}"
-    rf"|{re.escape(PROFILE_OPEN)}\n(?:- \[[^\n]*\n)+{re.escape(PROFILE_CLOSE)}"
+    rf"|{re.escape(PROFILE_OPEN)}\n(?:- [^\n]*\n)+{re.escape(PROFILE_CLOSE)}"
     rf"|{re.escape(SUMMARY_OPEN)}\n(?:[^\n]*\n)*?{re.escape(SUMMARY_CLOSE)})"
 )
 _BEFORE = re.compile(rf"{_BLOCK}(?:\n\n|\Z)")
@@ -85,6 +86,11 @@ def quote_line(created_at: datetime | None, speaker: str, text: str, role: str) 
     """
     day = f"{created_at:%Y-%m-%d} " if created_at else ""
     return f"- [{day}{speaker_label(speaker, role)}] {_fold(text)}"
+
+
+def fact_line(label: str, value: str) -> str:
+    """Write a fact as a line: what it is about, and its value (J13 in layered agent memories)."""
+    return f"- {_fold(label)}: {_fold(value)}"
 
 
 def speaker_label(speaker: str, role: str) -> str:

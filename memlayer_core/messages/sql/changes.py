@@ -40,13 +40,13 @@ class Follower:
 
     Attributes:
         change: Returns a context manager. The messages change inside of it.
-        delete: Called with the number of a session that is deleted.
+        delete: Called with the number of a session that is deleted, and the present.
         end: Called with the row of a session that ends, the messages that an episode needs, the present, and the
             place where the ended part stops (None: at its last message).
     """
 
     change: Callable[[Connection, Change], AbstractContextManager[None]]
-    delete: Callable[[Connection, int], None]
+    delete: Callable[[Connection, int, datetime], None]
     end: Callable[[Connection, Any, int, datetime, int | None], None] | None = None
 
 
@@ -67,10 +67,10 @@ def follow(connection: Connection, change: Change) -> Iterator[None]:
         yield
 
 
-def session_deleted(connection: Connection, number: int) -> None:
+def session_deleted(connection: Connection, number: int, now: datetime) -> None:
     """Delete what rests on a session."""
     for follower in _FOLLOWERS:
-        follower.delete(connection, number)
+        follower.delete(connection, number, now)
 
 
 def session_ended(

@@ -129,7 +129,7 @@ def delete_sessions(
         _DELETE_MESSAGES.run(connection, _span(row.number))
         texts.remove(connection, row.namespace, keys, now)
         unmark(connection, row.number)
-        session_deleted(connection, row.number)
+        session_deleted(connection, row.number, now)
         _DELETE_SESSION.run(connection, {"of": row.number})
         retire(connection, row.number)
         gone += len(keys)

@@ -31,11 +31,13 @@ __all__ = [
     "find_messages",
     "history",
     "inventory",
+    "last_question",
     "list_sessions",
     "places",
     "read",
     "session_from",
     "tail",
+    "tail_messages",
     "versions",
 ]
 
@@ -59,6 +61,22 @@ _whole = (
     .order_by(messages.c.key)
 )
 _FULL = Statement(_whole)
+_LAST = Statement(
+    select(messages)
+    .where(messages.c.key.between(bindparam("first"), bindparam("last")))
+    .order_by(messages.c.key.desc())
+    .limit(bindparam("most"))
+)
+_QUESTION = Statement(
+    select(messages)
+    .where(
+        messages.c.key.between(bindparam("first"), bindparam("last")),
+        messages.c.role == "user",
+        messages.c.links.is_(None),  # hidden ones have some
+    )
+    .order_by(messages.c.key.desc())
+    .limit(1)
+)
 _SOME = Statement(_whole.limit(bindparam("most")).offset(bindparam("past")))
 _RECORDS = ListStatement(
     lambda keys: (
@@ -141,6 +159,22 @@ def tail(
     last = key_of(session.number, LAST) if before is None else key_of(session.number, before) - 1
     rows = _TAIL.all(connection, {"first": key_of(session.number, first), "last": last, "most": limit})
     return [entry_of(row) for row in rows]
+
+
+def tail_messages(
+    connection: Connection, session: Session, before: int | None, limit: int, first: int = 0
+) -> list[tuple[Entry, StoredMessage]]:
+    """Return the same with the messages."""
+    last = key_of(session.number, LAST) if before is None else key_of(session.number, before) - 1
+    rows = _LAST.all(connection, {"first": key_of(session.number, first), "last": last, "most": limit})
+    return [(entry_of(row), stored_of(row, session.scope)) for row in rows]
+
+
+def last_question(connection: Connection, session: Session) -> tuple[Entry, StoredMessage] | None:
+    """Return the user's last message in working memory that a model may see."""
+    span = {"first": key_of(session.number, session.memory_start), "last": key_of(session.number, LAST)}
+    row = _QUESTION.first(connection, span)
+    return (entry_of(row), stored_of(row, session.scope)) if row is not None else None
 
 
 def read(connection: Connection, session: Session, seqs: Sequence[int]) -> list[StoredMessage]:

@@ -158,7 +158,7 @@ def fork(
         after = page[-1].seq
         copies = planners.append({}, [draft_of(one.message) for one in page], verbatim=True)
         keys = apply(connection, target, lock_session(connection, target), copies, now)
-        vectors.copy(connection, dict(zip((one.key for one in page), keys, strict=True)), target)
+        vectors.copy(connection, dict(zip((one.key for one in page), keys, strict=True)), target, now)
         copied += len(page)
         begins += sum(one.seq < row.memory_start for one in page)
     connection.execute(update(sessions).where(sessions.c.number == number).values(memory_start=begins))

@@ -173,7 +173,7 @@ def test_a_list_is_inserted_into_archived_taken_from_and_replaced(db):
 def test_clearing_leaves_nothing_and_no_key_comes_back(db):
     db.write(writes.append, LOUIS, drafts("alpha", "beta"), NOON, SHARDS)
     old = set(filed_under(db, LOUIS.reach(), "alpha beta"))
-    db.write(vectors.store, [filing(key, LOUIS, [1, 0]) for key in old])
+    db.write(vectors.store, [filing(key, LOUIS, [1, 0]) for key in old], NOON)
     assert db.write(lifetime.clear, LOUIS, NOON) == 2
     assert texts(db, LOUIS) == []
     assert filed_under(db, LOUIS.reach(), "alpha beta") == []

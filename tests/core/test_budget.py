@@ -1,0 +1,139 @@
+"""What a turn costs the core: statements and transactions exactly, processor time with room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.storage import statements
+
+QUIET = Settings(
+    index_delay=3600, durability="normal", learn=False
+)  # a user with facts costs two more: the profile, and access to records
+FACTS = ("My parrot is called Solo.", "The violin is a Stainer.", "I sold the kayak to Whitaker.")
+TOPICS = ("garden", "tax office", "oven", "passport", "bicycle")
+
+
+class Counter:
+    """Counts what a memory asks of its database."""
+
+    def __init__(self) -> None:
+        self.statements = self.reads = self.writes = 0
+
+
+@contextmanager
+def counted(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
+    counter, db = Counter(), memory.runtime.db
+    run, read, write = statements.Statement._execute, db.read, db.write
+
+    def execute(self: statements.Statement, *args: Any) -> Any:
+        counter.statements += 1
+        return run(self, *args)
+
+    def counts(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            setattr(counter, name, getattr(counter, name) + 1)
+            return work(*args, **kwargs)
+
+        return counting
+
+    with monkeypatch.context() as patch:
+        patch.setattr(statements.Statement, "_execute", execute)
+        patch.setattr(db, "read", counts("reads", read))
+        patch.setattr(db, "write", counts("writes", write))
+        yield counter
+
+
+def turns(count: int) -> list[Message]:
+    """Return three facts, and so many remarks that are like each other."""
+    remarks = [
+        Message(
+            ("user", "assistant")[place % 2],
+            f"Remark {place} about the {TOPICS[place % len(TOPICS)]} and what happened on day {place // 7}.",
+        )
+        for place in range(count)
+    ]
+    return [*(Message("user", fact) for fact in FACTS), *remarks]
+
+
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
+    folder = tmp_path_factory.mktemp("store")
+    with Memory.open(folder, embedder="hashing", settings=QUIET, summarizer="off") as memory:
+        for session in range(4):
+            memory.chat(user_id="ada", session_id=f"s{session}").add_messages(turns(250))
+        memory.flush()
+        yield memory
+
+
+def test_a_context_with_recall_reads_one_snapshot_in_six_statements(memory, monkeypatch) -> None:
+    chat = memory.chat(user_id="ada", session_id="s0")
+    chat.context("Who has the kayak?", token_limit=1000)
+    for query in ("How is my parrot called?", "What violin is it?", "Who has the kayak?"):
+        with counted(memory, monkeypatch) as counter:
+            assert chat.context(query, token_limit=1000).recall
+        assert (counter.reads, counter.writes) == (1, 0)
+        assert counter.statements <= 6
+
+
+def test_a_context_costs_the_same_snapshot_when_the_question_is_pending(memory, monkeypatch) -> None:
+    chat = memory.chat(user_id="ada", session_id="s1")
+    asked = Message("user", "What violin is it?")
+    chat.context(pending=[asked], token_limit=1000)
+    with counted(memory, monkeypatch) as counter:
+        assert chat.context(pending=[asked], token_limit=1000).recall
+    assert (counter.reads, counter.writes) == (1, 0)
+    assert counter.statements <= 6
+
+
+def test_a_turn_is_stored_in_one_transaction_of_six_statements(memory, monkeypatch) -> None:
+    chat = memory.chat(user_id="ada", session_id="s2")
+    with counted(memory, monkeypatch) as counter:
+        chat.add_messages([Message("user", "The kayak is blue."), Message("assistant", "Noted.")])
+    assert (counter.reads, counter.writes) == (0, 1)
+    assert counter.statements <= 6
+
+
+def test_an_embedder_elsewhere_is_asked_between_two_snapshots(monkeypatch) -> None:
+    inside: list[bool] = []
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        inside.append(reading)
+        return [[1.0, float(len(text))] for text in texts]
+
+    reading = False
+    with Memory.in_memory(embedder=embed, settings=QUIET) as memory:
+        memory.chat(user_id="ada", session_id="past").add_messages(turns(20))
+        memory.flush()
+        read = memory.runtime.db.read
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            nonlocal reading
+            reading = True
+            try:
+                return read(*args, **kwargs)
+            finally:
+                reading = False
+
+        inside.clear()
+        monkeypatch.setattr(memory.runtime.db, "read", watched)
+        memory.chat(user_id="ada", session_id="now").context("What about the kayak?")
+    assert inside == [False]
+
+
+@pytest.mark.parametrize("query", ["Which oven was it on day 20?", "and what happened about the remark?"])
+def test_a_context_takes_few_milliseconds_of_processor(memory, query) -> None:
+    """The goal is 4 ms; three times that leaves room for a slow machine."""
+    chat = memory.chat(user_id="ada", session_id="s3")
+    chat.context(query)
+    took = []
+    for _ in range(5):
+        start = time.thread_time()
+        chat.context(query)
+        took.append(time.thread_time() - start)
+    assert min(took) <= 0.012
