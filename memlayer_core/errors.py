@@ -12,6 +12,7 @@
     │   ├── InvalidRecordError             a record or a part of it
     │   │   └── UnknownRecordError             an id that no record of the user has
     │   ├── InvalidItemError               an item, its folder or its key, or a filter
+    │   ├── InvalidFilterError             a filter of a search that cannot be used
     │   ├── InvalidLimitError              a limit that cannot be used
     │   └── InvalidStateError              a saved state or a session file
     ├── ImportStoppedError (ValueError)    an export that cannot be read further; its beginning was imported
@@ -49,6 +50,7 @@ __all__ = [
     "IndexCorruptError",
     "IndexUnavailableError",
     "InputError",
+    "InvalidFilterError",
     "InvalidItemError",
     "InvalidLimitError",
     "InvalidMessageError",
@@ -122,6 +124,10 @@ class UnknownRecordError(InvalidRecordError):
 
 class InvalidItemError(InputError):
     """An item, its folder, its key, or a filter for items cannot be used."""
+
+
+class InvalidFilterError(InputError):
+    """A filter of a search cannot be used. Nothing was searched."""
 
 
 class InvalidLimitError(InputError):

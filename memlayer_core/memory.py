@@ -27,7 +27,7 @@ from memlayer_core.messages.rules.check import seconds
 from memlayer_core.models.foreign import EmbedderLike, SummarizerLike, TokenizerLike
 from memlayer_core.opening import Resources, Status, directory_at
 from memlayer_core.recall.flow import recall
-from memlayer_core.recall.model import Hits
+from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records
 from memlayer_core.records.facts import LedgerEntry, Why
 from memlayer_core.records.model import Record, RecordFilter, RecordType
@@ -219,6 +219,7 @@ class Memory(Viewable):
         token_limit: int | None = None,
         roles: Sequence[str] = (),
         now: datetime | None = None,
+        filter: RecallFilter | None = None,
     ) -> Hits:
         """Search a user's messages and records, and the records that other users share with them.
 
@@ -233,9 +234,14 @@ class Memory(Viewable):
             roles: Roles of the user. Records of other users that allow one of them are found, too.
             now: The time that "last week" or 上个月 in the query refers to; the present if left out. Without a time zone
                 it is taken as UTC.
+            filter: Which messages and records may be found, such as `RecallFilter(kinds=["record"], tags=["work"])`;
+                all if left out.
 
         Returns:
             The hits, the best first.
+
+        Raises:
+            InvalidFilterError: The filter cannot be used.
         """
         return step(
             recall.search(
@@ -247,6 +253,7 @@ class Memory(Viewable):
                 token_limit,
                 roles,
                 now,
+                filter,
             )
         )
 
@@ -262,6 +269,7 @@ class Memory(Viewable):
         token_limit: int | None = None,
         roles: Sequence[str] = (),
         now: datetime | None = None,
+        filter: RecallFilter | None = None,
     ) -> Hits:
         """Do `search` without blocking the event loop."""
         return await self.runtime.threads.read(
@@ -274,6 +282,7 @@ class Memory(Viewable):
                 token_limit,
                 roles,
                 now,
+                filter,
             )
         )
 

@@ -23,6 +23,7 @@ from memlayer_core.recall.flow.search_scope import (
     search_scope_of,
 )
 from memlayer_core.recall.model import Hit, Hits, Reason
+from memlayer_core.recall.rules.filter import check_filter
 from memlayer_core.recall.rules.gate import FOR_REMARK, IN_PROMPT, STRICT, Cut, bar_of, relevant
 from memlayer_core.recall.rules.pack import Gist
 from memlayer_core.recall.rules.rank import Matches, ScoredCandidate, rank, shortlist
@@ -85,9 +86,11 @@ async def search(
     token_limit: int | None,
     roles: object = (),
     now: datetime | None = None,
+    recall_filter: object = None,
 ) -> Hits:
     """Return the best hits: at most `limit`, of at most `token_limit` tokens together."""
     asked, now, known = text_of("query", query), in_utc(now, "now"), roles_of(roles)
+    wanted = check_filter(recall_filter)
     at_least_one("limit", limit)
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
@@ -96,7 +99,7 @@ async def search(
         search_scope = search_scope_of(connection, rt, reach, known)
         if search_scope.is_empty:
             return Hits()
-        found = retrieve(connection, rt, search_scope, asked, limit, now or rt.now(), meaning)
+        found = retrieve(connection, rt, search_scope, asked, limit, now or rt.now(), meaning, wanted)
         return hits(connection, rt, reach, weigh(connection, rt, found), limit, token_limit)
 
     return await on_snapshot(rt, run, look)
@@ -125,12 +128,17 @@ def weigh(
     postings, near = visible_matches(connection, findings, seen)
     by_word = {word: postings[word] for word in asked.words if word in postings}
     matches = Matches(
-        TermStatistics(by_word, search_scope.vectors, findings.common),
+        TermStatistics(by_word, findings.size, findings.common),
         near,
         date_matches=set().union(*(postings.get(when, ()) for when in asked.when)),
         wish_matches=postings.get(WISH, {}).keys(),
     )
-    keys = [key for key in shortlist(matches, findings.depth) if key not in seen]
+    passing = findings.keys
+    keys = [
+        key
+        for key in shortlist(matches, findings.depth)
+        if key not in seen and (passing is None or key in passing)
+    ]
     cosines = findings.cosines(connection, keys)
     beginning = _BEGINNING if asked.answer is not None or asked.helps else 0
     candidates = candidates_sql.candidates(connection, search_scope.reach, keys, cosines, beginning)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import chain
+from itertools import chain, starmap
 from typing import TYPE_CHECKING, TypeVar
 
 from memlayer_core.index.neighbours import (
@@ -15,7 +15,8 @@ from memlayer_core.index.neighbours import (
     query_vector,
     vector_at_once,
 )
-from memlayer_core.recall.flow.search_scope import SearchScope
+from memlayer_core.recall.flow.search_scope import SearchScope, eligible_keys
+from memlayer_core.recall.model import RecallFilter
 from memlayer_core.recall.rules.question import Question, question
 from memlayer_core.recall.sql import cosines_of
 from memlayer_core.records.sql import reads as record_reads
@@ -57,9 +58,11 @@ class Meaning:
 class _MeaningNeededError(Exception):
     """The meaning of a text takes an embedder or an index that a transaction does not wait for."""
 
-    def __init__(self, text: str, search_scope: SearchScope, depth: int) -> None:
+    def __init__(
+        self, text: str, search_scope: SearchScope, depth: int, keys: Collection[int] | None
+    ) -> None:
         super().__init__()
-        self.text, self.search_scope, self.depth = text, search_scope, depth
+        self.text, self.search_scope, self.depth, self.keys = text, search_scope, depth, keys
 
 
 async def on_snapshot(rt: Runtime, run: Runner, look: Callable[[Connection, Meaning | None], T]) -> T:
@@ -85,7 +88,11 @@ async def _ask_elsewhere(rt: Runtime, run: Runner, request: _MeaningNeededError)
     vector, problem = await query_vector(rt, run, request.text)
     if vector is None or not _index_pays(rt, request.search_scope):
         return Meaning(request.text, vector, None, problem)
-    neighbours = await run(_nearest_indexed, rt, request.search_scope, vector, request.depth)
+    if request.keys is not None and len(request.keys) <= rt.settings.exact_scan_limit:
+        return Meaning(
+            request.text, vector, None, problem
+        )  # few pass the filter: they are compared one by one
+    neighbours = await run(_nearest_indexed, rt, request.search_scope, vector, request.depth, request.keys)
     return Meaning(request.text, vector, neighbours)
 
 
@@ -94,13 +101,25 @@ def _index_pays(rt: Runtime, search_scope: SearchScope) -> bool:
 
 
 def _nearest_indexed(
-    rt: Runtime, search_scope: SearchScope, vector: FloatVector, limit: int
-) -> list[Neighbour]:
-    """Return the nearest texts: from the index where it is faster, else by an exact comparison."""
-    neighbours = nearest(rt, search_scope.reach, vector, search_scope.own, limit)
-    if search_scope.shared.records:
-        neighbours += _nearest_shared(rt, search_scope, vector, limit)
-    return _nearest_first(neighbours)
+    rt: Runtime,
+    search_scope: SearchScope,
+    vector: FloatVector,
+    limit: int,
+    keys: Collection[int] | None,
+) -> list[Neighbour] | None:
+    """Return the nearest texts: from the index where it is faster, else by an exact comparison.
+
+    An index does not know what passes a filter, so it is asked for more; None if too few of those pass.
+    """
+    for depth in (limit, _WIDER * limit, _WIDER**2 * limit):
+        neighbours = nearest(rt, search_scope.reach, vector, search_scope.own, depth)
+        every = len(neighbours) < depth
+        if search_scope.shared.records:
+            neighbours += _nearest_shared(rt, search_scope, vector, depth)
+        found = neighbours if keys is None else [one for one in neighbours if one.key in keys]
+        if keys is None or every or len(found) >= limit:
+            return _nearest_first(found)
+    return None
 
 
 def _nearest_shared(
@@ -137,6 +156,7 @@ class Findings:
         trust: How much a cosine counts, 0 to 1; 0 without a vector.
         depth: How many candidates to take of each source.
         explicit: Whether somebody asked for a recall.
+        keys: Keys of the texts that pass the caller's filter; None without a filter.
     """
 
     search_scope: SearchScope
@@ -149,6 +169,13 @@ class Findings:
     trust: float
     depth: int
     explicit: bool
+    keys: Collection[int] | None = None
+
+    @property
+    def size(self) -> int:
+        """How many texts there are to search."""
+        every = self.search_scope.vectors
+        return every if self.keys is None else min(every, len(self.keys))
 
     def nearest(self, limit: int) -> list[Neighbour]:
         """Return the nearest texts, the nearest first: at most `limit` of the reader's own, and all of the others."""
@@ -173,6 +200,7 @@ def retrieve(
     limit: int,
     now: datetime,
     meaning: Meaning | None,
+    recall_filter: RecallFilter | None,
     *,
     explicit: bool = False,
 ) -> Findings:
@@ -186,16 +214,21 @@ def retrieve(
         limit: How many hits the caller needs; each source gives `Settings.recall_candidates` more.
         now: The time that "last week" refers to.
         meaning: The question's meaning, if it is known; see `on_snapshot`.
+        recall_filter: What may be found, checked; None: everything.
         explicit: Whether somebody asked for a recall; the query is then a question, whatever its words.
     """
+    keys = eligible_keys(connection, search_scope, recall_filter)
     query = readable(query)
     names, counts = _count_words(connection, rt, search_scope, query)
     asked = question(query, names, now, explicit=explicit)
     trust, depth = rt.trust(asked.text), limit + rt.settings.recall_candidates
     if meaning is None or meaning.text != asked.text:
-        meaning = _meaning_of(rt, search_scope, asked.text, depth, trust)
+        meaning = _meaning_of(rt, search_scope, asked.text, depth, trust, keys)
     places = search_scope.word_owners
-    postings = postings_of(connection, rt, places, asked.index_terms, counts)
+    if keys is not None:
+        spelled = [owner + word for _, owners in places for owner in owners for word in asked.index_terms]
+        counts = lexical.count_among(connection, spelled, keys)
+    postings = postings_of(connection, rt, places, asked.index_terms, counts, keys)
     sums = {
         word: sum(counts.get(owner + word, 0) for _, owners in places for owner in owners)
         for word in postings
@@ -203,14 +236,36 @@ def retrieve(
     common = {word: number for word, number in sums.items() if number > lexical.MOST_ROWS}
     similarities, others = None, list[Neighbour](meaning.neighbours or ())
     if meaning.vector is not None and meaning.neighbours is None:
-        reach, own = search_scope.reach, search_scope.own
-        similarities = rt.vectors.similarities(connection, reach, own, meaning.vector)
-        if search_scope.shared.records:
-            others = record_reads.scan_shared(connection, search_scope.reader, meaning.vector, depth)
+        similarities, others = _compare(connection, rt, search_scope, meaning.vector, depth, keys)
+    if keys is not None:
+        others = [one for one in others if one.key in keys]  # the index may be behind
     trusted = trust if meaning.vector is not None else 0.0
     return Findings(
-        search_scope, asked, postings, common, meaning, similarities, others, trusted, depth, explicit
+        search_scope, asked, postings, common, meaning, similarities, others, trusted, depth, explicit, keys
     )
+
+
+def _compare(
+    connection: Connection,
+    rt: Runtime,
+    search_scope: SearchScope,
+    vector: FloatVector,
+    limit: int,
+    keys: Collection[int] | None,
+) -> tuple[Similarities | None, list[Neighbour]]:
+    """Compare a vector with the reader's own texts, and with the records that others share.
+
+    Of a user with many texts, only those that pass a filter are read.
+    """
+    if keys is not None and _index_pays(rt, search_scope):
+        near = cosines_of(connection, list(keys), vector)
+        return None, _nearest_first(starmap(Neighbour, near.items()))[:limit]
+    similarities = rt.vectors.similarities(connection, search_scope.reach, search_scope.own, vector)
+    if keys is not None:
+        similarities = similarities.only(keys)
+    if not search_scope.shared.records:
+        return similarities, []
+    return similarities, record_reads.scan_shared(connection, search_scope.reader, vector, limit, keys)
 
 
 def _count_words(
@@ -225,7 +280,14 @@ def _count_words(
     return {name for name in names if counts[speaker + name]}, counts
 
 
-def _meaning_of(rt: Runtime, search_scope: SearchScope, text: str, depth: int, trust: float) -> Meaning:
+def _meaning_of(
+    rt: Runtime,
+    search_scope: SearchScope,
+    text: str,
+    depth: int,
+    trust: float,
+    keys: Collection[int] | None,
+) -> Meaning:
     """Return a text's meaning, if it can be had at once.
 
     Raises:
@@ -235,7 +297,7 @@ def _meaning_of(rt: Runtime, search_scope: SearchScope, text: str, depth: int, t
         return Meaning(text)
     at_once = vector_at_once(rt, text) if not _index_pays(rt, search_scope) else None
     if at_once is None:
-        raise _MeaningNeededError(text, search_scope, depth)
+        raise _MeaningNeededError(text, search_scope, depth, keys)
     vector, problem = at_once
     return Meaning(text, vector, None, problem)
 

@@ -25,6 +25,7 @@ from memlayer_core.recall.flow.recall import (
 from memlayer_core.recall.flow.retrieve import Findings, Meaning, on_snapshot, retrieve
 from memlayer_core.recall.flow.search_scope import SearchScope, fit_into_budget
 from memlayer_core.recall.model import Reason
+from memlayer_core.recall.rules.filter import check_filter
 from memlayer_core.recall.rules.pack import MARGIN, most_that_fit
 from memlayer_core.recall.sql import beginning
 from memlayer_core.records.flow import reader_of
@@ -89,6 +90,7 @@ async def context(
     roles: Sequence[str] = (),
     placement: Placement | None = None,
     pending: object = (),
+    recall_filter: object = None,
 ) -> Context:
     """Build a context: the newest turns, and older messages and records that bear on the query.
 
@@ -102,7 +104,9 @@ async def context(
         roles: The roles in which the user asks.
         placement: Where the recall goes; None: the setting.
         pending: Messages that are not stored yet.
+        recall_filter: What may be recalled; None: everything.
     """
+    wanted = check_filter(recall_filter)
     asked = None if query is None else text_of("query", query)
     settings = rt.settings
     placed = placement_of(placement, settings.recall_placement)
@@ -117,7 +121,7 @@ async def context(
         found = None
         if share and known.query and not known.has_pinned_recall and _may_recall(known, allowed):
             most = most_that_fit(share)
-            found = retrieve(connection, rt, known.search_scope, known.query, most, rt.now(), meaning)
+            found = retrieve(connection, rt, known.search_scope, known.query, most, rt.now(), meaning, wanted)
         view = _view(connection, rt, known, waiting, allowed, 0)
         if found is None:
             return known, view, None
