@@ -28,6 +28,7 @@
     │   ├── IndexUnavailableError          Chroma cannot be reached; recall works without it
     │   └── IndexCorruptError              Chroma's files are damaged; they can be rebuilt
     ├── EmbedderError                      an embedder raised, timed out or returned no vectors
+    ├── RerankerError                      a reranker raised, timed out or returned no scores; the order stays
     ├── ModelError                         a language model did not answer
     │   └── ModelContextError              the prompt is longer than it can read
     └── FlushTimeoutError (TimeoutError)   background jobs are not done yet; they go on
@@ -66,6 +67,7 @@ __all__ = [
     "ModelError",
     "NewerSchemaError",
     "OlderSchemaError",
+    "RerankerError",
     "StoreClosedError",
     "StoreError",
     "StoreUnavailableError",
@@ -198,6 +200,12 @@ class EmbedderError(MemlayerError):
 
 class EmbedderLoadingError(EmbedderError):
     """`Memory.warm` is loading the embedder. Until it is ready, searches use words alone."""
+
+
+class RerankerError(MemlayerError):
+    """A reranker raised, did not answer in time, or returned no scores. The order of the hits stays as it was."""
+
+    retryable = True
 
 
 class ModelError(MemlayerError):

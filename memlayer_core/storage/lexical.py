@@ -125,7 +125,8 @@ _STANDING_WITHIN = _standing(f" AND doc IN (SELECT rowid FROM {TABLE} WHERE {TAB
 _IN_VECTORS, _AMONG_VECTORS = _in_vectors(), _in_vectors(_ONLY_KEYS)
 _NEWEST = {"sqlite": _newest_rows(*_FTS5), "postgresql": _newest_rows(*_TSVECTOR)}
 _NEWEST_AMONG = {
-    "sqlite": _newest_rows(*_FTS5, _ONLY.format("+rowid")),  # + or FTS5 would look for the words in each row anew
+    # With the plus, or FTS5 would search each row anew.
+    "sqlite": _newest_rows(*_FTS5, _ONLY.format("+rowid")),
     "postgresql": _newest_rows(*_TSVECTOR, _ONLY_KEYS),
 }
 _REMEMBERED = 50_000  # counts of words, a few megabytes

@@ -11,8 +11,9 @@ from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import recall_budget
+from memlayer_core.recall.flow.elsewhere import Meaning, on_snapshot
 from memlayer_core.recall.flow.recall import hits, relevant_answers, weigh, without_visible_episodes
-from memlayer_core.recall.flow.retrieve import Meaning, on_snapshot, retrieve
+from memlayer_core.recall.flow.retrieve import retrieve
 from memlayer_core.recall.flow.search_scope import search_scope_of
 from memlayer_core.recall.model import Hits
 from memlayer_core.recall.rules.filter import check_filter
@@ -75,7 +76,7 @@ async def recall(
             lambda records: without_visible_episodes(connection, records, scope, end.session, end.first),
             end.session.number if end.session is not None else 0,
         )
-        worth, settings = relevant_answers(answers), rt.settings
+        worth, settings = relevant_answers(connection, rt, reach, found, answers, known), rt.settings
         room = (
             recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit
         )

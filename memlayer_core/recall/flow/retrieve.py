@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain, starmap
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from memlayer_core.index.neighbours import (
-    index_pays,
-    nearest,
-    postings_of,
-    query_vector,
-    vector_at_once,
-)
+from memlayer_core.index.neighbours import postings_of, vector_at_once
+from memlayer_core.recall.flow.elsewhere import Meaning, MeaningNeededError, any_index_pays, nearest_first
 from memlayer_core.recall.flow.search_scope import SearchScope, eligible_keys
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.recall.rules.question import Question, question
 from memlayer_core.recall.sql import cosines_of
 from memlayer_core.records.sql import reads as record_reads
-from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import lexical
 from memlayer_core.storage.scores import Postings, is_message
@@ -31,114 +25,9 @@ from memlayer_core.vector import FloatVector, Neighbour
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["Findings", "Meaning", "on_snapshot", "retrieve", "visible_matches"]
-
-T = TypeVar("T")
+__all__ = ["Findings", "retrieve", "visible_matches"]
 
 _WIDER = 4  # times as many neighbours are looked at when too many of them are hidden
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Meaning:
-    """What an embedder and an index say of a question.
-
-    Attributes:
-        text: The text that was embedded.
-        vector: Its vector; None: words are searched alone.
-        neighbours: The nearest texts, from the index; None: vectors are compared on the snapshot.
-        problem: Why the embedder gave no vector; None if it was not asked, or gave one.
-    """
-
-    text: str
-    vector: FloatVector | None = None
-    neighbours: Sequence[Neighbour] | None = None
-    problem: str | None = None
-
-
-class _MeaningNeededError(Exception):
-    """The meaning of a text takes an embedder or an index that a transaction does not wait for."""
-
-    def __init__(
-        self, text: str, search_scope: SearchScope, depth: int, keys: Collection[int] | None
-    ) -> None:
-        super().__init__()
-        self.text, self.search_scope, self.depth, self.keys = text, search_scope, depth, keys
-
-
-async def on_snapshot(rt: Runtime, run: Runner, look: Callable[[Connection, Meaning | None], T]) -> T:
-    """Run a search on one snapshot.
-
-    An embedder in this process is asked while the snapshot lasts. Another one, or an index, is asked between two
-    snapshots, so that no transaction waits for a network.
-
-    Args:
-        rt: What the memory works with.
-        run: Blocks or awaits.
-        look: Searches with `retrieve`. It may run twice; the second time it gets the question's meaning.
-    """
-    meaning = None
-    while True:
-        try:
-            return await run(rt.db.read, look, meaning)
-        except _MeaningNeededError as request:
-            meaning = await _ask_elsewhere(rt, run, request)
-
-
-async def _ask_elsewhere(rt: Runtime, run: Runner, request: _MeaningNeededError) -> Meaning:
-    vector, problem = await query_vector(rt, run, request.text)
-    if vector is None or not _index_pays(rt, request.search_scope):
-        return Meaning(request.text, vector, None, problem)
-    if request.keys is not None and len(request.keys) <= rt.settings.exact_scan_limit:
-        return Meaning(
-            request.text, vector, None, problem
-        )  # few pass the filter: they are compared one by one
-    neighbours = await run(_nearest_indexed, rt, request.search_scope, vector, request.depth, request.keys)
-    return Meaning(request.text, vector, neighbours)
-
-
-def _index_pays(rt: Runtime, search_scope: SearchScope) -> bool:
-    return any(index_pays(rt, overview) for _, overview in search_scope.places)
-
-
-def _nearest_indexed(
-    rt: Runtime,
-    search_scope: SearchScope,
-    vector: FloatVector,
-    limit: int,
-    keys: Collection[int] | None,
-) -> list[Neighbour] | None:
-    """Return the nearest texts: from the index where it is faster, else by an exact comparison.
-
-    An index does not know what passes a filter, so it is asked for more; None if too few of those pass.
-    """
-    for depth in (limit, _WIDER * limit, _WIDER**2 * limit):
-        neighbours = nearest(rt, search_scope.reach, vector, search_scope.own, depth)
-        every = len(neighbours) < depth
-        if search_scope.shared.records:
-            neighbours += _nearest_shared(rt, search_scope, vector, depth)
-        found = neighbours if keys is None else [one for one in neighbours if one.key in keys]
-        if keys is None or every or len(found) >= limit:
-            return _nearest_first(found)
-    return None
-
-
-def _nearest_shared(
-    rt: Runtime, search_scope: SearchScope, vector: FloatVector, limit: int
-) -> list[Neighbour]:
-    """Return the nearest of the shared records that the reader may see; the others take nobody's place.
-
-    An index does not know who may see a record, so it is asked for more, until enough are left.
-    """
-    reader, shared = search_scope.reader, search_scope.shared
-    for depth in (limit, _WIDER * limit, _WIDER**2 * limit):
-        if not index_pays(rt, shared):
-            break
-        neighbours = nearest(rt, reader.reach.commons, vector, shared, depth)
-        visible = rt.db.read(record_reads.visible_keys, reader, [one.key for one in neighbours])
-        found = [one for one in neighbours if one.key in visible]
-        if len(found) >= limit or len(neighbours) < depth:
-            return found[:limit]
-    return rt.db.read(record_reads.scan_shared, reader, vector, limit)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +36,7 @@ class Findings:
 
     Attributes:
         search_scope: The reader, and what the search covered.
+        query: The question as it was asked.
         question: The parsed question.
         postings: For each of its terms, the texts that contain it.
         common: In how many texts a word is whose postings are not complete.
@@ -160,6 +50,7 @@ class Findings:
     """
 
     search_scope: SearchScope
+    query: str
     question: Question
     postings: Postings
     common: Mapping[str, int]
@@ -180,7 +71,7 @@ class Findings:
     def nearest(self, limit: int) -> list[Neighbour]:
         """Return the nearest texts, the nearest first: at most `limit` of the reader's own, and all of the others."""
         own = self.similarities.nearest(limit) if self.similarities is not None else []
-        return _nearest_first([*own, *self.neighbours])
+        return nearest_first([*own, *self.neighbours])
 
     def cosines(self, connection: Connection, keys: Sequence[int]) -> dict[int, float]:
         """Return the cosines of those of the keys that have a vector."""
@@ -223,7 +114,8 @@ def retrieve(
     asked = question(query, names, now, explicit=explicit)
     trust, depth = rt.trust(asked.text), limit + rt.settings.recall_candidates
     if meaning is None or meaning.text != asked.text:
-        meaning = _meaning_of(rt, search_scope, asked.text, depth, trust, keys)
+        order = meaning.order if meaning is not None else None
+        meaning = replace(_meaning_of(rt, search_scope, asked.text, depth, trust, keys), order=order)
     places = search_scope.word_owners
     if keys is not None:
         spelled = [owner + word for _, owners in places for owner in owners for word in asked.index_terms]
@@ -241,7 +133,18 @@ def retrieve(
         others = [one for one in others if one.key in keys]  # the index may be behind
     trusted = trust if meaning.vector is not None else 0.0
     return Findings(
-        search_scope, asked, postings, common, meaning, similarities, others, trusted, depth, explicit, keys
+        search_scope,
+        query,
+        asked,
+        postings,
+        common,
+        meaning,
+        similarities,
+        others,
+        trusted,
+        depth,
+        explicit,
+        keys,
     )
 
 
@@ -257,9 +160,9 @@ def _compare(
 
     Of a user with many texts, only those that pass a filter are read.
     """
-    if keys is not None and _index_pays(rt, search_scope):
+    if keys is not None and any_index_pays(rt, search_scope):
         near = cosines_of(connection, list(keys), vector)
-        return None, _nearest_first(starmap(Neighbour, near.items()))[:limit]
+        return None, nearest_first(starmap(Neighbour, near.items()))[:limit]
     similarities = rt.vectors.similarities(connection, search_scope.reach, search_scope.own, vector)
     if keys is not None:
         similarities = similarities.only(keys)
@@ -291,13 +194,13 @@ def _meaning_of(
     """Return a text's meaning, if it can be had at once.
 
     Raises:
-        _MeaningNeededError: It has to be asked for.
+        MeaningNeededError: It has to be asked for.
     """
     if not (trust and search_scope.vectors and any(map(str.isalnum, text))):
         return Meaning(text)
-    at_once = vector_at_once(rt, text) if not _index_pays(rt, search_scope) else None
+    at_once = vector_at_once(rt, text) if not any_index_pays(rt, search_scope) else None
     if at_once is None:
-        raise _MeaningNeededError(text, search_scope, depth, keys)
+        raise MeaningNeededError(text, search_scope, depth, keys)
     vector, problem = at_once
     return Meaning(text, vector, None, problem)
 
@@ -347,8 +250,3 @@ def _without_keys(hidden: Collection[int], postings: Postings) -> Postings:
         return postings
     left = {word: {key: n for key, n in keys.items() if key not in hidden} for word, keys in postings.items()}
     return {word: keys for word, keys in left.items() if keys}
-
-
-def _nearest_first(neighbours: Iterable[Neighbour]) -> list[Neighbour]:
-    """Return neighbours sorted by similarity, the nearest first."""
-    return sorted(neighbours, key=lambda neighbour: -neighbour.similarity)

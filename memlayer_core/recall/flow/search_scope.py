@@ -32,6 +32,7 @@ __all__ = [
     "message_of_record",
     "record_candidates",
     "search_scope_of",
+    "shorten",
 ]
 
 
@@ -159,13 +160,13 @@ def fit_into_budget(
 
     def costs() -> Iterator[int]:
         for stored, ranked in candidates:
-            told.append(_shorten(rt, stored, ranked, longest_turn(budget)))
+            told.append(shorten(rt, stored, ranked, longest_turn(budget)))
             yield cost(told[-1][0])
 
     return [told[place] for place in pack(costs(), rest)]
 
 
-def _shorten(
+def shorten(
     rt: Runtime, turn: StoredMessage, candidate: ScoredCandidate, budget: int
 ) -> tuple[StoredMessage, ScoredCandidate]:
     """Return the whole turn if it fits into the budget, else the excerpt that bears on the question."""

@@ -15,6 +15,7 @@ from memlayer_core.messages.rules.relist import new_messages
 from memlayer_core.messages.rules.render import block, has_escapes, line, with_separator
 from memlayer_core.messages.sql import transcript, window_starts
 from memlayer_core.policy import Limits, recall_budget
+from memlayer_core.recall.flow.elsewhere import Meaning, on_snapshot
 from memlayer_core.recall.flow.recall import (
     best,
     relevant_answers,
@@ -22,7 +23,7 @@ from memlayer_core.recall.flow.recall import (
     without_own_turns,
     without_visible_episodes,
 )
-from memlayer_core.recall.flow.retrieve import Findings, Meaning, on_snapshot, retrieve
+from memlayer_core.recall.flow.retrieve import Findings, retrieve
 from memlayer_core.recall.flow.search_scope import SearchScope, fit_into_budget
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.rules.filter import check_filter
@@ -292,19 +293,18 @@ def _recall(
         view: The window.
         budget: The tokens that it may cost.
     """
-    first = first_of(view, state.first)
-    answers = relevant_answers(
-        weigh(
-            connection,
-            rt,
-            findings,
-            view.keys,
-            lambda records: without_visible_episodes(connection, records, scope, state.session, first),
-            state.session.number if state.session is not None else 0,
-        )
+    first, reach = first_of(view, state.first), scope.reach()
+    answers = weigh(
+        connection,
+        rt,
+        findings,
+        view.keys,
+        lambda records: without_visible_episodes(connection, records, scope, state.session, first),
+        state.session.number if state.session is not None else 0,
     )
-    said = (part.message for part in view.window)
-    found = best(connection, rt, scope.reach(), answers, most_that_fit(budget), said) if budget > 0 else []
+    said = [part.message for part in view.window]
+    answers = relevant_answers(connection, rt, reach, findings, answers, said)
+    found = best(connection, rt, reach, answers, most_that_fit(budget), said) if budget > 0 else []
     if not found:
         return _Recall(notes=answers.notes)
     left = budget - rt.tokens.text(with_separator(block([""])))
