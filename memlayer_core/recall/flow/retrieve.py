@@ -12,11 +12,12 @@ from memlayer_core.index.neighbours import postings_of, vector_at_once
 from memlayer_core.recall.flow.elsewhere import Meaning, MeaningNeededError, any_index_pays, nearest_first
 from memlayer_core.recall.flow.search_scope import SearchScope, eligible_keys
 from memlayer_core.recall.model import RecallFilter
+from memlayer_core.recall.rules.frequency import Use, use_of
 from memlayer_core.recall.rules.question import Question, question
 from memlayer_core.recall.sql import cosines_of
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runtime import Runtime
-from memlayer_core.storage import lexical
+from memlayer_core.storage import lexical, spelling
 from memlayer_core.storage.scores import Postings, is_message
 from memlayer_core.storage.terms import SPOKEN, WISH, possible_names, question_terms, readable
 from memlayer_core.storage.vector_cache import Similarities
@@ -112,6 +113,7 @@ def retrieve(
     query = readable(query)
     names, counts = _count_words(connection, rt, search_scope, query)
     asked = question(query, names, now, explicit=explicit)
+    asked = _read_as(connection, search_scope, asked, counts)
     trust, depth = rt.trust(asked.text), limit + rt.settings.recall_candidates
     if meaning is None or meaning.text != asked.text:
         order = meaning.order if meaning is not None else None
@@ -169,6 +171,17 @@ def _compare(
     if not search_scope.shared.records:
         return similarities, []
     return similarities, record_reads.scan_shared(connection, search_scope.reader, vector, limit, keys)
+
+
+def _read_as(
+    connection: Connection, search_scope: SearchScope, asked: Question, counts: dict[str, int]
+) -> Question:
+    """Return a short question with the terms in place of those of its words that the reader's texts have nowhere."""
+    owners = [owner for _, some in search_scope.word_owners for owner in some]
+    lost = [word for word in asked.rare_words if not any(counts.get(owner + word) for owner in owners)]
+    if not lost:
+        return asked
+    return asked.read_as(spelling.meant_by(connection, lost, owners, lambda term: use_of(term) is Use.RARE))
 
 
 def _count_words(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from memlayer_core.recall.rules.frequency import is_character
+from memlayer_core.recall.rules.frequency import Use, is_character, use_of
 from memlayer_core.recall.rules.gate import answers_to
 from memlayer_core.recall.rules.times import days_meant_by, without_days
 from memlayer_core.storage.terms import (
@@ -43,6 +43,7 @@ _YOU_SAID = re.compile(
     re.IGNORECASE,
 )
 """What asks for something that the assistant said."""
+_SHORT = 4  # words that say what a question is about
 _SPACE = re.compile(r"\s+")
 _SAID = re.compile(
     r"\b(?:sa(?:y|id|ying)|t(?:ell|old)|talk(?:s|ed|ing)?|sp(?:eak|oke|oken)|mention(?:s|ed)?|discuss(?:ed)?|chat(?:s|ted)?"
@@ -105,6 +106,21 @@ class Question:
     def about(self) -> tuple[str, ...]:
         """The words that say what is asked."""
         return tuple(word for word in self.words if word not in self.dates)
+
+    @property
+    def rare_words(self) -> tuple[str, ...]:
+        """The words that not everybody uses, if it is short: names and terms, which people write in part or with a slip."""
+        if len(self.content) > _SHORT:
+            return ()
+        return tuple(word for word in self.content if use_of(word) is Use.RARE)
+
+    def read_as(self, terms: Mapping[str, str]) -> Question:
+        """Return the question with other terms in place of some words."""
+        return replace(
+            self,
+            words=tuple(dict.fromkeys(terms.get(word, word) for word in self.words)),
+            content=tuple(dict.fromkeys(terms.get(word, word) for word in self.content)),
+        )
 
     @property
     def index_terms(self) -> tuple[str, ...]:
