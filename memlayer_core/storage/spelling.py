@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sqlalchemy import Connection, text
 
 from memlayer_core.storage import lexical
 from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.terms import stem
 
 __all__ = ["meant_by", "variants"]
 
@@ -35,28 +36,31 @@ _BEGINNING = {
 
 
 def meant_by(
-    connection: Connection, words: Iterable[str], owners: Sequence[str], accepts: Callable[[str], bool]
+    connection: Connection,
+    words: Mapping[str, str],
+    owners: Sequence[str],
+    accepts: Callable[[str], bool],
 ) -> dict[str, str]:
     """Return the term that each word stands for, of those words for which there is one.
 
-    It is the shortest term that begins with the word; else the most frequent one that is one slip away: a letter that is
-    missing, too many or another, or two letters in the wrong order.
+    It is the shortest term that begins with the word's own; else the most frequent one that is one slip away from the word: a
+    letter that is missing, too many or another, or two letters in the wrong order.
 
     Args:
         connection: In a transaction.
-        words: Words that are no terms.
+        words: Words that no text has, by their own terms.
         owners: The tokens that terms are filed under.
         accepts: Tells whether a term may be meant.
     """
     found: dict[str, str] = {}
-    for word in words:
-        if not word.isalpha() or len(word) < _LEAST:
+    for own, word in words.items():
+        if not own.isalpha() or len(own) < _LEAST:
             continue
-        longer = {term: 0 for owner in owners for term in _beginning_with(connection, owner, word)}
-        slips = longer or _slips(connection, word, owners)
+        longer = {term: 0 for owner in owners for term in _beginning_with(connection, owner, own)}
+        slips = longer or (_slips(connection, word, owners) if len(own) >= _LEAST_WITH_SLIP else {})
         allowed = [term for term in slips if accepts(term)]
         if allowed:
-            found[word] = min(allowed, key=lambda term: (-slips[term], len(term), term))
+            found[own] = min(allowed, key=lambda term: (-slips[term], len(term), term))
     return found
 
 
@@ -85,9 +89,7 @@ def _beginning_with(connection: Connection, owner: str, word: str) -> list[str]:
 
 def _slips(connection: Connection, word: str, owners: Sequence[str]) -> dict[str, int]:
     """Return the terms that are one slip away, with the number of rows that they are in."""
-    if len(word) < _LEAST_WITH_SLIP:
-        return {}
-    near = list(dict.fromkeys(variants(word)))
+    near = {stem(one) for one in variants(word)}
     counts = lexical.count(connection, [owner + term for owner in owners for term in near], {})
     found = {term: sum(counts[owner + term] for owner in owners) for term in near}
     return {term: number for term, number in found.items() if number}

@@ -178,7 +178,7 @@ def _read_as(
 ) -> Question:
     """Return a short question with the terms in place of those of its words that the reader's texts have nowhere."""
     owners = [owner for _, some in search_scope.word_owners for owner in some]
-    lost = [word for word in asked.rare_words if not any(counts.get(owner + word) for owner in owners)]
+    lost = asked.lost_words(lambda word: any(counts.get(owner + word) for owner in owners))
     if not lost:
         return asked
     return asked.read_as(spelling.meant_by(connection, lost, owners, lambda term: use_of(term) is Use.RARE))
