@@ -174,14 +174,16 @@ def _compare(
 
 
 def _read_as(
-    connection: Connection, search_scope: SearchScope, asked: Question, counts: dict[str, int]
+    connection: Connection, search_scope: SearchScope, original: Question, counts: dict[str, int]
 ) -> Question:
     """Return a short question with the terms in place of those of its words that the reader's texts have nowhere."""
     owners = [owner for _, some in search_scope.word_owners for owner in some]
-    lost = asked.lost_words(lambda word: any(counts.get(owner + word) for owner in owners))
+    lost = original.lost_words(lambda word: any(counts.get(owner + word) for owner in owners))
     if not lost:
-        return asked
-    return asked.read_as(spelling.meant_by(connection, lost, owners, lambda term: use_of(term) is Use.RARE))
+        return original
+    return original.read_as(
+        spelling.meant_by(connection, lost, owners, lambda term: use_of(term) is Use.RARE)
+    )
 
 
 def _count_words(
