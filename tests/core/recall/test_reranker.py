@@ -51,6 +51,7 @@ def asked(do: Any, memory: Memory, verb: str) -> list[str]:
     return [piece.text for piece in do(chat, "context", QUESTION).pieces]
 
 
+@pytest.mark.requirement("M20")
 @pytest.mark.parametrize("kind", ["function", "coroutine function", "seam"])
 @pytest.mark.parametrize("verb", ["search", "recall"])
 def test_hits_come_in_the_order_of_the_reranker_with_its_scores(do: Any, kind: str, verb: str) -> None:
