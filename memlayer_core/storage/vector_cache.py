@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +99,11 @@ class Similarities:
         places = [self._places[key] for key in keys if key in self._places]
         values[[place for place in places if place < len(values)]] = np.nan
         return Similarities(self._keys, values, self._places)
+
+    def only(self, keys: Collection[int]) -> Similarities:
+        """Return the same of some texts alone."""
+        among = np.isin(self._keys[: len(self._values)], np.fromiter(keys, np.int64, len(keys)))
+        return Similarities(self._keys, np.where(among, self._values, np.float32(np.nan)), self._places)
 
     def of(self, keys: Iterable[int]) -> dict[int, float]:
         """Return the cosines of those of the keys that have one."""
