@@ -37,6 +37,7 @@ from memlayer_core.summaries.flow.summarize import summarize
 from memlayer_core.worker.bell import Bell
 from memlayer_core.worker.flush import wait_until_done
 from memlayer_core.worker.index_keeper import UNSOUND, IndexKeeper
+from memlayer_core.worker.maintain import enqueue_daily, maintain_daily
 from memlayer_core.worker.upkeep import ErasureDelayError, erase
 
 __all__ = ["Worker"]
@@ -44,7 +45,7 @@ __all__ = ["Worker"]
 logger = logging.getLogger("memlayer")
 
 _INDEXING: tuple[JobKind, ...] = ("index", "unindex")
-_WRITING: tuple[JobKind, ...] = ("summarize", "episode")
+_WRITING: tuple[JobKind, ...] = ("summarize", "episode", "maintain")
 _UPKEEP: tuple[JobKind, ...] = ("compact", "audit")
 _REMOVED = 1000  # removals in one batch: embedded Chroma writes to the disk 8 times for any number of them
 _REST = 4  # after a batch of removals, the worker waits this many times as long as the batch took
@@ -63,7 +64,7 @@ class Worker:
 
     The thread starts at the first job. Only the process that holds the vector index does index jobs; it finds jobs of
     other processes within a second. If it ends, another process takes the index. Every process erases deleted data and
-    writes summaries and episodes. Summaries and episodes wait for models, so they come last, one at a time.
+    writes summaries and episodes, and maintains the store once a day. This comes last, one at a time: models take long.
 
     Args:
         owner: Name for this worker's leases, unique among all processes.
@@ -90,6 +91,7 @@ class Worker:
         """Give the worker its runtime. It starts if earlier processes left jobs."""
         self._rt = rt
         step(end_idle(rt, SYNC))  # before anybody continues an idle session: its episode ends before that
+        enqueue_daily(rt)
         if rt.db.read(job_queue.backlog).queued:
             self.wake()
 
@@ -178,6 +180,7 @@ class Worker:
                     self.wake()
                 self._write_down(rt)
                 step(end_idle(rt, SYNC))
+                enqueue_daily(rt)
                 if asked and not self._stopping.is_set():
                     self._ready(rt)
                 self._work_off(rt)
@@ -312,6 +315,8 @@ class Worker:
                 for job in jobs:
                     with rt.health.watch("summarizer", rt.settings.lease_seconds):
                         step(write(rt, SYNC, job))
+            case "maintain":
+                step(maintain_daily(rt, SYNC, jobs))
             case "erase":
                 for job in jobs:
                     step(erase(rt, SYNC, job, self._stopping.wait))

@@ -57,6 +57,11 @@ _LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
 _MOMENTS = tuple(name for name, kind in get_type_hints(Record).items() if kind in {datetime, datetime | None})
 _ID = re.compile(r"(?s)(.+)_mem_(\d{3,15})")
 _ROLES = 100
+_CHOICES: dict[str, Sequence[str | bool | None]] = {
+    "type": TYPES,
+    "source": SOURCES,
+    "modality": (None, *MODALITIES),
+} | dict.fromkeys(("always", "is_rated"), (True, False))
 
 
 def memory_id(user_id: str, ordinal: int) -> str:
@@ -96,6 +101,7 @@ def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datet
         created_at=now,
         updated_at=now,
         first_observed=now,
+        is_rated="importance" in fields,
     )
     return as_fact(_check_expiry(check_record(_with_fields(made, fields)), fields, now), fields)
 
@@ -120,6 +126,7 @@ def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
         mentions=existing.mentions + 1,
         confidence=min(INFERRED if other.is_inferred else 1.0, max(certain, repetition.confidence)),
         importance=max(existing.importance, repetition.importance),
+        is_rated=existing.is_rated or repetition.is_rated,
         expires_at=None if None in ends else max(end for end in ends if end is not None),
         updated_at=now,
     )
@@ -169,6 +176,7 @@ def merge(record: Record, others: Sequence[Record]) -> Record:
         mentions=sum(one.mentions for one in everyone),
         confidence=max(one.confidence for one in everyone),
         importance=max(one.importance for one in everyone),
+        is_rated=any(one.is_rated for one in everyone),
         first_observed=min(one.first_observed for one in everyone),
         relations=tuple(tie for tie in ties if tie.target_memory_id not in {*gone, record.memory_id}),
         **lists,
@@ -181,10 +189,8 @@ def check_record(record: Record) -> Record:
     Raises:
         InvalidRecordError: A field of it cannot be stored.
     """
-    _check_choice("type", record.type, TYPES)
-    _check_choice("source", record.source, SOURCES)
-    _check_choice("modality", record.modality, (None, *MODALITIES))
-    _check_choice("always", record.always, (True, False))
+    for name, choices in _CHOICES.items():
+        _check_choice(name, getattr(record, name), choices)
     _check_text("text", record.raw)
     for name in ("summary", "category", "key", "value", "subject"):
         if getattr(record, name) is not None:
@@ -194,11 +200,11 @@ def check_record(record: Record) -> Record:
             _check_text(name, one)
     for name in ("importance", "confidence", "decay_score"):
         _check_share(name, getattr(record, name))
-    for name in ("version", "mentions"):
+    for name, least in (("version", 1), ("mentions", 1), ("accesses", 0)):
         value = getattr(record, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
             raise InvalidRecordError(
-                f"`{name}` must be a whole number of at least 1, got {short_repr(value)}",
+                f"`{name}` must be a whole number of at least {least}, got {short_repr(value)}",
                 hint="It is counted by memlayer.",
             )
     structured = None if record.structured is None else _json_copy(record.structured)
@@ -258,6 +264,7 @@ def _with_fields(record: Record, fields: Mapping[str, Any]) -> Record:
         for name in lists:
             if name in named:
                 named[name] = tuple(dict.fromkeys(_list_of(name, named[name])))
+    given["is_rated"] = record.is_rated or given.get("importance", record.importance) != record.importance
     made = replace(record, **given, access_control=replace(record.access_control, **access))
     if not made.is_inferred:
         return made
