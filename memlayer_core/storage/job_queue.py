@@ -101,7 +101,7 @@ def enqueue_daily(connection: Connection, kind: JobKind, now: datetime) -> None:
     name, at = f"{kind}_queued", _sortable(now)
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     first = dialect.insert(meta).values(name=name, value=at).on_conflict_do_nothing()
-    if connection.execute(first).rowcount:
+    if connection.scalar(first.returning(meta.c.name)) is not None:
         return
     day_ago, day_ahead = _day_around(now)
     is_over = or_(meta.c.value <= day_ago, meta.c.value > day_ahead)

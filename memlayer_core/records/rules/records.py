@@ -57,11 +57,6 @@ _LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
 _MOMENTS = tuple(name for name, kind in get_type_hints(Record).items() if kind in {datetime, datetime | None})
 _ID = re.compile(r"(?s)(.+)_mem_(\d{3,15})")
 _ROLES = 100
-_CHOICES: dict[str, Sequence[str | bool | None]] = {
-    "type": TYPES,
-    "source": SOURCES,
-    "modality": (None, *MODALITIES),
-} | dict.fromkeys(("always", "is_rated"), (True, False))
 
 
 def memory_id(user_id: str, ordinal: int) -> str:
@@ -189,8 +184,10 @@ def check_record(record: Record) -> Record:
     Raises:
         InvalidRecordError: A field of it cannot be stored.
     """
-    for name, choices in _CHOICES.items():
-        _check_choice(name, getattr(record, name), choices)
+    _check_choice("type", record.type, TYPES)
+    _check_choice("source", record.source, SOURCES)
+    _check_choice("modality", record.modality, (None, *MODALITIES))
+    _check_choice("always", record.always, (True, False))
     _check_text("text", record.raw)
     for name in ("summary", "category", "key", "value", "subject"):
         if getattr(record, name) is not None:

@@ -146,14 +146,14 @@ def give_up(connection: Connection, message: Any, reason: str, now: datetime) ->
     _insert(connection, row)
 
 
-def note_deletion(connection: Connection, record: Any, reason: str, now: datetime) -> None:
+def note_deletion(connection: Connection, record: Any, reason: str, at: datetime) -> None:
     """Note that a record was deleted, which nobody asked for.
 
     Args:
         connection: In a transaction that writes.
         record: Its row.
         reason: Why, in plain words.
-        now: The present.
+        at: The moment that counts.
     """
     row = {
         "namespace": record.namespace,
@@ -164,7 +164,7 @@ def note_deletion(connection: Connection, record: Any, reason: str, now: datetim
         "outcome": DELETED,
         "reason": reason,
         "ordinal": record.ordinal,
-        "at": to_micros(now),
+        "at": to_micros(at),
     }
     _insert(connection, row)
 

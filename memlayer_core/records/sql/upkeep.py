@@ -70,7 +70,7 @@ def delete_archived(
         days: For how many days they must have been archived then.
         owner: Whose records they are.
         ordinals: Their numbers.
-        now: The present, for jobs and the ledger.
+        now: The present, for jobs.
     """
     of_owner = records.c.namespace == owner.namespace
     archived = select(records).where(of_owner, records.c.ordinal.in_(ordinals), _ARCHIVED)
@@ -86,7 +86,7 @@ def delete_archived(
     heads, versions = chosen()
     deleted = delete_records(connection, versions, now)
     for head in heads:
-        ledger.note_deletion(connection, head, _reason(head, at), now)
+        ledger.note_deletion(connection, head, _reason(head, at), at)
     settle(connection, _topics(versions), now)
     return deleted
 
