@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import assert_never
 
@@ -54,6 +54,7 @@ _GATHERING = 10.0  # seconds, at least, that Chroma's files contain deleted vect
 _SHARE = 20  # after erasing Chroma's files, the worker waits this many times as long as that took
 _ERASURE_SHARE = 100  # the same for the journal's files, which cost as much as the store is large
 _IDLE = 1.0  # seconds between two looks for jobs of other processes
+_HOUR = timedelta(hours=1)
 _RECOVERY = 10.0  # seconds before background work is tried again after an unexpected error
 _LATER = 10  # an erasure that a reader held back is tried after so many times the usual wait: writers wait meanwhile
 _CLOSING = 5.0  # seconds that `close` waits for the current batch; then its leases are given back
@@ -86,14 +87,22 @@ class Worker:
         self._evicted: dict[int, int] = {}
         self._accessed: set[int] = set()
         self._erasures_rest_until = 0.0
+        self._looked_at: datetime | None = None
 
     def employ(self, rt: Runtime) -> None:
         """Give the worker its runtime. It starts if earlier processes left jobs."""
         self._rt = rt
         step(end_idle(rt, SYNC))  # before anybody continues an idle session: its episode ends before that
-        enqueue_daily(rt)
+        self._look_at_clock(rt)
         if rt.db.read(job_queue.backlog).queued:
             self.wake()
+
+    def _look_at_clock(self, rt: Runtime) -> None:
+        """Queue the daily job if a day is over; once an hour, or when the clock was set, it is looked up."""
+        now = rt.now()
+        if self._looked_at is None or abs(now - self._looked_at) >= _HOUR:
+            self._looked_at = now
+            enqueue_daily(rt)
 
     def wake(self) -> None:
         """Wake the worker, since there is a job."""
@@ -180,7 +189,7 @@ class Worker:
                     self.wake()
                 self._write_down(rt)
                 step(end_idle(rt, SYNC))
-                enqueue_daily(rt)
+                self._look_at_clock(rt)
                 if asked and not self._stopping.is_set():
                     self._ready(rt)
                 self._work_off(rt)
