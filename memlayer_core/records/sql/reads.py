@@ -98,6 +98,8 @@ _PROFILE = Statement(
     .where(OWN, text("always = 1 AND replaced_by IS NULL"), _LASTING, KEPT, WORTH)
     .order_by(records.c.importance.desc(), records.c.confidence.desc(), records.c.ordinal, records.c.number)
     .limit(bindparam("most"))
+    # Without statistics, SQLite may hold the index of all of a user's records for as good.
+    .with_hint(records, "INDEXED BY memlayer_records_profile", "sqlite")
 )
 
 
