@@ -237,7 +237,8 @@ def _values(reader: Reader, label_list: Sequence[str]) -> dict[str, Any]:
 
 
 def _with_vector(row: Any, embedder: str) -> Record:
-    record = replace(record_of(row), is_archived=bool(row.is_archived))
-    if row.vector is None:
-        return record
-    return replace(record, embedding=Embedding(embedder, np.frombuffer(row.vector, dtype="<f4")))
+    record = record_of(row)
+    more: dict[str, Any] = {"is_archived": True} if row.is_archived else {}
+    if row.vector is not None:
+        more["embedding"] = Embedding(embedder, np.frombuffer(row.vector, dtype="<f4"))
+    return replace(record, **more) if more else record
