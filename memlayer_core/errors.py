@@ -29,6 +29,7 @@
     ├── EmbedderError                      an embedder raised, timed out or returned no vectors
     ├── ModelError                         a language model did not answer
     │   └── ModelContextError              the prompt is longer than it can read
+    ├── RedactorError                      a redactor raised or returned no text; nothing was written
     └── FlushTimeoutError (TimeoutError)   background jobs are not done yet; they go on
 
 Each error has a `hint` (what to do, also printed below the traceback) and `retryable` (whether the same call may
@@ -64,6 +65,7 @@ __all__ = [
     "ModelError",
     "NewerSchemaError",
     "OlderSchemaError",
+    "RedactorError",
     "StoreClosedError",
     "StoreError",
     "StoreUnavailableError",
@@ -202,6 +204,12 @@ class ModelError(MemlayerError):
 
 class ModelContextError(ModelError):
     """A prompt is longer than the model can read."""
+
+
+class RedactorError(MemlayerError):
+    """A redactor of yours raised, or returned something that is no text. What it should have redacted was not written."""
+
+    retryable = True
 
 
 class FlushTimeoutError(MemlayerError, TimeoutError):

@@ -35,7 +35,7 @@ from memlayer_core.records.rules.records import roles_of
 from memlayer_core.runner import ASYNC, SYNC, step
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.seams import TokenCounter
+from memlayer_core.seams import Redactor, TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable
 from memlayer_core.storage import costs as model_costs
@@ -84,6 +84,7 @@ class Memory(Viewable):
         tokenizer: TokenizerLike = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
         summarizer: SummarizerLike | None = "extractive",
+        redactor: Redactor | None = None,
         settings: Settings | None = None,
         reembed: bool = False,
     ) -> Self:
@@ -110,6 +111,10 @@ class Memory(Viewable):
             summarizer: Sums up turns that leave the window, in the background. `"extractive"`: it quotes sentences, and
                 no model is called. Or a LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt, blocking
                 or async; a small model is enough. None or `"off"`: there are no summaries, only recall.
+            redactor: A function from a text to the text as it may be remembered (see `seams.Redactor`), for records, the
+                index and what is told. Without it, `Settings.redact_kinds` says what is replaced: passwords and keys. If it
+                raises, `remember` raises a `RedactorError`; a message is stored, and indexed when the function works
+                again; `status()` names the problem.
             settings: All other settings. `Settings()` reads the MEMLAYER_ environment variables.
             reembed: If another embedder made the store's vectors, delete them and embed everything again in the
                 background. Otherwise, this raises an error.
@@ -136,6 +141,7 @@ class Memory(Viewable):
             tokenizer=tokenizer,
             truncate_with=truncate_with,
             summarizer=summarizer,
+            redactor=redactor,
             settings=settings,
             reembed=reembed,
         )
@@ -149,6 +155,7 @@ class Memory(Viewable):
         tokenizer: TokenizerLike = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
         summarizer: SummarizerLike | None = "extractive",
+        redactor: Redactor | None = None,
         settings: Settings | None = None,
     ) -> Self:
         """Open a memory that is deleted when it is closed, for tests and notebooks.
@@ -165,6 +172,7 @@ class Memory(Viewable):
             tokenizer=tokenizer,
             truncate_with=truncate_with,
             summarizer=summarizer,
+            redactor=redactor,
             settings=settings,
             reembed=False,
         )
@@ -287,6 +295,7 @@ class Memory(Viewable):
         type: RecordType | None = None,
         tags: Sequence[str] = (),
         all_versions: bool = False,
+        every: bool = False,
         shared: bool = False,
         as_of: datetime | None = None,
         since: datetime | None = None,
@@ -305,6 +314,7 @@ class Memory(Viewable):
             type: Only records of this type.
             tags: Only records with all of these tags.
             all_versions: Also replaced versions, merged records, facts of the past and expired ones, but only the user's own.
+            every: Also records that are kept and never told: those in quarantine, with the reason in `quarantine`.
             shared: Also records of other users of the tenant that this user may see.
             as_of: Only facts that held at this moment, such as where the user lived in May, but only the user's own. What
                 was corrected never held. A moment without a time zone is taken as UTC.
@@ -316,7 +326,7 @@ class Memory(Viewable):
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         wanted = RecordFilter(
-            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset
+            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset, every
         )
         return step(records.records(self.runtime, SYNC, reach, wanted, roles))
 
@@ -330,6 +340,7 @@ class Memory(Viewable):
         type: RecordType | None = None,
         tags: Sequence[str] = (),
         all_versions: bool = False,
+        every: bool = False,
         shared: bool = False,
         as_of: datetime | None = None,
         since: datetime | None = None,
@@ -341,7 +352,7 @@ class Memory(Viewable):
         """Do `records` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         wanted = RecordFilter(
-            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset
+            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset, every
         )
         return await self.runtime.threads.read(records.records(self.runtime, ASYNC, reach, wanted, roles))
 

@@ -47,6 +47,7 @@ class Runtime:
         note_recall: Tells the worker which records were recalled.
         summarizer: Writes summaries; None: summaries are extracts.
         temporaries: The temporary messages.
+        redact: Returns a text as it may be remembered. Raises a `RedactorError` if the user's redactor fails.
         truncate_with: Shortens a text to a number of characters, if messages are truncated.
         threads: The threads of async verbs.
         now: Returns the present, in UTC.
@@ -73,6 +74,7 @@ class Runtime:
     note_recall: Callable[[Sequence[int]], None]
     summarizer: LanguageModel | None
     temporaries: Temporaries
+    redact: Callable[[str], str]
     truncate_with: Callable[[str, int], str]
     threads: Threads
     now: Callable[[], datetime]

@@ -54,7 +54,7 @@ class LedgerEntry:
 
     Attributes:
         outcome: `"stored"`, `"confirmed"`, `"superseded"` (it replaced what was known), `"ended"`, `"merged"`,
-            `"conflict"`, `"refused"`, `"given up"` (its message could not be read), or `"forgotten"` (its record was
+            `"conflict"`, `"refused"`, `"quarantined"` (it seems to instruct a model), `"given up"` (its message could not be read), or `"forgotten"` (its record was
             deleted or changed by hand; then the entry has no words).
         reason: Why, in plain words.
         at: When that was decided.
@@ -151,12 +151,14 @@ class Candidate(Statement):
         replaces: The value that it replaces: "switched from X to Y"; None: it names none.
         is_correction: Whether the user corrects what was said before.
         expires_in_days: After how many days it is of no use; None: it does not expire.
+        quarantine: Why it is kept and makes no fact: it seems to instruct a model; None: it does not.
     """
 
     ends: bool = False
     replaces: str | None = None
     is_correction: bool = False
     expires_in_days: int | None = None
+    quarantine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

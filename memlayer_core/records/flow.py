@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import (
     InvalidRecordError,
+    RedactorError,
     StoreUnavailableError,
     UnknownRecordError,
     errors_as,
@@ -20,6 +21,7 @@ from memlayer_core.messages.rules.check import at_least_one, check_whole_number,
 from memlayer_core.records.facts import Candidate, LedgerEntry, Why
 from memlayer_core.records.model import PreparedRecord, Reader, Record, RecordFilter
 from memlayer_core.records.rules.extract import extract_facts
+from memlayer_core.records.rules.quarantine import quarantine_candidate, quarantine_record
 from memlayer_core.records.rules.records import (
     check_filter,
     memory_id,
@@ -28,6 +30,7 @@ from memlayer_core.records.rules.records import (
     ordinal_of,
     roles_of,
 )
+from memlayer_core.records.rules.redact import original_span, redact_record
 from memlayer_core.records.rules.repetition import digest, names_access, narrow_access, words
 from memlayer_core.records.sql import facts as fact_sql
 from memlayer_core.records.sql import ledger as ledger_sql
@@ -68,11 +71,13 @@ async def remember(rt: Runtime, run: Runner, scope: Scope, text: str, fields: Ma
         said = new_record(scope, text, fields, now)
 
         def narrow(existing: Record) -> PreparedRecord:
-            return prepare_record(rt, narrow_access(existing, said.access_control))
+            return _prepare_version(rt, existing, narrow_access(existing, said.access_control))
 
         narrowing = narrow if names_access(fields) else None
-        store = record_writes.remember if said.key is None else fact_sql.remember
-        return rt.db.write(store, prepare_record(rt, said), now, rt.shards, narrowing)
+        draft = prepare_record(rt, said)
+        is_fact = said.key is not None and draft.record.quarantine is None
+        store = fact_sql.remember if is_fact else record_writes.remember
+        return rt.db.write(store, draft, now, rt.shards, narrowing)
 
     record = await run(write)
     _announce(rt, record)
@@ -92,7 +97,7 @@ async def revise(
     others = _others(record_id, merge)
 
     def change(existing: Record, absorb: Sequence[Record]) -> PreparedRecord:
-        return prepare_record(rt, next_version(existing, absorb, text, fields, now))
+        return _prepare_version(rt, existing, next_version(existing, absorb, text, fields, now))
 
     now = rt.now()
     record = await run(rt.db.write, fact_sql.revise, scope.reach(), record_id, others, change, now, rt.shards)
@@ -135,17 +140,15 @@ async def learn(rt: Runtime, run: Runner, keys: Sequence[int]) -> int:
         rt: What the memory works with.
         run: Blocks or awaits.
         keys: Keys of texts; those that are no messages are left out.
+
+    Raises:
+        RedactorError: The user's redactor fails. Nothing is learned, and nothing noted.
     """
     spoken = [key for key in keys if is_message(key)]
     if not rt.settings.learn or not spoken:
         return 0
-    read: list[tuple[Any, list[Candidate]]] = []
-    for message in await run(rt.db.read, ledger_sql.unlearned, spoken):
-        try:
-            if stated := _facts_of(rt, message):
-                read.append((message, stated))
-        except Exception as problem:  # noqa: BLE001  (one message must not keep others from being indexed)
-            await _give_up(rt, run, [message], problem)
+    unlearned = await run(rt.db.read, ledger_sql.unlearned, spoken)
+    read = [(message, stated) for message in unlearned if (stated := await _facts_of(rt, run, message))]
     if not read:
         return 0
     try:
@@ -183,9 +186,32 @@ async def ledger(rt: Runtime, run: Runner, reach: Scope, limit: int, offset: int
     return [_entry(row, reach.user_id) for row in rows]
 
 
-def _facts_of(rt: Runtime, message: Any) -> list[Candidate]:
-    text = message.text[: rt.settings.indexed_characters]
-    return extract_facts(text, from_micros(message.created_at), message_id=message.id)
+async def _facts_of(rt: Runtime, run: Runner, message: Any) -> list[Candidate]:
+    """Return what a message states; nothing if it cannot be read, which is noted."""
+    try:
+        return _read_facts(rt, message)
+    except RedactorError:
+        raise
+    except Exception as problem:  # noqa: BLE001  (one message must not keep others from being indexed)
+        await _give_up(rt, run, [message], problem)
+        return []
+
+
+def _read_facts(rt: Runtime, message: Any) -> list[Candidate]:
+    limit = rt.settings.indexed_characters
+    sent = message.text[: 2 * limit]  # what a cut would part is redacted first
+    text = rt.redact(sent)[:limit]
+    facts = extract_facts(text, from_micros(message.created_at), message_id=message.id)
+    if text != sent[:limit]:
+        facts = [_at_original(fact, sent, text) for fact in facts]
+    return [quarantine_candidate(fact, text) for fact in facts]
+
+
+def _at_original(fact: Candidate, sent: str, redacted_text: str) -> Candidate:
+    """Return a fact whose evidence names its place in the message as it is stored; the quote stays redacted."""
+    (said,) = fact.evidence
+    start, end = original_span(sent, redacted_text, said.start, said.end)
+    return replace(fact, evidence=(replace(said, start=start, end=end),))
 
 
 async def _give_up(rt: Runtime, run: Runner, rows: Sequence[Any], problem: Exception) -> None:
@@ -242,11 +268,13 @@ def reader_of(rt: Runtime, reach: Scope, roles: object, *, for_recall: bool = Tr
 
 
 def prepare_record(rt: Runtime, record: Record) -> PreparedRecord:
-    """Prepare a checked record for the journal.
+    """Prepare a checked record for the journal: redacted, and in quarantine if it seems to instruct a model.
 
     Raises:
         InvalidRecordError: It is larger than the limit.
+        RedactorError: The user's redactor fails.
     """
+    record = quarantine_record(redact_record(record, rt.redact))
     size = len(words(record).encode())
     if size > rt.settings.message_bytes_limit:
         raise InvalidRecordError(
@@ -256,6 +284,14 @@ def prepare_record(rt: Runtime, record: Record) -> PreparedRecord:
     return PreparedRecord(
         record, digest(record), index_terms(words(record)[: rt.settings.indexed_characters], by_user=True)
     )
+
+
+def _prepare_version(rt: Runtime, existing: Record, record: Record) -> PreparedRecord:
+    """Prepare what a change makes of a record: another version, also if only the redactor changes it."""
+    draft = prepare_record(rt, record)
+    if draft.record == existing or draft.record.version > existing.version:
+        return draft
+    return replace(draft, record=replace(draft.record, version=existing.version + 1))
 
 
 def _others(record_id: str, merge: object) -> list[str]:

@@ -145,6 +145,8 @@ class Record:
             said; None: it had ended by then.
         valid_until: Until when it held; None: it holds, or it was never true and is corrected.
         always: Whether it is told in every context. By default the key of a fact about the user decides.
+        quarantine: Why it is kept but never told or found: it seems to instruct a model; None: it does not. A new text
+            (`chat.revise`) is judged anew.
         embedding: Its vector. Only `memory.records` fills it; None until the record is indexed.
     """
 
@@ -184,6 +186,7 @@ class Record:
     valid_from: datetime | None = None
     valid_until: datetime | None = None
     always: bool = False
+    quarantine: str | None = None
     embedding: Embedding | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -295,6 +298,7 @@ class RecordFilter:
         until: Only records that were written before this moment.
         limit: How many records at the most.
         offset: How many records to skip.
+        every: Also records in quarantine, but only the user's own.
     """
 
     record_id: str | None = None
@@ -307,6 +311,7 @@ class RecordFilter:
     until: datetime | None = None
     limit: int = 100
     offset: int = 0
+    every: bool = False
 
 
 @dataclass(frozen=True, slots=True)

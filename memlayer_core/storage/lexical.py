@@ -25,6 +25,7 @@ __all__ = [
     "count",
     "create",
     "delete",
+    "existing_keys",
     "insert",
     "keys",
     "move",
@@ -64,6 +65,18 @@ _DELETE = {
 _MOVE = {
     "sqlite": Statement(text(f"UPDATE {TABLE} SET rowid = :new WHERE rowid = :old")),
     "postgresql": Statement(text(f"UPDATE {TABLE} SET key = :new WHERE key = :old")),
+}
+_HERE = {
+    "sqlite": ListStatement(
+        lambda keys: text(
+            f"SELECT rowid AS key FROM {TABLE} WHERE rowid IN ({', '.join(f':{one.key}' for one in keys)})"
+        )
+    ),
+    "postgresql": ListStatement(
+        lambda keys: text(
+            f"SELECT key FROM {TABLE} WHERE key IN ({', '.join(f':{one.key}' for one in keys)})"
+        )
+    ),
 }
 _COUNT = ListStatement(
     lambda words: text(
@@ -118,6 +131,11 @@ def keys(connection: Connection) -> list[int]:
     """Return the keys of all rows, in their order."""
     key = "rowid" if connection.dialect.name == "sqlite" else "key"
     return list(connection.scalars(text(f"SELECT {key} FROM {TABLE} ORDER BY {key}")))
+
+
+def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
+    """Return those of the keys that have a row."""
+    return {row.key for row in _HERE[connection.dialect.name].all(connection, keys)}
 
 
 def insert(

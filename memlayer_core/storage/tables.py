@@ -240,7 +240,7 @@ costs = Table(
 # Each version of a record is a row. Its key is the key of its text: negative, so that it is no message's.
 # A version that a newer one replaced stays, and no search finds it. `namespace` is its user's; `shelf` is where it is
 # found: the same, or the namespace of what the tenant shares. A fact has a `topic`: the facts that may contradict each
-# other have the same one. Its `identity` is what only one fact in force can be. `always`: it is in every context.
+# other have the same one. Its `identity` is what only one fact in force can be. `always`: it is in every context. `quarantine`: why it is told to nobody.
 records = Table(
     "memlayer_records",
     tables,
@@ -271,6 +271,7 @@ records = Table(
     Column("valid_from", BigInteger),
     Column("valid_until", BigInteger),
     Column("always", SmallInteger, nullable=False, server_default="0"),
+    Column("quarantine", Text),
     Column("text", Text, nullable=False),
     Column("body", Text, nullable=False),
     Index("memlayer_records_topic", "topic"),

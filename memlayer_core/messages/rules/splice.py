@@ -217,7 +217,7 @@ def is_instruction(draft: PreparedMessage) -> bool:
 def _is_same(before: StoredMessage, draft: PreparedMessage) -> bool:
     """Return whether a stored message equals the draft. Times are compared only if the caller gave one."""
     dated = not draft.has_own_time or before.message.created_at == draft.message.created_at
-    return dated and before.digest == draft.digest
+    return dated and before.digest in {draft.digest, draft.sent_digest}
 
 
 def _id(one: StoredMessage | PreparedMessage) -> str:

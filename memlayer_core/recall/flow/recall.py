@@ -17,6 +17,7 @@ from memlayer_core.recall import sql as candidates_sql
 from memlayer_core.recall import sql as pinned_recalls_sql
 from memlayer_core.recall.flow.retrieve import Findings, Meaning, on_snapshot, retrieve, visible_matches
 from memlayer_core.recall.flow.search_scope import (
+    as_told,
     fit_into_budget,
     message_of_record,
     record_candidates,
@@ -229,6 +230,8 @@ def best(
             stored = by_key.get(ranked.key)
             if stored is None or not (words := stored.message.text).strip():
                 continue  # a call or a picture without text cannot be quoted
+            if (telling := as_told(rt, stored)) is None:
+                continue
             earlier = said.setdefault(stored.message.speaker, [])
             gist = Gist.of(words[:_BEGINNING])
             if (stored.message.role, words) in heard or (
@@ -237,7 +240,7 @@ def best(
                 continue
             heard.add((stored.message.role, words))
             earlier.append(gist)
-            found.append((stored, ranked))
+            found.append((telling, ranked))
     return found
 
 

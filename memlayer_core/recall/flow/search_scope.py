@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memlayer_core.errors import RedactorError
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.recall.rules.pack import excerpt, longest_turn, pack
 from memlayer_core.recall.rules.rank import ScoredCandidate
 from memlayer_core.recall.sql import overview
 from memlayer_core.records.flow import reader_of
 from memlayer_core.records.model import Reader, Record
+from memlayer_core.records.rules.quarantine import instructs
 from memlayer_core.records.sql import rows as record_rows
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope, SharedScope
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SearchScope",
+    "as_told",
     "fit_into_budget",
     "message_of_record",
     "record_candidates",
@@ -147,6 +150,24 @@ def _shorten(
         return replace(turn, tokens=rt.tokens.text(text)), candidate
     said = replace(turn.message, content=part, tool_calls=(), raw=None)
     return replace(turn, message=said, tokens=rt.tokens.message(said)), candidate._replace(is_excerpt=True)
+
+
+def as_told(rt: Runtime, turn: StoredMessage) -> StoredMessage | None:
+    """Return a message or record as it is told: redacted; None if it is not told.
+
+    What seems to instruct a model is not, nor is what the user's redactor cannot read.
+    """
+    text = turn.message.text
+    if instructs(text) is not None:
+        return None
+    try:
+        left = rt.redact(text)
+    except RedactorError:
+        return None
+    if left == text:
+        return turn
+    said = replace(turn.message, content=left, tool_calls=(), raw=None)
+    return replace(turn, message=said, tokens=rt.tokens.message(said))
 
 
 def message_of_record(rt: Runtime, key: int, record: Record) -> StoredMessage:

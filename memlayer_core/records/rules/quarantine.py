@@ -10,11 +10,14 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["instructs"]
+from memlayer_core.records.facts import Candidate
+from memlayer_core.records.model import Record
+
+__all__ = ["instructs", "quarantine_candidate", "quarantine_record"]
 
 _READ = 20_000
 """Characters of a text that are read: no more of it is indexed, and told."""
@@ -54,6 +57,24 @@ def instructs(text: str) -> str | None:
     if len(said) < _OWN_WORDS * len(plain):
         said = plain
     return next((reason for pattern, reason in forms.patterns if pattern.search(said)), None)
+
+
+def quarantine_record(record: Record) -> Record:
+    """Return a record with the reason why it is never told; without one if nothing in it instructs a model."""
+    said = (record.raw, record.summary, record.key, record.value, record.subject, record.category)
+    lists = (record.key_topics, record.actions_taken, record.outcomes, record.tags)
+    every = "\n".join([*filter(None, said), *(one for some in lists for one in some)])
+    reason = instructs(every)
+    return record if reason == record.quarantine else replace(record, quarantine=reason)
+
+
+def quarantine_candidate(candidate: Candidate, message: str) -> Candidate:
+    """Return a candidate with the reason why it is no fact: its sentence instructs a model.
+
+    What is only to be remembered, and has no key, is none either if anything else in its message does.
+    """
+    reason = instructs(candidate.text) or (instructs(message) if candidate.key is None else None)
+    return candidate if reason is None else replace(candidate, quarantine=reason)
 
 
 def _plain(text: str) -> str:

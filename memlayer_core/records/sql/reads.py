@@ -52,6 +52,7 @@ OWN = and_(records.c.namespace == bindparam("of"), _AGENT, _LANE)
 """The condition on `records` that keeps a query to a user's own; `reached` gives its values."""
 
 _IN_FORCE = records.c.replaced_by.is_(None)
+_FREE = records.c.quarantine.is_(None)
 _LASTING = or_(records.c.expires_at.is_(None), records.c.expires_at > bindparam("now"))
 _WORTH = case(
     (records.c.type == "episodic", records.c.importance > bindparam("above", type_=Float)),
@@ -78,7 +79,7 @@ def _names(count: int) -> list[str]:
 
 def _visible(count: int) -> Any:
     """Return the condition that a reader with so many labels may see records. No other code decides that."""
-    return and_(or_(OWN, _grant(_names(count))), _IN_FORCE, _LASTING, _WORTH)
+    return and_(or_(OWN, _grant(_names(count))), _IN_FORCE, _FREE, _LASTING, _WORTH)
 
 
 @cache
@@ -100,7 +101,7 @@ def _shared_query(count: int) -> Statement:
 _PROFILE = Statement(
     select(records, func.count().over().label("every"))
     # As text, so that the database uses its partial index, which it does not with parameters.
-    .where(OWN, text("always = 1 AND replaced_by IS NULL"), _LASTING, _WORTH)
+    .where(OWN, text("always = 1 AND replaced_by IS NULL"), _FREE, _LASTING, _WORTH)
     .order_by(records.c.importance.desc(), records.c.confidence.desc(), records.c.ordinal, records.c.number)
     .limit(bindparam("most"))
 )
@@ -143,13 +144,14 @@ def _visible_rows(connection: Connection, reader: Reader, keys: Collection[int],
 def list_records(connection: Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:
     """Return a user's records, the last written first, each with its vector."""
     named = grantees(reader.reach, reader.roles)
-    mine: Any = OWN if record_filter.all_versions else and_(OWN, _LASTING, _IN_FORCE)
+    in_force = and_(_LASTING, _IN_FORCE) if record_filter.every else and_(_LASTING, _IN_FORCE, _FREE)
+    mine: Any = OWN if record_filter.all_versions else and_(OWN, in_force)
     if record_filter.as_of is not None:
         mine = and_(OWN, _held_at(record_filter.as_of))
     query = select(records, texts.c.vector).outerjoin(texts, texts.c.key == records.c.key)
     if record_filter.shared:
         others = _grant(_names(len(named)))
-        query = query.where(or_(mine, and_(others, _LASTING, _IN_FORCE)))
+        query = query.where(or_(mine, and_(others, _LASTING, _IN_FORCE, _FREE)))
     else:
         query = query.where(mine)
     if record_filter.since is not None:
