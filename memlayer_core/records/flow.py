@@ -18,8 +18,10 @@ from memlayer_core.errors import (
 from memlayer_core.events import RecordStored
 from memlayer_core.messages.model import ForgetReport
 from memlayer_core.messages.rules.check import at_least_one, check_whole_number, in_utc
-from memlayer_core.records.facts import Candidate, LedgerEntry, Why
+from memlayer_core.records.facts import Candidate, Finding, LedgerEntry, Why
 from memlayer_core.records.model import PreparedRecord, Reader, Record, RecordFilter
+from memlayer_core.records.quotes import Statement, statements_of, without_echoes
+from memlayer_core.records.rules.audit import audit as audit_records
 from memlayer_core.records.rules.extract import extract_facts
 from memlayer_core.records.rules.quarantine import quarantine_candidate, quarantine_record
 from memlayer_core.records.rules.records import (
@@ -36,6 +38,7 @@ from memlayer_core.records.sql import facts as fact_sql
 from memlayer_core.records.sql import ledger as ledger_sql
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import writes as record_writes
+from memlayer_core.records.sql.rows import record_of
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
 __all__ = [
+    "audit",
     "forget_record",
     "learn",
     "ledger",
@@ -64,24 +68,33 @@ _VERSIONS = 1000  # versions of a record that are shown
 
 
 async def remember(rt: Runtime, run: Runner, scope: Scope, text: str, fields: Mapping[str, Any]) -> Record:
-    """Check a record and store it; an equal one is confirmed instead. One with a key is a fact, and may replace another."""
+    """Check a record and store it; an equal one is confirmed instead. One with a key is a fact, and may replace another.
 
-    def write() -> Record:
-        now = rt.now()
-        said = new_record(scope, text, fields, now)
+    What a model was told is no text of its own: what it quotes is stored or confirmed, and the first of it returned.
+    """
 
-        def narrow(existing: Record) -> PreparedRecord:
-            return _prepare_version(rt, existing, narrow_access(existing, said.access_control))
+    def write() -> list[Record]:
+        reader = reader_of(rt, scope.reach(), (), for_recall=False)
+        return [_remember(rt, one) for one in statements_of(rt, scope, reader, text, fields)]
 
-        narrowing = narrow if names_access(fields) else None
-        draft = prepare_record(rt, said)
-        is_fact = said.key is not None and draft.record.quarantine is None
-        store = fact_sql.remember if is_fact else record_writes.remember
-        return rt.db.write(store, draft, now, rt.shards, narrowing)
+    stored = await run(write)
+    for record in stored:
+        _announce(rt, record)
+    return stored[0]
 
-    record = await run(write)
-    _announce(rt, record)
-    return record
+
+def _remember(rt: Runtime, statement: Statement) -> Record:
+    now = rt.now()
+    said = new_record(statement.scope, statement.text, statement.fields, now)
+
+    def narrow(existing: Record) -> PreparedRecord:
+        return _prepare_version(rt, existing, narrow_access(existing, said.access_control))
+
+    narrowing = narrow if names_access(statement.fields) else None
+    draft = prepare_record(rt, said)
+    is_fact = said.key is not None and draft.record.quarantine is None
+    store = fact_sql.remember if is_fact else record_writes.remember
+    return rt.db.write(store, draft, now, rt.shards, narrowing)
 
 
 async def revise(
@@ -186,6 +199,21 @@ async def ledger(rt: Runtime, run: Runner, reach: Scope, limit: int, offset: int
     return [_entry(row, reach.user_id) for row in rows]
 
 
+async def audit(rt: Runtime, run: Runner, reach: Scope) -> list[Finding]:
+    """Return what somebody should look at among a user's records."""
+    return await run(rt.db.read, _audit, reader_of(rt, reach, (), for_recall=False))
+
+
+def _audit(connection: Connection, reader: Reader) -> list[Finding]:
+    held = [
+        one
+        for one in map(record_of, record_writes.list_rows(connection, reader.reach))
+        if one.replaced_by is None
+    ]
+    rows = ledger_sql.quarantined(connection, reader.reach)
+    return audit_records(held, [_entry(row, reader.reach.user_id) for row in rows], reader.now)
+
+
 async def _facts_of(rt: Runtime, run: Runner, message: Any) -> list[Candidate]:
     """Return what a message states; nothing if it cannot be read, which is noted."""
     try:
@@ -201,7 +229,9 @@ def _read_facts(rt: Runtime, message: Any) -> list[Candidate]:
     limit = rt.settings.indexed_characters
     sent = message.text[: 2 * limit]  # what a cut would part is redacted first
     text = rt.redact(sent)[:limit]
-    facts = extract_facts(text, from_micros(message.created_at), message_id=message.id)
+    owner = Scope.of_user(message.user_id, tenant_id=message.tenant_id, agent_id=message.agent_id)
+    own = without_echoes(rt, owner, text)
+    facts = extract_facts(own, from_micros(message.created_at), message_id=message.id)
     if text != sent[:limit]:
         facts = [_at_original(fact, sent, text) for fact in facts]
     return [quarantine_candidate(fact, text) for fact in facts]

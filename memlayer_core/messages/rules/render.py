@@ -29,6 +29,7 @@ __all__ = [
     "fact_line",
     "has_escapes",
     "line",
+    "lines_inside",
     "profile_block",
     "quote_line",
     "shorten_block",
@@ -57,6 +58,9 @@ _TAG = re.compile(rf"<(?=[{_UNSEEN}]*(?:{_NAMES})\b)", re.IGNORECASE)
 _ESCAPED = re.compile(rf"&lt;(?=[{_UNSEEN}]*(?:{_NAMES})\b)|\ufffd", re.IGNORECASE)
 _UNPRINTED = re.compile(r"\\u(?:0000|d[89a-f])", re.IGNORECASE)
 _OPENED = (OPEN, PROFILE_OPEN, SUMMARY_OPEN)
+_FRAME = frozenset(
+    line for part in (*_OPENED, CLOSE, PROFILE_CLOSE, SUMMARY_CLOSE) for line in part.split("\n")
+)
 _SPACE = re.compile(r"\s+")
 _BLOCK = (
     rf"(?:{re.escape(OPEN)}\n(?:- \[[^\n]*\n)+{re.escape(CLOSE)}"
@@ -261,6 +265,11 @@ def split_blocks(message: Message) -> tuple[tuple[str, ...], Message | None]:
     if not blocks:
         return (), message
     return tuple(blocks), replace(message, content=tuple(kept), raw=None) if kept else None
+
+
+def lines_inside(text: str) -> list[str]:
+    """Return the lines of a text without those that only delimit a block of ours."""
+    return [one for line in text.splitlines() if (one := line.strip()) and one not in _FRAME]
 
 
 def _split_text(text: str) -> tuple[list[str], str]:

@@ -278,6 +278,7 @@ def hits(
         found = fit_into_budget(rt, found, token_limit, token_limit, lambda turn: rt.tokens.text(line(turn)))
     if visible is not None:
         found = without_own_turns(found, answers.records)
+    rt.temporaries.note_lines(reach, [(line(stored), stored.key) for stored, _ in found])
     rt.note_recall([stored.key for stored, _ in found if stored.key in answers.records])
     return Hits(_hit(rt, stored, ranked, answers) for stored, ranked in found)
 

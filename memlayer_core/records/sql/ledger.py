@@ -33,6 +33,7 @@ __all__ = [
     "newest",
     "of_records",
     "of_topic",
+    "quarantined",
     "quotes",
     "release",
     "take_back",
@@ -174,12 +175,21 @@ def quotes(
     }
 
 
+def _whose(reach: Scope) -> Any:
+    """Return the condition that statements are a user's; with an agent, only those of this agent."""
+    whose = ledger.c.namespace == reach.namespace
+    return whose if reach.agent_id is None else and_(whose, ledger.c.agent_id == reach.agent_id)
+
+
+def quarantined(connection: Connection, reach: Scope) -> list[Any]:
+    """Return a user's statements that seem to instruct a model, the first one first."""
+    these = _ROWS.where(_whose(reach), ledger.c.outcome == QUARANTINED)
+    return list(connection.execute(these.order_by(ledger.c.number)))
+
+
 def newest(connection: Connection, reach: Scope, limit: int, offset: int) -> list[Any]:
     """Return a page of a user's statements, the last one first; with an agent, only of this agent."""
-    whose = ledger.c.namespace == reach.namespace
-    if reach.agent_id is not None:
-        whose = and_(whose, ledger.c.agent_id == reach.agent_id)
-    page = _ROWS.where(whose).order_by(ledger.c.number.desc()).limit(limit).offset(offset)
+    page = _ROWS.where(_whose(reach)).order_by(ledger.c.number.desc()).limit(limit).offset(offset)
     return list(connection.execute(page))
 
 
@@ -208,10 +218,7 @@ def release(connection: Connection, namespace: str, ordinals: Collection[int]) -
 
 def forget_owner(connection: Connection, reach: Scope) -> None:
     """Delete all statements of a user, or of a user with one agent."""
-    whose = ledger.c.namespace == reach.namespace
-    if reach.agent_id is not None:
-        whose = and_(whose, ledger.c.agent_id == reach.agent_id)
-    connection.execute(delete(ledger).where(whose))
+    connection.execute(delete(ledger).where(_whose(reach)))
 
 
 def candidate_of(row: Any) -> Candidate:

@@ -12,7 +12,7 @@ from memlayer_core.messages.model import PreparedMessage, Session, WindowStart
 from memlayer_core.messages.rules.check import text_of
 from memlayer_core.messages.rules.offload import full_text, parse_preview
 from memlayer_core.messages.rules.relist import new_messages
-from memlayer_core.messages.rules.render import block, has_escapes, line, with_separator
+from memlayer_core.messages.rules.render import block, has_escapes, line, lines_inside, with_separator
 from memlayer_core.messages.sql import transcript, window_starts
 from memlayer_core.policy import Limits, recall_budget
 from memlayer_core.recall.flow.recall import (
@@ -165,7 +165,20 @@ async def context(
         scope=scope,
     )
     rt.temporaries.note_texts(scope, _texts_of_ours(made))
+    rt.temporaries.note_lines(scope, _lines_of_ours(made, seen, recalled))
     return made
+
+
+def _lines_of_ours(context: Context, view: WindowView, recall: _Recall) -> Iterator[tuple[str, int]]:
+    """Yield each line that memlayer adds to a context, with the key of what it quotes."""
+    told = [(context.recall, recall.sources)]
+    told += [(part.message.text, part.keys) for part in view.profile]
+    told += [(part.pinned.text, part.pinned.sources) for part in view.window if part.pinned is not None]
+    for text, keys in told:
+        lines = lines_inside(text)
+        if len(lines) == len(keys):
+            yield from zip(lines, keys, strict=True)
+    yield from ((line, 0) for part in view.summary for line in lines_inside(part.message.text))
 
 
 def _texts_of_ours(context: Context) -> Iterator[tuple[str, str]]:
