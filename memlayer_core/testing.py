@@ -23,7 +23,15 @@ from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.check import digest
 from memlayer_core.policy import Portion
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Embedder, LanguageModel, MessageStore, Policy, TokenCounter, VectorIndex
+from memlayer_core.seams import (
+    Embedder,
+    LanguageModel,
+    MessageStore,
+    Policy,
+    Redactor,
+    TokenCounter,
+    VectorIndex,
+)
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.vector import FloatVector, IndexEntry
 
@@ -34,6 +42,7 @@ __all__ = [
     "LanguageModelConformance",
     "MessageStoreConformance",
     "PolicyConformance",
+    "RedactorConformance",
     "TokenCounterConformance",
     "VectorIndexConformance",
     "draft",
@@ -218,6 +227,20 @@ class PolicyConformance:
         portion = Portion(10, 5, 500)
         assert policy.allows(portion) == policy.allows(portion)
         assert isinstance(policy.allows(portion), bool)
+
+
+class RedactorConformance:
+    """What memlayer expects of a `Redactor`. The fixture `redactor` returns it."""
+
+    def test_it_returns_a_text_for_every_text(self, redactor: Redactor) -> None:
+        assert all(isinstance(redactor(text), str) for text in ("", "\0", *_TEXTS))
+
+    def test_it_returns_the_same_again(self, redactor: Redactor) -> None:
+        assert [redactor(text) for text in _TEXTS] == [redactor(text) for text in _TEXTS]
+
+    def test_it_leaves_what_it_returned(self, redactor: Redactor) -> None:
+        left = [redactor(text) for text in _TEXTS]
+        assert [redactor(text) for text in left] == left
 
 
 class MessageStoreConformance:
