@@ -16,7 +16,7 @@ NOW = Settings(index_delay=0, durability="normal")
 def memory(open_with: Callable[[Settings], Memory]) -> Memory:
     memory = open_with(NOW)
     memory.chat(user_id="louis", session_id="past").add(
-        "user", "I live in Graz. My cousin sells red bicycles."
+        "user", "My cousin sells red bicycles. I live in Graz."
     )
     memory.chat(user_id="louis", session_id="past").remember("The red bicycles are cheap in May")
     memory.flush()
@@ -35,7 +35,7 @@ def test_a_line_of_a_recall_stands_for_the_message_that_it_quotes(memory: Memory
     chat = memory.chat(user_id="louis", session_id="now")
     (line,) = [one for one in lines(chat.context("Who sells red bicycles?").recall) if "cousin" in one]
     record = do(chat, "remember", line, tags=["bikes"])
-    assert record.text == "I live in Graz. My cousin sells red bicycles."
+    assert record.text == "My cousin sells red bicycles. I live in Graz."
     assert record.tags == ("bikes",)
     assert record.occurred_at == memory.chat(user_id="louis", session_id="past").history()[0].created_at
 
@@ -61,7 +61,7 @@ def test_a_whole_block_confirms_each_thing_that_it_quotes(memory: Memory) -> Non
     texts = by_text(memory)
     assert not [text for text in texts if "recalled_memory" in text or text.startswith("- ")]
     assert texts["The red bicycles are cheap in May"].mentions == 2
-    assert set(texts) >= {"I live in Graz. My cousin sells red bicycles."}
+    assert set(texts) >= {"My cousin sells red bicycles. I live in Graz."}
 
 
 def test_what_a_caller_adds_to_a_block_is_remembered_alone(memory: Memory) -> None:
@@ -97,7 +97,7 @@ def test_a_line_of_what_was_forgotten_is_a_text(memory: Memory) -> None:
     chat = memory.chat(user_id="louis", session_id="now")
     (line,) = [one for one in lines(chat.context("Who sells red bicycles?").recall) if "cousin" in one]
     memory.forget("louis", session_id="past")
-    assert chat.remember(line).text == "I live in Graz. My cousin sells red bicycles."
+    assert chat.remember(line).text == "My cousin sells red bicycles. I live in Graz."
 
 
 def test_nothing_is_learned_from_a_told_line_in_a_message(memory: Memory) -> None:
