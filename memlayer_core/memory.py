@@ -421,7 +421,7 @@ class Memory(Viewable):
 
         It finds records that say nothing, that say the same, that contradict each other, that are stale (a plan whose day
         has passed, a home that nobody has named for a year, what has expired), that an agent concluded and nobody
-        confirmed, and that are in quarantine. Of records without a key, the last 300 are compared with each other.
+        confirmed, and that are in quarantine. Of records without a key, the last 200 are compared with each other.
 
         Args:
             user_id: The user.

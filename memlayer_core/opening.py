@@ -23,6 +23,7 @@ from memlayer_core.models.redactor import CheckedRedactor
 from memlayer_core.records.rules.redact import redact
 from memlayer_core.runner import Threads
 from memlayer_core.runtime import Runtime
+from memlayer_core.seams import Redactor
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, line_of
 from memlayer_core.storage import database as database_sql
@@ -34,7 +35,7 @@ from memlayer_core.vector import OTHER_LANGUAGES, SimilarityScale
 from memlayer_core.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from memlayer_core.seams import Embedder, LanguageModel, Redactor, TokenCounter, VectorIndex
+    from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
     from memlayer_core.storage.database import Connection, Database
 
 __all__ = ["Resources", "Status", "directory_at"]

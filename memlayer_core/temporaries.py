@@ -62,20 +62,20 @@ class Temporaries:
         return _pair(scope, ours, theirs) in self._given
 
     def note_lines(self, scope: Scope, lines: Iterable[tuple[str, int]]) -> None:
-        """Note lines that a user's model was told, each with the key of the message or record that it quotes; 0: none.
+        """Note lines that a user's model was told, each with the key of the message or record that it quotes; 0: not known.
 
         Only digests are stored, and only in this process.
         """
         named = [(_pair(scope, line, ""), key) for line, key in lines]
         with self._lock:
             for one, key in named:
-                self._lines[one] = key
+                self._lines[one] = key or self._lines.get(one, 0)
                 self._lines.move_to_end(one)
             while len(self._lines) > _GIVEN:
                 self._lines.popitem(last=False)
 
     def source_of(self, scope: Scope, line: str) -> int | None:
-        """Return the key of what a line quotes; 0: of nothing; None: no model of this user was told this line."""
+        """Return the key of what a line quotes; 0: not known; None: no model of this user was told this line."""
         return self._lines.get(_pair(scope, line, ""))
 
     def set_recall(self, scope: Scope, recall: PinnedText | None) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from memlayer_core.errors import RedactorError
-
-if TYPE_CHECKING:
-    from memlayer_core.events import Health
-    from memlayer_core.seams import Redactor
+from memlayer_core.events import Health
+from memlayer_core.seams import Redactor
 
 __all__ = ["CheckedRedactor"]
 

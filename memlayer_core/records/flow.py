@@ -201,17 +201,18 @@ async def ledger(rt: Runtime, run: Runner, reach: Scope, limit: int, offset: int
 
 async def audit(rt: Runtime, run: Runner, reach: Scope) -> list[Finding]:
     """Return what somebody should look at among a user's records."""
-    return await run(rt.db.read, _audit, reader_of(rt, reach, (), for_recall=False))
+    reader = reader_of(rt, reach, (), for_recall=False)
+    held, entries = await run(rt.db.read, _for_audit, reader)
+    return await run(audit_records, held, entries, reader.now)
 
 
-def _audit(connection: Connection, reader: Reader) -> list[Finding]:
-    held = [
-        one
-        for one in map(record_of, record_writes.list_rows(connection, reader.reach))
-        if one.replaced_by is None
-    ]
+def _for_audit(connection: Connection, reader: Reader) -> tuple[list[Record], list[LedgerEntry]]:
+    """Return a user's records in force, and the statements in quarantine."""
+    every = map(record_of, record_writes.list_rows(connection, reader.reach))
     rows = ledger_sql.quarantined(connection, reader.reach)
-    return audit_records(held, [_entry(row, reader.reach.user_id) for row in rows], reader.now)
+    return [one for one in every if one.replaced_by is None], [
+        _entry(row, reader.reach.user_id) for row in rows
+    ]
 
 
 async def _facts_of(rt: Runtime, run: Runner, message: Any) -> list[Candidate]:
@@ -237,10 +238,10 @@ def _read_facts(rt: Runtime, message: Any) -> list[Candidate]:
     return [quarantine_candidate(fact, text) for fact in facts]
 
 
-def _at_original(fact: Candidate, sent: str, redacted_text: str) -> Candidate:
+def _at_original(fact: Candidate, original: str, clean: str) -> Candidate:
     """Return a fact whose evidence names its place in the message as it is stored; the quote stays redacted."""
     (said,) = fact.evidence
-    start, end = original_span(sent, redacted_text, said.start, said.end)
+    start, end = original_span(original, clean, said.start, said.end)
     return replace(fact, evidence=(replace(said, start=start, end=end),))
 
 

@@ -66,7 +66,7 @@ def statements_of(
     sources = {one: key for one in lines if (key := _source(rt, scope, one)) is not None}
     if not sources:
         return [Statement(scope, text, fields)]
-    own = [line for line in lines if not sources.get(line)]
+    own = [_HEAD.sub("", one, count=1) if one in sources else one for one in lines if not sources.get(one)]
     if own:
         return [Statement(scope, "\n".join(own), fields)]
     keys = list(dict.fromkeys(sources.values()))
@@ -106,8 +106,8 @@ def _read(
     return {one.key: one for one in messages}, records
 
 
-def _of_message(scope: Scope, quoted: StoredMessage, fields: Mapping[str, Any]) -> Statement:
-    return Statement(scope, quoted.message.text, {"occurred_at": quoted.message.created_at, **fields})
+def _of_message(scope: Scope, source: StoredMessage, fields: Mapping[str, Any]) -> Statement:
+    return Statement(scope, source.message.text, {"occurred_at": source.message.created_at, **fields})
 
 
 def _of_record(scope: Scope, record: Record, fields: Mapping[str, Any]) -> Statement:

@@ -130,12 +130,12 @@ def as_stored(rt: Runtime, message: Message) -> Message:
     return change_contents(message, rt.redact) if rt.settings.redact_history else message
 
 
-def draft_of(rt: Runtime, sent: Message, *, is_stored: bool = True) -> PreparedMessage:
+def draft_of(rt: Runtime, original: Message, *, is_stored: bool = True) -> PreparedMessage:
     """Prepare a checked message for the journal.
 
     Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
     """
-    message = as_stored(rt, sent) if is_stored else sent
+    message = as_stored(rt, original) if is_stored else original
     spoken = message.model_visible and message.role != "system"
     searched = message.text[: rt.settings.indexed_characters].strip() if spoken else ""
     created_at = message.created_at or rt.now()
@@ -154,7 +154,7 @@ def draft_of(rt: Runtime, sent: Message, *, is_stored: bool = True) -> PreparedM
         counter=rt.tokens.name,
         search_text=searched,
         terms=terms,
-        sent_digest=digest(sent) if message is not sent else None,
+        sent_digest=digest(original) if message is not original else None,
     )
 
 

@@ -20,7 +20,7 @@ __all__ = ["audit"]
 
 _OLD = timedelta(days=365)
 """A fact that changes in the course of a life, such as a home, is stale if nobody has said it for so long."""
-_COMPARED = 300
+_COMPARED = 200
 """Records without a key that are compared with each other, the last written ones: the time grows with their square."""
 _MARK = re.compile(r"\[(?:redacted|secret|email|iban|card|phone)\]")
 _QUOTE = 80  # characters of a quote in a reason
@@ -93,7 +93,7 @@ def _alike(records: Sequence[Record]) -> Iterator[list[Record]]:
     yield from (group for group in groups.values() if len(group) > 1)
 
 
-def _contradictions(records: Sequence[Record], repeated: set[str]) -> Iterator[Finding]:
+def _contradictions(records: Sequence[Record], copies: set[str]) -> Iterator[Finding]:
     """Yield facts of one key with several values, values under opposite keys, and texts that speak against each other."""
     topics: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for record in records:
@@ -110,11 +110,7 @@ def _contradictions(records: Sequence[Record], repeated: set[str]) -> Iterator[F
             if (one := values.get(plain(other.value or other.text))) is not None:
                 yield _some("contradiction", [one, other], f"{key!r} and {opposite!r} of the same")
     yield from _against(
-        [
-            one
-            for one in records
-            if one.key is None and one.type != "episodic" and one.memory_id not in repeated
-        ]
+        [one for one in records if one.key is None and one.type != "episodic" and one.memory_id not in copies]
     )
 
 

@@ -130,12 +130,12 @@ def _in_json(value: Any, redactor: Callable[[str], str]) -> Any:
 _TOKEN = re.compile(r"\w+|\W")
 
 
-def original_span(original: str, redacted: str, start: int, end: int) -> tuple[int, int]:
+def original_span(original: str, clean: str, start: int, end: int) -> tuple[int, int]:
     """Return the place in a text of what stands at a place of the redacted text.
 
     A place inside of what was replaced becomes the whole of what stood there.
     """
-    before, after = _TOKEN.findall(original), _TOKEN.findall(redacted)
+    before, after = _TOKEN.findall(original), _TOKEN.findall(clean)
     starts = [0], [0]
     for places, tokens in zip(starts, (before, after), strict=True):
         for token in tokens:

@@ -101,7 +101,7 @@ def _shared_query(count: int) -> Statement:
 _PROFILE = Statement(
     select(records, func.count().over().label("every"))
     # As text, so that the database uses its partial index, which it does not with parameters.
-    .where(OWN, text("always = 1 AND replaced_by IS NULL"), _FREE, _LASTING, _WORTH)
+    .where(OWN, text("always = 1 AND replaced_by IS NULL"), _LASTING, _WORTH)
     .order_by(records.c.importance.desc(), records.c.confidence.desc(), records.c.ordinal, records.c.number)
     .limit(bindparam("most"))
 )

@@ -80,7 +80,7 @@ def changing_columns(record: Record) -> dict[str, Any]:
         "expires_at": _micros(record.expires_at),
         "valid_from": _micros(record.valid_from),
         "valid_until": _micros(record.valid_until),
-        "always": int(record.always or record.type == "profile"),
+        "always": int((record.always or record.type == "profile") and record.quarantine is None),
         "quarantine": record.quarantine,
     }
 

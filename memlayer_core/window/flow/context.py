@@ -165,20 +165,17 @@ async def context(
         scope=scope,
     )
     rt.temporaries.note_texts(scope, _texts_of_ours(made))
-    rt.temporaries.note_lines(scope, _lines_of_ours(made, seen, recalled))
+    rt.temporaries.note_lines(scope, _lines_of_ours(seen, recalled))
     return made
 
 
-def _lines_of_ours(context: Context, view: WindowView, recall: _Recall) -> Iterator[tuple[str, int]]:
-    """Yield each line that memlayer adds to a context, with the key of what it quotes."""
-    told = [(context.recall, recall.sources)]
-    told += [(part.message.text, part.keys) for part in view.profile]
-    told += [(part.pinned.text, part.pinned.sources) for part in view.window if part.pinned is not None]
-    for text, keys in told:
-        lines = lines_inside(text)
-        if len(lines) == len(keys):
-            yield from zip(lines, keys, strict=True)
-    yield from ((line, 0) for part in view.summary for line in lines_inside(part.message.text))
+def _lines_of_ours(view: WindowView, recall: _Recall) -> Iterator[tuple[str, int]]:
+    """Yield each line that memlayer adds to a context, with the key of what it quotes; 0 if that is not known here."""
+    for text, keys in (recall.text, recall.sources), *((one.message.text, one.keys) for one in view.profile):
+        yield from zip(lines_inside(text), keys, strict=True)
+    older = [part.message.text for part in view.summary]
+    older += [part.pinned.text for part in view.window if part.pinned is not None]
+    yield from ((line, 0) for text in older for line in lines_inside(text))
 
 
 def _texts_of_ours(context: Context) -> Iterator[tuple[str, str]]:

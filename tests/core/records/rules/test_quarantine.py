@@ -45,8 +45,6 @@ def test_no_spelling_and_no_place_hides_an_instruction(text) -> None:
 
 @given(st.sampled_from(SENTENCES), st.sampled_from(["I like tea.", "Wir sehen uns.", "明天见。"]))
 def test_what_else_is_said_changes_nothing(case, more) -> None:
-    if case["text"].startswith("Assistant:"):
-        return  # it poses as a model's answer at the beginning alone
     assert (instructs(f"{case['text']}\n{more}") is None) == (instructs(case["text"]) is None)
     assert (instructs(f"{more}\n{case['text']}") is None) == (instructs(case["text"]) is None)
 
