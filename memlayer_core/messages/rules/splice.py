@@ -103,7 +103,7 @@ def append(
     edits: list[tuple[StoredMessage, PreparedMessage]] = []
     for draft in drafts:
         may_repeat = is_instruction(draft) and not draft.has_own_id and not verbatim
-        if may_repeat and newest is not None and newest.digest == draft.digest:
+        if may_repeat and newest is not None and newest.digest in {draft.digest, draft.sent_digest}:
             ids.append(_id(newest))
             continue
         before = existing.get(_id(draft)) if draft.has_own_id else None
