@@ -1,7 +1,7 @@
 """Finds texts that try to instruct a model: "ignore previous instructions", a forged system message, 忽略之前的指令.
 
 What a user wishes ("always answer in bullet points") is none of these, nor is what somebody only quotes. The patterns
-are in `records/data/instructions.toml`; a text that no pattern suspects costs one search.
+are in `records/data/instructions.toml`; a text without one of their words costs some microseconds.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ class _Forms:
     """The data file, read.
 
     Attributes:
-        suspect: Matches something in every text that a pattern matches.
+        suspects: One of these is in every text that a pattern matches.
+        plain_suspects: Those of them that can be in a text of ASCII alone.
         patterns: Regular expressions, each with what it shows.
     """
 
-    suspect: re.Pattern[str]
+    suspects: Sequence[str]
+    plain_suspects: Sequence[str]
     patterns: Sequence[tuple[re.Pattern[str], str]]
 
 
@@ -51,7 +53,8 @@ def instructs(text: str) -> str | None:
     """Return why a text seems to instruct a model, in plain words; None if it does not."""
     forms = _forms()
     plain = _plain(text[:_READ])
-    if not forms.suspect.search(plain):
+    signs = forms.plain_suspects if plain.isascii() else forms.suspects
+    if not any(sign in plain for sign in signs):
         return None
     said = _QUOTED.sub(" … ", plain)
     if len(said) < _OWN_WORDS * len(plain):
@@ -81,7 +84,9 @@ def _plain(text: str) -> str:
     """Return a text in small letters, without what hides a word: other widths, unseen characters, spaced letters."""
     if not text.isascii():
         text = _UNSEEN.sub("", unicodedata.normalize("NFKC", text))
-    text = _SPACE.sub(" ", text.lower()).replace("\u2019", "'").replace("you're", "you are")
+    text = text.lower().replace("\u2019", "'").replace("you're", "you are")
+    if "  " in text or "\t" in text:
+        text = _SPACE.sub(" ", text)
     return _SPACED.sub(lambda word: word[0].replace(" ", ""), text)
 
 
@@ -94,6 +99,7 @@ def _forms() -> _Forms:
         return re.compile(_NAME.sub(lambda name: words.get(name[1], name[0]), form))
 
     return _Forms(
-        written_out(data["suspect"]),
+        data["suspects"],
+        [sign for sign in data["suspects"] if sign.isascii()],
         [(written_out(form), one["reason"]) for one in data["pattern"] for form in one["text"]],
     )
