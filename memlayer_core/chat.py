@@ -618,6 +618,11 @@ class Chat(Viewable):
         (`source="implicit_inference"`) has a confidence of 0.6 at the most, and never changes a record that somebody
         stated.
 
+        Passwords and keys are redacted first (`Settings.redact_kinds`). A text that seems to instruct a model ("ignore
+        previous instructions") is stored in quarantine: it is never told (`Record.quarantine`). A line or a block that a
+        context or a search of this process told stands for what it quotes: that is stored or confirmed, and the first of
+        it is returned.
+
         Args:
             text: What the record says.
             **fields: `type` (`"semantic"`; or `"episodic"`, `"procedural"`, `"preference"`, `"profile"`),
@@ -628,6 +633,7 @@ class Chat(Viewable):
 
         Raises:
             InvalidRecordError: It cannot be stored; nothing was written.
+            RedactorError: The redactor of yours fails; nothing was written.
         """
         return step(records.remember(self.memory.runtime, SYNC, self.scope, text, fields))
 

@@ -31,6 +31,7 @@
     ├── RerankerError                      a reranker raised, timed out or returned no scores; the order stays
     ├── ModelError                         a language model did not answer
     │   └── ModelContextError              the prompt is longer than it can read
+    ├── RedactorError                      a redactor raised or returned no text; nothing was written
     └── FlushTimeoutError (TimeoutError)   background jobs are not done yet; they go on
 
 Each error has a `hint` (what to do, also printed below the traceback) and `retryable` (whether the same call may
@@ -67,6 +68,7 @@ __all__ = [
     "ModelError",
     "NewerSchemaError",
     "OlderSchemaError",
+    "RedactorError",
     "RerankerError",
     "StoreClosedError",
     "StoreError",
@@ -216,6 +218,12 @@ class ModelError(MemlayerError):
 
 class ModelContextError(ModelError):
     """A prompt is longer than the model can read."""
+
+
+class RedactorError(MemlayerError):
+    """A redactor of yours raised, or returned something that is no text. What it should have redacted was not written."""
+
+    retryable = True
 
 
 class FlushTimeoutError(MemlayerError, TimeoutError):

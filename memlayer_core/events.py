@@ -42,7 +42,16 @@ __all__ = [
 logger = logging.getLogger("memlayer")
 
 Source = Literal[
-    "journal", "erasure", "index", "embedder", "reranker", "summarizer", "tokenizer", "worker", "learning"
+    "journal",
+    "erasure",
+    "index",
+    "embedder",
+    "reranker",
+    "summarizer",
+    "tokenizer",
+    "redactor",
+    "worker",
+    "learning",
 ]
 
 

@@ -29,13 +29,13 @@ from memlayer_core.opening import Resources, Status, directory_at
 from memlayer_core.recall.flow import search as searches
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records
-from memlayer_core.records.facts import LedgerEntry, Why
+from memlayer_core.records.facts import Finding, LedgerEntry, Why
 from memlayer_core.records.model import Record, RecordFilter, RecordType
 from memlayer_core.records.rules.records import roles_of
 from memlayer_core.runner import ASYNC, SYNC, step
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.seams import TokenCounter
+from memlayer_core.seams import Redactor, TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable
 from memlayer_core.storage import costs as model_costs
@@ -86,6 +86,7 @@ class Memory(Viewable):
         truncate_with: Callable[[str, int], str] | None = None,
         summarizer: SummarizerLike | None = "extractive",
         reranker: RerankerLike | None = None,
+        redactor: Redactor | None = None,
         settings: Settings | None = None,
         reembed: bool = False,
     ) -> Self:
@@ -117,6 +118,10 @@ class Memory(Viewable):
                 `BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; what these leave out comes last. Whether
                 anything bears on a question, and how much is told in a prompt, the ranking alone decides. If it fails, or
                 takes longer than `Settings.reranker_timeout`, the order stays, and `status()` names the problem.
+            redactor: A function from a text to the text as it may be remembered (see `seams.Redactor`), for records, the
+                index and what is told. Without it, `Settings.redact_kinds` says what is replaced: passwords and keys. If it
+                raises, `remember` raises a `RedactorError`; a message is stored, and indexed when the function works
+                again; `status()` names the problem.
             settings: All other settings. `Settings()` reads the MEMLAYER_ environment variables.
             reembed: If another embedder made the store's vectors, delete them and embed everything again in the
                 background. Otherwise, this raises an error.
@@ -144,6 +149,7 @@ class Memory(Viewable):
             truncate_with=truncate_with,
             summarizer=summarizer,
             reranker=reranker,
+            redactor=redactor,
             settings=settings,
             reembed=reembed,
         )
@@ -158,6 +164,7 @@ class Memory(Viewable):
         truncate_with: Callable[[str, int], str] | None = None,
         summarizer: SummarizerLike | None = "extractive",
         reranker: RerankerLike | None = None,
+        redactor: Redactor | None = None,
         settings: Settings | None = None,
     ) -> Self:
         """Open a memory that is deleted when it is closed, for tests and notebooks.
@@ -175,6 +182,7 @@ class Memory(Viewable):
             truncate_with=truncate_with,
             summarizer=summarizer,
             reranker=reranker,
+            redactor=redactor,
             settings=settings,
             reembed=False,
         )
@@ -306,6 +314,7 @@ class Memory(Viewable):
         type: RecordType | None = None,
         tags: Sequence[str] = (),
         all_versions: bool = False,
+        every: bool = False,
         shared: bool = False,
         as_of: datetime | None = None,
         since: datetime | None = None,
@@ -313,7 +322,6 @@ class Memory(Viewable):
         roles: Sequence[str] = (),
         limit: int = 100,
         offset: int = 0,
-        every: bool = False,
     ) -> list[Record]:
         """Return the records of a user, the last written first, of any importance and confidence.
 
@@ -326,6 +334,8 @@ class Memory(Viewable):
             tags: Only records with all of these tags.
             all_versions: Also replaced versions, merged records, facts of the past and archived records, but only the user's
                 own.
+            every: Also records that are never told, but only the user's own: archived ones, which have faded or expired (see
+                `maintain`), and those in quarantine, with the reason in `quarantine`.
             shared: Also records of other users of the tenant that this user may see.
             as_of: Only facts that held at this moment, such as where the user lived in May, but only the user's own. What
                 was corrected never held. A moment without a time zone is taken as UTC.
@@ -334,7 +344,6 @@ class Memory(Viewable):
             roles: Roles of the user, for `shared`.
             limit: How many records at the most.
             offset: How many records to skip.
-            every: Also archived records: those that have faded or expired (see `maintain`), but only the user's own.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         wanted = RecordFilter(
@@ -352,6 +361,7 @@ class Memory(Viewable):
         type: RecordType | None = None,
         tags: Sequence[str] = (),
         all_versions: bool = False,
+        every: bool = False,
         shared: bool = False,
         as_of: datetime | None = None,
         since: datetime | None = None,
@@ -359,7 +369,6 @@ class Memory(Viewable):
         roles: Sequence[str] = (),
         limit: int = 100,
         offset: int = 0,
-        every: bool = False,
     ) -> list[Record]:
         """Do `records` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
@@ -425,6 +434,30 @@ class Memory(Viewable):
         """Do `ledger` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         return await self.runtime.threads.read(records.ledger(self.runtime, ASYNC, reach, limit, offset))
+
+    def audit(
+        self, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
+    ) -> list[Finding]:
+        """Return what somebody should look at among a user's records. Nothing is changed.
+
+        It finds records that say nothing, that say the same, that contradict each other, that are stale (a plan whose day
+        has passed, a home that nobody has named for a year, what has expired), that an agent concluded and nobody
+        confirmed, and that are in quarantine. Of records without a key, the last 200 are compared with each other.
+
+        Args:
+            user_id: The user.
+            tenant_id: The user's tenant.
+            agent_id: Only records of this agent.
+        """
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        return step(records.audit(self.runtime, SYNC, reach))
+
+    async def aaudit(
+        self, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
+    ) -> list[Finding]:
+        """Do `audit` without blocking the event loop."""
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        return await self.runtime.threads.read(records.audit(self.runtime, ASYNC, reach))
 
     def forget(
         self,

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,11 @@ from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import EventBus, Health
 from memlayer_core.index import flow as index_flows
 from memlayer_core.models.foreign import EmbedderLike, RerankerLike, SummarizerLike, TokenizerLike
+from memlayer_core.models.redactor import CheckedRedactor
+from memlayer_core.records.rules.redact import redact
 from memlayer_core.runner import Threads
 from memlayer_core.runtime import Runtime
+from memlayer_core.seams import Redactor
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, line_of
 from memlayer_core.storage import database as database_sql
@@ -96,11 +100,12 @@ class Resources:
         truncate_with: Callable[[str, int], str] | None,
         summarizer: SummarizerLike | None,
         reranker: RerankerLike | None,
+        redactor: Redactor | None,
         settings: Settings | None,
         reembed: bool,
     ) -> None:
         settings = Settings() if settings is None else settings
-        _check(settings, truncate_with)
+        _check(settings, truncate_with, redactor)
         from memlayer_core.models.embed import (  # numpy, SQLAlchemy: a second
             is_local,
             resolve_embedder,
@@ -169,6 +174,7 @@ class Resources:
             summarizer=model,
             reranker=reorders,
             temporaries=temporary.Temporaries(),
+            redact=_redact_kinds(settings) if redactor is None else CheckedRedactor(redactor, health),
             truncate_with=truncate_with or truncate_text,
             threads=Threads(settings.async_threads),
             now=_now,
@@ -209,11 +215,11 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().resolve()
 
 
-def _check(settings: object, truncate_with: object) -> None:
+def _check(settings: object, truncate_with: object, redactor: object) -> None:
     """Check arguments that would otherwise fail only in background work.
 
     Raises:
-        ConfigurationError: `settings` is no `Settings`, or `truncate_with` is no function.
+        ConfigurationError: `settings` is no `Settings`, or `truncate_with` or `redactor` is no function.
     """
     if not isinstance(settings, Settings):
         raise ConfigurationError(
@@ -225,6 +231,17 @@ def _check(settings: object, truncate_with: object) -> None:
             f"`truncate_with` must be a function, got {truncate_with!r:.80}",
             hint="It is given a text and a number of characters, and returns a shorter text.",
         )
+    if redactor is not None and not callable(redactor):
+        raise ConfigurationError(
+            f"`redactor` must be a function, got {redactor!r:.80}",
+            hint="It is given a text, and returns the text as it may be remembered. `Settings.redact_kinds` needs no function.",
+        )
+
+
+def _redact_kinds(settings: Settings) -> Callable[[str], str]:
+    """Return the redactor of the settings."""
+    kinds = settings.redact_kinds
+    return partial(redact, kinds=kinds) if kinds else str
 
 
 def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: Database, pid: int) -> None:

@@ -48,6 +48,7 @@ class Runtime:
         summarizer: Writes summaries; None: summaries are extracts.
         reranker: Puts the best hits in its order; None: the ranking's stays.
         temporaries: The temporary messages.
+        redact: Returns a text as it may be remembered. Raises a `RedactorError` if the user's redactor fails.
         truncate_with: Shortens a text to a number of characters, if messages are truncated.
         threads: The threads of async verbs.
         now: Returns the present, in UTC.
@@ -75,6 +76,7 @@ class Runtime:
     summarizer: LanguageModel | None
     reranker: Reranker | None
     temporaries: Temporaries
+    redact: Callable[[str], str]
     truncate_with: Callable[[str, int], str]
     threads: Threads
     now: Callable[[], datetime]

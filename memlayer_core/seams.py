@@ -1,4 +1,4 @@
-"""What a user may bring: models that embed, rerank, answer and count, a window policy, a message store, an index of vectors.
+"""What a user may bring: models, a reranker, a redactor, a window policy, a message store, an index of vectors.
 
 `memlayer_core.testing` has a suite of claims for each.
 """
@@ -20,6 +20,7 @@ __all__ = [
     "MessageStore",
     "Policy",
     "Portion",
+    "Redactor",
     "Reply",
     "Reranker",
     "TokenCounter",
@@ -143,6 +144,22 @@ class TokenCounter(Protocol):
 
     def message(self, message: Message) -> int:
         """Return the number of tokens of a message: text, name, tool calls, media and overhead."""
+        ...
+
+
+class Redactor(Protocol):
+    """Replaces what should not be remembered: a function from a text to a text.
+
+    It is called for every text that becomes a record, is indexed, or is told by a recall or a profile; with
+    `Settings.redact_history` for every text of a message that is stored, too. It must be quick, must return the same for the
+    same text, and must not change what it returned before. It may be called from several threads at once.
+    """
+
+    def __call__(self, text: str, /) -> str:
+        """Return the text as it may be remembered.
+
+        If it raises, nothing that it should have redacted is written or told, and `Memory.status` names the problem.
+        """
         ...
 
 

@@ -12,7 +12,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from memlayer_core.errors import ConfigurationError
 
-__all__ = ["Settings"]
+__all__ = ["SensitiveKind", "Settings"]
+
+SensitiveKind = Literal["secret", "email", "iban", "card", "phone"]
+"""What should not be remembered, by kinds."""
 
 
 class Settings(BaseSettings):
@@ -66,6 +69,12 @@ class Settings(BaseSettings):
         summary_rewrites: How often a model is asked again after a bad summary.
         summary_attempts: How often a model that does not answer is called before an extract is written instead.
         learn: Whether facts are learned from what users say: in the background, by rules, without a model.
+        redact_kinds: What is replaced, as `[secret]`, before it becomes a record, is indexed, or is told by a recall or a
+            profile: of `"secret"` (passwords and keys), `"email"`, `"iban"`, `"card"` and `"phone"`. Only secrets by default,
+            since a phone number may be what is to be remembered. What is in the history stays as it was said. A
+            `redactor` of yours replaces what it wants instead.
+        redact_history: Whether stored messages are redacted, too, so that the words are nowhere. What is stored already
+            stays as it is.
         episodes: Whether an episode is written about a session that ends: a record that later searches and contexts
             find. There are none without a summariser.
         episode_messages: Messages that a session needs for an episode: 4, two rounds, as in layered agent memories.
@@ -131,6 +140,8 @@ class Settings(BaseSettings):
     summary_rewrites: int = Field(default=2, ge=0)
     summary_attempts: int = Field(default=3, ge=1)
     learn: bool = True
+    redact_kinds: tuple[SensitiveKind, ...] = ("secret",)
+    redact_history: bool = False
     episodes: bool = True
     episode_messages: int = Field(default=4, ge=1)
     episode_tokens: int = Field(default=60, ge=10)

@@ -23,6 +23,7 @@ class Temporaries:
 
     def __init__(self) -> None:
         self._given: OrderedDict[bytes, None] = OrderedDict()
+        self._lines: OrderedDict[bytes, int] = OrderedDict()
         self._recalled: OrderedDict[str, PinnedText] = OrderedDict()
         self._waiting: OrderedDict[str, list[tuple[StoredMessage, bool]]] = OrderedDict()
         self._lock = threading.Lock()
@@ -59,6 +60,23 @@ class Temporaries:
     def is_ours(self, scope: Scope, ours: str, theirs: str) -> bool:
         """Return whether a context of this user put the text `ours` in front of a message's text `theirs`."""
         return _pair(scope, ours, theirs) in self._given
+
+    def note_lines(self, scope: Scope, lines: Iterable[tuple[str, int]]) -> None:
+        """Note lines that a user's model was told, each with the key of the message or record that it quotes; 0: not known.
+
+        Only digests are stored, and only in this process.
+        """
+        named = [(_pair(scope, line, ""), key) for line, key in lines]
+        with self._lock:
+            for one, key in named:
+                self._lines[one] = key or self._lines.get(one, 0)
+                self._lines.move_to_end(one)
+            while len(self._lines) > _GIVEN:
+                self._lines.popitem(last=False)
+
+    def source_of(self, scope: Scope, line: str) -> int | None:
+        """Return the key of what a line quotes; 0: not known; None: no model of this user was told this line."""
+        return self._lines.get(_pair(scope, line, ""))
 
     def set_recall(self, scope: Scope, recall: PinnedText | None) -> None:
         """Hold the recall of the current question until it is answered."""

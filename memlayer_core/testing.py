@@ -29,6 +29,7 @@ from memlayer_core.seams import (
     LanguageModel,
     MessageStore,
     Policy,
+    Redactor,
     Reranker,
     TokenCounter,
     VectorIndex,
@@ -43,6 +44,7 @@ __all__ = [
     "LanguageModelConformance",
     "MessageStoreConformance",
     "PolicyConformance",
+    "RedactorConformance",
     "RerankerConformance",
     "TokenCounterConformance",
     "VectorIndexConformance",
@@ -245,6 +247,15 @@ class PolicyConformance:
         portion = Portion(10, 5, 500)
         assert policy.allows(portion) == policy.allows(portion)
         assert isinstance(policy.allows(portion), bool)
+
+
+class RedactorConformance:
+    """What memlayer expects of a `Redactor`. The fixture `redactor` returns it."""
+
+    def test_it_returns_the_same_text_again_and_leaves_that_alone(self, redactor: Redactor) -> None:
+        left = [redactor(text) for text in _TEXTS]
+        assert all(isinstance(text, str) for text in left)
+        assert [redactor(text) for text in (*_TEXTS, *left)] == [*left, *left]
 
 
 class MessageStoreConformance:

@@ -35,8 +35,15 @@ _JUDGED = 3  # attempts to test a shard while others change it; after that it co
 
 
 async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
-    """Do jobs of kind `"index"`. Returns how many texts were embedded."""
-    filings, embedded = await embed(rt, run, [job.subject for job in jobs])
+    """Do jobs of kind `"index"`. Returns how many texts were embedded.
+
+    Raises:
+        RedactorError: The user's redactor fails. The jobs are tried again.
+    """
+    keys = [job.subject for job in jobs]
+    filings, embedded = await embed(rt, run, keys)
+    if wordless := await run(rt.db.read, texts_sql.without_words, keys):
+        await run(rt.db.write, texts_sql.add_words, wordless, rt.redact)
     if rt.index is not None:
         await _add(rt, run, filings)
         rt.health.up("index")
@@ -48,9 +55,9 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
 
 async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[IndexEntry], int]:
     """Embed the texts that have no vector, and store the vectors. Returns all entries, and how many were embedded."""
-    found = await run(rt.db.read, vectors_sql.index_tasks, keys)
+    found = [_redacted(rt, task) for task in await run(rt.db.read, vectors_sql.index_tasks, keys)]
     wanted = [waiting for waiting in found if waiting.text.strip()]
-    texts = list(dict.fromkeys(_text(rt, waiting) for waiting in wanted if waiting.vector is None))
+    texts = list(dict.fromkeys(waiting.text for waiting in wanted if waiting.vector is None))
     made: dict[str, FloatVector] = {}
     if texts:
         # In the background. Who awaits an embedder sees that it hangs, and a timer would block the event loop.
@@ -68,7 +75,7 @@ async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[Ind
                 rt.db.write, vectors_sql.set_embedder, rt.embedder.identity, len(vectors[0]), scales
             )
         check_embedder(layout, rt.embedder.identity, len(vectors[0]))
-    filings = [_entry_of(rt, waiting, made) for waiting in wanted]
+    filings = [_entry_of(waiting, made) for waiting in wanted]
     if texts:
         await run(rt.db.write, vectors_sql.store, filings, rt.now())
     return filings, len(texts)
@@ -277,10 +284,13 @@ async def _remove_deleted(rt: Runtime, run: Runner, entries: Sequence[IndexEntry
             await run(rt.index.remove, filing.shard, [filing.key])
 
 
-def _text(rt: Runtime, task: IndexTask) -> str:
-    return task.text[: rt.settings.indexed_characters]
+def _redacted(rt: Runtime, task: IndexTask) -> IndexTask:
+    """Return a task with the text to embed: its beginning, as it may be remembered."""
+    if task.vector is not None:
+        return task
+    return replace(task, text=rt.redact(task.text[: rt.settings.indexed_characters]))
 
 
-def _entry_of(rt: Runtime, task: IndexTask, vectors: dict[str, FloatVector]) -> IndexEntry:
-    vector = task.vector if task.vector is not None else vectors[_text(rt, task)]
+def _entry_of(task: IndexTask, vectors: dict[str, FloatVector]) -> IndexEntry:
+    vector = task.vector if task.vector is not None else vectors[task.text]
     return IndexEntry(task.key, task.shard, task.lanes, vector, task.text_hash)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from memlayer_core.message import Role
 from memlayer_core.records.model import MODALITIES, USER, Modality, Record, RecordSource
@@ -19,6 +20,8 @@ __all__ = [
     "End",
     "Evidence",
     "Fact",
+    "Finding",
+    "FindingKind",
     "LedgerEntry",
     "Merge",
     "Modality",
@@ -54,9 +57,9 @@ class LedgerEntry:
 
     Attributes:
         outcome: `"stored"`, `"confirmed"`, `"superseded"` (it replaced what was known), `"ended"`, `"merged"`,
-            `"conflict"`, `"refused"`, `"given up"` (its message could not be read), `"forgotten"` (its record was
-            deleted, or changed by hand), or `"deleted"` (a record was deleted after `Settings.delete_archived_days`).
-            The last two have no words.
+            `"conflict"`, `"refused"`, `"quarantined"` (it seems to instruct a model), `"given up"` (its message could not
+            be read), `"forgotten"` (its record was deleted, or changed by hand), or `"deleted"` (a record was deleted
+            after `Settings.delete_archived_days`). The last two have no words.
         reason: Why, in plain words.
         at: When that was decided.
         said_at: When it was said.
@@ -76,6 +79,26 @@ class LedgerEntry:
     value: str | None = None
     evidence: Evidence | None = None
     record_id: str | None = None
+
+
+FindingKind = Literal["junk", "duplicate", "contradiction", "stale", "unverified", "quarantined"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a look through a user's records found.
+
+    Attributes:
+        kind: `"junk"`: nothing is in it. `"duplicate"`: they say the same. `"contradiction"`: they are in force and cannot
+            all be true, or may not be. `"stale"`: it is long ago, its day has passed, or it has expired. `"unverified"`: an
+            agent concluded it, and nobody has said it. `"quarantined"`: it seems to instruct a model, and is never told.
+        record_ids: The records, the oldest first; none for a statement that became no record.
+        reason: Why, in plain words.
+    """
+
+    kind: FindingKind
+    record_ids: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +175,14 @@ class Candidate(Statement):
         replaces: The value that it replaces: "switched from X to Y"; None: it names none.
         is_correction: Whether the user corrects what was said before.
         expires_in_days: After how many days it is of no use; None: it does not expire.
+        quarantine: Why it is kept and makes no fact: it seems to instruct a model; None: it does not.
     """
 
     ends: bool = False
     replaces: str | None = None
     is_correction: bool = False
     expires_in_days: int | None = None
+    quarantine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import (
     InvalidRecordError,
+    RedactorError,
     StoreUnavailableError,
     UnknownRecordError,
     errors_as,
@@ -17,9 +18,12 @@ from memlayer_core.errors import (
 from memlayer_core.events import RecordStored
 from memlayer_core.messages.model import ForgetReport
 from memlayer_core.messages.rules.check import at_least_one, check_whole_number, in_utc
-from memlayer_core.records.facts import Candidate, LedgerEntry, Why
+from memlayer_core.records.facts import Candidate, Finding, LedgerEntry, Why
 from memlayer_core.records.model import PreparedRecord, Reader, Record, RecordFilter
+from memlayer_core.records.quotes import Statement, statements_of, without_echoes
+from memlayer_core.records.rules.audit import audit as audit_records
 from memlayer_core.records.rules.extract import extract_facts
+from memlayer_core.records.rules.quarantine import quarantine_candidate, quarantine_record
 from memlayer_core.records.rules.records import (
     check_filter,
     memory_id,
@@ -28,11 +32,13 @@ from memlayer_core.records.rules.records import (
     ordinal_of,
     roles_of,
 )
+from memlayer_core.records.rules.redact import original_span, redact_record
 from memlayer_core.records.rules.repetition import digest, names_access, narrow_access, words
 from memlayer_core.records.sql import facts as fact_sql
 from memlayer_core.records.sql import ledger as ledger_sql
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import writes as record_writes
+from memlayer_core.records.sql.rows import record_of
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
 __all__ = [
+    "audit",
     "forget_record",
     "learn",
     "ledger",
@@ -61,22 +68,33 @@ _VERSIONS = 1000  # versions of a record that are shown
 
 
 async def remember(rt: Runtime, run: Runner, scope: Scope, text: str, fields: Mapping[str, Any]) -> Record:
-    """Check a record and store it; an equal one is confirmed instead. One with a key is a fact, and may replace another."""
+    """Check a record and store it; an equal one is confirmed instead. One with a key is a fact, and may replace another.
 
-    def write() -> Record:
-        now = rt.now()
-        said = new_record(scope, text, fields, now)
+    What a model was told is no text of its own: what it quotes is stored or confirmed, and the first of it returned.
+    """
 
-        def narrow(existing: Record) -> PreparedRecord:
-            return prepare_record(rt, narrow_access(existing, said.access_control))
+    def write() -> list[Record]:
+        reader = reader_of(rt, scope.reach(), (), for_recall=False)
+        return [_remember(rt, one) for one in statements_of(rt, scope, reader, text, fields)]
 
-        narrowing = narrow if names_access(fields) else None
-        store = record_writes.remember if said.key is None else fact_sql.remember
-        return rt.db.write(store, prepare_record(rt, said), now, rt.shards, narrowing)
+    stored = await run(write)
+    for record in stored:
+        _announce(rt, record)
+    return stored[0]
 
-    record = await run(write)
-    _announce(rt, record)
-    return record
+
+def _remember(rt: Runtime, statement: Statement) -> Record:
+    now = rt.now()
+    said = new_record(statement.scope, statement.text, statement.fields, now)
+
+    def narrow(existing: Record) -> PreparedRecord:
+        return _prepare_version(rt, existing, narrow_access(existing, said.access_control))
+
+    narrowing = narrow if names_access(statement.fields) else None
+    draft = prepare_record(rt, said)
+    is_fact = said.key is not None and draft.record.quarantine is None
+    store = fact_sql.remember if is_fact else record_writes.remember
+    return rt.db.write(store, draft, now, rt.shards, narrowing)
 
 
 async def revise(
@@ -92,7 +110,7 @@ async def revise(
     others = _others(record_id, merge)
 
     def change(existing: Record, absorb: Sequence[Record]) -> PreparedRecord:
-        return prepare_record(rt, next_version(existing, absorb, text, fields, now))
+        return _prepare_version(rt, existing, next_version(existing, absorb, text, fields, now))
 
     now = rt.now()
     record = await run(rt.db.write, fact_sql.revise, scope.reach(), record_id, others, change, now, rt.shards)
@@ -135,17 +153,15 @@ async def learn(rt: Runtime, run: Runner, keys: Sequence[int]) -> int:
         rt: What the memory works with.
         run: Blocks or awaits.
         keys: Keys of texts; those that are no messages are left out.
+
+    Raises:
+        RedactorError: The user's redactor fails. Nothing is learned, and nothing noted.
     """
     spoken = [key for key in keys if is_message(key)]
     if not rt.settings.learn or not spoken:
         return 0
-    read: list[tuple[Any, list[Candidate]]] = []
-    for message in await run(rt.db.read, ledger_sql.unlearned, spoken):
-        try:
-            if stated := _facts_of(rt, message):
-                read.append((message, stated))
-        except Exception as problem:  # noqa: BLE001  (one message must not keep others from being indexed)
-            await _give_up(rt, run, [message], problem)
+    unlearned = await run(rt.db.read, ledger_sql.unlearned, spoken)
+    read = [(message, stated) for message in unlearned if (stated := await _facts_of(rt, run, message))]
     if not read:
         return 0
     try:
@@ -183,9 +199,50 @@ async def ledger(rt: Runtime, run: Runner, reach: Scope, limit: int, offset: int
     return [_entry(row, reach.user_id) for row in rows]
 
 
-def _facts_of(rt: Runtime, message: Any) -> list[Candidate]:
-    text = message.text[: rt.settings.indexed_characters]
-    return extract_facts(text, from_micros(message.created_at), message_id=message.id)
+async def audit(rt: Runtime, run: Runner, reach: Scope) -> list[Finding]:
+    """Return what somebody should look at among a user's records."""
+    reader = reader_of(rt, reach, (), for_recall=False)
+    held, entries = await run(rt.db.read, _for_audit, reader)
+    return await run(audit_records, held, entries, reader.now)
+
+
+def _for_audit(connection: Connection, reader: Reader) -> tuple[list[Record], list[LedgerEntry]]:
+    """Return a user's records in force, and the statements in quarantine."""
+    every = map(record_of, record_writes.list_rows(connection, reader.reach))
+    rows = ledger_sql.quarantined(connection, reader.reach)
+    return [one for one in every if one.replaced_by is None], [
+        _entry(row, reader.reach.user_id) for row in rows
+    ]
+
+
+async def _facts_of(rt: Runtime, run: Runner, message: Any) -> list[Candidate]:
+    """Return what a message states; nothing if it cannot be read, which is noted."""
+    try:
+        return _read_facts(rt, message)
+    except RedactorError:
+        raise
+    except Exception as problem:  # noqa: BLE001  (one message must not keep others from being indexed)
+        await _give_up(rt, run, [message], problem)
+        return []
+
+
+def _read_facts(rt: Runtime, message: Any) -> list[Candidate]:
+    limit = rt.settings.indexed_characters
+    sent = message.text[: 2 * limit]  # what a cut would part is redacted first
+    text = rt.redact(sent)[:limit]
+    owner = Scope.of_user(message.user_id, tenant_id=message.tenant_id, agent_id=message.agent_id)
+    own = without_echoes(rt, owner, text)
+    facts = extract_facts(own, from_micros(message.created_at), message_id=message.id)
+    if text != sent[:limit]:
+        facts = [_at_original(fact, sent, text) for fact in facts]
+    return [quarantine_candidate(fact, text) for fact in facts]
+
+
+def _at_original(fact: Candidate, original: str, clean: str) -> Candidate:
+    """Return a fact whose evidence names its place in the message as it is stored; the quote stays redacted."""
+    (said,) = fact.evidence
+    start, end = original_span(original, clean, said.start, said.end)
+    return replace(fact, evidence=(replace(said, start=start, end=end),))
 
 
 async def _give_up(rt: Runtime, run: Runner, rows: Sequence[Any], problem: Exception) -> None:
@@ -244,11 +301,13 @@ def reader_of(rt: Runtime, reach: Scope, roles: object, *, for_recall: bool = Tr
 
 
 def prepare_record(rt: Runtime, record: Record) -> PreparedRecord:
-    """Prepare a checked record for the journal.
+    """Prepare a checked record for the journal: redacted, and in quarantine if it seems to instruct a model.
 
     Raises:
         InvalidRecordError: It is larger than the limit.
+        RedactorError: The user's redactor fails.
     """
+    record = quarantine_record(redact_record(record, rt.redact))
     size = len(words(record).encode())
     if size > rt.settings.message_bytes_limit:
         raise InvalidRecordError(
@@ -258,6 +317,14 @@ def prepare_record(rt: Runtime, record: Record) -> PreparedRecord:
     return PreparedRecord(
         record, digest(record), index_terms(words(record)[: rt.settings.indexed_characters], by_user=True)
     )
+
+
+def _prepare_version(rt: Runtime, existing: Record, record: Record) -> PreparedRecord:
+    """Prepare what a change makes of a record: another version, also if only the redactor changes it."""
+    draft = prepare_record(rt, record)
+    if draft.record == existing or draft.record.version > existing.version:
+        return draft
+    return replace(draft, record=replace(draft.record, version=existing.version + 1))
 
 
 def _others(record_id: str, merge: object) -> list[str]:

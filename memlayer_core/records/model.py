@@ -148,6 +148,8 @@ class Record:
         valid_until: Until when it held; None: it holds, or it was never true and is corrected.
         always: Whether it is told in every context. By default the key of a fact about the user decides.
         is_archived: Whether it has faded or expired, and is not recalled any more. Only `memory.records` tells it.
+        quarantine: Why it is kept but never told or found: it seems to instruct a model; None: it does not. A new text
+            (`chat.revise`) is judged anew.
         embedding: Its vector. Only `memory.records` fills it; None until the record is indexed.
     """
 
@@ -190,6 +192,7 @@ class Record:
     valid_until: datetime | None = None
     always: bool = False
     is_archived: bool = field(default=False, compare=False)
+    quarantine: str | None = None
     embedding: Embedding | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -309,7 +312,7 @@ class RecordFilter:
         until: Only records that were written before this moment.
         limit: How many records at the most.
         offset: How many records to skip.
-        every: Also archived records: what has faded or expired, but only the user's own.
+        every: Also archived records, which have faded or expired, and those in quarantine, but only the user's own.
     """
 
     record_id: str | None = None

@@ -12,136 +12,49 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, text
+from sqlalchemy import Connection, text
 
 from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.storage import lexical_statements as sql
 from memlayer_core.storage.scores import Postings
-from memlayer_core.storage.statements import ListStatement, Statement
 
 __all__ = [
     "MOST_ROWS",
-    "PLACES",
-    "TABLE",
-    "WORDS",
     "count",
     "count_among",
     "create",
     "delete",
+    "existing_keys",
     "insert",
     "keys",
     "move",
     "postings",
 ]
 
-TABLE = "memlayer_lexical"
-WORDS = "memlayer_words"
-PLACES = "memlayer_places"
 _MOST_WORDS = 32
 MOST_ROWS = 1000
 """Words of a question that are searched for, and rows that they may stand in together: the rarest words first. The common
 words of a long question would bring in a good part of all rows, to say next to nothing of them."""
 
 _TOGETHER = 3  # common words that are looked for in one row
-_CREATE = {
-    "sqlite": (
-        f'CREATE VIRTUAL TABLE {TABLE} USING fts5(lanes, terms, tokenize = "unicode61 remove_diacritics 0")',
-        f"CREATE VIRTUAL TABLE {WORDS} USING fts5vocab({TABLE}, row)",
-        f"CREATE VIRTUAL TABLE {PLACES} USING fts5vocab({TABLE}, instance)",
-    ),
-    "postgresql": (
-        f"CREATE TABLE {TABLE} (key BIGINT PRIMARY KEY, terms TSVECTOR NOT NULL)",
-        f"CREATE INDEX {TABLE}_terms ON {TABLE} USING gin (terms)",
-    ),
-}
-_INSERT = {
-    "sqlite": Statement(text(f"INSERT INTO {TABLE} (rowid, lanes, terms) VALUES (:key, :lanes, :terms)")),
-    "postgresql": Statement(
-        text(f"INSERT INTO {TABLE} (key, terms) VALUES (:key, CAST(:terms AS tsvector))")
-    ),
-}
-_DELETE = {
-    "sqlite": Statement(text(f"DELETE FROM {TABLE} WHERE rowid = :key")),
-    "postgresql": Statement(text(f"DELETE FROM {TABLE} WHERE key = :key")),
-}
-_MOVE = {
-    "sqlite": Statement(text(f"UPDATE {TABLE} SET rowid = :new WHERE rowid = :old")),
-    "postgresql": Statement(text(f"UPDATE {TABLE} SET key = :new WHERE key = :old")),
-}
-_COUNT = ListStatement(lambda words: text(f"SELECT term, doc FROM {WORDS} WHERE term IN ({_names(words)})"))
-_COUNT_AMONG = ListStatement(
-    lambda words: text(
-        f"SELECT term, count(DISTINCT doc) AS doc FROM {PLACES} WHERE term IN ({_names(words)})"
-        " AND doc IN (SELECT value FROM json_each(:among)) GROUP BY term"
-    )
-)
-
-
-def _count_in_vectors(condition: str = "") -> Statement:
-    return Statement(
-        text(
-            "SELECT one.term, counted.doc"
-            " FROM unnest(CAST(:words AS text[]), CAST(:queries AS text[])) AS one (term, query)"
-            f" CROSS JOIN LATERAL (SELECT count(*) AS doc FROM {TABLE}"
-            f" WHERE terms @@ CAST(one.query AS tsquery){condition}) AS counted WHERE counted.doc > 0"
-        )
-    )
-
-
-def _standing(condition: str = "") -> ListStatement:
-    return ListStatement(
-        lambda words: text(
-            f"SELECT term, doc AS key, count(*) AS times FROM {PLACES}"
-            f" WHERE term IN ({_names(words)}){condition} GROUP BY term, doc"
-        )
-    )
-
-
-def _in_vectors(condition: str = "") -> Statement:
-    return Statement(
-        text(
-            "SELECT one.lexeme AS term, rows.key, coalesce(array_length(one.positions, 1), 1) AS times"
-            f" FROM {TABLE} AS rows, unnest(rows.terms) AS one"
-            f" WHERE rows.terms @@ CAST(:query AS tsquery) AND one.lexeme = ANY(CAST(:words AS text[])){condition}"
-        )
-    )
-
-
-def _newest_rows(match: str, key: str, condition: str = "") -> Statement:
-    return Statement(
-        text(f"SELECT {key} FROM {TABLE} WHERE {match}{condition} ORDER BY {key} DESC LIMIT :most")
-    )
-
-
-def _names(parameters: Sequence[BindParameter[Any]]) -> str:
-    return ", ".join(f":{parameter.key}" for parameter in parameters)
-
-
-_ONLY = " AND {} IN (SELECT value FROM json_each(:among))"
-_ONLY_KEYS = " AND key = ANY(CAST(:among AS bigint[]))"
-_FTS5, _TSVECTOR = (f"{TABLE} MATCH :query", "rowid"), ("terms @@ CAST(:query AS tsquery)", "key")
-_COUNT_IN_VECTORS, _COUNT_AMONG_VECTORS = _count_in_vectors(), _count_in_vectors(_ONLY_KEYS)
-_STANDING, _STANDING_AMONG = _standing(), _standing(_ONLY.format("doc"))
-_STANDING_WITHIN = _standing(f" AND doc IN (SELECT rowid FROM {TABLE} WHERE {TABLE} MATCH :within)")
-_IN_VECTORS, _AMONG_VECTORS = _in_vectors(), _in_vectors(_ONLY_KEYS)
-_NEWEST = {"sqlite": _newest_rows(*_FTS5), "postgresql": _newest_rows(*_TSVECTOR)}
-_NEWEST_AMONG = {
-    # With the plus, or FTS5 would search each row anew.
-    "sqlite": _newest_rows(*_FTS5, _ONLY.format("+rowid")),
-    "postgresql": _newest_rows(*_TSVECTOR, _ONLY_KEYS),
-}
 _REMEMBERED = 50_000  # counts of words, a few megabytes
 
 
 def create(connection: Connection) -> None:
     """Create the index."""
-    for statement in _CREATE[connection.dialect.name]:
+    for statement in sql.CREATE[connection.dialect.name]:
         connection.execute(text(statement))
 
 
 def keys(connection: Connection) -> list[int]:
     """Return the keys of all rows, in their order."""
     key = "rowid" if connection.dialect.name == "sqlite" else "key"
-    return list(connection.scalars(text(f"SELECT {key} FROM {TABLE} ORDER BY {key}")))
+    return list(connection.scalars(text(f"SELECT {key} FROM {sql.TABLE} ORDER BY {key}")))
+
+
+def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
+    """Return those of the keys that have a row."""
+    return {row.key for row in sql.HERE[connection.dialect.name].all(connection, keys)}
 
 
 def insert(
@@ -163,18 +76,18 @@ def insert(
     dialect = connection.dialect.name
     write = _fts5_row if dialect == "sqlite" else _tsvector_row
     filed = [(key, [owner + term for owner in owners or lanes[:1] for term in terms]) for key, terms in rows]
-    _INSERT[dialect].run(connection, *(write(key, lanes[1:], terms) for key, terms in filed))
+    sql.INSERT[dialect].run(connection, *(write(key, lanes[1:], terms) for key, terms in filed))
 
 
 def delete(connection: Connection, keys: Sequence[int]) -> None:
     """Remove rows; ones that are not there are fine."""
     if keys:
-        _DELETE[connection.dialect.name].run(connection, *({"key": key} for key in keys))
+        sql.DELETE[connection.dialect.name].run(connection, *({"key": key} for key in keys))
 
 
 def move(connection: Connection, keys: Sequence[Mapping[str, int]]) -> None:
     """Replace the keys `old` of rows by the keys `new`."""
-    _MOVE[connection.dialect.name].run(connection, *keys)
+    sql.MOVE[connection.dialect.name].run(connection, *keys)
 
 
 def count(connection: Connection, terms: Iterable[str], cache: dict[str, int]) -> dict[str, int]:
@@ -261,16 +174,16 @@ def _places_of(
     only = _only(connection, among)
     if connection.dialect.name == "sqlite":
         if only:
-            return _STANDING_AMONG.tuples(connection, terms, only)
+            return sql.STANDING_AMONG.tuples(connection, terms, only)
         if not lanes:
-            return _STANDING.tuples(connection, terms)
+            return sql.STANDING.tuples(connection, terms)
         any_term, any_lane = (" OR ".join(f'"{word}"' for word in some) for some in (terms, lanes))
         within = f"terms : ({any_term}) AND lanes : ({any_lane})"
-        return _STANDING_WITHIN.tuples(connection, terms, {"within": within})
+        return sql.STANDING_WITHIN.tuples(connection, terms, {"within": within})
     query, any_lane = (" | ".join(map(_quoted, some)) for some in (terms, lanes))
     if lanes:
         query = f"({query}) & ({any_lane})"
-    statement = _AMONG_VECTORS if only else _IN_VECTORS
+    statement = sql.AMONG_VECTORS if only else sql.IN_VECTORS
     return statement.tuples(connection, {"query": query, "words": list(terms), **only})
 
 
@@ -320,7 +233,7 @@ def _newest(
         query = " & ".join(map(_quoted, terms))
         query += f" & ({' | '.join(map(_quoted, lanes))})" if lanes else ""
     only = _only(connection, among)
-    statement = (_NEWEST_AMONG if only else _NEWEST)[connection.dialect.name]
+    statement = (sql.NEWEST_AMONG if only else sql.NEWEST)[connection.dialect.name]
     rows = statement.tuples(connection, {"query": query, "most": MOST_ROWS, **only})
     return [key for (key,) in rows]
 
@@ -331,9 +244,9 @@ def _count_rows(
     """Return in how many rows each word is. Words that are in no row are left out."""
     only = _only(connection, among)
     if connection.dialect.name == "sqlite":
-        rows = (_COUNT_AMONG if only else _COUNT).all(connection, words, only)
+        rows = (sql.COUNT_AMONG if only else sql.COUNT).all(connection, words, only)
     else:
-        statement = _COUNT_AMONG_VECTORS if only else _COUNT_IN_VECTORS
+        statement = sql.COUNT_AMONG_VECTORS if only else sql.COUNT_IN_VECTORS
         values = {"words": list(words), "queries": list(map(_quoted, words)), **only}
         rows = statement.all(connection, values)
     return {row.term: row.doc for row in rows}

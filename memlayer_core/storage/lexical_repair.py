@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, exc, text
 
-from memlayer_core.storage.lexical import PLACES, TABLE, WORDS, create
+from memlayer_core.storage.lexical import create
+from memlayer_core.storage.lexical_statements import PLACES, TABLE, WORDS
 
 __all__ = ["erase", "heal", "is_sound", "rebuild"]
 

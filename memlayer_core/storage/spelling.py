@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from sqlalchemy import Connection, text
 
 from memlayer_core.storage import lexical
+from memlayer_core.storage.lexical_statements import TABLE, WORDS
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.terms import stem
 
@@ -23,12 +24,12 @@ _ALPHABETS = ("abcdefghijklmnopqrstuvwxyz", "абвгдежзийклмнопр�
 _LAST = "\U0010ffff"
 _BEGINNING = {
     "sqlite": Statement(
-        text(f"SELECT term, doc FROM {lexical.WORDS} WHERE term > :low AND term < :high LIMIT :most")
+        text(f"SELECT term, doc FROM {WORDS} WHERE term > :low AND term < :high LIMIT :most")
     ),
     "postgresql": Statement(
         text(
             "SELECT one.lexeme AS term, count(*) AS doc"
-            f" FROM (SELECT terms FROM {lexical.TABLE} WHERE terms @@ CAST(:query AS tsquery) LIMIT :most) AS rows,"
+            f" FROM (SELECT terms FROM {TABLE} WHERE terms @@ CAST(:query AS tsquery) LIMIT :most) AS rows,"
             " unnest(rows.terms) AS one WHERE starts_with(one.lexeme, :low) GROUP BY one.lexeme"
         )
     ),

@@ -239,11 +239,10 @@ costs = Table(
     Column("facts", BigInteger, nullable=False, server_default="0"),
 )
 
-# Each version of a record is a row. Its key is the key of its text: negative, so that it is no message's.
-# A version that a newer one replaced stays, and no search finds it. `namespace` is its user's; `shelf` is where it is
-# found: the same, or the namespace of what the tenant shares. A fact has a `topic`: the facts that may contradict each
-# other have the same one. Its `identity` is what only one fact in force can be. `always`: it is in every context.
-# `…_halvings`: how often one must be halved to get the importance of an episode that somebody rated, and the decay score.
+# Each version of a record is a row. Its key is the key of its text: negative, so that it is no message's. A version that
+# a newer one replaced stays, and no search finds it. `namespace` is its user's; `shelf` is where it is found: the same, or
+# that of what the tenant shares. Facts of a `topic` may contradict each other; only one in force can have an `identity`.
+# `quarantine`: why nobody is told. `…_halvings`: how often 1 is halved to get a rated importance, and the decay score.
 records = Table(
     "memlayer_records",
     tables,
@@ -277,6 +276,7 @@ records = Table(
     Column("valid_from", BigInteger),
     Column("valid_until", BigInteger),
     Column("always", SmallInteger, nullable=False, server_default="0"),
+    Column("quarantine", Text),
     Column("text", Text, nullable=False),
     Column("body", Text, nullable=False),
     Index("memlayer_records_topic", "topic"),

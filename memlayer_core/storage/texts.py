@@ -24,8 +24,10 @@ from memlayer_core.storage.tables import jobs, namespaces, texts
 __all__ = [
     "INDEXED",
     "Kind",
+    "Redact",
     "Source",
     "add",
+    "add_words",
     "contents",
     "count_vectors",
     "existing_keys",
@@ -38,6 +40,7 @@ __all__ = [
     "register",
     "remove",
     "repair_words",
+    "without_words",
 ]
 
 Kind = Literal["message", "record", "item"]
@@ -64,19 +67,23 @@ _UNQUEUE = ListStatement(  # those that are being done are left alone
 )
 
 
+Redact = Callable[[str], str]
+"""Returns a text as it may be remembered."""
+
+
 class Source(NamedTuple):
     """How texts of a kind are read.
 
     Attributes:
         rows: Selects their keys and what they say.
         text: Returns what is embedded.
-        terms: Returns the terms of the word index.
+        terms: Returns the terms of the word index, of what the redactor leaves.
         owners: Returns the tokens that these are filed under; none: the namespace's.
     """
 
     rows: Select[Any]
     text: Callable[[Any], str]
-    terms: Callable[[Any], Sequence[str]]
+    terms: Callable[[Any, Redact], Sequence[str]]
     owners: Callable[[Any], Sequence[str]] = lambda _: ()
 
 
@@ -94,7 +101,7 @@ def add(
     connection: Connection,
     kind: Kind,
     scope: Scope | SharedScope | Folder,
-    rows: Sequence[tuple[int, Sequence[str]]],
+    rows: Sequence[tuple[int, Sequence[str] | None]],
     now: datetime,
     owners: Sequence[str] = (),
 ) -> None:
@@ -104,7 +111,7 @@ def add(
         connection: In a transaction that writes.
         kind: What they are.
         scope: The session, the shelf of the record, or the folder.
-        rows: Key and terms of each text. The vector of a key that is there stays.
+        rows: Key and terms of each text; None: the index job adds them. The vector of a key that is there stays.
         now: The present.
         owners: The tokens that the words are filed under; none: the one of the scope.
     """
@@ -113,7 +120,7 @@ def add(
     lanes = lanes_of(scope)
     fixed = {"kind": kind, "namespace": scope.namespace, "agent_lane": lanes[1], "session_lane": lanes[2]}
     _ADD[connection.dialect.name].run(connection, *({**fixed, "key": key} for key, _ in rows))
-    lexical.insert(connection, lanes, rows, owners)
+    lexical.insert(connection, lanes, [(key, terms) for key, terms in rows if terms is not None], owners)
     enqueue(connection, "index", [key for key, _ in rows], scope.namespace, now)
 
 
@@ -216,17 +223,32 @@ def lanes_of_row(row: Any) -> tuple[str, str, str]:
     return "u" + row.namespace, row.agent_lane, row.session_lane
 
 
-def repair_words(connection: Connection) -> bool:
+def without_words(connection: Connection, keys: Sequence[int]) -> list[int]:
+    """Return the keys of those texts whose words are not indexed yet: the redactor failed when they were added."""
+    there = existing_keys(connection, keys)
+    return sorted(there - lexical.existing_keys(connection, sorted(there)))
+
+
+def add_words(connection: Connection, keys: Sequence[int], redact: Redact) -> None:
+    """Index the words of these texts, as far as that is not done."""
+    _add_words(connection, without_words(connection, keys), redact)
+
+
+def _add_words(connection: Connection, keys: Sequence[int], redact: Redact) -> None:
+    columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_lane, texts.c.session_lane)
+    for some in chunks(keys):
+        rows = connection.execute(select(*columns).where(texts.c.key.in_(some)))
+        for row, source, found in contents(connection, rows):
+            filed = [(row.key, source.terms(found, redact))]
+            lexical.insert(connection, lanes_of_row(row), filed, source.owners(found))
+
+
+def repair_words(connection: Connection, redact: Redact) -> bool:
     """Make the word index contain every text, and nothing else. Returns whether anything was wrong."""
     sound = lexical_repair.is_sound(connection)
     if not sound:
         lexical_repair.rebuild(connection)
     every, here = set(connection.scalars(select(texts.c.key))), set(lexical.keys(connection))
     lexical.delete(connection, sorted(here - every))
-    columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_lane, texts.c.session_lane)
-    for some in chunks(sorted(every - here)):
-        rows = connection.execute(select(*columns).where(texts.c.key.in_(some)))
-        for row, source, found in contents(connection, rows):
-            filed = [(row.key, source.terms(found))]
-            lexical.insert(connection, lanes_of_row(row), filed, source.owners(found))
+    _add_words(connection, sorted(every - here), redact)
     return not sound or here != every

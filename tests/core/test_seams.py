@@ -15,12 +15,23 @@ from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
 from memlayer_core.models.reranker import resolve_reranker
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.seams import Embedder, LanguageModel, Policy, Portion, Reranker, TokenCounter, VectorIndex
+from memlayer_core.records.rules.redact import redact
+from memlayer_core.seams import (
+    Embedder,
+    LanguageModel,
+    Policy,
+    Portion,
+    Redactor,
+    Reranker,
+    TokenCounter,
+    VectorIndex,
+)
 from memlayer_core.testing import (
     EmbedderConformance,
     LanguageModelConformance,
     MessageStoreConformance,
     PolicyConformance,
+    RedactorConformance,
     RerankerConformance,
     TokenCounterConformance,
     VectorIndexConformance,
@@ -49,6 +60,12 @@ class TestCounters(TokenCounterConformance):
     @pytest.fixture(params=["estimate", "gpt-4o", len])
     def counter(self, request: pytest.FixtureRequest) -> TokenCounter:
         return token_counter(request.param)
+
+
+class TestRedactor(RedactorConformance):
+    @pytest.fixture
+    def redactor(self) -> Redactor:
+        return redact
 
 
 class TestFunction(LanguageModelConformance):

@@ -227,6 +227,6 @@ texts_sql.register(
     texts_sql.Source(
         select(item_texts.c.key, item_texts.c.text),
         lambda row: row.text,
-        lambda row: index_terms(row.text[: texts_sql.INDEXED]),
+        lambda row, _: index_terms(row.text[: texts_sql.INDEXED]),
     ),
 )

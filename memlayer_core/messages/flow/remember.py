@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from memlayer_core.errors import RedactorError
 from memlayer_core.events import MessagesStored, TemporaryDropped
 from memlayer_core.message import Message, PinnedText, Receipt, StoredMessage
 from memlayer_core.messages.flow.originals import restore_originals
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.check import check_messages, digest
-from memlayer_core.messages.rules.render import as_prompt
+from memlayer_core.messages.rules.render import as_prompt, change_contents
 from memlayer_core.messages.sql import lifetime, message_lists, writes
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
@@ -20,6 +21,7 @@ from memlayer_core.storage.terms import index_terms
 __all__ = [
     "add_temporary",
     "announce",
+    "as_stored",
     "clear",
     "draft_of",
     "drafts_of",
@@ -63,7 +65,7 @@ async def rewrite(rt: Runtime, run: Runner, scope: Scope, messages: object) -> R
 async def add_temporary(rt: Runtime, run: Runner, scope: Scope, messages: object) -> None:
     """Check temporary messages, and add them to contexts until the model has answered."""
     every = [messages] if isinstance(messages, Message) else messages
-    for draft in await run(drafts_of, rt, every):
+    for draft in await run(drafts_of, rt, every, is_stored=False):
         given_up = rt.temporaries.add(message_of_draft(scope, draft))
         if given_up:
             whose = given_up[0].scope
@@ -114,16 +116,35 @@ def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
     return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter)
 
 
-def drafts_of(rt: Runtime, messages: object) -> list[PreparedMessage]:
-    """Check and count messages, before the first one is written."""
-    return [draft_of(rt, message) for message in check_messages(messages)]
+def drafts_of(rt: Runtime, messages: object, *, is_stored: bool = True) -> list[PreparedMessage]:
+    """Check and count messages, before the first one is written.
+
+    Raises:
+        RedactorError: `Settings.redact_history` is on, and the user's redactor fails: nothing is stored unredacted.
+    """
+    return [draft_of(rt, message, is_stored=is_stored) for message in check_messages(messages)]
 
 
-def draft_of(rt: Runtime, message: Message) -> PreparedMessage:
-    """Prepare a checked message for the journal."""
+def as_stored(rt: Runtime, message: Message) -> Message:
+    """Return a message as it is stored; the same object if nothing is redacted."""
+    return change_contents(message, rt.redact) if rt.settings.redact_history else message
+
+
+def draft_of(rt: Runtime, original: Message, *, is_stored: bool = True) -> PreparedMessage:
+    """Prepare a checked message for the journal.
+
+    Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
+    """
+    message = as_stored(rt, original) if is_stored else original
     spoken = message.model_visible and message.role != "system"
     searched = message.text[: rt.settings.indexed_characters].strip() if spoken else ""
     created_at = message.created_at or rt.now()
+    terms: tuple[str, ...] | None = ()
+    try:
+        if words := rt.redact(searched):
+            terms = index_terms(words, message.name, created_at, by_user=message.role == "user")
+    except RedactorError:
+        terms = None
     return PreparedMessage(
         message=replace(message, id=message.id or rt.new_id(), created_at=created_at),
         has_own_id=message.id is not None,
@@ -132,9 +153,8 @@ def draft_of(rt: Runtime, message: Message) -> PreparedMessage:
         tokens=rt.tokens.message(as_prompt(message)) if message.model_visible else 0,
         counter=rt.tokens.name,
         search_text=searched,
-        terms=index_terms(searched, message.name, created_at, by_user=message.role == "user")
-        if searched
-        else (),
+        terms=terms,
+        sent_digest=digest(original) if message is not original else None,
     )
 
 

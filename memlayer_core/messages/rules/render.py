@@ -24,10 +24,12 @@ __all__ = [
     "SUMMARY_OPEN",
     "as_prompt",
     "block",
+    "change_contents",
     "escape",
     "fact_line",
     "has_escapes",
     "line",
+    "lines_inside",
     "profile_block",
     "quote_line",
     "shorten_block",
@@ -56,6 +58,9 @@ _TAG = re.compile(rf"<(?=[{_UNSEEN}]*(?:{_NAMES})\b)", re.IGNORECASE)
 _ESCAPED = re.compile(rf"&lt;(?=[{_UNSEEN}]*(?:{_NAMES})\b)|\ufffd", re.IGNORECASE)
 _UNPRINTED = re.compile(r"\\u(?:0000|d[89a-f])", re.IGNORECASE)
 _OPENED = (OPEN, PROFILE_OPEN, SUMMARY_OPEN)
+_FRAME = frozenset(
+    line for part in (*_OPENED, CLOSE, PROFILE_CLOSE, SUMMARY_CLOSE) for line in part.split("\n")
+)
 _SPACE = re.compile(r"\s+")
 _BLOCK = (
     rf"(?:{re.escape(OPEN)}\n(?:- \[[^\n]*\n)+{re.escape(CLOSE)}"
@@ -135,6 +140,34 @@ def as_prompt(message: Message) -> Message:
     ):
         return message
     return replace(message, content=content, name=name, tool_calls=calls, raw=raw)
+
+
+def change_contents(message: Message, change: Callable[[str], str]) -> Message:
+    """Return a message with every text of its content, its calls' arguments and its framework's dump changed.
+
+    Whoever speaks and the application's own metadata stay. The same object is returned if nothing changes.
+    """
+    raw = message.raw
+    if raw is not None:
+        dump = _change_texts(raw.dump, change)
+        raw = raw if dump is raw.dump else replace(raw, dump=dump)
+    content = _change_texts(message.content, change)
+    calls = tuple(
+        replace(call, arguments=_change_arguments(call.arguments, change)) for call in message.tool_calls
+    )
+    if (content, raw, calls) == (message.content, message.raw, message.tool_calls):
+        return message
+    return replace(message, content=content, tool_calls=calls, raw=raw)
+
+
+def _change_arguments(arguments: str, change: Callable[[str], str]) -> str:
+    """Return arguments with changed texts: still JSON if they are JSON, and as they were if nothing changes."""
+    try:
+        values = json.loads(arguments)
+        changed = _change_texts(values, change)
+        return arguments if changed == values else json.dumps(changed, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return change(arguments)
 
 
 def _change_call(call: ToolCall, change: Callable[[str], str]) -> ToolCall:
@@ -232,6 +265,11 @@ def split_blocks(message: Message) -> tuple[tuple[str, ...], Message | None]:
     if not blocks:
         return (), message
     return tuple(blocks), replace(message, content=tuple(kept), raw=None) if kept else None
+
+
+def lines_inside(text: str) -> list[str]:
+    """Return the lines of a text without those that only delimit a block of ours."""
+    return [one for line in text.splitlines() if (one := line.strip()) and one not in _FRAME]
 
 
 def _split_text(text: str) -> tuple[list[str], str]:

@@ -125,8 +125,11 @@ texts.register(
     texts.Source(
         select(messages.c.key, messages.c.text, messages.c.role, messages.c.name, messages.c.created_at),
         lambda row: row.text,
-        lambda row: index_terms(
-            row.text[: texts.INDEXED], row.name, from_micros(row.created_at), by_user=row.role == "user"
+        lambda row, redact: index_terms(
+            redact(row.text[: texts.INDEXED]),
+            row.name,
+            from_micros(row.created_at),
+            by_user=row.role == "user",
         ),
     ),
 )

@@ -17,6 +17,7 @@ from memlayer_core.recall import sql as pinned_recalls_sql
 from memlayer_core.recall.flow.elsewhere import OrderNeededError
 from memlayer_core.recall.flow.retrieve import Findings, visible_matches
 from memlayer_core.recall.flow.search_scope import (
+    as_told,
     fit_into_budget,
     message_of_record,
     record_candidates,
@@ -260,6 +261,8 @@ def best(
             stored = by_key.get(ranked.key)
             if stored is None or not (words := stored.message.text).strip():
                 continue  # a call or a picture without text cannot be quoted
+            if (telling := as_told(rt, stored)) is None:
+                continue
             earlier = said.setdefault(stored.message.speaker, [])
             gist = Gist.of(words[:_BEGINNING])
             if (stored.message.role, words) in heard or (
@@ -268,7 +271,7 @@ def best(
                 continue
             heard.add((stored.message.role, words))
             earlier.append(gist)
-            found.append((stored, ranked))
+            found.append((telling, ranked))
     return found
 
 
@@ -306,6 +309,7 @@ def hits(
         found = fit_into_budget(rt, found, token_limit, token_limit, lambda turn: rt.tokens.text(line(turn)))
     if visible is not None:
         found = without_own_turns(found, answers.records)
+    rt.temporaries.note_lines(reach, [(line(stored), stored.key) for stored, _ in found])
     rt.note_recall([stored.key for stored, _ in found if stored.key in answers.records])
     return Hits(_hit(rt, stored, ranked, answers) for stored, ranked in found)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memlayer_core.errors import RedactorError
 from memlayer_core.items.rules.filters import conditions_of
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.recall.model import RecallFilter
@@ -14,6 +15,7 @@ from memlayer_core.recall.rules.rank import ScoredCandidate
 from memlayer_core.recall.sql import matching_keys, overview
 from memlayer_core.records.flow import reader_of
 from memlayer_core.records.model import TYPES, Reader, Record
+from memlayer_core.records.rules.quarantine import instructs
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import rows as record_rows
 from memlayer_core.runtime import Runtime
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SearchScope",
+    "as_told",
     "eligible_keys",
     "fit_into_budget",
     "message_of_record",
@@ -179,6 +182,24 @@ def shorten(
         return replace(turn, tokens=rt.tokens.text(text)), candidate
     said = replace(turn.message, content=part, tool_calls=(), raw=None)
     return replace(turn, message=said, tokens=rt.tokens.message(said)), candidate._replace(is_excerpt=True)
+
+
+def as_told(rt: Runtime, turn: StoredMessage) -> StoredMessage | None:
+    """Return a message or record as it is told: redacted; None if it is not told.
+
+    What seems to instruct a model is not, nor is what the user's redactor cannot read.
+    """
+    text = turn.message.text
+    if instructs(text) is not None:
+        return None
+    try:
+        left = rt.redact(text)
+    except RedactorError:
+        return None
+    if left == text:
+        return turn
+    said = replace(turn.message, content=left, tool_calls=(), raw=None)
+    return replace(turn, message=said, tokens=rt.tokens.message(said))
 
 
 def message_of_record(rt: Runtime, key: int, record: Record) -> StoredMessage:

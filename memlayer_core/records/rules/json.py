@@ -43,7 +43,7 @@ _FORM = Form(
             "expires_at",
         ),
         "episode": ("key_topics", "actions_taken", "outcomes", "occurred_at"),
-        "metadata": ("importance", "confidence", "tags", "source", "version"),
+        "metadata": ("importance", "confidence", "tags", "source", "version", "quarantine"),
         "time": ("created_at", "updated_at", "last_accessed", "decay_score"),
         "decay": ("is_rated", "accesses"),
     },

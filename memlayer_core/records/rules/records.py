@@ -189,7 +189,7 @@ def check_record(record: Record) -> Record:
     _check_choice("modality", record.modality, (None, *MODALITIES))
     _check_choice("always", record.always, (True, False))
     _check_text("text", record.raw)
-    for name in ("summary", "category", "key", "value", "subject"):
+    for name in ("summary", "category", "key", "value", "subject", "quarantine"):
         if getattr(record, name) is not None:
             _check_text(name, getattr(record, name))
     for name in _LISTS:

@@ -8,13 +8,16 @@ no more of these in running text, and would be one more thing to install.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import Any
 
-__all__ = ["KINDS", "Redaction", "redact", "sensitive"]
+from memlayer_core.records.model import Record
+from memlayer_core.settings import SensitiveKind
 
-SensitiveKind = Literal["secret", "email", "iban", "card", "phone"]
+__all__ = ["KINDS", "Redaction", "original_span", "redact", "redact_record", "sensitive"]
+
 KINDS: tuple[SensitiveKind, ...] = ("secret", "email", "iban", "card", "phone")
 
 _PHONE_DIGITS = range(8, 16)
@@ -31,6 +34,28 @@ _SECRET = re.compile(
     r"(?:\s*[:=]\s*|\s+is\s+(?=[^\s,;]{0,200}[\d_!$%&*#-])))[^\s,;\ufffc]{4,200}"
     r"|(?:密码|口令)(?:是|为|[:：=])\s*[^\s，。\uff1b,;\ufffc]{4,200}"
 )
+_SIGNS = (
+    *(f"{name}{mark}" for name in ("sk", "pk", "rk") for mark in "-_"),
+    *(
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "ghr_",
+        "github_pat_",
+        "glpat-",
+        "xox",
+        "passw",
+        "secret",
+        "密码",
+        "口令",
+    ),
+    *(f"{name}{mark}" for name in ("api", "access") for mark in (" ", "_", "-")),
+    "apikey",
+    "accesstoken",
+)
+_LARGE_SIGNS = ("AKIA", "ASIA", "AIza", "eyJ", "PRIVATE KEY")
+"""One of these, or in small letters of those above, is in every secret."""
 _EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b")
 _IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?![A-Za-z0-9])")
 _CARD = re.compile(r"(?<![\d.,-])\d(?:[ -]?\d){12,18}(?![\d-])")
@@ -72,6 +97,59 @@ def sensitive(text: str, kinds: Collection[SensitiveKind] = KINDS) -> list[Redac
     return sorted(parts, key=lambda one: one.start)
 
 
+_TEXTS = ("raw", "summary", "category", "key", "value", "subject")
+_LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
+_NOTHING_LEFT = "[redacted]"
+
+
+def redact_record(record: Record, redactor: Callable[[str], str]) -> Record:
+    """Return a record as it may be stored: each of its texts, lists and structured values redacted."""
+    said = {name: getattr(record, name) for name in _TEXTS}
+    changed: dict[str, Any] = {
+        name: redactor(text).strip() or _NOTHING_LEFT for name, text in said.items() if text is not None
+    }
+    changed = {name: text for name, text in changed.items() if text != said[name].strip()}
+    for name in _LISTS:
+        each = getattr(record, name)
+        left = tuple(dict.fromkeys(text for one in each if (text := redactor(one)).strip()))
+        if left != each:
+            changed[name] = left
+    if record.structured is not None and (left := _in_json(record.structured, redactor)) != record.structured:
+        changed["structured"] = left
+    return replace(record, **changed) if changed else record
+
+
+def _in_json(value: Any, redactor: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return redactor(value)
+    if isinstance(value, Mapping):
+        return {name: _in_json(inner, redactor) for name, inner in value.items()}
+    return [_in_json(inner, redactor) for inner in value] if isinstance(value, list | tuple) else value
+
+
+_TOKEN = re.compile(r"\w+|\W")
+
+
+def original_span(original: str, clean: str, start: int, end: int) -> tuple[int, int]:
+    """Return the place in a text of what stands at a place of the redacted text.
+
+    A place inside of what was replaced becomes the whole of what stood there.
+    """
+    before, after = _TOKEN.findall(original), _TOKEN.findall(clean)
+    starts = [0], [0]
+    for places, tokens in zip(starts, (before, after), strict=True):
+        for token in tokens:
+            places.append(places[-1] + len(token))
+    begin, until = 0, len(original)
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, before, after).get_opcodes():
+        here, there = (starts[0][i1], starts[0][i2]), (starts[1][j1], starts[1][j2])
+        if there[0] <= start < there[1]:
+            begin = here[0] + (start - there[0] if tag == "equal" else 0)
+        if there[0] < end <= there[1]:
+            until = here[0] + (end - there[0]) if tag == "equal" else here[1]
+    return begin, max(begin, until)
+
+
 def _replaced(text: str, parts: list[Redaction], by: Callable[[Redaction], str]) -> str:
     pieces: list[str] = []
     place = 0
@@ -83,9 +161,21 @@ def _replaced(text: str, parts: list[Redaction], by: Callable[[Redaction], str])
 
 def _parts(text: str, kind: SensitiveKind) -> Iterator[Redaction]:
     pattern, check = _RULES[kind]
+    if not _may_have(text, kind):
+        return
     for match in pattern.finditer(text):
         if check(match[0]):
             yield Redaction(kind, match.start(), match.end())
+
+
+def _may_have(text: str, kind: SensitiveKind) -> bool:
+    """Tell whether a text has what every part of a kind has: most have not, and cost no more than this."""
+    if kind == "email":
+        return "@" in text
+    if kind != "secret":
+        return True
+    small = text.lower()
+    return any(sign in small for sign in _SIGNS) or any(sign in text for sign in _LARGE_SIGNS)
 
 
 def _is_card(text: str) -> bool:

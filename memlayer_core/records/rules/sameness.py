@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Hashable
 from functools import lru_cache
 
 from memlayer_core.records.facts import Statement
 from memlayer_core.records.rules.keys import key_of
 from memlayer_core.storage.terms import content_words, index_terms
 
-__all__ = ["plain", "same_meaning"]
+__all__ = ["meaning", "plain", "same_meaning"]
 
 _CACHED = 10_000  # texts: those of a few users are compared again and again
 _DENIALS = re.compile(
@@ -30,13 +31,14 @@ def same_meaning(one: Statement, other: Statement) -> bool:
     "to nuts" and "has a nut allergy" are the same allergy. Every number, date, name and "not" is a word, so that
     texts with different ones never are the same; the order of words counts, too.
     """
-    if one.key != other.key or one.modality != other.modality:
-        return False
-    empty = _empty_words(one.key, one.category)
-    words = [_content(each.value, empty) for each in (one, other)]
-    if not words[0] or words[0] != words[1]:
-        return False
-    return _exact(one.value) == _exact(other.value)
+    said = meaning(one.key, one.category, one.modality, one.value)
+    return said is not None and said == meaning(other.key, one.category, other.modality, other.value)
+
+
+def meaning(key: str | None, category: str | None, modality: str | None, value: str) -> Hashable | None:
+    """Return what is equal for values that say the same; None if a value has no words but those of its key."""
+    words = _content(value, _empty_words(key, category))
+    return (key, modality, words, _exact(value)) if words else None
 
 
 @lru_cache(maxsize=_CACHED)

@@ -58,6 +58,7 @@ def learn(
         topic_of(message.namespace, message.agent_id, one.subject, one.key)
         for message, candidates in statements
         for one in candidates
+        if one.quarantine is None
     }
     lock(connection, topics, keys)
     same = select(messages.c.key, messages.c.digest).where(messages.c.key.in_(keys))
@@ -156,7 +157,7 @@ def _rest_on(connection: Connection, record: Record, others: Sequence[str], now:
     topics = set(connection.scalars(select(records.c.topic).where(*of_them))) - {None}
     ledger_sql.release(connection, namespace, ordinals)
     connection.execute(update(records).where(*of_them).values(topic=None, identity=None))
-    if record.key is not None:
+    if record.key is not None and record.quarantine is None:
         entered = ledger_sql.add(connection, record.owner, _stated(record, now), now, ordinal=ordinal)
         assert entered is not None
         this = records.c.number == _number(connection, namespace, ordinal)
@@ -170,7 +171,8 @@ def restore(connection: Connection, versions: Sequence[PreparedRecord], now: dat
     stored = episodes.restore(connection, versions, now, shards)
     newest = versions[-1].record
     row = writes.same_words(connection, versions[-1].digest)
-    if stored and newest.subject is not None and newest.key is not None and row is not None:
+    is_fact = newest.subject is not None and newest.key is not None and newest.quarantine is None
+    if stored and is_fact and row is not None:
         stated = _stated(newest, newest.first_observed)
         entered = ledger_sql.add(connection, newest.owner, stated, now, ordinal=row.ordinal)
         assert entered is not None  # it names the moment, and the owner is locked

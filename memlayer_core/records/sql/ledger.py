@@ -25,6 +25,7 @@ from memlayer_core.storage.tables import ledger, messages, sessions
 
 __all__ = [
     "FORGOTTEN",
+    "QUARANTINED",
     "add",
     "candidate_of",
     "evidence_of",
@@ -35,6 +36,7 @@ __all__ = [
     "of_records",
     "of_topic",
     "prune",
+    "quarantined",
     "quotes",
     "release",
     "take_back",
@@ -49,6 +51,8 @@ DELETED = "deleted"
 
 _FACTLESS = ("refused", "given up", DELETED)
 """Outcomes on which no fact rests. `FORGOTTEN` is none of them: without it, the words would be learned again."""
+QUARANTINED = "quarantined"
+"""The outcome of a statement that seems to instruct a model. No record is made of it."""
 
 _TIMES = frozenset({"valid_from", "valid_until"})
 _BODY = tuple(
@@ -93,7 +97,7 @@ def add(
     message: Any = None,
     ordinal: int | None = None,
 ) -> tuple[int, bytes] | None:
-    """Enter a statement. Returns its number and its topic; None if it is entered already.
+    """Enter a statement. Returns its number and its topic; None if it is entered already, or in quarantine.
 
     Args:
         connection: In a transaction that writes. The owner's records are locked.
@@ -103,7 +107,9 @@ def add(
         message: The row of the message that says it; None: the application does.
         ordinal: Number of the record that it made, if that exists.
     """
-    topic = topic_of(owner.namespace, owner.agent_id, candidate.subject, candidate.key)
+    topic = None
+    if candidate.quarantine is None:
+        topic = topic_of(owner.namespace, owner.agent_id, candidate.subject, candidate.key)
     place = candidate.evidence[0] if message is not None else None
     named = [
         owner.namespace if message is None else bytes(message.id_digest).hex(),
@@ -120,14 +126,14 @@ def add(
         "start": None if place is None else place.start,
         "until": None if place is None else place.end,
         "said_at": to_micros(candidate.said_at),
-        "body": json_text(_body(candidate)),
-        "outcome": "stored",
-        "reason": "",
+        "body": json_text(_body(candidate) | _redacted_quote(place, message)),
+        "outcome": "stored" if topic is not None else QUARANTINED,
+        "reason": candidate.quarantine or "",
         "ordinal": ordinal,
         "at": to_micros(now),
     }
     number = _insert(connection, row)
-    return None if number is None else (number, topic)
+    return None if number is None or topic is None else (number, topic)
 
 
 def give_up(connection: Connection, message: Any, reason: str, now: datetime) -> None:
@@ -216,12 +222,21 @@ def quotes(
     }
 
 
+def _whose(reach: Scope) -> Any:
+    """Return the condition that statements are a user's; with an agent, only those of this agent."""
+    whose = ledger.c.namespace == reach.namespace
+    return whose if reach.agent_id is None else and_(whose, ledger.c.agent_id == reach.agent_id)
+
+
+def quarantined(connection: Connection, reach: Scope) -> list[Any]:
+    """Return a user's statements that seem to instruct a model, the first one first."""
+    these = _ROWS.where(_whose(reach), ledger.c.outcome == QUARANTINED)
+    return list(connection.execute(these.order_by(ledger.c.number)))
+
+
 def newest(connection: Connection, reach: Scope, limit: int, offset: int) -> list[Any]:
     """Return a page of a user's statements, the last one first; with an agent, only of this agent."""
-    whose = ledger.c.namespace == reach.namespace
-    if reach.agent_id is not None:
-        whose = and_(whose, ledger.c.agent_id == reach.agent_id)
-    page = _ROWS.where(whose).order_by(ledger.c.number.desc()).limit(limit).offset(offset)
+    page = _ROWS.where(_whose(reach)).order_by(ledger.c.number.desc()).limit(limit).offset(offset)
     return list(connection.execute(page))
 
 
@@ -250,15 +265,13 @@ def release(connection: Connection, namespace: str, ordinals: Collection[int]) -
 
 def forget_owner(connection: Connection, reach: Scope) -> None:
     """Delete all statements of a user, or of a user with one agent."""
-    whose = ledger.c.namespace == reach.namespace
-    if reach.agent_id is not None:
-        whose = and_(whose, ledger.c.agent_id == reach.agent_id)
-    connection.execute(delete(ledger).where(whose))
+    connection.execute(delete(ledger).where(_whose(reach)))
 
 
 def candidate_of(row: Any) -> Candidate:
     """Return the statement of a row, with the words of its message."""
     body = json.loads(row.body)
+    body.pop("quote", None)
     times: Any = {name: from_micros(body.pop(name)) for name in _TIMES if name in body}
     quoted = evidence_of(row)
     return Candidate(
@@ -270,7 +283,8 @@ def evidence_of(row: Any) -> Evidence | None:
     """Return the words that a statement rests on; None if the application made it."""
     if row.id is None or row.start is None:
         return None
-    return Evidence(row.id, row.start, row.until, row.quote, row.role)
+    redacted = json.loads(row.body).get("quote") if '"quote"' in row.body else None
+    return Evidence(row.id, row.start, row.until, row.quote if redacted is None else redacted, row.role)
 
 
 def _insert(connection: Connection, row: dict[str, Any]) -> int | None:
@@ -278,6 +292,13 @@ def _insert(connection: Connection, row: dict[str, Any]) -> int | None:
     made = dialect.insert(ledger).values(row).on_conflict_do_nothing().returning(ledger.c.number)
     number: int | None = connection.scalar(made)
     return number
+
+
+def _redacted_quote(place: Evidence | None, message: Any) -> dict[str, str]:
+    """Return the quote if it is not what the message says there: parts of it are redacted."""
+    if place is None or place.quote == message.text[place.start : place.end]:
+        return {}
+    return {"quote": place.quote}
 
 
 def _body(candidate: Candidate) -> dict[str, Any]:

@@ -52,6 +52,7 @@ OWN = and_(records.c.namespace == bindparam("of"), _AGENT, _LANE)
 """The condition on `records` that keeps a query to a user's own; `reached` gives its values."""
 
 _IN_FORCE = records.c.replaced_by.is_(None)
+_FREE = records.c.quarantine.is_(None)
 _LASTING = or_(records.c.expires_at.is_(None), records.c.expires_at > bindparam("now"))
 
 
@@ -74,7 +75,7 @@ def _names(count: int) -> list[str]:
 
 def _visible(count: int) -> Any:
     """Return the condition that a reader with so many labels may see records. No other code decides that."""
-    return and_(or_(OWN, _grant(_names(count))), _IN_FORCE, _LASTING, KEPT, WORTH)
+    return and_(or_(OWN, _grant(_names(count))), _IN_FORCE, _FREE, _LASTING, KEPT, WORTH)
 
 
 @cache
@@ -155,14 +156,14 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
     told = and_(_LASTING, KEPT)
     mine: Any = OWN if record_filter.all_versions else and_(OWN, _IN_FORCE)
     if not (record_filter.all_versions or record_filter.every):
-        mine = and_(mine, told)
+        mine = and_(mine, told, _FREE)
     if record_filter.as_of is not None:
         mine = and_(OWN, _held_at(record_filter.as_of))
     is_archived = and_(_IN_FORCE, not_(told)).label("is_archived")
     query = select(records, texts.c.vector, is_archived).outerjoin(texts, texts.c.key == records.c.key)
     if record_filter.shared:
         others = _grant(_names(len(named)))
-        query = query.where(or_(mine, and_(others, told, _IN_FORCE)))
+        query = query.where(or_(mine, and_(others, told, _IN_FORCE, _FREE)))
     else:
         query = query.where(mine)
     if record_filter.since is not None:

@@ -93,7 +93,8 @@ def changing_columns(record: Record) -> dict[str, Any]:
         "expires_at": _micros(record.expires_at),
         "valid_from": _micros(record.valid_from),
         "valid_until": _micros(record.valid_until),
-        "always": int(record.always or record.type == "profile"),
+        "always": int((record.always or record.type == "profile") and record.quarantine is None),
+        "quarantine": record.quarantine,
         **decay.columns_of(record),
     }
 
@@ -171,6 +172,7 @@ def record_of(row: Any) -> Record:
         replaced_by=replaced_by,
         valid_from=_moment(row.valid_from),
         valid_until=_moment(row.valid_until),
+        quarantine=row.quarantine,
         **{name: body[name] for name in _BODY if name in body},
         **lists,
     )
@@ -208,7 +210,7 @@ texts.register(
     texts.Source(
         select(records),
         lambda row: record_of(row).text,
-        lambda row: index_terms(words(record_of(row))[: texts.INDEXED], by_user=True),
+        lambda row, redact: index_terms(redact(words(record_of(row))[: texts.INDEXED]), by_user=True),
         lambda row: readers_of(record_of(row)),
     ),
 )

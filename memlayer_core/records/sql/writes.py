@@ -288,14 +288,14 @@ def add_version(
     *,
     is_filed: bool = True,
 ) -> Record:
-    """Write a version of a record, and index it if it is in force and `is_filed`."""
+    """Write a version of a record, and index it if it is in force, not in quarantine, and `is_filed`."""
     shelf = shelf_of(draft.record)
     row = columns_of(draft, ordinal)
     stored = connection.execute(insert(records).values(row).returning(records.c.number, records.c.key)).one()
     named = [{"number": stored.number, "label": label} for label in sorted(labels_of(draft.record))]
     if named:
         connection.execute(insert(labels), named)
-    if draft.record.replaced_by is None and is_filed:
+    if draft.record.replaced_by is None and draft.record.quarantine is None and is_filed:
         if isinstance(shelf, SharedScope):
             dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
             made = dialect.insert(namespaces).on_conflict_do_nothing()

@@ -18,6 +18,7 @@ from memlayer_core.messages.sql import transcript
 from memlayer_core.records.episodes import Episode
 from memlayer_core.records.flow import prepare_record
 from memlayer_core.records.model import PreparedRecord
+from memlayer_core.records.rules.quarantine import instructs
 from memlayer_core.records.rules.records import new_record
 from memlayer_core.records.sql import episodes
 from memlayer_core.runner import Runner
@@ -65,7 +66,7 @@ class _Source:
     Attributes:
         episode: The place of the part, and its state.
         scope: Its session.
-        messages: Its messages that models may see.
+        messages: Its messages that models may see, without those that seem to instruct one.
     """
 
     episode: Episode
@@ -114,7 +115,8 @@ def _read(rt: Runtime, number: int) -> _Source | None:
         if episode is None or session is None:
             return None
         found = transcript.read(connection, session, range(episode.first_seq, episode.until_seq + 1))
-        return _Source(episode, session.scope, tuple(one for one in found if is_conversation(one.message)))
+        told = (one for one in found if is_conversation(one.message) and instructs(one.message.text) is None)
+        return _Source(episode, session.scope, tuple(told))
 
     return rt.db.read(read)
 

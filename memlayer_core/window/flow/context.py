@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,8 @@ from memlayer_core.message import Entry, PinnedText, StoredMessage
 from memlayer_core.messages.flow.remember import drafts_of, message_of_draft
 from memlayer_core.messages.model import PreparedMessage, Session, WindowStart
 from memlayer_core.messages.rules.check import text_of
-from memlayer_core.messages.rules.offload import full_text, parse_preview
 from memlayer_core.messages.rules.relist import new_messages
-from memlayer_core.messages.rules.render import block, has_escapes, line, with_separator
+from memlayer_core.messages.rules.render import block, line, with_separator
 from memlayer_core.messages.sql import transcript, window_starts
 from memlayer_core.policy import Limits, recall_budget
 from memlayer_core.recall.flow.elsewhere import Meaning, on_snapshot
@@ -34,6 +33,7 @@ from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage.scores import is_message
+from memlayer_core.window.flow.additions import lines_of_ours, texts_of_ours
 from memlayer_core.window.flow.entries import Page, last_page
 from memlayer_core.window.flow.profile import profile
 from memlayer_core.window.flow.prompt import evict, first_of, read_view
@@ -169,25 +169,9 @@ async def context(
         pinned_text=beside,
         scope=scope,
     )
-    rt.temporaries.note_texts(scope, _texts_of_ours(made))
+    rt.temporaries.note_texts(scope, texts_of_ours(made))
+    rt.temporaries.note_lines(scope, lines_of_ours(seen, recalled.text, recalled.sources))
     return made
-
-
-def _texts_of_ours(context: Context) -> Iterator[tuple[str, str]]:
-    """Yield each text that memlayer adds to a message, with that message's text, for all placements of adapters.
-
-    A message that is shown changed, escaped or as a preview, comes with nothing added.
-    """
-    turns = (*context.window, *context.pending)
-    asked = next((message for message in reversed(turns) if message.role == "user"), None)
-    hosts = {message.text for message in (*context.system[-1:], *turns[:1], asked) if message is not None}
-    lasting = [message.text for message in (context.profile, context.summary) if message is not None]
-    for ours in filter(None, (*lasting, context.recall)):
-        yield from ((ours, theirs) for theirs in {"", *hosts})
-    yield from ((text, turns[at].text) for at, text in context.pinned_recalls.items())
-    for message in (*context.system, *turns):
-        if has_escapes(message) or parse_preview(message) is not None:
-            yield "", full_text(message)
 
 
 def _read_state(

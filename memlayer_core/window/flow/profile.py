@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from memlayer_core.errors import RedactorError
 from memlayer_core.message import Message
 from memlayer_core.messages.rules.render import fact_line, line, profile_block
 from memlayer_core.policy import quarter_at_most
@@ -74,7 +75,11 @@ def _lines(rt: Runtime, records: Mapping[int, Record]) -> dict[int, str]:
         for key in facts
     }
     others = {key: record for key, record in records.items() if not is_line(record)}
-    return lines | {key: line(message_of_record(rt, key, record)) for key, record in others.items()}
+    lines |= {key: line(message_of_record(rt, key, record)) for key, record in others.items()}
+    try:
+        return {key: rt.redact(text) for key, text in lines.items()}
+    except RedactorError:
+        return {}  # `Memory.status` names the problem
 
 
 def omission(records: int, budget: int) -> tuple[Reason, ...]:

@@ -349,7 +349,7 @@ def test_items_are_filed_again_with_everything_else(store) -> None:
     store.chat(user_id="ada").add("user", "hiking")
     db = store.runtime.db
     db.write(lambda c: lexical.delete(c, lexical.keys(c)))
-    assert db.write(repair_words)
+    assert db.write(repair_words, store.runtime.redact)
     assert set(db.read(lexical.postings, Folder("default", ("users", "ada")), ["hike", "boot"], {})) == {
         "hike",
         "boot",

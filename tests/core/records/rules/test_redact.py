@@ -1,13 +1,15 @@
 """What should not be remembered, and what is only a number."""
 
 import time
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memlayer_core.records.rules.redact import redact, sensitive
+from memlayer_core.records.model import Record
+from memlayer_core.records.rules.redact import original_span, redact, redact_record, sensitive
 
 SENSITIVE = [
     ("write to ana.lopez+x@mail.example.org today", "write to [email] today"),
@@ -77,3 +79,51 @@ def test_redacting_takes_time_in_proportion_to_the_text(unit) -> None:
         return time.process_time() - begin
 
     assert seconds(100_000) <= 12 * max(seconds(25_000), 0.01)
+
+
+# ---- Places, and records
+
+
+@given(pieces.map(" ".join).filter(bool), st.data())
+def test_a_place_of_a_redacted_text_leads_to_the_words_that_stand_there(text, data) -> None:
+    left = redact(text)
+    start = data.draw(st.integers(0, len(left) - 1))
+    end = data.draw(st.integers(start + 1, len(left)))
+    begin, until = original_span(text, left, start, end)
+    assert 0 <= begin <= until <= len(text)
+    if left == text:
+        assert text[begin:until] == text[start:end]
+
+
+@pytest.mark.parametrize(("text", "expected"), SENSITIVE)
+def test_the_words_around_a_redaction_keep_their_places(text, expected) -> None:
+    said = f"I live in Graz. {text} I am allergic to nuts."
+    left = redact(said)
+    start = left.index("I am allergic")
+    begin, until = original_span(said, left, start, start + len("I am allergic to nuts"))
+    assert said[begin:until] == "I am allergic to nuts"
+
+
+def test_of_a_record_every_text_is_redacted_and_the_rest_stays() -> None:
+    at = datetime(2026, 5, 4, tzinfo=UTC)
+    record = Record(
+        memory_id="",
+        tenant_id="default",
+        user_id="louis",
+        agent_id=None,
+        session_id=None,
+        type="semantic",
+        raw="it is ana@example.org",
+        created_at=at,
+        updated_at=at,
+        first_observed=at,
+        tags=("ana@example.org", "mail"),
+        structured={"to": ["ana@example.org", 3]},
+        key="mail",
+        value="ana@example.org",
+    )
+    clean = redact_record(record, redact)
+    assert (clean.raw, clean.tags, clean.value) == ("it is [email]", ("[email]", "mail"), "[email]")
+    assert clean.structured == {"to": ["[email]", 3]}
+    assert redact_record(clean, redact) is clean
+    assert redact_record(record, lambda _: "").raw == "[redacted]"
