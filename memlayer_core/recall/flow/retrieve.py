@@ -155,14 +155,14 @@ class Findings:
         own = self.similarities.nearest(limit) if self.similarities is not None else []
         return _nearest_first([*own, *self.neighbours])
 
-    def cosines(self, connection: Connection, keys: Sequence[int]) -> dict[int, float]:
-        """Return the cosines of those of the keys that have a vector."""
-        known = dict(self.neighbours)
+    def cosines(self, connection: Connection, keys: Sequence[int]) -> Mapping[int, Sequence[float]]:
+        """Return the cosines of those of the keys that have vectors: of each part, in their order."""
+        known = {key: (near,) for key, near in self.neighbours}
         if self.similarities is not None:
             return known | self.similarities.of(keys)
         if self.meaning.vector is None:
             return known
-        return known | cosines_of(connection, [key for key in keys if key not in known], self.meaning.vector)
+        return known | cosines_of(connection, keys, self.meaning.vector)
 
 
 def retrieve(

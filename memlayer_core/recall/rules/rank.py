@@ -96,12 +96,14 @@ class Matches:
         neighbours: The nearest vectors, the best first.
         date_matches: Keys of messages of the days that the question refers to.
         wish_matches: Keys of the user's wishes, if the question asks for help.
+        vectors: How many vectors were compared. A long message has several.
     """
 
     statistics: TermStatistics
     neighbours: Sequence[Neighbour] = ()
     date_matches: Collection[int] = frozenset()
     wish_matches: Collection[int] = frozenset()
+    vectors: int = 0
 
 
 class ScoredCandidate(NamedTuple):
@@ -118,6 +120,7 @@ class ScoredCandidate(NamedTuple):
         is_excerpt: Whether only an excerpt of it is returned.
         date_only: Whether it matches by its date alone; its neighbours then get nothing from it.
         is_standing: Whether it is a wish that holds for the question.
+        part_cosines: The cosine of each part of its text, in their order.
     """
 
     key: int
@@ -129,6 +132,7 @@ class ScoredCandidate(NamedTuple):
     is_excerpt: bool = False
     date_only: bool = False
     is_standing: bool = False
+    part_cosines: Sequence[float] = ()
 
     @property
     def parts(self) -> Mapping[str, float]:
@@ -219,7 +223,7 @@ def rank(
         [one.similarity if trust and one.similarity is not None else math.nan for one in candidates]
     )
     every, shares = statistics.information(question.content, information)
-    support = _support(every, shares, keys, trust) + _above(cosines, scale, statistics.messages, trust)
+    support = _support(every, shares, keys, trust) + _above(cosines, scale, matches, trust)
     if not every:  # nothing but words that everybody uses: who searches for them wants what has them
         support += SEARCH_BAR * np.array([key in statistics.worth for key in keys])
     dated = np.array([key in matches.date_matches for key in keys])
@@ -291,10 +295,11 @@ def _support(every: float, shares: Mapping[int, float], keys: Sequence[int], tru
     )
 
 
-def _above(cosines: Column, scale: SimilarityScale, messages: int, trust: float) -> Column:
+def _above(cosines: Column, scale: SimilarityScale, matches: Matches, trust: float) -> Column:
     """Return how much each candidate bears on the question by its meaning."""
+    many = max(matches.vectors, matches.statistics.messages)
     above = (np.nan_to_num(cosines, nan=scale.mean) - scale.mean) / scale.deviation
-    return trust * np.maximum(0.0, above) / meaning_bar(messages)
+    return trust * np.maximum(0.0, above) / meaning_bar(many)
 
 
 def _column(values: Mapping[int, float], keys: Sequence[int]) -> Column:

@@ -90,7 +90,7 @@ def _visible_query(count: int, *columns: str) -> ListStatement:
 @cache
 def _shared_query(count: int) -> Statement:
     return Statement(
-        select(texts.c.key, texts.c.vector)
+        select(texts.c.key, texts.c.vector, texts.c.vectors)
         .join(records, records.c.key == texts.c.key)
         .where(texts.c.namespace == bindparam("commons"), EMBEDDED, _visible(count))
         .order_by(texts.c.key)
@@ -146,7 +146,7 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
     mine: Any = OWN if record_filter.all_versions else and_(OWN, _LASTING, _IN_FORCE)
     if record_filter.as_of is not None:
         mine = and_(OWN, _held_at(record_filter.as_of))
-    query = select(records, texts.c.vector).outerjoin(texts, texts.c.key == records.c.key)
+    query = select(records, texts.c.vector, texts.c.vectors).outerjoin(texts, texts.c.key == records.c.key)
     if record_filter.shared:
         others = _grant(_names(len(named)))
         query = query.where(or_(mine, and_(others, _LASTING, _IN_FORCE)))
@@ -241,4 +241,5 @@ def _with_vector(row: Any, embedder: str) -> Record:
     record = record_of(row)
     if row.vector is None:
         return record
-    return replace(record, embedding=Embedding(embedder, np.frombuffer(row.vector, dtype="<f4")))
+    first, *_ = np.frombuffer(row.vector, dtype="<f4").reshape(row.vectors, -1)
+    return replace(record, embedding=Embedding(embedder, first))

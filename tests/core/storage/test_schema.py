@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.migrations import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {12: "9d94b98cfb3f4920"}
+TABLES = {13: "c91aafaa97943497"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 
