@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -10,7 +11,7 @@ from langchain_core.tools import BaseTool, ToolException
 
 from langchain_memlayer.history import MemlayerChatMessageHistory
 from langchain_memlayer.tools import build_tool
-from memlayer_core import Chat, Memory
+from memlayer_core import Chat, Memory, RecallFilter
 from memlayer_core.errors import ConfigurationError, MissingExtraError
 from memlayer_core.integration import (
     RECORD,
@@ -54,6 +55,7 @@ def create_memory_tools(
     agent_id: str | None = None,
     roles: Iterable[str] | Callable[[Any], Iterable[str]] = (),
     token_limit: int | None = None,
+    filter: RecallFilter | None = None,
 ) -> list[BaseTool]:
     """Return the tools `record_to_memory`, `retrieve_from_memory` and `context_reload`, for any agent or graph.
 
@@ -76,6 +78,7 @@ def create_memory_tools(
         roles: The roles in which the user asks.
         token_limit: Token limit of the agent's context; by default that of the history, or `Settings.max_tokens`.
             One answer costs at most a quarter of it.
+        filter: Which messages and records `retrieve_from_memory` may find; all if left out. The model cannot change it.
 
     Raises:
         ConfigurationError: `memory` is none of these, or is a conversation and ids are given, too.
@@ -92,13 +95,15 @@ def create_memory_tools(
         if token_limit is None and not isinstance(memory, Chat):
             token_limit = memory.token_limit
         limit = limits(Limits(chat.memory.settings.max_tokens), None, token_limit).tokens
-        return agent_tools(lambda _: chat, limit)
+        return agent_tools(lambda _: chat, limit, filter)
     limit = limits(Limits(memory_of(memory).settings.max_tokens), None, token_limit).tokens
     scope = RunScope(user_id, session_id, tenant_id, agent_id, roles)
-    return agent_tools(lambda runtime: scope.chat(memory, runtime), limit)
+    return agent_tools(lambda runtime: scope.chat(memory, runtime), limit, filter)
 
 
-def agent_tools(chat_of: Callable[[Any], Chat], token_limit: int) -> list[BaseTool]:
+def agent_tools(
+    chat_of: Callable[[Any], Chat], token_limit: int, recall_filter: RecallFilter | None = None
+) -> list[BaseTool]:
     """Return the tools by which an agent records, retrieves and reloads.
 
     LangGraph gives each call its `runtime`. No model sees or chooses it.
@@ -106,8 +111,14 @@ def agent_tools(chat_of: Callable[[Any], Chat], token_limit: int) -> list[BaseTo
     Args:
         chat_of: Returns the conversation of a runtime.
         token_limit: Token limit of the agent's context. One answer costs at most a quarter of it.
+        recall_filter: What the agent may find; None: everything.
     """
-    part = max(1, token_limit // 4)
+    search = partial(
+        retrieve_functions,
+        token_limit=max(1, token_limit // 4),
+        error=ToolException,
+        recall_filter=recall_filter,
+    )
 
     def chat(config: RunnableConfig, runtime: object) -> Chat:
         # Outside of LangGraph nothing removes a `runtime` that the model invented.
@@ -120,10 +131,10 @@ def agent_tools(chat_of: Callable[[Any], Chat], token_limit: int) -> list[BaseTo
         return await record_functions(chat(config, runtime), ToolException)[1](**arguments)
 
     def retrieve(config: RunnableConfig, runtime: ToolRuntime = _NONE, **arguments: Any) -> str:
-        return retrieve_functions(chat(config, runtime), part, ToolException)[0](**arguments)
+        return search(chat(config, runtime))[0](**arguments)
 
     async def aretrieve(config: RunnableConfig, runtime: ToolRuntime = _NONE, **arguments: Any) -> str:
-        return await retrieve_functions(chat(config, runtime), part, ToolException)[1](**arguments)
+        return await search(chat(config, runtime))[1](**arguments)
 
     def reload(config: RunnableConfig, runtime: ToolRuntime = _NONE, **arguments: Any) -> str:
         return reload_functions(chat(config, runtime), token_limit, ToolException)[0](**arguments)

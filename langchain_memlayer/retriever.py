@@ -10,7 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
-from memlayer_core import Hit, Memory, Scope
+from memlayer_core import Hit, Memory, RecallFilter, Scope
 from memlayer_core.integration import (
     ASYNC,
     JSON,
@@ -47,7 +47,8 @@ class MemlayerRetriever(BaseRetriever):
         token_limit: Tokens that all documents may cost together, each as one line.
         k: Maximum number of documents (LangChain's name; LlamaIndex's is `similarity_top_k`); a call may have its own,
             `invoke(query, k=3)`.
-        filter: Required metadata, `{"kind": "record"}`, or a function that returns whether to keep a document. If few
+        filter: What may be found, `RecallFilter(kinds=["record"])`, which the search itself follows. Or required metadata of
+            documents, `{"kind": "record"}`, or a function that returns whether to keep a document: if few
             documents pass, more hits are searched, up to 64 times `k`; documents that are too long for the token
             limit are then skipped.
         **kwargs: The fields of every retriever: `tags`, `metadata` and so on.
@@ -58,6 +59,7 @@ class MemlayerRetriever(BaseRetriever):
         InvalidScopeError: Neither a user nor a session is named; on a search: an id is empty or cannot be stored.
         InvalidRecordError: `roles` is no list of texts.
         InvalidLimitError: On a search: `k` or `token_limit` is below one.
+        InvalidFilterError: On a search: the `RecallFilter` cannot be used.
     """
 
     model_config = ConfigDict(
@@ -72,7 +74,7 @@ class MemlayerRetriever(BaseRetriever):
     roles: tuple[str, ...] = ()
     token_limit: int | None = None
     k: int = 10
-    filter: dict[str, JSON] | Callable[[Document], bool] | None = None
+    filter: RecallFilter | dict[str, JSON] | Callable[[Document], bool] | None = None
 
     def __init__(  # pydantic's own constructor would not take `memory` by position
         self,
@@ -85,7 +87,7 @@ class MemlayerRetriever(BaseRetriever):
         roles: Iterable[str] = (),
         token_limit: int | None = None,
         k: int = 10,
-        filter: dict[str, JSON] | Callable[[Document], bool] | None = None,  # noqa: A002  (the field's name)
+        filter: RecallFilter | dict[str, JSON] | Callable[[Document], bool] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -132,6 +134,7 @@ class MemlayerRetriever(BaseRetriever):
 
     async def _search(self, run: Runner, query: str, k: int) -> list[Document]:
         scope = self._scope()
+        wanted = self.filter if isinstance(self.filter, RecallFilter) else None
 
         def search(limit: int, token_limit: int | None) -> Awaitable[Sequence[Hit]]:
             return run.verb(
@@ -145,15 +148,18 @@ class MemlayerRetriever(BaseRetriever):
                 roles=self.roles,
                 limit=limit,
                 token_limit=token_limit,
+                filter=wanted,
             )
 
         return await search_wider(search, _document, _predicate(self.filter), k, self.token_limit)
 
 
 def _predicate(
-    condition: dict[str, JSON] | Callable[[Document], bool] | None,
+    condition: RecallFilter | dict[str, JSON] | Callable[[Document], bool] | None,
 ) -> Callable[[Document], bool] | None:
-    if condition is None or callable(condition):
+    if condition is None or isinstance(condition, RecallFilter):
+        return None
+    if callable(condition):
         return condition
     return lambda document: condition.items() <= document.metadata.items()
 

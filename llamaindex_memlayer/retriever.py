@@ -11,7 +11,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
-from memlayer_core import Hit, Memory, Scope
+from memlayer_core import Hit, Memory, RecallFilter, Scope
 from memlayer_core.integration import (
     ASYNC,
     SYNC,
@@ -46,7 +46,8 @@ class MemlayerRetriever(BaseRetriever):
         roles: The roles in which the user asks: other users may share records with a role.
         token_limit: Tokens that all nodes may cost together, each as one line.
         similarity_top_k: Maximum number of nodes (LlamaIndex's name; LangChain's is `k`).
-        filters: Conditions on the nodes' metadata. If few nodes pass, more hits are searched, up to 64 times
+        filters: What may be found, `RecallFilter(kinds=["record"])`, which the search itself follows. Or conditions on the
+            nodes' metadata: if few nodes pass, more hits are searched, up to 64 times
             `similarity_top_k`; nodes that are too long for the token limit are then skipped.
         **kwargs: The arguments of every retriever: `callback_manager`, `verbose` and so on.
 
@@ -54,6 +55,7 @@ class MemlayerRetriever(BaseRetriever):
         ConfigurationError: `memory` is no `Memory`.
         InvalidScopeError: Neither a user nor a session is named, or an id cannot be stored.
         InvalidLimitError: A limit is below one.
+        InvalidFilterError: On a search: the `RecallFilter` cannot be used.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class MemlayerRetriever(BaseRetriever):
         roles: Iterable[str] = (),
         token_limit: int | None = None,
         similarity_top_k: int = 10,
-        filters: MetadataFilters | None = None,
+        filters: RecallFilter | MetadataFilters | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -97,6 +99,8 @@ class MemlayerRetriever(BaseRetriever):
         return await threads.read(self._search(ASYNC, query_bundle.query_str))
 
     async def _search(self, run: Runner, query: str) -> list[NodeWithScore]:
+        wanted = self._filters if isinstance(self._filters, RecallFilter) else None
+
         def search(limit: int, token_limit: int | None) -> Awaitable[Sequence[Hit]]:
             return run.verb(
                 self._memory.search,
@@ -109,13 +113,16 @@ class MemlayerRetriever(BaseRetriever):
                 roles=self._roles,
                 limit=limit,
                 token_limit=token_limit,
+                filter=wanted,
             )
 
         return await search_wider(search, _node, _predicate(self._filters), self._limit, self._token_limit)
 
 
-def _predicate(filters: MetadataFilters | None) -> Callable[[NodeWithScore], bool] | None:
-    if filters is None:
+def _predicate(
+    filters: RecallFilter | MetadataFilters | None,
+) -> Callable[[NodeWithScore], bool] | None:
+    if filters is None or isinstance(filters, RecallFilter):
         return None
 
     def passes(node: NodeWithScore) -> bool:

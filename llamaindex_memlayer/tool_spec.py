@@ -11,7 +11,7 @@ from llama_index.core.tools.types import ToolMetadata
 
 from llamaindex_memlayer.memory import MemlayerMemory
 from llamaindex_memlayer.tools import conversation
-from memlayer_core import Chat, Memory, Scope
+from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.integration import (
     JSON,
@@ -59,6 +59,7 @@ class MemlayerToolSpec(BaseToolSpec):
         roles: The roles in which the user asks.
         token_limit: Token limit of the agent's context; by default that of the `MemlayerMemory`, or
             `Settings.max_tokens`. One answer costs at most a quarter of it.
+        filter: Which messages and records `retrieve_from_memory` may find; all if left out. The model cannot change it.
 
     Raises:
         ConfigurationError: `memory` is none of these, or is a conversation and ids are given, too.
@@ -82,6 +83,7 @@ class MemlayerToolSpec(BaseToolSpec):
         agent_id: str | None = None,
         roles: Iterable[str] = (),
         token_limit: int | None = None,
+        filter: RecallFilter | None = None,
     ) -> None:
         if token_limit is not None:
             at_least_one("token_limit", token_limit)
@@ -99,7 +101,7 @@ class MemlayerToolSpec(BaseToolSpec):
             chat, token_limit = conversation(memory, token_limit)
         part = None if token_limit is None else max(1, token_limit // 4)
         self._record, self._arecord = record_functions(chat, ValueError)
-        self._retrieve, self._aretrieve = retrieve_functions(chat, part, ValueError)
+        self._retrieve, self._aretrieve = retrieve_functions(chat, part, ValueError, filter)
         self._reload, self._areload = reload_functions(chat, token_limit, ValueError)
 
     def get_fn_schema_from_fn_name(

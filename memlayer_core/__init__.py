@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from memlayer_core.policy import MaxTokens as MaxTokens
     from memlayer_core.recall.model import Hit as Hit
     from memlayer_core.recall.model import Hits as Hits
+    from memlayer_core.recall.model import RecallFilter as RecallFilter
     from memlayer_core.records.model import Access as Access
     from memlayer_core.records.model import Record as Record
     from memlayer_core.records.model import Relation as Relation
@@ -58,6 +59,7 @@ _HOMES = {
     "Message": "message",
     "Piece": "window.model",
     "PinnedRecall": "messages.model",
+    "RecallFilter": "recall.model",
     "Receipt": "message",
     "Record": "records.model",
     "Relation": "records.model",
@@ -91,6 +93,7 @@ __all__ = [
     "Memory",
     "Message",
     "Piece",
+    "RecallFilter",
     "Receipt",
     "Record",
     "Relation",

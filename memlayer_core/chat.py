@@ -10,7 +10,7 @@ from memlayer_core.messages.flow.reads import session_view
 from memlayer_core.messages.model import PinnedRecall, Replace, SyncReport
 from memlayer_core.messages.rules.new_message import new_message
 from memlayer_core.recall.flow import chat_recall, recall
-from memlayer_core.recall.model import Hits
+from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records
 from memlayer_core.records.model import Record, RecordFields
 from memlayer_core.runner import ASYNC, SYNC, step
@@ -457,6 +457,7 @@ class Chat(Viewable):
         token_limit: int | None = None,
         policy: Policies | None = None,
         placement: Placement | None = None,
+        filter: RecallFilter | None = None,
     ) -> Context:
         """Return what a model should see: the newest turns, and older messages and records that bear on the query.
 
@@ -474,8 +475,11 @@ class Chat(Viewable):
                 such as `MaxRounds(4)`, the same as JSON, `{"max_rounds": 4}`, an object of your own with
                 `allows(portion)`, or several of these. Without it, what the settings say.
             placement: Where recalled text goes, `"user"` or `"system"`; `Settings.recall_placement` if left out.
+            filter: Which messages and records may be recalled; all if left out. The session's newest turns, its
+                summaries, what is told always, and recall that is pinned to a question stay.
 
         Raises:
+            InvalidFilterError: The filter cannot be used.
             InvalidLimitError: A limit below one, an unknown policy, or a system message that is larger than
                 the limit by itself.
             InvalidMessageError: A pending message could not be stored.
@@ -491,6 +495,7 @@ class Chat(Viewable):
                 self.roles,
                 placement,
                 pending,
+                filter,
             )
         )
 
@@ -502,6 +507,7 @@ class Chat(Viewable):
         token_limit: int | None = None,
         policy: Policies | None = None,
         placement: Placement | None = None,
+        filter: RecallFilter | None = None,
     ) -> Context:
         """Do `context` without blocking the event loop."""
         return await self.memory.runtime.threads.read(
@@ -515,6 +521,7 @@ class Chat(Viewable):
                 self.roles,
                 placement,
                 pending,
+                filter,
             )
         )
 
@@ -525,6 +532,7 @@ class Chat(Viewable):
         exclude: Sequence[Message] = (),
         limit: int = 10,
         token_limit: int | None = None,
+        filter: RecallFilter | None = None,
     ) -> Hits:
         """Return what bears on a question, for a caller who shows the model the session in another way.
 
@@ -536,13 +544,17 @@ class Chat(Viewable):
             exclude: Messages that the model sees anyway; they, and the same words elsewhere, are left out.
             limit: How many hits at the most.
             token_limit: Tokens that they may cost together; as many as a context's recall may have if left out.
+            filter: Which messages and records may be recalled; all if left out.
 
         Returns:
             Hits, the best first.
+
+        Raises:
+            InvalidFilterError: The filter cannot be used.
         """
         return step(
             chat_recall.recall(
-                self.memory.runtime, SYNC, self.scope, query, limit, token_limit, exclude, self.roles
+                self.memory.runtime, SYNC, self.scope, query, limit, token_limit, exclude, self.roles, filter
             )
         )
 
@@ -553,11 +565,12 @@ class Chat(Viewable):
         exclude: Sequence[Message] = (),
         limit: int = 10,
         token_limit: int | None = None,
+        filter: RecallFilter | None = None,
     ) -> Hits:
         """Do `recall` without blocking the event loop."""
         return await self.memory.runtime.threads.read(
             chat_recall.recall(
-                self.memory.runtime, ASYNC, self.scope, query, limit, token_limit, exclude, self.roles
+                self.memory.runtime, ASYNC, self.scope, query, limit, token_limit, exclude, self.roles, filter
             )
         )
 

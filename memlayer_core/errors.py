@@ -12,6 +12,7 @@
     │   ├── InvalidRecordError             a record or a part of it
     │   │   └── UnknownRecordError             an id that no record of the user has
     │   ├── InvalidItemError               an item, its folder or its key, or a filter
+    │   ├── InvalidFilterError             a filter of a search that cannot be used
     │   ├── InvalidLimitError              a limit that cannot be used
     │   └── InvalidStateError              a saved state or a session file
     ├── ImportStoppedError (ValueError)    an export that cannot be read further; its beginning was imported
@@ -27,6 +28,7 @@
     │   ├── IndexUnavailableError          Chroma cannot be reached; recall works without it
     │   └── IndexCorruptError              Chroma's files are damaged; they can be rebuilt
     ├── EmbedderError                      an embedder raised, timed out or returned no vectors
+    ├── RerankerError                      a reranker raised, timed out or returned no scores; the order stays
     ├── ModelError                         a language model did not answer
     │   └── ModelContextError              the prompt is longer than it can read
     └── FlushTimeoutError (TimeoutError)   background jobs are not done yet; they go on
@@ -49,6 +51,7 @@ __all__ = [
     "IndexCorruptError",
     "IndexUnavailableError",
     "InputError",
+    "InvalidFilterError",
     "InvalidItemError",
     "InvalidLimitError",
     "InvalidMessageError",
@@ -64,6 +67,7 @@ __all__ = [
     "ModelError",
     "NewerSchemaError",
     "OlderSchemaError",
+    "RerankerError",
     "StoreClosedError",
     "StoreError",
     "StoreUnavailableError",
@@ -122,6 +126,10 @@ class UnknownRecordError(InvalidRecordError):
 
 class InvalidItemError(InputError):
     """An item, its folder, its key, or a filter for items cannot be used."""
+
+
+class InvalidFilterError(InputError):
+    """A filter of a search cannot be used. Nothing was searched."""
 
 
 class InvalidLimitError(InputError):
@@ -192,6 +200,12 @@ class EmbedderError(MemlayerError):
 
 class EmbedderLoadingError(EmbedderError):
     """`Memory.warm` is loading the embedder. Until it is ready, searches use words alone."""
+
+
+class RerankerError(MemlayerError):
+    """A reranker raised, did not answer in time, or returned no scores. The order of the hits stays as it was."""
+
+    retryable = True
 
 
 class ModelError(MemlayerError):

@@ -39,7 +39,9 @@ __all__ = [
 
 logger = logging.getLogger("memlayer")
 
-Source = Literal["journal", "erasure", "index", "embedder", "summarizer", "tokenizer", "worker", "learning"]
+Source = Literal[
+    "journal", "erasure", "index", "embedder", "reranker", "summarizer", "tokenizer", "worker", "learning"
+]
 
 
 @dataclass(frozen=True, slots=True)

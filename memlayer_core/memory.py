@@ -24,10 +24,10 @@ from memlayer_core.message import Message
 from memlayer_core.messages.flow import sessions
 from memlayer_core.messages.model import ForgetReport, Session
 from memlayer_core.messages.rules.check import seconds
-from memlayer_core.models.foreign import EmbedderLike, SummarizerLike, TokenizerLike
+from memlayer_core.models.foreign import EmbedderLike, RerankerLike, SummarizerLike, TokenizerLike
 from memlayer_core.opening import Resources, Status, directory_at
-from memlayer_core.recall.flow import recall
-from memlayer_core.recall.model import Hits
+from memlayer_core.recall.flow import search as searches
+from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records
 from memlayer_core.records.facts import LedgerEntry, Why
 from memlayer_core.records.model import Record, RecordFilter, RecordType
@@ -84,6 +84,7 @@ class Memory(Viewable):
         tokenizer: TokenizerLike = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
         summarizer: SummarizerLike | None = "extractive",
+        reranker: RerankerLike | None = None,
         settings: Settings | None = None,
         reembed: bool = False,
     ) -> Self:
@@ -110,6 +111,11 @@ class Memory(Viewable):
             summarizer: Sums up turns that leave the window, in the background. `"extractive"`: it quotes sentences, and
                 no model is called. Or a LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt, blocking
                 or async; a small model is enough. None or `"off"`: there are no summaries, only recall.
+            reranker: Puts the first 50 hits of a search, a recall or a context in its order: a function of the query and a list
+                of texts that returns a score for each, blocking or async, larger ones for better texts; a LangChain
+                `BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; what these leave out comes last. Whether
+                anything bears on a question, and how much is told in a prompt, the ranking alone decides. If it fails, or
+                takes longer than `Settings.reranker_timeout`, the order stays, and `status()` names the problem.
             settings: All other settings. `Settings()` reads the MEMLAYER_ environment variables.
             reembed: If another embedder made the store's vectors, delete them and embed everything again in the
                 background. Otherwise, this raises an error.
@@ -136,6 +142,7 @@ class Memory(Viewable):
             tokenizer=tokenizer,
             truncate_with=truncate_with,
             summarizer=summarizer,
+            reranker=reranker,
             settings=settings,
             reembed=reembed,
         )
@@ -149,6 +156,7 @@ class Memory(Viewable):
         tokenizer: TokenizerLike = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
         summarizer: SummarizerLike | None = "extractive",
+        reranker: RerankerLike | None = None,
         settings: Settings | None = None,
     ) -> Self:
         """Open a memory that is deleted when it is closed, for tests and notebooks.
@@ -165,6 +173,7 @@ class Memory(Viewable):
             tokenizer=tokenizer,
             truncate_with=truncate_with,
             summarizer=summarizer,
+            reranker=reranker,
             settings=settings,
             reembed=False,
         )
@@ -219,6 +228,7 @@ class Memory(Viewable):
         token_limit: int | None = None,
         roles: Sequence[str] = (),
         now: datetime | None = None,
+        filter: RecallFilter | None = None,
     ) -> Hits:
         """Search a user's messages and records, and the records that other users share with them.
 
@@ -233,12 +243,17 @@ class Memory(Viewable):
             roles: Roles of the user. Records of other users that allow one of them are found, too.
             now: The time that "last week" or 上个月 in the query refers to; the present if left out. Without a time zone
                 it is taken as UTC.
+            filter: Which messages and records may be found, such as `RecallFilter(kinds=["record"], tags=["work"])`;
+                all if left out.
 
         Returns:
             The hits, the best first.
+
+        Raises:
+            InvalidFilterError: The filter cannot be used.
         """
         return step(
-            recall.search(
+            searches.search(
                 self.runtime,
                 SYNC,
                 Scope(user_id, session_id, agent_id, tenant_id),
@@ -247,6 +262,7 @@ class Memory(Viewable):
                 token_limit,
                 roles,
                 now,
+                filter,
             )
         )
 
@@ -262,10 +278,11 @@ class Memory(Viewable):
         token_limit: int | None = None,
         roles: Sequence[str] = (),
         now: datetime | None = None,
+        filter: RecallFilter | None = None,
     ) -> Hits:
         """Do `search` without blocking the event loop."""
         return await self.runtime.threads.read(
-            recall.search(
+            searches.search(
                 self.runtime,
                 ASYNC,
                 Scope(user_id, session_id, agent_id, tenant_id),
@@ -274,6 +291,7 @@ class Memory(Viewable):
                 token_limit,
                 roles,
                 now,
+                filter,
             )
         )
 

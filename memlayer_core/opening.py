@@ -17,7 +17,7 @@ from memlayer_core import temporaries as temporary
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import EventBus, Health
 from memlayer_core.index import flow as index_flows
-from memlayer_core.models.foreign import EmbedderLike, SummarizerLike, TokenizerLike
+from memlayer_core.models.foreign import EmbedderLike, RerankerLike, SummarizerLike, TokenizerLike
 from memlayer_core.runner import Threads
 from memlayer_core.runtime import Runtime
 from memlayer_core.settings import Settings
@@ -87,6 +87,7 @@ class Resources:
         tokenizer: TokenizerLike,
         truncate_with: Callable[[str, int], str] | None,
         summarizer: SummarizerLike | None,
+        reranker: RerankerLike | None,
         settings: Settings | None,
         reembed: bool,
     ) -> None:
@@ -100,6 +101,7 @@ class Resources:
         )
         from memlayer_core.models.llm import language_model
         from memlayer_core.models.query_cache import QueryCache
+        from memlayer_core.models.reranker import resolve_reranker
         from memlayer_core.models.tokens import FallbackCounter, token_counter
         from memlayer_core.storage.truncate import truncate_text
         from memlayer_core.storage.vector_cache import VectorCache
@@ -111,6 +113,7 @@ class Resources:
         model: LanguageModel | None = None
         if summarizes and summarizer != "extractive":
             model = language_model(summarizer)
+        reorders = resolve_reranker(reranker, settings.reranker_timeout)
         db = database_sql.open_database(database, settings)
         try:
             db.write(migration.ensure_tables, shards=settings.chroma_collections)
@@ -156,6 +159,7 @@ class Resources:
             note_eviction=self.worker.note_eviction if summarizes else None,
             note_recall=self.worker.note_recall,
             summarizer=model,
+            reranker=reorders,
             temporaries=temporary.Temporaries(),
             truncate_with=truncate_with or truncate_text,
             threads=Threads(settings.async_threads),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memlayer_core.events import Event, Health
 from memlayer_core.runner import Threads
-from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
+from memlayer_core.seams import Embedder, LanguageModel, Reranker, TokenCounter, VectorIndex
 from memlayer_core.settings import Settings
 from memlayer_core.vector import FloatVector, SimilarityScale
 
@@ -46,6 +46,7 @@ class Runtime:
             summaries.
         note_recall: Tells the worker which records were recalled.
         summarizer: Writes summaries; None: summaries are extracts.
+        reranker: Puts the best hits in its order; None: the ranking's stays.
         temporaries: The temporary messages.
         truncate_with: Shortens a text to a number of characters, if messages are truncated.
         threads: The threads of async verbs.
@@ -72,6 +73,7 @@ class Runtime:
     note_eviction: Callable[[int, int], None] | None
     note_recall: Callable[[Sequence[int]], None]
     summarizer: LanguageModel | None
+    reranker: Reranker | None
     temporaries: Temporaries
     truncate_with: Callable[[str, int], str]
     threads: Threads

@@ -11,6 +11,7 @@ Subclass a suite in a test file, and give it a fixture of the name that it asks 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -23,7 +24,15 @@ from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.check import digest
 from memlayer_core.policy import Portion
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Embedder, LanguageModel, MessageStore, Policy, TokenCounter, VectorIndex
+from memlayer_core.seams import (
+    Embedder,
+    LanguageModel,
+    MessageStore,
+    Policy,
+    Reranker,
+    TokenCounter,
+    VectorIndex,
+)
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.vector import FloatVector, IndexEntry
 
@@ -34,6 +43,7 @@ __all__ = [
     "LanguageModelConformance",
     "MessageStoreConformance",
     "PolicyConformance",
+    "RerankerConformance",
     "TokenCounterConformance",
     "VectorIndexConformance",
     "draft",
@@ -169,6 +179,23 @@ class EmbedderConformance:
         embedder.embed(_TEXTS)
         assert before == embedder.identity
         assert before.strip()
+
+
+class RerankerConformance:
+    """What memlayer expects of a `Reranker`. The fixture `reranker` returns it."""
+
+    def test_it_gives_one_finite_score_for_each_text(self, reranker: Reranker) -> None:
+        scores = reranker.scores("Where did I move?", _TEXTS)
+        assert len(scores) == len(_TEXTS)
+        assert all(map(math.isfinite, scores))
+
+    def test_the_async_method_returns_the_same(self, reranker: Reranker) -> None:
+        assert list(asyncio.run(reranker.ascores("Where did I move?", _TEXTS))) == list(
+            reranker.scores("Where did I move?", _TEXTS)
+        )
+
+    def test_it_has_a_name(self, reranker: Reranker) -> None:
+        assert reranker.name.strip()
 
 
 class TokenCounterConformance:

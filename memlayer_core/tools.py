@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from memlayer_core.chat import Chat
 from memlayer_core.errors import InputError
 from memlayer_core.messages.rules.render import quote_line
-from memlayer_core.recall.model import Hits
+from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.runner import ASYNC, SYNC, Runner, step
 
 __all__ = [
@@ -126,7 +126,10 @@ def record_functions(
 
 
 def retrieve_functions(
-    chat: Chat, token_limit: int | None, error: Callable[[str], Exception]
+    chat: Chat,
+    token_limit: int | None,
+    error: Callable[[str], Exception],
+    recall_filter: RecallFilter | None = None,
 ) -> tuple[Callable[..., str], Callable[..., Awaitable[str]]]:
     """Return the function and the coroutine function of the retrieve tool.
 
@@ -134,6 +137,7 @@ def retrieve_functions(
         chat: A conversation of the user whose memory is searched.
         token_limit: Tokens that all hits may cost together; a quarter of `Settings.max_tokens` if None.
         error: Makes the error that the framework shows to the model, from a text.
+        recall_filter: What may be found; None: everything.
     """
     memory, reach = chat.memory, chat.scope.reach()
     most = token_limit if token_limit is not None else max(1, memory.settings.max_tokens // 4)
@@ -154,6 +158,7 @@ def retrieve_functions(
                 limit=_FOUND,
                 token_limit=most,
                 roles=chat.roles,
+                filter=recall_filter,
             )
         except InputError as problem:
             raise error(f"{problem}. {problem.hint}") from problem

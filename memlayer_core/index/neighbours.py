@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import EmbedderError, EmbedderLoadingError, IndexCorruptError, IndexUnavailableError
@@ -56,6 +56,7 @@ def postings_of(
     places: Iterable[tuple[Scope | Folder, Sequence[str]]],
     words: Sequence[str],
     counts: dict[str, int] | None = None,
+    among: Collection[int] | None = None,
 ) -> Postings:
     """Return the postings of words in scopes or folders, each with the tokens to search with.
 
@@ -65,11 +66,12 @@ def postings_of(
         places: The scopes or folders.
         words: Words, as the index files them.
         counts: In how many rows they are, if that is known: the answer of `lexical.count`.
+        among: Keys of the only rows that are searched; `counts` are then of these. None: all.
     """
     found: dict[str, dict[int, int]] = {}
     for reach, owners in places:
         postings = lexical.postings(
-            connection, reach, words, rt.word_counts if counts is None else counts, owners
+            connection, reach, words, rt.word_counts if counts is None else counts, owners, among
         )
         for word, keys in postings.items():
             found.setdefault(word, {}).update(keys)

@@ -1,4 +1,4 @@
-"""A time limit for the user's embedder: if it is late, a search uses words only."""
+"""A time limit for the user's embedder and reranker: if one is late, a search does without it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,81 @@ import _thread
 import asyncio
 import contextvars
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from memlayer_core.errors import EmbedderError
+from memlayer_core.errors import EmbedderError, MemlayerError
 from memlayer_core.seams import Embedder
 
 if TYPE_CHECKING:
     from memlayer_core.vector import FloatVector
 
-__all__ = ["DeadlineEmbedder"]
+__all__ = ["Deadline", "DeadlineEmbedder"]
+
+T = TypeVar("T")
+
+
+class Deadline:
+    """A time limit for calls of somebody else's model.
+
+    After it was late, it is not called for the same time, so that the next searches do not wait for it, too.
+
+    Args:
+        seconds: How long a call may take.
+        error: What is raised for a late one.
+        setting: The name of the setting that says how long.
+    """
+
+    def __init__(self, seconds: float, error: type[MemlayerError], setting: str) -> None:
+        self._seconds, self._error, self._late_until = seconds, error, 0.0
+        self._hint = f"Look at its network or its load; `Settings.{setting}` says how long a search waits."
+
+    def wait(self, who: str, work: Callable[[], T]) -> T:
+        """Do work, and wait for it.
+
+        Args:
+            who: The model, for the error.
+            work: Calls it.
+
+        Raises:
+            MemlayerError: It did not answer in time, or was late a moment ago.
+        """
+        self._check(who)
+        answer = _start(work)
+        try:
+            return answer.result(self._seconds)
+        except TimeoutError:
+            if answer.done():
+                raise  # it is the work's own
+            raise self._late(who) from None
+
+    async def await_for(
+        self, who: str, work: Callable[[], T], awork: Callable[[], Awaitable[T]] | None = None
+    ) -> T:
+        """Do the same without blocking the event loop: await `awork` in it if there is one."""
+        self._check(who)
+        asked = awork() if awork is not None else asyncio.wrap_future(_start(work))
+        try:
+            return await asyncio.wait_for(asked, self._seconds)
+        except TimeoutError:
+            raise self._late(who) from None
+
+    def _check(self, who: str) -> None:
+        left = self._late_until - time.monotonic()
+        if left > 0:
+            raise self._error(f"{who} was late, and is asked again in {left:.1f} seconds", hint=self._hint)
+
+    def _late(self, who: str) -> MemlayerError:
+        self._late_until = time.monotonic() + self._seconds
+        return self._error(
+            f"{who} did not answer a question within {self._seconds:g} seconds", hint=self._hint
+        )
 
 
 class DeadlineEmbedder:
     """An embedder with a time limit for questions. Texts are embedded in the background, without a limit.
-
-    After it was late, it is not called for the same time, so that the next searches do not wait for it, too.
 
     Args:
         embedder: The embedder that does the work.
@@ -31,8 +89,8 @@ class DeadlineEmbedder:
     """
 
     def __init__(self, embedder: Embedder, seconds: float, *, awaits: bool) -> None:
-        self._embedder, self._seconds, self._awaits = embedder, seconds, awaits
-        self._late_until = 0.0
+        self._embedder, self._awaits = embedder, awaits
+        self._deadline = Deadline(seconds, EmbedderError, "embedder_timeout")
 
     @property
     def identity(self) -> str:
@@ -53,58 +111,31 @@ class DeadlineEmbedder:
         Raises:
             EmbedderError: It failed, or did not answer in time.
         """
-        self._check()
-        answer = self._start(text)
-        try:
-            return answer.result(self._seconds)
-        except TimeoutError:
-            raise self._late() from None
+        return self._deadline.wait(f"the embedder {self.identity}", partial(self._embedder.embed_query, text))
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
-        self._check()
-        asked = self._embedder.aembed_query(text) if self._awaits else asyncio.wrap_future(self._start(text))
-        try:
-            return await asyncio.wait_for(asked, self._seconds)
-        except TimeoutError:
-            raise self._late() from None
-
-    def _start(self, text: str) -> Future[FloatVector]:
-        """Call the embedder in a thread that does not keep the process alive if it hangs."""
-        answer: Future[FloatVector] = Future()
-
-        def work() -> None:
-            try:
-                vector = self._embedder.embed_query(text)
-            except BaseException as problem:  # noqa: BLE001  (it is raised where the answer is waited for)
-                _settle(answer, problem)
-            else:
-                _settle(answer, vector)
-
-        context = contextvars.copy_context()
-        _thread.start_new_thread(context.run, (work,))  # `Thread.start` would wait for it, in the event loop
-        return answer
-
-    def _check(self) -> None:
-        left = self._late_until - time.monotonic()
-        if left > 0:
-            raise EmbedderError(
-                f"the embedder {self.identity} was late, and is asked again in {left:.1f} seconds",
-                hint="Look at its network or its load; `Settings.embedder_timeout` says how long a search waits.",
-            )
-
-    def _late(self) -> EmbedderError:
-        self._late_until = time.monotonic() + self._seconds
-        return EmbedderError(
-            f"the embedder {self.identity} did not answer a question within {self._seconds:g} seconds",
-            hint="Look at its network or its load; `Settings.embedder_timeout` says how long a search waits.",
+        return await self._deadline.await_for(
+            f"the embedder {self.identity}",
+            partial(self._embedder.embed_query, text),
+            partial(self._embedder.aembed_query, text) if self._awaits else None,
         )
 
 
-def _settle(answer: Future[FloatVector], outcome: FloatVector | BaseException) -> None:
-    if not answer.set_running_or_notify_cancel():
-        return  # nobody waits any more
-    if isinstance(outcome, BaseException):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)
+def _start(work: Callable[[], T]) -> Future[T]:
+    """Do work in a thread that does not keep the process alive if it hangs."""
+    answer: Future[T] = Future()
+
+    def do() -> None:
+        try:
+            outcome = work()
+        except BaseException as problem:  # noqa: BLE001  (it is raised where the answer is waited for)
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(problem)
+        else:
+            if answer.set_running_or_notify_cancel():  # else nobody waits any more
+                answer.set_result(outcome)
+
+    context = contextvars.copy_context()
+    _thread.start_new_thread(context.run, (do,))  # `Thread.start` would wait for it, in the event loop
+    return answer

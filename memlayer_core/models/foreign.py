@@ -9,15 +9,19 @@ from collections.abc import Awaitable, Callable, Iterable, Sized
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from memlayer_core.seams import Embedder, LanguageModel, TokenCounter
+from memlayer_core.seams import Embedder, LanguageModel, Reranker, TokenCounter
 
 __all__ = [
     "EmbedderLike",
     "EmbedderName",
+    "LangChainCompressor",
     "LangChainEmbeddings",
     "LangChainModel",
     "LlamaIndexEmbedding",
     "LlamaIndexModel",
+    "LlamaIndexPostprocessor",
+    "RerankerLike",
+    "Scores",
     "SummarizerLike",
     "TokenizerLike",
 ]
@@ -64,6 +68,34 @@ class LangChainModel(Protocol):
         ...
 
 
+class LangChainCompressor(Protocol):
+    """LangChain's `BaseDocumentCompressor`."""
+
+    @property
+    def compress_documents(self) -> Callable[..., object]:
+        """Return those of some documents that answer a query, the best first."""
+        ...
+
+    @property
+    def acompress_documents(self) -> Callable[..., Awaitable[object]]:
+        """Do the same without blocking the event loop."""
+        ...
+
+
+class LlamaIndexPostprocessor(Protocol):
+    """LlamaIndex's `BaseNodePostprocessor`."""
+
+    @property
+    def postprocess_nodes(self) -> Callable[..., object]:
+        """Return those of some nodes that answer a query, the best first."""
+        ...
+
+    @property
+    def apostprocess_nodes(self) -> Callable[..., Awaitable[object]]:
+        """Do the same without blocking the event loop."""
+        ...
+
+
 class LlamaIndexModel(Protocol):
     """LlamaIndex's `LLM`."""
 
@@ -105,3 +137,15 @@ SummarizerLike: TypeAlias = (
     | Callable[[str, str], str | Awaitable[str]]
 )
 """What `Memory.open` takes as a summariser. A function of two arguments is given instructions and text apart."""
+
+Scores: TypeAlias = Iterable[float]
+"""One score for each text, larger ones for better texts."""
+
+RerankerLike: TypeAlias = (
+    Reranker
+    | LangChainCompressor
+    | LlamaIndexPostprocessor
+    | Callable[[str, list[str]], Scores]
+    | Callable[[str, list[str]], Awaitable[Scores]]
+)
+"""What `Memory.open` takes as a reranker. A function is given the query and the texts."""

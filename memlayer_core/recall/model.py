@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from memlayer_core.message import Role
+from memlayer_core.message import JSON, Role
 from memlayer_core.records.model import Record
 from memlayer_core.show import View, Viewable
 
-__all__ = ["Hit", "Hits", "Reason"]
+__all__ = ["Hit", "Hits", "Reason", "RecallFilter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,34 @@ class Reason:
     def __str__(self) -> str:
         """Return the text for people."""
         return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class RecallFilter:
+    """Which messages and records a search, a recall or a context may find.
+
+    Every condition that is given must hold. What does not pass takes the place of nothing that does: the search is as if
+    nothing else were stored.
+
+    Attributes:
+        kinds: `"message"`, `"record"` (of any type), or types of records, such as `"preference"`. Empty: all.
+        tags: Only records with all of these tags; messages have none.
+        speakers: Only messages of these speakers: names, or roles such as `"assistant"`. Records have none.
+        sessions: Only messages of the sessions with these ids, and records that come from there.
+        since: Only what was said or happened at this moment or later. A moment without a time zone is taken as UTC.
+        until: Only what was said or happened before this moment.
+        metadata: Conditions on the `metadata` of messages: `{"project": "apollo"}`, `{"user": {"team": "red"}}`,
+            `{"score": {"$gte": 3}}`; operators are `$eq`, `$ne`, `$gt`, `$gte`, `$lt` and `$lte`. Records have none.
+    """
+
+    _: KW_ONLY
+    kinds: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    speakers: Sequence[str] = ()
+    sessions: Sequence[str] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    metadata: Mapping[str, JSON] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

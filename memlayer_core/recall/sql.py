@@ -12,16 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, exists, func, literal, select
+from sqlalchemy import Connection, and_, bindparam, exists, func, literal, or_, select
 
+from memlayer_core.items.model import Condition
+from memlayer_core.items.rules.filters import passes
 from memlayer_core.message import PinnedText
 from memlayer_core.messages.model import PinnedRecall, Session, WindowStart
 from memlayer_core.messages.sql.transcript import session_from
+from memlayer_core.recall.model import RecallFilter
 from memlayer_core.records.model import Reader
 from memlayer_core.records.rules.records import memory_id
 from memlayer_core.records.sql.reads import visible_keys
 from memlayer_core.scope import Scope
-from memlayer_core.storage.keys import LAST, WITHIN, key_of, reach_parameters, session_of
+from memlayer_core.storage.codec import parse_exact
+from memlayer_core.storage.keys import LAST, WITHIN, key_of, reach_parameters, session_of, to_micros
 from memlayer_core.storage.scores import Candidate
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.statistics import ScopeStatistics
@@ -38,7 +42,16 @@ from memlayer_core.storage.tables import pinned_recalls as recalls
 from memlayer_core.storage.vectors import EMBEDDED, part_cosines
 from memlayer_core.vector import FloatVector
 
-__all__ = ["Beginning", "beginning", "candidates", "cosines_of", "list_recalls", "overview", "read"]
+__all__ = [
+    "Beginning",
+    "beginning",
+    "candidates",
+    "cosines_of",
+    "list_recalls",
+    "matching_keys",
+    "overview",
+    "read",
+]
 
 _HELD = exists().where(records.c.shelf == namespaces.c.namespace, records.c.replaced_by.is_(None))
 _USED = select(literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
@@ -179,6 +192,37 @@ def candidates(
         for key in dict.fromkeys(keys)
         if (row := rows.get(key)) is not None
     ]
+
+
+def matching_keys(
+    connection: Connection, reach: Scope, recall_filter: RecallFilter, conditions: Sequence[Condition]
+) -> set[int]:
+    """Return the keys of the messages in a scope that pass a filter, whatever records it wants.
+
+    Args:
+        connection: In a transaction.
+        reach: The scope.
+        recall_filter: Speakers, sessions and times.
+        conditions: What must hold for their metadata.
+    """
+    query = (select(messages.c.key, messages.c.body) if conditions else select(messages.c.key)).join(
+        sessions, sessions.c.number == session_of(messages.c.key)
+    )
+    query = query.where(WITHIN, sessions.c.superseded == 0)
+    if recall_filter.speakers:
+        said_by = sorted(recall_filter.speakers)
+        query = query.where(or_(messages.c.name.in_(said_by), messages.c.role.in_(said_by)))
+    if recall_filter.sessions:
+        query = query.where(sessions.c.session_id.in_(sorted(recall_filter.sessions)))
+    if recall_filter.since is not None:
+        query = query.where(messages.c.created_at >= to_micros(recall_filter.since))
+    if recall_filter.until is not None:
+        query = query.where(messages.c.created_at < to_micros(recall_filter.until))
+    rows = connection.execute(query, reach_parameters(reach))
+    if not conditions:
+        return set(rows.scalars())
+    said = ((row.key, parse_exact(row.body) if row.body else {}) for row in rows)
+    return {key for key, body in said if passes(conditions, body.get("metadata", {}))}
 
 
 def cosines_of(

@@ -28,6 +28,7 @@ __all__ = [
     "erase",
     "fail",
     "finish",
+    "has_jobs",
     "hurry",
     "is_hurried",
     "latest",
@@ -199,6 +200,12 @@ def count_kinds(connection: Connection) -> dict[str, int]:
     number = func.count().label("number")
     rows = connection.execute(select(jobs.c.kind, number).where(jobs.c.dead == 0).group_by(jobs.c.kind))
     return {row.kind: row.number for row in sorted(rows, key=lambda row: (-row.number, row.kind))}
+
+
+def has_jobs(connection: Connection, besides: Sequence[JobKind] = ()) -> bool:
+    """Return whether any job is queued, of another kind than `besides`."""
+    others = exists().where(jobs.c.dead == 0, jobs.c.kind.not_in(besides))
+    return bool(connection.scalar(select(others)))
 
 
 def backlog(connection: Connection) -> Backlog:

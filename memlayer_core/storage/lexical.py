@@ -8,10 +8,11 @@ are further words of a row, for a search that names them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import BindParameter, Connection, text
 
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage.scores import Postings
@@ -23,6 +24,7 @@ __all__ = [
     "TABLE",
     "WORDS",
     "count",
+    "count_among",
     "create",
     "delete",
     "insert",
@@ -65,47 +67,69 @@ _MOVE = {
     "sqlite": Statement(text(f"UPDATE {TABLE} SET rowid = :new WHERE rowid = :old")),
     "postgresql": Statement(text(f"UPDATE {TABLE} SET key = :new WHERE key = :old")),
 }
-_COUNT = ListStatement(
+_COUNT = ListStatement(lambda words: text(f"SELECT term, doc FROM {WORDS} WHERE term IN ({_names(words)})"))
+_COUNT_AMONG = ListStatement(
     lambda words: text(
-        f"SELECT term, doc FROM {WORDS} WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
+        f"SELECT term, count(DISTINCT doc) AS doc FROM {PLACES} WHERE term IN ({_names(words)})"
+        " AND doc IN (SELECT value FROM json_each(:among)) GROUP BY term"
     )
 )
-_COUNT_IN_VECTORS = Statement(
-    text(
-        "SELECT one.term, counted.doc FROM unnest(CAST(:words AS text[]), CAST(:queries AS text[])) AS one (term, query)"
-        f" CROSS JOIN LATERAL (SELECT count(*) AS doc FROM {TABLE} WHERE terms @@ CAST(one.query AS tsquery)) AS counted"
-        " WHERE counted.doc > 0"
+
+
+def _count_in_vectors(condition: str = "") -> Statement:
+    return Statement(
+        text(
+            "SELECT one.term, counted.doc"
+            " FROM unnest(CAST(:words AS text[]), CAST(:queries AS text[])) AS one (term, query)"
+            f" CROSS JOIN LATERAL (SELECT count(*) AS doc FROM {TABLE}"
+            f" WHERE terms @@ CAST(one.query AS tsquery){condition}) AS counted WHERE counted.doc > 0"
+        )
     )
-)
-_REMEMBERED = 50_000  # counts of words, a few megabytes
-_STANDING = ListStatement(
-    lambda words: text(
-        f"SELECT term, doc AS key, count(*) AS times FROM {PLACES}"
-        f" WHERE term IN ({', '.join(f':{w.key}' for w in words)}) GROUP BY term, doc"
+
+
+def _standing(condition: str = "") -> ListStatement:
+    return ListStatement(
+        lambda words: text(
+            f"SELECT term, doc AS key, count(*) AS times FROM {PLACES}"
+            f" WHERE term IN ({_names(words)}){condition} GROUP BY term, doc"
+        )
     )
-)
-_STANDING_WITHIN = ListStatement(
-    lambda words: text(
-        f"SELECT term, doc AS key, count(*) AS times FROM {PLACES}"
-        f" WHERE term IN ({', '.join(f':{w.key}' for w in words)})"
-        f" AND doc IN (SELECT rowid FROM {TABLE} WHERE {TABLE} MATCH :within) GROUP BY term, doc"
+
+
+def _in_vectors(condition: str = "") -> Statement:
+    return Statement(
+        text(
+            "SELECT one.lexeme AS term, rows.key, coalesce(array_length(one.positions, 1), 1) AS times"
+            f" FROM {TABLE} AS rows, unnest(rows.terms) AS one"
+            f" WHERE rows.terms @@ CAST(:query AS tsquery) AND one.lexeme = ANY(CAST(:words AS text[])){condition}"
+        )
     )
-)
-_NEWEST = {
-    "sqlite": Statement(
-        text(f"SELECT rowid FROM {TABLE} WHERE {TABLE} MATCH :query ORDER BY rowid DESC LIMIT :most")
-    ),
-    "postgresql": Statement(
-        text(f"SELECT key FROM {TABLE} WHERE terms @@ CAST(:query AS tsquery) ORDER BY key DESC LIMIT :most")
-    ),
+
+
+def _newest_rows(match: str, key: str, condition: str = "") -> Statement:
+    return Statement(
+        text(f"SELECT {key} FROM {TABLE} WHERE {match}{condition} ORDER BY {key} DESC LIMIT :most")
+    )
+
+
+def _names(parameters: Sequence[BindParameter[Any]]) -> str:
+    return ", ".join(f":{parameter.key}" for parameter in parameters)
+
+
+_ONLY = " AND {} IN (SELECT value FROM json_each(:among))"
+_ONLY_KEYS = " AND key = ANY(CAST(:among AS bigint[]))"
+_FTS5, _TSVECTOR = (f"{TABLE} MATCH :query", "rowid"), ("terms @@ CAST(:query AS tsquery)", "key")
+_COUNT_IN_VECTORS, _COUNT_AMONG_VECTORS = _count_in_vectors(), _count_in_vectors(_ONLY_KEYS)
+_STANDING, _STANDING_AMONG = _standing(), _standing(_ONLY.format("doc"))
+_STANDING_WITHIN = _standing(f" AND doc IN (SELECT rowid FROM {TABLE} WHERE {TABLE} MATCH :within)")
+_IN_VECTORS, _AMONG_VECTORS = _in_vectors(), _in_vectors(_ONLY_KEYS)
+_NEWEST = {"sqlite": _newest_rows(*_FTS5), "postgresql": _newest_rows(*_TSVECTOR)}
+_NEWEST_AMONG = {
+    # With the plus, or FTS5 would search each row anew.
+    "sqlite": _newest_rows(*_FTS5, _ONLY.format("+rowid")),
+    "postgresql": _newest_rows(*_TSVECTOR, _ONLY_KEYS),
 }
-_IN_VECTORS = Statement(
-    text(
-        "SELECT one.lexeme AS term, rows.key, coalesce(array_length(one.positions, 1), 1) AS times"
-        f" FROM {TABLE} AS rows, unnest(rows.terms) AS one"
-        " WHERE rows.terms @@ CAST(:query AS tsquery) AND one.lexeme = ANY(CAST(:words AS text[]))"
-    )
-)
+_REMEMBERED = 50_000  # counts of words, a few megabytes
 
 
 def create(connection: Connection) -> None:
@@ -176,12 +200,21 @@ def count(connection: Connection, terms: Iterable[str], cache: dict[str, int]) -
     return numbers
 
 
+def count_among(connection: Connection, terms: Iterable[str], among: Collection[int]) -> dict[str, int]:
+    """Return in how many of some rows each term is, with its owner's token in front; 0 if it is in none."""
+    numbers = dict.fromkeys(terms, 0)
+    if numbers and among:
+        numbers |= _count_rows(connection, list(numbers), among)
+    return numbers
+
+
 def postings(
     connection: Connection,
     reach: Scope | SharedScope | Folder,
     words: Sequence[str],
     cache: dict[str, int],
     owners: Sequence[str] = (),
+    among: Collection[int] | None = None,
 ) -> Postings:
     """Return which rows of a scope contain the words: for each word the rows' keys, and how often each contains it.
 
@@ -194,16 +227,17 @@ def postings(
         words: Words, as the index files them.
         cache: As for `count`, whose answer will do, too.
         owners: The tokens to search with; none: the scope's own.
+        among: Keys of the only rows that are searched, all of them in the scope; `cache` has their numbers. None: all.
     """
     spelled = {owner + word: word for owner in owners or [reach.user_lane] for word in words}
     counts = count(connection, spelled, cache)
     wanted = _rarest([term for term in spelled if counts[term]], counts)
     found: dict[str, dict[int, int]] = {term: {} for term in spelled}
     if wanted and counts[wanted[0]] > MOST_ROWS:
-        together = _together(connection, list(spelled), counts, _narrow(reach))
+        together = _together(connection, list(spelled), counts, _narrow(reach), among)
         found |= {term: dict.fromkeys(keys, 1) for term, keys in together.items()}
         wanted = []
-    for term, key, times in _places_of(connection, wanted, _narrow(reach)) if wanted else ():
+    for term, key, times in _places_of(connection, wanted, _narrow(reach), among) if wanted else ():
         found[term][key] = times
     by_word: dict[str, dict[int, int]] = {}
     for term, keys in found.items():
@@ -221,8 +255,13 @@ def _narrow(reach: Scope | SharedScope | Folder) -> list[str]:
     return [reach.lane]
 
 
-def _places_of(connection: Connection, terms: Sequence[str], lanes: Sequence[str]) -> Sequence[Any]:
+def _places_of(
+    connection: Connection, terms: Sequence[str], lanes: Sequence[str], among: Collection[int] | None
+) -> Sequence[Any]:
+    only = _only(connection, among)
     if connection.dialect.name == "sqlite":
+        if only:
+            return _STANDING_AMONG.tuples(connection, terms, only)
         if not lanes:
             return _STANDING.tuples(connection, terms)
         any_term, any_lane = (" OR ".join(f'"{word}"' for word in some) for some in (terms, lanes))
@@ -231,7 +270,15 @@ def _places_of(connection: Connection, terms: Sequence[str], lanes: Sequence[str
     query, any_lane = (" | ".join(map(_quoted, some)) for some in (terms, lanes))
     if lanes:
         query = f"({query}) & ({any_lane})"
-    return _IN_VECTORS.tuples(connection, {"query": query, "words": list(terms)})
+    statement = _AMONG_VECTORS if only else _IN_VECTORS
+    return statement.tuples(connection, {"query": query, "words": list(terms), **only})
+
+
+def _only(connection: Connection, among: Collection[int] | None) -> dict[str, Any]:
+    """Return the value of the parameter that names the only rows to search; empty if all are searched."""
+    if among is None:
+        return {}
+    return {"among": json.dumps(list(among)) if connection.dialect.name == "sqlite" else list(among)}
 
 
 def _rarest(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:
@@ -247,18 +294,24 @@ def _rarest(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:
 
 
 def _together(
-    connection: Connection, terms: Sequence[str], counts: Mapping[str, int], lanes: Sequence[str]
+    connection: Connection,
+    terms: Sequence[str],
+    counts: Mapping[str, int],
+    lanes: Sequence[str],
+    among: Collection[int] | None,
 ) -> dict[str, list[int]]:
     """Return the newest rows that contain several common words: as many of the rarest as any row contains together."""
     rarest = sorted((term for term in terms if counts[term]), key=lambda term: (counts[term], term))
     for number in range(min(len(rarest), _TOGETHER), 0, -1):
-        keys = _newest(connection, rarest[:number], lanes)
+        keys = _newest(connection, rarest[:number], lanes, among)
         if keys:
             return dict.fromkeys(rarest[:number], keys)
     return {}
 
 
-def _newest(connection: Connection, terms: Sequence[str], lanes: Sequence[str]) -> list[int]:
+def _newest(
+    connection: Connection, terms: Sequence[str], lanes: Sequence[str], among: Collection[int] | None
+) -> list[int]:
     if connection.dialect.name == "sqlite":
         every = " AND ".join(f'terms : "{term}"' for term in terms)
         some = " OR ".join(f'"{lane}"' for lane in lanes)
@@ -266,17 +319,23 @@ def _newest(connection: Connection, terms: Sequence[str], lanes: Sequence[str]) 
     else:
         query = " & ".join(map(_quoted, terms))
         query += f" & ({' | '.join(map(_quoted, lanes))})" if lanes else ""
-    rows = _NEWEST[connection.dialect.name].tuples(connection, {"query": query, "most": MOST_ROWS})
+    only = _only(connection, among)
+    statement = (_NEWEST_AMONG if only else _NEWEST)[connection.dialect.name]
+    rows = statement.tuples(connection, {"query": query, "most": MOST_ROWS, **only})
     return [key for (key,) in rows]
 
 
-def _count_rows(connection: Connection, words: Sequence[str]) -> dict[str, int]:
+def _count_rows(
+    connection: Connection, words: Sequence[str], among: Collection[int] | None = None
+) -> dict[str, int]:
     """Return in how many rows each word is. Words that are in no row are left out."""
+    only = _only(connection, among)
     if connection.dialect.name == "sqlite":
-        rows = _COUNT.all(connection, words)
+        rows = (_COUNT_AMONG if only else _COUNT).all(connection, words, only)
     else:
-        queries = list(map(_quoted, words))
-        rows = _COUNT_IN_VECTORS.all(connection, {"words": list(words), "queries": queries})
+        statement = _COUNT_AMONG_VECTORS if only else _COUNT_IN_VECTORS
+        values = {"words": list(words), "queries": list(map(_quoted, words)), **only}
+        rows = statement.all(connection, values)
     return {row.term: row.doc for row in rows}
 
 

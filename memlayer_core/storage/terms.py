@@ -29,8 +29,10 @@ __all__ = [
     "readable",
     "searchable",
     "sentences",
+    "stem",
     "terms",
     "without_question_words",
+    "words_by_term",
 ]
 
 TERMS_LIMIT = 5000
@@ -123,7 +125,7 @@ def index_terms(
         created_at: When it was said. Its year, month and day are terms like words.
         by_user: Whether the user said it; a wish then gets its own term.
     """
-    words = [*map(_stem, terms(text)), *_months(text)]
+    words = [*map(stem, terms(text)), *_months(text)]
     if len(words) > TERMS_LIMIT:
         kept = set(list(dict.fromkeys(words))[:TERMS_LIMIT])
         words = [word for word in words if word in kept][: 4 * TERMS_LIMIT]
@@ -131,7 +133,7 @@ def index_terms(
         day = created_at.astimezone(UTC)
         words += [
             str(day.year),
-            _stem(MONTHS[day.month - 1]),
+            stem(MONTHS[day.month - 1]),
             str(day.day),
             day_term(day),
             month_term(day),
@@ -162,7 +164,12 @@ def question_terms(text: str) -> tuple[str, ...]:
     Stop words are left out, unless there is nothing else.
     """
     words = content_words(without_question_words(text)) or terms(text)
-    return tuple(dict.fromkeys([*_months(text), *map(_stem, words)]))[:_MOST_ASKED]
+    return tuple(dict.fromkeys([*_months(text), *map(stem, words)]))[:_MOST_ASKED]
+
+
+def words_by_term(text: str) -> dict[str, str]:
+    """Return the words of a question as they are written, in lower case and without accents, by their index terms."""
+    return {stem(word): word for word in terms(text)}
 
 
 def without_question_words(text: str) -> str:
@@ -227,7 +234,7 @@ def _plain(text: str) -> str:
 
 
 @lru_cache(maxsize=50_000)
-def _stem(word: str) -> str:
+def stem(word: str) -> str:
     """Return a word without its ending: "hiking" is found by "hikes".
 
     The script alone tells the stemmer, so a word has one term in every text and question, whatever language they are in.
@@ -255,7 +262,7 @@ def _months(text: str) -> list[str]:
     if "月" not in text:
         return []
     numbers = (int(found) if found.isdecimal() else _CJK_NUMBERS[found] for found in _CJK_MONTH.findall(text))
-    return [_stem(MONTHS[number - 1]) for number in numbers]
+    return [stem(MONTHS[number - 1]) for number in numbers]
 
 
 _CLOSE = r"[\p{Pf}\p{Pe}\"']"

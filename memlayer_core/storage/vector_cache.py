@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +112,12 @@ class Similarities:
         values = self._values.copy()
         places = [self._places[key] for key in keys if key in self._places]
         values[[place for place in places if place < len(values)]] = np.nan
+        return Similarities(self._keys, values, self._places, self._parts, self._starts)
+
+    def only(self, keys: Collection[int]) -> Similarities:
+        """Return the same of some texts alone."""
+        among = np.isin(self._keys[: len(self._values)], np.fromiter(keys, np.int64, len(keys)))
+        values = np.where(among, self._values, np.float32(np.nan))
         return Similarities(self._keys, values, self._places, self._parts, self._starts)
 
     def of(self, keys: Iterable[int]) -> dict[int, tuple[float, ...]]:

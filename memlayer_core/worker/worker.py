@@ -90,7 +90,7 @@ class Worker:
         """Give the worker its runtime. It starts if earlier processes left jobs."""
         self._rt = rt
         step(end_idle(rt, SYNC))  # before anybody continues an idle session: its episode ends before that
-        if rt.db.read(job_queue.backlog).queued:
+        if rt.db.read(job_queue.has_jobs):
             self.wake()
 
     def wake(self) -> None:
@@ -200,15 +200,20 @@ class Worker:
             rt.index.close()
 
     def _work_off(self, rt: Runtime) -> None:
-        """Do jobs until none is ready."""
-        worked = False
-        while not self._stopping.is_set() and self._has_jobs(rt):
-            jobs = self._next(rt) if self._ready(rt) else []
+        """Do jobs until none is ready.
+
+        Texts that come while a batch is done that is not full wait for the next batch: many small ones cost more.
+        """
+        worked = rested = False
+        while not self._stopping.is_set() and self._has_jobs(rt, besides=_INDEXING if rested else ()):
+            jobs = self._next(rt, _UPKEEP if rested else _INDEXING) if self._ready(rt) else []
             if not jobs and (self._flushing or time.monotonic() >= self._erasures_rest_until):
                 jobs = self._lease(rt, ["erase"], 1)
             jobs = jobs or self._lease(rt, _WRITING, 1)
             if not jobs:
                 break
+            if jobs[0].kind in _INDEXING and len(jobs) < rt.settings.index_batch and not self._flushing:
+                rested = True
             self._do(rt, jobs)
             worked = True
             for pause in list(self._flushing):
@@ -216,14 +221,16 @@ class Worker:
         if worked:
             rt.db.tidy()
 
-    def _next(self, rt: Runtime) -> list[Job]:
+    def _next(self, rt: Runtime, kinds: Sequence[JobKind]) -> list[Job]:
         """Lease jobs for the index. Removals come in large batches with pauses, as each batch costs about the same."""
-        resting = not self._flushing and time.monotonic() < self._removals_rest_until
-        kinds = _INDEXING[:1] if resting else _INDEXING
-        jobs = self._lease(rt, kinds, rt.settings.index_batch)
-        if any(job.kind == "unindex" for job in jobs):
-            jobs += self._lease(rt, ["unindex"], _REMOVED)
-        return jobs or self._lease(rt, _UPKEEP, _COMPACTED)
+        if kinds is _INDEXING:
+            resting = not self._flushing and time.monotonic() < self._removals_rest_until
+            jobs = self._lease(rt, kinds[:1] if resting else kinds, rt.settings.index_batch)
+            if any(job.kind == "unindex" for job in jobs):
+                jobs += self._lease(rt, ["unindex"], _REMOVED)
+            if jobs:
+                return jobs
+        return self._lease(rt, _UPKEEP, _COMPACTED)
 
     def _lease(self, rt: Runtime, kinds: Sequence[JobKind], limit: int) -> list[Job]:
         now = rt.now()
@@ -249,8 +256,8 @@ class Worker:
             self._stopping.wait(_IDLE)
         return ready
 
-    def _has_jobs(self, rt: Runtime) -> bool:
-        return bool(self._keeper.suspects) or rt.db.read(job_queue.backlog).queued > 0
+    def _has_jobs(self, rt: Runtime, besides: Sequence[JobKind]) -> bool:
+        return bool(self._keeper.suspects) or rt.db.read(job_queue.has_jobs, besides)
 
     def _do(self, rt: Runtime, jobs: Sequence[Job]) -> None:
         lost = [job for job in jobs if job.attempts > rt.settings.job_attempts]

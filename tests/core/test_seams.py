@@ -13,13 +13,15 @@ from memlayer_core import MaxMessages, MaxRounds
 from memlayer_core.chroma import ChromaServer, EmbeddedChroma
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
+from memlayer_core.models.reranker import resolve_reranker
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.seams import Embedder, LanguageModel, Policy, Portion, TokenCounter, VectorIndex
+from memlayer_core.seams import Embedder, LanguageModel, Policy, Portion, Reranker, TokenCounter, VectorIndex
 from memlayer_core.testing import (
     EmbedderConformance,
     LanguageModelConformance,
     MessageStoreConformance,
     PolicyConformance,
+    RerankerConformance,
     TokenCounterConformance,
     VectorIndexConformance,
 )
@@ -29,6 +31,18 @@ class TestHashing(EmbedderConformance):
     @pytest.fixture
     def embedder(self) -> Embedder:
         return HashingEmbedder()
+
+
+class TestRerankers(RerankerConformance):
+    @pytest.fixture(params=["blocking", "async"])
+    def reranker(self, request: pytest.FixtureRequest) -> Reranker | None:
+        def judge(query: str, texts: list[str]) -> list[float]:
+            return [float(len(text)) for text in texts]
+
+        async def ajudge(query: str, texts: list[str]) -> list[float]:
+            return judge(query, texts)
+
+        return resolve_reranker(judge if request.param == "blocking" else ajudge, 5)
 
 
 class TestCounters(TokenCounterConformance):

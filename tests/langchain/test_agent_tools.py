@@ -25,7 +25,7 @@ from langgraph.prebuilt import ToolNode
 from pydantic import Field
 
 from langchain_memlayer import MemlayerChatMessageHistory, create_memory_tools
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory, RecallFilter, Settings
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError, MissingExtraError
 
 NAMES = ["record_to_memory", "retrieve_from_memory", "context_reload"]
@@ -241,6 +241,15 @@ def test_no_model_can_name_another_user(run, memory, inside) -> None:
 def test_a_user_of_another_tenant_and_another_agents_talk_are_out_of_reach(run, memory) -> None:
     for wrong in ({"tenant_id": "other"}, {"agent_id": "another"}):
         tools = create_memory_tools(memory, user_id="ada", session_id="s", **wrong)
+        assert run(named(tools)["retrieve_from_memory"], LOOK["args"]) == "Nothing was found."
+
+
+def test_an_agent_finds_only_what_the_filter_of_its_tools_lets_pass(run, memory) -> None:
+    for of in (
+        (memory, {"user_id": "ada", "session_id": "s"}),
+        (memory.chat(user_id="ada", session_id="s"), {}),
+    ):
+        tools = create_memory_tools(of[0], **of[1], filter=RecallFilter(kinds=["record"]))
         assert run(named(tools)["retrieve_from_memory"], LOOK["args"]) == "Nothing was found."
 
 

@@ -22,7 +22,7 @@ from langchain_tests.integration_tests import RetrieversIntegrationTests
 from pydantic import ValidationError
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerRetriever
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message, RecallFilter, Settings
 from memlayer_core.errors import (
     ConfigurationError,
     InvalidLimitError,
@@ -183,7 +183,8 @@ def test_a_filter_finds_what_passes_it_however_far_behind_it_stands(ask, full) -
     chat.remember("In Lisbon grow quinces", type="semantic")
     full.flush()
     of_ada = partial(MemlayerRetriever, memory=full, user_id="ada", k=2)
-    assert texts(ask(of_ada(filter={"kind": "record"}))) == ["In Lisbon grow quinces"]
+    for wanted in ({"kind": "record"}, RecallFilter(kinds=["semantic"])):
+        assert texts(ask(of_ada(filter=wanted))) == ["In Lisbon grow quinces"]
     for number in range(0, 30, 5):  # as good as all the others, so most of them stand far behind
         wanted = f"Fruit grows in Lisbon, note {number}."
         assert texts(ask(of_ada(filter=lambda document, wanted=wanted: document.page_content == wanted))) == [

@@ -22,7 +22,7 @@ from llama_index.core.vector_stores import FilterCondition, FilterOperator, Meta
 from scripted import answers, speaking
 
 from llamaindex_memlayer import MemlayerMemory, MemlayerRetriever
-from memlayer_core import Message
+from memlayer_core import Message, RecallFilter
 from memlayer_core.errors import (
     ConfigurationError,
     InvalidLimitError,
@@ -182,6 +182,14 @@ def test_filters_choose_among_what_is_known_of_a_node(pets, do):
         found = retrieved(do, MemlayerRetriever(pets, user_id="ada", similarity_top_k=50, filters=filters))
         assert {*texts(found)} == {node.get_content() for node in every if passes(node.metadata)}
         assert 0 < len(found) < len(every)
+
+
+def test_a_filter_of_the_memory_s_own_is_followed_by_the_search(pets, do):
+    every = retrieved(do, MemlayerRetriever(pets, user_id="ada", similarity_top_k=50))
+    wanted = RecallFilter(kinds=["record"])
+    found = retrieved(do, MemlayerRetriever(pets, user_id="ada", similarity_top_k=50, filters=wanted))
+    assert {*texts(found)} == {node.get_content() for node in every if node.metadata["kind"] == "record"}
+    assert 0 < len(found) < len(every)
 
 
 def test_a_filter_that_few_pass_is_looked_for_further_down(memory, do):

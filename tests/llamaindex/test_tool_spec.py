@@ -15,6 +15,7 @@ from llama_index.core.workflow import Context
 from scripted import speaking
 
 from llamaindex_memlayer import MemlayerMemory, MemlayerToolSpec, reload_tool
+from memlayer_core import RecallFilter
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
 
 RECORD, RETRIEVE, RELOAD = "record_to_memory", "retrieve_from_memory", "context_reload"
@@ -75,6 +76,13 @@ def test_what_was_said_is_found_and_what_was_not_is_told_so(tools, session, do):
 
     assert "parrot is called Coco" in used(do, tools[RETRIEVE], keywords=["parrot", "name"]).content
     assert used(do, tools[RETRIEVE], keywords=[]).content.startswith("Nothing was looked up")
+
+
+def test_an_agent_finds_only_what_the_filter_of_its_tools_lets_pass(session, do):
+    session.put(ChatMessage("my parrot is called Coco"))
+    spec = MemlayerToolSpec(session, filter=RecallFilter(kinds=["record"]))
+    tools = {tool.metadata.name: tool for tool in spec.to_tool_list()}
+    assert used(do, tools[RETRIEVE], keywords=["parrot"]).content == "Nothing was found."
 
 
 def test_what_a_context_shows_a_preview_of_is_read(tools, session, do):

@@ -12,22 +12,24 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, assert_never, get_args
 
 from memlayer_core.errors import InvalidItemError
 from memlayer_core.items.model import Condition, Field, Order
 from memlayer_core.storage.codec import write
 from memlayer_core.storage.terms import searchable
 
-__all__ = ["ORDERED", "conditions_of", "fields_of"]
+__all__ = ["ORDERED", "conditions_of", "fields_of", "passes"]
 
 ORDERED = 255
 """Characters by which texts are ordered."""
 
 _DEEPEST = 100
 _NO_PATH = re.compile("[][(){}\"'\0-\x1f\x7f]")
+_COMPARISONS = {"gt": "gt", "gte": "ge", "lt": "lt", "lte": "le"}  # by Python's names
 _NUMBER = 64  # characters of a text that may be a number
 
 
@@ -59,6 +61,32 @@ def conditions_of(expression: object) -> tuple[Condition, ...]:
     return tuple(_conditions(expression, "", 0))
 
 
+def passes(conditions: Iterable[Condition], value: Mapping[Any, Any]) -> bool:
+    """Tell whether all conditions hold for a value, as the query for stored items decides."""
+    fields = list(fields_of(value))
+    return all(_holds(one, [field for field in fields if field.path == one.path]) for one in conditions)
+
+
+def _holds(condition: Condition, fields: Sequence[Field]) -> bool:
+    match condition.test:
+        case "missing" | "there":
+            return bool(fields) == (condition.test == "there")
+        case "is":
+            return any(field.digest == condition.digest for field in fields)
+        case "is_not":
+            return all(field.digest != condition.digest for field in fields)
+        case "object":
+            return any(field.is_object for field in fields)
+        case "never":
+            return False
+        case "gt" | "gte" | "lt" | "lte":
+            compare = getattr(operator, _COMPARISONS[condition.test])
+            values = (field.text if isinstance(condition.bound, str) else field.number for field in fields)
+            return any(value is not None and compare(value, condition.bound) for value in values)
+        case _:
+            assert_never(condition.test)
+
+
 def _conditions(expression: Mapping[Any, Any], path: str, depth: int) -> Iterator[Condition]:
     for key, value in expression.items():
         if not isinstance(key, str) or key.startswith("$") or _NO_PATH.search(key):
@@ -85,30 +113,30 @@ def _equality(path: str, value: object) -> Condition:
     return Condition(_hash(path), "is", _filter_digest(value))
 
 
-def _comparison(path: str, operator: object, value: Any) -> Condition:
+def _comparison(path: str, name: object, value: Any) -> Condition:
     named = _hash(path)
-    match operator:
+    match name:
         case "$eq":
             return _equality(path, value)
         case "$ne" if value is None:
             return Condition(named, "there")
         case "$ne":
             return Condition(named, "is_not", _filter_digest(value))
-        case str() if (order := operator.removeprefix("$")) in get_args(Order):
-            return _order_condition(named, order, operator, value)  # type: ignore[arg-type]  # one of those
+        case str() if (order := name.removeprefix("$")) in get_args(Order):
+            return _order_condition(named, order, name, value)  # type: ignore[arg-type]  # one of those
         case _:
             raise InvalidItemError(
-                f"Unsupported operator: {operator!r:.80}",
+                f"Unsupported operator: {name!r:.80}",
                 hint="There are $eq, $ne, $gt, $gte, $lt and $lte.",
             )
 
 
-def _order_condition(path_hash: bytes, order: Order, operator: str, value: object) -> Condition:
+def _order_condition(path_hash: bytes, order: Order, name: str, value: object) -> Condition:
     if isinstance(value, str):
         return Condition(path_hash, order, bound=searchable(value)[:ORDERED])
     if not isinstance(value, int | float):
         raise InvalidItemError(
-            f"`{operator}` compares with a number or a text, got {value!r:.80}",
+            f"`{name}` compares with a number or a text, got {value!r:.80}",
             hint="Times in ISO format are texts that can be compared.",
         )
     bound = _number(value)

@@ -11,10 +11,12 @@ from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import recall_budget
+from memlayer_core.recall.flow.elsewhere import Meaning, on_snapshot
 from memlayer_core.recall.flow.recall import hits, relevant_answers, weigh, without_visible_episodes
-from memlayer_core.recall.flow.retrieve import Meaning, on_snapshot, retrieve
+from memlayer_core.recall.flow.retrieve import retrieve
 from memlayer_core.recall.flow.search_scope import search_scope_of
 from memlayer_core.recall.model import Hits
+from memlayer_core.recall.rules.filter import check_filter
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -50,9 +52,11 @@ async def recall(
     token_limit: int | None,
     visible: Iterable[Message],
     roles: Sequence[str] = (),
+    recall_filter: object = None,
 ) -> Hits:
     """Return hits for a query that are not among the visible messages, the best first."""
     asked, known = text_of("query", query), check_messages(visible)
+    wanted = check_filter(recall_filter)
     at_least_one("limit", limit)
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
@@ -62,7 +66,7 @@ async def recall(
         search_scope = search_scope_of(connection, rt, reach, roles)
         if search_scope.is_empty:
             return Hits()
-        found = retrieve(connection, rt, search_scope, asked, limit, rt.now(), meaning, explicit=True)
+        found = retrieve(connection, rt, search_scope, asked, limit, rt.now(), meaning, wanted, explicit=True)
         end = _visible_end(connection, scope, known)
         answers = weigh(
             connection,
@@ -72,7 +76,7 @@ async def recall(
             lambda records: without_visible_episodes(connection, records, scope, end.session, end.first),
             end.session.number if end.session is not None else 0,
         )
-        worth, settings = relevant_answers(answers), rt.settings
+        worth, settings = relevant_answers(connection, rt, reach, found, answers, known), rt.settings
         room = (
             recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit
         )

@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages.model import PinnedRecall, Session
-from memlayer_core.messages.rules.check import at_least_one, check_whole_number, in_utc, text_of
+from memlayer_core.messages.rules.check import at_least_one, check_whole_number
 from memlayer_core.messages.rules.render import line
 from memlayer_core.messages.sql import transcript
 from memlayer_core.recall import sql as candidates_sql
 from memlayer_core.recall import sql as pinned_recalls_sql
-from memlayer_core.recall.flow.retrieve import Findings, Meaning, on_snapshot, retrieve, visible_matches
+from memlayer_core.recall.flow.elsewhere import OrderNeededError
+from memlayer_core.recall.flow.retrieve import Findings, visible_matches
 from memlayer_core.recall.flow.search_scope import (
     fit_into_budget,
     message_of_record,
     record_candidates,
-    search_scope_of,
+    shorten,
 )
 from memlayer_core.recall.model import Hit, Hits, Reason
 from memlayer_core.recall.rules.gate import FOR_REMARK, IN_PROMPT, STRICT, Cut, bar_of, relevant
 from memlayer_core.recall.rules.pack import Gist
 from memlayer_core.recall.rules.rank import Matches, ScoredCandidate, rank, shortlist
+from memlayer_core.recall.rules.rerank import FIRST, choose, reorder
 from memlayer_core.records.flow import reader_of
 from memlayer_core.records.model import Record, part_of
-from memlayer_core.records.rules.records import roles_of
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
@@ -45,7 +45,7 @@ __all__ = [
     "hits",
     "pinned_recalls",
     "relevant_answers",
-    "search",
+    "rerank",
     "weigh",
     "without_own_turns",
     "without_visible_episodes",
@@ -53,6 +53,9 @@ __all__ = [
 
 _BEGINNING = 1000
 """Characters of a message that are searched for an answer; a longer text contains every kind of word."""
+
+_JUDGED = 400
+"""Tokens of a text that a reranker is given: most cross-encoders read 512 of the question and the text together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +77,6 @@ class Answers:
     trust: float = 0.0
     bar: float = 0.0
     cut: Cut = IN_PROMPT
-
-
-async def search(
-    rt: Runtime,
-    run: Runner,
-    reach: Scope,
-    query: str,
-    limit: int,
-    token_limit: int | None,
-    roles: object = (),
-    now: datetime | None = None,
-) -> Hits:
-    """Return the best hits: at most `limit`, of at most `token_limit` tokens together."""
-    asked, now, known = text_of("query", query), in_utc(now, "now"), roles_of(roles)
-    at_least_one("limit", limit)
-    if token_limit is not None:
-        at_least_one("token_limit", token_limit)
-
-    def look(connection: Connection, meaning: Meaning | None) -> Hits:
-        search_scope = search_scope_of(connection, rt, reach, known)
-        if search_scope.is_empty:
-            return Hits()
-        found = retrieve(connection, rt, search_scope, asked, limit, now or rt.now(), meaning)
-        return hits(connection, rt, reach, weigh(connection, rt, found), limit, token_limit)
-
-    return await on_snapshot(rt, run, look)
 
 
 def weigh(
@@ -125,13 +102,18 @@ def weigh(
     postings, neighbours = visible_matches(connection, findings, seen)
     by_word = {word: postings[word] for word in asked.words if word in postings}
     matches = Matches(
-        TermStatistics(by_word, search_scope.texts, findings.common),
+        TermStatistics(by_word, findings.size, findings.common),
         neighbours,
-        vectors=search_scope.vectors,
+        vectors=search_scope.vectors if findings.keys is None else findings.size,
         date_matches=set().union(*(postings.get(when, ()) for when in asked.when)),
         wish_matches=postings.get(WISH, {}).keys(),
     )
-    keys = [key for key in shortlist(matches, findings.depth) if key not in seen]
+    passing = findings.keys
+    keys = [
+        key
+        for key in shortlist(matches, findings.depth)
+        if key not in seen and (passing is None or key in passing)
+    ]
     near = findings.cosines(connection, keys)
     cosines = {key: max(some) for key, some in near.items()}
     beginning = _BEGINNING if asked.answer is not None or asked.helps else 0
@@ -179,9 +161,57 @@ def without_visible_episodes(
     return {key: one for key, one in records.items() if key not in ends or places.get(ends[key], -1) < first}
 
 
-def relevant_answers(answers: Answers) -> Answers:
-    """Leave out the candidates that are not worth their tokens."""
-    return replace(answers, candidates=relevant(answers.candidates, answers.bar, answers.cut))
+def relevant_answers(
+    connection: Connection,
+    rt: Runtime,
+    reach: Scope,
+    findings: Findings,
+    answers: Answers,
+    visible: Sequence[Message] = (),
+) -> Answers:
+    """Leave out the candidates that are not worth their tokens. The arguments are those of `rerank`."""
+    passing = relevant(answers.candidates, answers.bar, answers.cut)
+    if not passing:
+        return replace(answers, candidates=())
+    order = rerank(connection, rt, reach, findings, answers, visible)
+    if order.candidates is answers.candidates:
+        return replace(order, candidates=passing)
+    return replace(order, candidates=choose(passing, order.candidates))
+
+
+def rerank(
+    connection: Connection,
+    rt: Runtime,
+    reach: Scope,
+    findings: Findings,
+    answers: Answers,
+    visible: Iterable[Message] | None = None,
+) -> Answers:
+    """Put the best candidates in the order of the reranker, if there is one.
+
+    Args:
+        connection: On the snapshot of the search.
+        rt: What the memory works with.
+        reach: Whose messages.
+        findings: What the search found.
+        answers: The candidates, the best first.
+        visible: Messages that the context already has; see `best`.
+
+    Raises:
+        OrderNeededError: The reranker has to be asked first.
+    """
+    if rt.reranker is None or not answers.candidates:
+        return answers
+    if (order := findings.meaning.order) is None:
+        first = best(connection, rt, reach, answers, FIRST, visible)
+        if len(first) <= 1:
+            return answers
+        part = [shorten(rt, *one, _JUDGED)[0] for one in first]
+        raise OrderNeededError(findings.meaning, findings.query, {one.key: one.message.text for one in part})
+    if order.problem is not None:
+        note = Reason("reranker_failed", f"in the order of the ranking: {order.problem}")
+        return replace(answers, notes=(*answers.notes, note))
+    return replace(answers, candidates=reorder(answers.candidates, order.scores))
 
 
 async def pinned_recalls(

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memlayer_core.items.rules.filters import conditions_of
 from memlayer_core.message import Message, StoredMessage
+from memlayer_core.recall.model import RecallFilter
 from memlayer_core.recall.rules.pack import excerpt, longest_turn, pack
 from memlayer_core.recall.rules.rank import ScoredCandidate
-from memlayer_core.recall.sql import overview
+from memlayer_core.recall.sql import matching_keys, overview
 from memlayer_core.records.flow import reader_of
-from memlayer_core.records.model import Reader, Record
+from memlayer_core.records.model import TYPES, Reader, Record
+from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import rows as record_rows
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope, SharedScope
@@ -24,10 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SearchScope",
+    "eligible_keys",
     "fit_into_budget",
     "message_of_record",
     "record_candidates",
     "search_scope_of",
+    "shorten",
 ]
 
 
@@ -95,6 +100,33 @@ def search_scope_of(connection: Connection, rt: Runtime, reach: Scope, roles: Se
     return SearchScope(reader_of(rt, reach, roles), *overview(connection, reach))
 
 
+def eligible_keys(
+    connection: Connection, search_scope: SearchScope, recall_filter: RecallFilter | None
+) -> frozenset[int] | None:
+    """Return the keys of the reader's messages and records that pass a checked filter; None without a filter."""
+    if recall_filter is None:
+        return None
+    wanted, keys = set(recall_filter.kinds), set[int]()
+    if not recall_filter.tags and (not wanted or "message" in wanted):
+        conditions = conditions_of(recall_filter.metadata)
+        keys |= matching_keys(connection, search_scope.reach, recall_filter, conditions)
+    types = set() if "record" in wanted else wanted.intersection(TYPES)
+    of_records = not (recall_filter.speakers or recall_filter.metadata) and (
+        not wanted or "record" in wanted or types
+    )
+    if search_scope.has_records and of_records:
+        keys |= record_reads.matching_keys(
+            connection,
+            search_scope.reader,
+            types,
+            recall_filter.tags,
+            recall_filter.sessions,
+            recall_filter.since,
+            recall_filter.until,
+        )
+    return frozenset(keys)
+
+
 def record_candidates(
     rt: Runtime, reach: Scope, records: Mapping[int, Record], cosines: Mapping[int, float], beginning: int
 ) -> list[Candidate]:
@@ -133,13 +165,13 @@ def fit_into_budget(
 
     def costs() -> Iterator[int]:
         for stored, ranked in candidates:
-            told.append(_shorten(rt, stored, ranked, longest_turn(budget)))
+            told.append(shorten(rt, stored, ranked, longest_turn(budget)))
             yield cost(told[-1][0])
 
     return [told[place] for place in pack(costs(), rest)]
 
 
-def _shorten(
+def shorten(
     rt: Runtime, turn: StoredMessage, candidate: ScoredCandidate, budget: int
 ) -> tuple[StoredMessage, ScoredCandidate]:
     """Return the whole turn if it fits into the budget, else the excerpt that bears on the question."""

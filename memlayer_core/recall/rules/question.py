@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from memlayer_core.recall.rules.frequency import is_character
+from memlayer_core.recall.rules.frequency import Use, is_character, use_of
 from memlayer_core.recall.rules.gate import answers_to
 from memlayer_core.recall.rules.times import days_meant_by, without_days
 from memlayer_core.storage.terms import (
@@ -17,6 +17,7 @@ from memlayer_core.storage.terms import (
     possible_names,
     question_terms,
     without_question_words,
+    words_by_term,
 )
 from memlayer_core.storage.wishes import asks_for_help
 
@@ -43,6 +44,8 @@ _YOU_SAID = re.compile(
     re.IGNORECASE,
 )
 """What asks for something that the assistant said."""
+_SHORT = 4  # words that say what a question is about
+_INSIDE = re.compile(r"(?<=[\w,;:] )[^\W\d_]\w+")  # a word within a sentence: with a capital it is a name
 _SPACE = re.compile(r"\s+")
 _SAID = re.compile(
     r"\b(?:sa(?:y|id|ying)|t(?:ell|old)|talk(?:s|ed|ing)?|sp(?:eak|oke|oken)|mention(?:s|ed)?|discuss(?:ed)?|chat(?:s|ted)?"
@@ -105,6 +108,33 @@ class Question:
     def about(self) -> tuple[str, ...]:
         """The words that say what is asked."""
         return tuple(word for word in self.words if word not in self.dates)
+
+    def lost_words(self, occurs: Callable[[str], bool]) -> dict[str, str]:
+        """Return words that may be parts of others, or have a slip, by their index terms.
+
+        These are the words of a short question that not everybody uses and that no text has. If texts have another one
+        of them, only names count: "status" is no slip of "states".
+
+        Args:
+            occurs: Tells whether any text has a term.
+        """
+        if len(self.content) > _SHORT:
+            return {}
+        rare = [word for word in self.content if use_of(word) is Use.RARE]
+        lost = [word for word in rare if not occurs(word)]
+        if not lost:
+            return {}
+        names = (word for word in _INSIDE.findall(self.text) if word[0].isupper())
+        words = words_by_term(self.text if len(lost) == len(rare) else " ".join(names))
+        return {word: words[word] for word in lost if word in words}
+
+    def read_as(self, terms: Mapping[str, str]) -> Question:
+        """Return the question with other terms in place of some words."""
+        return replace(
+            self,
+            words=tuple(dict.fromkeys(terms.get(word, word) for word in self.words)),
+            content=tuple(dict.fromkeys(terms.get(word, word) for word in self.content)),
+        )
 
     @property
     def index_terms(self) -> tuple[str, ...]:

@@ -121,6 +121,7 @@ class ScoredCandidate(NamedTuple):
         date_only: Whether it matches by its date alone; its neighbours then get nothing from it.
         is_standing: Whether it is a wish that holds for the question.
         part_cosines: The cosine of each part of its text, in their order.
+        rerank_score: What the reranker gave it; None: it was not asked.
     """
 
     key: int
@@ -133,6 +134,7 @@ class ScoredCandidate(NamedTuple):
     date_only: bool = False
     is_standing: bool = False
     part_cosines: Sequence[float] = ()
+    rerank_score: float | None = None
 
     @property
     def parts(self) -> Mapping[str, float]:
@@ -156,7 +158,12 @@ class ScoredCandidate(NamedTuple):
             for name in sorted(parts, key=lambda name: -abs(parts[name]))
             if found.get(name, abs(parts[name]) >= _SLIGHT)
         )
-        return (*given, *([_SHORTENED] if self.is_excerpt else []))
+        first = () if self.rerank_score is None else (_judged(self.rerank_score),)
+        return (*first, *given, *([_SHORTENED] if self.is_excerpt else []))
+
+
+def _judged(score: float) -> Reason:
+    return Reason("reranker", f"the reranker gave it {score:.3g}")
 
 
 _SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")

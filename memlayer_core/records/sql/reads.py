@@ -39,6 +39,7 @@ __all__ = [
     "OWN",
     "find_records",
     "list_records",
+    "matching_keys",
     "pages",
     "profile",
     "replaced",
@@ -126,11 +127,17 @@ def find_records(connection: Connection, reader: Reader, keys: Collection[int]) 
     return {row.key: record_of(row) for row in _visible_rows(connection, reader, keys)}
 
 
-def scan_shared(connection: Connection, reader: Reader, vector: FloatVector, limit: int) -> list[Neighbour]:
-    """Compare a vector with those of the shared records that the reader may see. This is exact."""
+def scan_shared(
+    connection: Connection,
+    reader: Reader,
+    vector: FloatVector,
+    limit: int,
+    keys: Collection[int] | None = None,
+) -> list[Neighbour]:
+    """Compare a vector with those of the shared records that the reader may see, or of some keys. This is exact."""
     named = grantees(reader.reach, reader.roles)
     rows = _shared_query(len(named)).all(connection, {**_values(reader, named), **_worth(reader)})
-    return nearest(rows, vector, limit)
+    return nearest([row for row in rows if keys is None or row.key in keys], vector, limit)
 
 
 def _visible_rows(connection: Connection, reader: Reader, keys: Collection[int], *columns: str) -> list[Any]:
@@ -159,11 +166,7 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
     if record_filter.type is not None:
         query = query.where(records.c.type == record_filter.type)
     if record_filter.tags:
-        tagged = select(labels.c.number).where(
-            labels.c.label.in_({tag_label(tag) for tag in record_filter.tags})
-        )
-        every_tag = func.count(distinct(labels.c.label)) == len(set(record_filter.tags))
-        query = query.where(records.c.number.in_(tagged.group_by(labels.c.number).having(every_tag)))
+        query = query.where(_has_tags(record_filter.tags))
     if record_filter.record_id is not None:
         user_id, ordinal = ordinal_of(record_filter.record_id)
         query = query.where(records.c.user_id == user_id, records.c.ordinal == ordinal)
@@ -174,6 +177,50 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
     ).all()
     embedder = connection.scalar(select(meta.c.value).where(meta.c.name == "embedder")) or ""
     return [_with_vector(row, embedder) for row in rows]
+
+
+def matching_keys(
+    connection: Connection,
+    reader: Reader,
+    types: Collection[str],
+    tags: Collection[str],
+    sessions: Collection[str],
+    since: datetime | None,
+    until: datetime | None,
+) -> set[int]:
+    """Return the keys of the records that the reader may see and that are of these types, tags, sessions and times.
+
+    Args:
+        connection: In a transaction.
+        reader: Who asks.
+        types: Only these types; empty: all.
+        tags: Only records with all of these tags.
+        sessions: Only records that come from these sessions; empty: from anywhere.
+        since: Only records whose `date` is this moment or later.
+        until: Only records whose `date` is before this moment.
+    """
+    named = grantees(reader.reach, reader.roles)
+    query = select(records if since or until else records.c.key).where(_visible(len(named)))
+    if types:
+        query = query.where(records.c.type.in_(sorted(types)))
+    if tags:
+        query = query.where(_has_tags(tags))
+    if sessions:
+        query = query.where(records.c.session_id.in_(sorted(sessions)))
+    rows = connection.execute(query, {**_values(reader, named), **_worth(reader)})
+    if since is None and until is None:
+        return set(rows.scalars())
+    dates = ((row.key, record_of(row).date) for row in rows)  # when it happened is in no column
+    return {
+        key for key, date in dates if (since is None or date >= since) and (until is None or date < until)
+    }
+
+
+def _has_tags(tags: Collection[str]) -> Any:
+    """Return the condition that records have all of some tags."""
+    having = select(labels.c.number).where(labels.c.label.in_({tag_label(tag) for tag in tags}))
+    every = func.count(distinct(labels.c.label)) == len(set(tags))
+    return records.c.number.in_(having.group_by(labels.c.number).having(every))
 
 
 def replaced(connection: Connection, reach: Scope, ordinal: int) -> list[Record]:

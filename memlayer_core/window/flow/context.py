@@ -15,6 +15,7 @@ from memlayer_core.messages.rules.relist import new_messages
 from memlayer_core.messages.rules.render import block, has_escapes, line, with_separator
 from memlayer_core.messages.sql import transcript, window_starts
 from memlayer_core.policy import Limits, recall_budget
+from memlayer_core.recall.flow.elsewhere import Meaning, on_snapshot
 from memlayer_core.recall.flow.recall import (
     best,
     relevant_answers,
@@ -22,9 +23,10 @@ from memlayer_core.recall.flow.recall import (
     without_own_turns,
     without_visible_episodes,
 )
-from memlayer_core.recall.flow.retrieve import Findings, Meaning, on_snapshot, retrieve
+from memlayer_core.recall.flow.retrieve import Findings, retrieve
 from memlayer_core.recall.flow.search_scope import SearchScope, fit_into_budget
 from memlayer_core.recall.model import Reason
+from memlayer_core.recall.rules.filter import check_filter
 from memlayer_core.recall.rules.pack import MARGIN, most_that_fit
 from memlayer_core.recall.sql import beginning
 from memlayer_core.records.flow import reader_of
@@ -89,6 +91,7 @@ async def context(
     roles: Sequence[str] = (),
     placement: Placement | None = None,
     pending: object = (),
+    recall_filter: object = None,
 ) -> Context:
     """Build a context: the newest turns, and older messages and records that bear on the query.
 
@@ -102,7 +105,9 @@ async def context(
         roles: The roles in which the user asks.
         placement: Where the recall goes; None: the setting.
         pending: Messages that are not stored yet.
+        recall_filter: What may be recalled; None: everything.
     """
+    wanted = check_filter(recall_filter)
     asked = None if query is None else text_of("query", query)
     settings = rt.settings
     placed = placement_of(placement, settings.recall_placement)
@@ -117,7 +122,7 @@ async def context(
         found = None
         if share and known.query and not known.has_pinned_recall and _may_recall(known, allowed):
             most = most_that_fit(share)
-            found = retrieve(connection, rt, known.search_scope, known.query, most, rt.now(), meaning)
+            found = retrieve(connection, rt, known.search_scope, known.query, most, rt.now(), meaning, wanted)
         view = _view(connection, rt, known, waiting, allowed, 0)
         if found is None:
             return known, view, None
@@ -288,19 +293,18 @@ def _recall(
         view: The window.
         budget: The tokens that it may cost.
     """
-    first = first_of(view, state.first)
-    answers = relevant_answers(
-        weigh(
-            connection,
-            rt,
-            findings,
-            view.keys,
-            lambda records: without_visible_episodes(connection, records, scope, state.session, first),
-            state.session.number if state.session is not None else 0,
-        )
+    first, reach = first_of(view, state.first), scope.reach()
+    answers = weigh(
+        connection,
+        rt,
+        findings,
+        view.keys,
+        lambda records: without_visible_episodes(connection, records, scope, state.session, first),
+        state.session.number if state.session is not None else 0,
     )
-    said = (part.message for part in view.window)
-    found = best(connection, rt, scope.reach(), answers, most_that_fit(budget), said) if budget > 0 else []
+    said = [part.message for part in view.window]
+    answers = relevant_answers(connection, rt, reach, findings, answers, said)
+    found = best(connection, rt, reach, answers, most_that_fit(budget), said) if budget > 0 else []
     if not found:
         return _Recall(notes=answers.notes)
     left = budget - rt.tokens.text(with_separator(block([""])))

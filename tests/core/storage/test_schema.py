@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.migrations import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {13: "c91aafaa97943497"}
+TABLES = {14: "c91aafaa97943497"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 

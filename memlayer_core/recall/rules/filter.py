@@ -1,0 +1,64 @@
+"""Checks a filter of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+from memlayer_core.errors import InputError, InvalidFilterError
+from memlayer_core.items.rules.filters import conditions_of
+from memlayer_core.messages.rules.check import in_utc
+from memlayer_core.recall.model import RecallFilter
+from memlayer_core.records.model import TYPES
+
+__all__ = ["KINDS", "check_filter"]
+
+KINDS = ("message", "record", *TYPES)
+"""What the kinds of a filter can be."""
+
+_LISTS = ("kinds", "tags", "speakers", "sessions")
+
+
+def check_filter(recall_filter: object) -> RecallFilter | None:
+    """Return a filter with its times in UTC and each value of a list once; None if everything passes.
+
+    Raises:
+        InvalidFilterError: It is no filter, or one of its conditions cannot be checked.
+    """
+    if recall_filter is None:
+        return None
+    if not isinstance(recall_filter, RecallFilter):
+        raise InvalidFilterError(
+            f"`filter` must be a `RecallFilter`, got {recall_filter!r:.80}",
+            hint='Such as `RecallFilter(kinds=["record"], tags=["work"])`.',
+        )
+    lists = {name: _texts(name, getattr(recall_filter, name)) for name in _LISTS}
+    for kind in lists["kinds"]:
+        if kind not in KINDS:
+            raise InvalidFilterError(
+                f"`kinds` has {kind!r:.80}, which is no kind", hint=f"There are {', '.join(KINDS)}."
+            )
+    try:
+        since, until = in_utc(recall_filter.since, "since"), in_utc(recall_filter.until, "until")
+        conditions_of(recall_filter.metadata)
+    except InputError as problem:
+        raise InvalidFilterError(str(problem).replace("`filter`", "`metadata`"), hint=problem.hint) from None
+    if since is not None and until is not None and since >= until:
+        raise InvalidFilterError(
+            f"nothing is both since {since.isoformat()} and until {until.isoformat()}",
+            hint="`since` is the earlier moment; what was said at `until` does not pass.",
+        )
+    metadata: Mapping[str, object] = recall_filter.metadata or {}
+    checked = RecallFilter(**lists, since=since, until=until, metadata=metadata)
+    return checked if any(getattr(checked, one.name) for one in fields(checked)) else None
+
+
+def _texts(name: str, values: object) -> Sequence[str]:
+    if isinstance(values, str) or not isinstance(values, Sequence | set | frozenset):
+        raise InvalidFilterError(
+            f"`{name}` must be a list of texts, got {values!r:.80}", hint=f'For example `{name}=["…"]`.'
+        )
+    for value in values:
+        if not isinstance(value, str) or not value:
+            raise InvalidFilterError(f"`{name}` has {value!r:.80}, which is no text", hint="Leave it out.")
+    return tuple(dict.fromkeys(values))

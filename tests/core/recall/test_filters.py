@@ -1,0 +1,266 @@
+"""A filter decides before anything is ranked: a search is as if nothing else were stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memlayer_core import Memory, Message, RecallFilter, Settings
+from memlayer_core.errors import InvalidFilterError
+from memlayer_core.items.model import FindItems, PutItem
+from memlayer_core.items.rules.filters import conditions_of, passes
+
+MAY = datetime(2026, 5, 1, tzinfo=UTC)
+QUIET = Settings(index_delay=3600, durability="normal", learn=False, episodes=False)
+NAMES = ("Ada", "Bob", None)
+ROLES = ("user", "assistant")
+SESSIONS = ("spring", "summer", "autumn")
+TYPES = ("semantic", "preference", "procedural")
+TAGS = ("work", "home")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text of the store, and all that a filter can ask of it."""
+
+    text: str
+    kind: str
+    at: datetime
+    session: str
+    tags: frozenset[str] = frozenset()
+    speakers: frozenset[str] = frozenset()
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def texts() -> list[Text]:
+    """Return texts that all have a word in common, of every kind and combination."""
+    messages = [
+        Text(
+            f"kayak {number}",
+            "message",
+            MAY + timedelta(days=number),
+            SESSIONS[number % 3],
+            speakers=frozenset({ROLES[number % 2], *filter(None, [NAMES[number % 5 % 3]])}),
+            metadata={"project": "apollo" if number % 4 else "gemini", "score": number % 7}
+            if number % 3
+            else {},
+        )
+        for number in range(45)
+    ]
+    tags = [frozenset(), frozenset({"work"}), frozenset(TAGS)]
+    records = [
+        Text(
+            f"kayak {number}",
+            TYPES[number % 3],
+            MAY + timedelta(days=number),
+            SESSIONS[number % 2],
+            tags[number // 3 % 3],
+        )
+        for number in range(50, 77)
+    ]
+    return [*messages, *records]
+
+
+STORED = texts()
+
+
+def fill(memory: Memory) -> None:
+    for one in STORED:
+        chat = memory.chat(user_id="ada", session_id=one.session)
+        if one.kind == "message":
+            role = next(role for role in ROLES if role in one.speakers)
+            name = next((name for name in NAMES if name in one.speakers), None)
+            chat.add_messages([Message(role, one.text, name=name, created_at=one.at, metadata=one.metadata)])
+        else:
+            chat.remember(one.text, type=one.kind, tags=one.tags, occurred_at=one.at)
+    memory.chat(user_id="eve", session_id="spring").add("user", "kayak of somebody else")
+    memory.chat(user_id="eve").remember("kayak of us all", visibility="public", tags=["work"])
+    memory.flush()
+
+
+def passing(one: Text, wanted: RecallFilter) -> bool:
+    is_record = one.kind != "message"
+    return (
+        (not wanted.kinds or one.kind in wanted.kinds or (is_record and "record" in wanted.kinds))
+        and (set(wanted.tags) <= one.tags)
+        and (not wanted.speakers or bool(one.speakers & set(wanted.speakers)))
+        and (not wanted.sessions or one.session in wanted.sessions)
+        and (wanted.since is None or one.at >= wanted.since)
+        and (wanted.until is None or one.at < wanted.until)
+        and (not wanted.metadata or (not is_record and meets(one.metadata, wanted.metadata)))
+    )
+
+
+def meets(metadata: dict[str, Any], conditions: Any) -> bool:
+    project, score = conditions.get("project"), conditions.get("score", {}).get("$gte")
+    return (project is None or metadata.get("project") == project) and (
+        score is None or metadata.get("score", -1) >= score
+    )
+
+
+def some(values: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
+    return st.just([]) | st.lists(st.sampled_from(values), max_size=2)
+
+
+moments = st.none() | st.integers(0, 80).map(lambda days: MAY + timedelta(days=days))
+filters = st.builds(
+    RecallFilter,
+    kinds=some(("message", "record", *TYPES)),
+    tags=some(TAGS),
+    speakers=some(("Ada", "Bob", *ROLES)),
+    sessions=some(SESSIONS),
+    since=moments,
+    until=moments,
+    metadata=st.sampled_from(
+        [{}, {}, {"project": "apollo"}, {"score": {"$gte": 3}}, {"project": "gemini", "score": {"$gte": 2}}]
+    ),
+).filter(lambda one: one.since is None or one.until is None or one.since < one.until)
+
+
+@pytest.fixture(
+    scope="module", params=["scan", "index", pytest.param("postgres", marks=pytest.mark.postgres)]
+)
+def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
+    """Return a store that compares vectors one by one, one that asks Chroma, and one in PostgreSQL."""
+    limits = QUIET.replace(exact_scan_limit=5, recall_candidates=5) if request.param == "index" else QUIET
+    at: Any = {"path": tmp_path_factory.mktemp("store")}
+    if request.param == "postgres":
+        at = {"database_url": request.getfixturevalue("_shared_postgres")[0]}
+    with Memory.open(**at, embedder="hashing", settings=limits) as memory:
+        fill(memory)
+        yield memory
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(wanted=filters)
+def test_a_search_with_a_filter_finds_what_passes_it_and_nothing_else(
+    full: Memory, wanted: RecallFilter
+) -> None:
+    hits = full.search("kayak", user_id="ada", limit=100, filter=wanted)
+    every = {one.text for one in STORED if passing(one, wanted)}
+    shared = not (wanted.sessions or wanted.speakers or wanted.metadata or "home" in wanted.tags) and (
+        not wanted.kinds or not {"record", "semantic"}.isdisjoint(wanted.kinds)
+    )
+    written = full.search("us all", user_id="ada", limit=1, filter=RecallFilter(kinds=["record"]))[
+        0
+    ].created_at
+    if shared and (wanted.since or written) <= written and (wanted.until is None or written < wanted.until):
+        every.add("kayak of us all")
+    assert {hit.text for hit in hits} == every
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(wanted=filters)
+def test_recall_and_context_tell_nothing_that_does_not_pass(full: Memory, wanted: RecallFilter) -> None:
+    chat = full.chat(user_id="ada", session_id="new")
+    allowed = {one.text for one in STORED if passing(one, wanted)} | {"kayak of us all"}
+    told = {hit.text for hit in chat.recall("Which kayak is it?", limit=50, filter=wanted)}
+    assert told <= allowed
+    pieces = {piece.text for piece in chat.context("Which kayak is it?", filter=wanted).pieces}
+    assert {text.rpartition(": ")[2] for text in pieces} <= {*allowed, ""}
+
+
+HIDDEN = 300
+FEW = QUIET.replace(recall_candidates=5)
+
+
+def nearness(texts: list[str]) -> list[list[float]]:
+    return [[1.0, 1.0 if "mango" in text else 0.5 if "plum" in text else 0.0] for text in texts]
+
+
+@pytest.mark.parametrize("scan", [1, 1000])
+def test_three_hundred_nearer_texts_that_do_not_pass_take_nobodys_place(
+    tmp_path: Any, do: Any, scan: int
+) -> None:
+    with Memory.open(tmp_path, embedder=nearness, settings=FEW.replace(exact_scan_limit=scan)) as memory:
+        chat = memory.chat(user_id="ada")
+        chat.add_messages([Message("user", f"plum {number}") for number in range(HIDDEN)])
+        chat.add_messages([Message("assistant", f"mango {number}") for number in range(20)])
+        memory.flush()
+        wanted = RecallFilter(speakers=["assistant"])
+        hits = do(memory, "search", "what?", user_id="ada", limit=10, filter=wanted)
+        assert [hit.role for hit in hits] == ["assistant"] * 10
+
+
+def test_a_common_word_of_a_thousand_newer_texts_takes_nobodys_place(
+    open_with: Callable[..., Memory],
+) -> None:
+    memory = open_with(FEW)
+    old = memory.chat(user_id="ada", session_id="old")
+    old.add("user", "apricot and cranberry jam")
+    new = memory.chat(user_id="ada", session_id="new")
+    new.add_messages([Message("user", f"apricot cranberry {number}") for number in range(1100)])
+    wanted = RecallFilter(sessions=["old"])
+    hits = memory.search("apricot cranberry", user_id="ada", limit=5, filter=wanted)
+    assert [hit.text for hit in hits] == ["apricot and cranberry jam"]
+
+
+def test_without_a_filter_a_context_costs_no_statement_more_and_an_empty_one_is_none(full: Memory) -> None:
+    every = full.search("kayak", user_id="ada", limit=100)
+    assert full.search("kayak", user_id="ada", limit=100, filter=RecallFilter()) == every
+
+
+def test_a_filter_of_another_user_finds_nothing_of_theirs(full: Memory) -> None:
+    assert [
+        hit.text for hit in full.search("kayak", user_id="eve", filter=RecallFilter(sessions=["spring"]))
+    ] == ["kayak of somebody else"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"kinds": ["record"]}, "`filter` must be a `RecallFilter`"),
+        (RecallFilter(kinds=["fact"]), "`kinds` has 'fact', which is no kind"),
+        (RecallFilter(tags="work"), "`tags` must be a list of texts"),
+        (RecallFilter(sessions=[3]), "`sessions` has 3"),
+        (RecallFilter(since="May"), "`since` must be a datetime"),
+        (RecallFilter(since=MAY, until=MAY), "nothing is both"),
+        (RecallFilter(metadata={"score": {"$near": 3}}), "Unsupported operator: '$near'"),
+        (RecallFilter(metadata=["apollo"]), "`metadata` must be a mapping"),
+    ],
+)
+def test_a_filter_that_cannot_be_used_is_refused_with_what_to_do(
+    memory: Memory, do: Any, wrong: Any, named: str
+) -> None:
+    chat = memory.chat(user_id="ada")
+    for owner, verb, more in (
+        (memory, "search", {"user_id": "ada"}),
+        (chat, "recall", {}),
+        (chat, "context", {}),
+    ):
+        with pytest.raises(InvalidFilterError) as refused:
+            do(owner, verb, "kayak?", filter=wrong, **more)
+        assert named in str(refused.value)
+        assert refused.value.hint
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["a", "b", "2"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "b", "a.b"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+objects = st.dictionaries(st.sampled_from(["a", "b", "a.b"]), values, max_size=3)
+operators = st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"])
+bounds = st.integers(-3, 3) | st.sampled_from(["a", "b", "2"])
+expressions = st.dictionaries(
+    st.sampled_from(["a", "b", "a.b"]),
+    values | st.dictionaries(operators, bounds, min_size=1, max_size=2),
+    max_size=2,
+)
+
+
+@given(value=objects, expression=expressions)
+def test_a_message_passes_what_an_item_with_its_metadata_passes(value: Any, expression: Any) -> None:
+    with Memory.in_memory(settings=QUIET) as memory:
+        items = memory.items()
+        items.batch([PutItem(("x",), "one", value, texts=())])
+        (found,) = items.batch([FindItems(("x",), filter=expression, limit=1)])
+    assert passes(conditions_of(expression), value) == bool(found)
