@@ -621,7 +621,7 @@ class Chat(Viewable):
         Args:
             text: What the record says.
             **fields: `type` (`"semantic"`; or `"episodic"`, `"procedural"`, `"preference"`, `"profile"`),
-                `importance` (0.5) and `confidence` (1.0), `tags`, `expires_at` (with a time zone), `category`,
+                `importance` (0.5), `confidence` and `decay_score` (1.0), `tags`, `expires_at` (with a time zone), `category`,
                 `key`, `value`, `subject` (`"user"`), `valid_from`, `valid_until`, `modality`, `always`, `summary`,
                 `structured`, `source`, `relations`, and who else may see it: `visibility` (`"private"`),
                 `allowed_users`, `allowed_roles`. `Record` explains each.

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from threading import Timer
 from typing import Literal
 
@@ -29,6 +30,7 @@ __all__ = [
     "MessagesStored",
     "RecordStored",
     "SessionEnded",
+    "StoreMaintained",
     "StoreMissing",
     "SummarizerUnavailable",
     "SummaryWritten",
@@ -109,6 +111,25 @@ class SummarizerUnavailable:
     """The summariser does not answer. Extracts are written instead, and it is asked again later."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMaintained:
+    """What time asks for was done, as `Memory.maintain` does it; in the background once a day.
+
+    Attributes:
+        at: The moment that counted.
+        archived: How many records have faded: they are not recalled any more, and are found with `every`.
+        expired: How many records have expired. They are archived, too.
+        deleted: How many archived records were deleted now: none without `Settings.delete_archived_days`.
+        entries: How many entries of the ledger were deleted now: none without `Settings.ledger_days`.
+    """
+
+    at: datetime
+    archived: int
+    expired: int
+    deleted: int
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +219,7 @@ Event = (
     | ErasureDelayed
     | WorkerFailed
     | WordsRepaired
+    | StoreMaintained
     | StoreMissing
     | IndexDegraded
     | IndexRecovered
@@ -215,6 +237,7 @@ _LEVELS: dict[type, int] = {
     ErasureDelayed: logging.WARNING,
     WorkerFailed: logging.WARNING,
     WordsRepaired: logging.WARNING,
+    StoreMaintained: logging.INFO,
     StoreMissing: logging.ERROR,
     JobDead: logging.ERROR,
     TemporaryDropped: logging.WARNING,

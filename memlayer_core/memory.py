@@ -18,7 +18,7 @@ from pydantic import InstanceOf
 
 from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, StoreClosedError
-from memlayer_core.events import EventBus, Listener
+from memlayer_core.events import EventBus, Listener, StoreMaintained
 from memlayer_core.item_store import Items
 from memlayer_core.message import Message
 from memlayer_core.messages.flow import sessions
@@ -48,6 +48,7 @@ from memlayer_core.transfer.flow import export as transfer
 from memlayer_core.transfer.flow import forget, imports
 from memlayer_core.transfer.flow.export import Progress
 from memlayer_core.transfer.flow.imports import ImportReport
+from memlayer_core.worker import maintain as maintenance
 from memlayer_core.worker import upkeep
 
 __all__ = ["Memory", "Status", "memory_of"]
@@ -312,6 +313,7 @@ class Memory(Viewable):
         roles: Sequence[str] = (),
         limit: int = 100,
         offset: int = 0,
+        every: bool = False,
     ) -> list[Record]:
         """Return the records of a user, the last written first, of any importance and confidence.
 
@@ -322,7 +324,8 @@ class Memory(Viewable):
             record_id: Only this record.
             type: Only records of this type.
             tags: Only records with all of these tags.
-            all_versions: Also replaced versions, merged records, facts of the past and expired ones, but only the user's own.
+            all_versions: Also replaced versions, merged records, facts of the past and archived records, but only the user's
+                own.
             shared: Also records of other users of the tenant that this user may see.
             as_of: Only facts that held at this moment, such as where the user lived in May, but only the user's own. What
                 was corrected never held. A moment without a time zone is taken as UTC.
@@ -331,10 +334,11 @@ class Memory(Viewable):
             roles: Roles of the user, for `shared`.
             limit: How many records at the most.
             offset: How many records to skip.
+            every: Also archived records: those that have faded or expired (see `maintain`), but only the user's own.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         wanted = RecordFilter(
-            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset
+            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset, every
         )
         return step(records.records(self.runtime, SYNC, reach, wanted, roles))
 
@@ -355,11 +359,12 @@ class Memory(Viewable):
         roles: Sequence[str] = (),
         limit: int = 100,
         offset: int = 0,
+        every: bool = False,
     ) -> list[Record]:
         """Do `records` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         wanted = RecordFilter(
-            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset
+            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset, every
         )
         return await self.runtime.threads.read(records.records(self.runtime, ASYNC, reach, wanted, roles))
 
@@ -725,26 +730,66 @@ class Memory(Viewable):
         """Do `retry_dead` without blocking the event loop."""
         return await self.runtime.threads.write(upkeep.retry_dead(self.runtime, ASYNC))
 
-    def costs(self) -> list[Cost]:
-        """Return what models cost in the background: calls and tokens, by kind of work and model."""
-        return self.runtime.db.read(model_costs.ledger)
+    def maintain(self, now: datetime | None = None) -> StoreMaintained:
+        """Do what time asks for, and return what was done. A second call changes nothing.
 
-    async def acosts(self) -> list[Cost]:
+        A record fades while it is not recalled: 30 days after the last use, the importance of an episode that somebody rated
+        begins to halve every 90 days, and a `decay_score` below 1 fades, too. Below `Settings.archive_importance` (0.1) or
+        `Settings.archive_decay_score` (0.2), or when it has expired, it is archived: `records(every=True)` finds it, and
+        nothing recalls it. That follows from the clock, and needs no call. This tells how many records are archived. It
+        deletes those that are archived for `Settings.delete_archived_days`, and entries of the ledger after
+        `Settings.ledger_days`; without these settings nothing is deleted.
+
+        The worker of one process does this once a day, in the background.
+
+        Args:
+            now: The moment that counts; the present if left out. Without a time zone it is taken as UTC.
+        """
+        return step(maintenance.maintain(self.runtime, SYNC, now))
+
+    async def amaintain(self, now: datetime | None = None) -> StoreMaintained:
+        """Do `maintain` without blocking the event loop."""
+        return await self.runtime.threads.write(maintenance.maintain(self.runtime, ASYNC, now))
+
+    def costs(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
+        """Return what the background work cost and brought: calls, tokens and facts, by kind of work and model.
+
+        Args:
+            user_id: The user; None: all users of all tenants together, and those who were forgotten.
+            tenant_id: The user's tenant.
+        """
+        user = None if user_id is None else Scope.of_user(user_id, tenant_id=tenant_id).namespace
+        return self.runtime.db.read(model_costs.ledger, user)
+
+    async def acosts(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
         """Do `costs` without blocking the event loop."""
-        return await self.runtime.threads.read(ASYNC(self.costs))
+        return await self.runtime.threads.read(
+            ASYNC(partial(self.costs, user_id=user_id, tenant_id=tenant_id))
+        )
 
     def status(self) -> Status:
-        """Return the memory's state: its backlog and its problems."""
+        """Return the memory's state: its backlog, its problems, and what the background work cost and brought."""
         rt = self.runtime
         held = "none" if rt.index is None else "held" if rt.index.held else "not held"
         problems = rt.health.problems
         # If the journal was removed, its jobs are gone, too.
-        backlog = Backlog(queued=0, dead=0) if "journal" in problems else rt.db.read(job_queue.backlog)
+        is_gone = "journal" in problems
+        backlog = Backlog(queued=0, dead=0) if is_gone else rt.db.read(job_queue.backlog)
+        costs = [] if is_gone else rt.db.read(model_costs.ledger)
         if backlog.queued > rt.settings.backlog_limit:
             problems["backlog"] = (
                 f"{backlog.queued:,} background jobs wait, more than `Settings.backlog_limit`"
             )
-        return Status(self._resources.store_id, rt.embedder.identity, held, backlog, problems)
+        return Status(
+            self._resources.store_id,
+            rt.embedder.identity,
+            held,
+            backlog,
+            problems,
+            calls=sum(cost.calls for cost in costs),
+            tokens=sum(cost.tokens_in + cost.tokens_out for cost in costs),
+            facts=sum(cost.facts for cost in costs),
+        )
 
     async def astatus(self) -> Status:
         """Do `status` without blocking the event loop."""

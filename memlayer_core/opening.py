@@ -50,6 +50,9 @@ class Status(Viewable):
             `"none"`: the memory works without Chroma.
         backlog: Background jobs that are left.
         problems: Problems at the moment: the reason, by the source of the problem.
+        calls: How often models answered in the background, for all users; `memory.costs(user_id=…)` has those of one.
+        tokens: Tokens that they read and wrote.
+        facts: Facts that were learned.
     """
 
     store_id: str
@@ -57,6 +60,9 @@ class Status(Viewable):
     index: str
     backlog: Backlog
     problems: Mapping[str, str] = field(default_factory=dict)
+    calls: int = 0
+    tokens: int = 0
+    facts: int = 0
 
     __repr__ = line_of
 
@@ -68,6 +74,8 @@ class Status(Viewable):
                 ("Embedder", self.embedder),
                 ("Index", self.index),
                 ("Backlog", backlog),
+                ("Models", f"{self.calls:,} call(s), {self.tokens:,} tokens"),
+                ("Learned", f"{self.facts:,} fact(s)"),
             ),
             notes=tuple(f"{source}: {reason}" for source, reason in self.problems.items()),
         )

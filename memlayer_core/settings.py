@@ -41,6 +41,13 @@ class Settings(BaseSettings):
         recall_candidates: Candidates that each part of the search (such as words or vectors) returns at the most.
         recall_importance: Episodes are recalled if their importance is above this; 0.3, as in layered agent memories.
         recall_confidence: All other records are recalled if their confidence is at least this; 0.6, likewise.
+        archive_importance: An episode is archived when its importance has faded below this; 0.1, as in layered agent
+            memories. What is archived is not recalled; `memory.records(every=True)` returns it.
+        archive_decay_score: A record is archived when its decay score has faded below this; 0.2, likewise.
+        delete_archived_days: Days after which records that are archived or expired are deleted, with the facts that they
+            had replaced. None: never.
+        ledger_days: Days after which entries of the ledger are deleted that no fact rests on: of what was refused, given
+            up or deleted. None: never.
         recall_tool_results: Whether results of tools are recalled in other sessions, too. `Memory.search` finds them
             anyway.
         recall_placement: `"user"` puts the recall into the newest user message, in front of its text: it has no
@@ -109,6 +116,10 @@ class Settings(BaseSettings):
     recall_candidates: int = Field(default=50, ge=1)
     recall_importance: float = Field(default=0.3, ge=0, le=1)
     recall_confidence: float = Field(default=0.6, ge=0, le=1)
+    archive_importance: float = Field(default=0.1, ge=0, le=1)
+    archive_decay_score: float = Field(default=0.2, ge=0, le=1)
+    delete_archived_days: float | None = Field(default=None, ge=0, le=36_500)
+    ledger_days: float | None = Field(default=None, ge=0, le=36_500)
     recall_tool_results: bool = False
     recall_placement: Literal["user", "system"] = "user"
     profile_tokens: int = Field(default=300, ge=0)

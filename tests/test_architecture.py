@@ -80,6 +80,7 @@ PUBLIC = frozenset(
         "MessagesStored": ["replaced", "stored", "unchanged"],
         "Receipt": ["answered", "replaced", "stored", "unchanged"],
         "Splice": ["unchanged"],
+        "StoreMaintained": ["archived", "deleted", "expired"],
         "SyncReport": ["answered", "stored", "unchanged"],
         "ThreadSnapshot": ["running"],
         "VectorIndex": ["repaired"],

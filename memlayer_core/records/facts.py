@@ -54,8 +54,9 @@ class LedgerEntry:
 
     Attributes:
         outcome: `"stored"`, `"confirmed"`, `"superseded"` (it replaced what was known), `"ended"`, `"merged"`,
-            `"conflict"`, `"refused"`, `"given up"` (its message could not be read), or `"forgotten"` (its record was
-            deleted or changed by hand; then the entry has no words).
+            `"conflict"`, `"refused"`, `"given up"` (its message could not be read), `"forgotten"` (its record was
+            deleted, or changed by hand), or `"deleted"` (a record was deleted after `Settings.delete_archived_days`).
+            The last two have no words.
         reason: Why, in plain words.
         at: When that was decided.
         said_at: When it was said.

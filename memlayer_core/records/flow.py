@@ -238,6 +238,8 @@ def reader_of(rt: Runtime, reach: Scope, roles: object, *, for_recall: bool = Tr
         roles_of(roles),
         settings.recall_importance if for_recall else None,
         settings.recall_confidence if for_recall else None,
+        settings.archive_importance,
+        settings.archive_decay_score,
     )
 
 

@@ -19,7 +19,6 @@ __all__ = [
     "VISIBILITIES",
     "Access",
     "Embedding",
-    "Episode",
     "Modality",
     "PreparedRecord",
     "Reader",
@@ -30,7 +29,6 @@ __all__ = [
     "RecordType",
     "Relation",
     "Visibility",
-    "part_of",
 ]
 
 RecordType = Literal["episodic", "semantic", "procedural", "preference", "profile"]
@@ -120,7 +118,9 @@ class Record:
         key_topics: Topics of an episode.
         actions_taken: What was done in an episode.
         outcomes: Results of an episode.
-        importance: 0 to 1. Episodes are recalled if it is above `Settings.recall_importance`.
+        importance: 0 to 1, as it was given. Episodes are recalled if it is above `Settings.recall_importance`. If
+            `is_rated`, an episode's importance halves every 90 days, from the 30th day after the last use on.
+        is_rated: Whether somebody rated the importance; otherwise it is the default, and does not fade.
         confidence: 0 to 1. All other records are recalled if it is at least `Settings.recall_confidence`. An inferred
             record has 0.6 at the most.
         mentions: How often it was remembered.
@@ -132,8 +132,10 @@ class Record:
         first_observed: When it was first said.
         occurred_at: When it happened.
         last_accessed: When it was last recalled; None: never.
+        accesses: On how many days (UTC) it was recalled. Each lets it fade 30 days later, at most 12 of them.
         expires_at: From this time on it is not recalled; None: it does not expire.
-        decay_score: 0 to 1; a record near 1 is almost never deleted.
+        decay_score: 0 to 1, as it was given; a record near 1 is almost never archived. It fades as importance does,
+            the lower the faster: 0.95 is below `Settings.archive_decay_score` after 7 years, 0.5 after 5 months, 1 never.
         relations: Relations to other records.
         access_control: Who else may see it.
         replaced_by: Id of the record that replaced this version: its own id after a change, another record's after a
@@ -145,6 +147,7 @@ class Record:
             said; None: it had ended by then.
         valid_until: Until when it held; None: it holds, or it was never true and is corrected.
         always: Whether it is told in every context. By default the key of a fact about the user decides.
+        is_archived: Whether it has faded or expired, and is not recalled any more. Only `memory.records` tells it.
         embedding: Its vector. Only `memory.records` fills it; None until the record is indexed.
     """
 
@@ -167,6 +170,7 @@ class Record:
     actions_taken: tuple[str, ...] = ()
     outcomes: tuple[str, ...] = ()
     importance: float = 0.5
+    is_rated: bool = False
     confidence: float = 1.0
     mentions: int = 1
     tags: tuple[str, ...] = ()
@@ -174,6 +178,7 @@ class Record:
     version: int = 1
     occurred_at: datetime | None = None
     last_accessed: datetime | None = None
+    accesses: int = 0
     expires_at: datetime | None = None
     decay_score: float = 1.0
     relations: tuple[Relation, ...] = ()
@@ -184,6 +189,7 @@ class Record:
     valid_from: datetime | None = None
     valid_until: datetime | None = None
     always: bool = False
+    is_archived: bool = field(default=False, compare=False)
     embedding: Embedding | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -252,6 +258,8 @@ class Reader:
         roles: Roles in which the user asks.
         above_importance: Episodes must have a greater importance than this; None: any.
         min_confidence: All other records must have at least this confidence; None: any.
+        archive_importance: Records whose importance has faded below this are left out; None: none.
+        archive_decay_score: Records whose decay score has faded below this are left out; None: none.
     """
 
     reach: Scope
@@ -259,6 +267,12 @@ class Reader:
     roles: tuple[str, ...] = ()
     above_importance: float | None = None
     min_confidence: float | None = None
+    archive_importance: float | None = None
+    archive_decay_score: float | None = None
+
+    def without_thresholds(self) -> Reader:
+        """Return the reader of what a question quotes already, whatever it is worth by now."""
+        return Reader(self.reach, self.now, self.roles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,13 +302,14 @@ class RecordFilter:
         record_id: Only this record.
         type: Only records of this type.
         tags: Only records with all of these tags.
-        all_versions: Also replaced versions and expired records, but only the user's own.
+        all_versions: Also replaced versions and archived records, but only the user's own.
         shared: Also records of other users of the tenant that this user may see.
         as_of: Only facts that held at this moment, past ones too, but only the user's own.
         since: Only records that were written at this moment or later.
         until: Only records that were written before this moment.
         limit: How many records at the most.
         offset: How many records to skip.
+        every: Also archived records: what has faded or expired, but only the user's own.
     """
 
     record_id: str | None = None
@@ -307,39 +322,4 @@ class RecordFilter:
     until: datetime | None = None
     limit: int = 100
     offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """An ended part of a session. One record of type `"episodic"` is written about it.
-
-    Attributes:
-        number: The episode's number in the journal.
-        session: The session's number in the journal.
-        first_seq: Place of its first message.
-        until_seq: Place of its last message.
-        version: Goes up when a message in it is changed.
-        has_record: Whether its record is written.
-    """
-
-    number: int
-    session: int
-    first_seq: int
-    until_seq: int
-    version: int
-    has_record: bool
-
-
-def part_of(record: Record, scope: Scope | None = None) -> tuple[str, str] | None:
-    """Return the ids of the first and last message of an episode; None for any other record.
-
-    Args:
-        record: Any.
-        scope: A session; None is returned for episodes of other sessions.
-    """
-    if scope is not None and (record.owner, record.session_id) != (scope.reach(), scope.session_id):
-        return None
-    made = record.type == "episodic" and record.source == "system_generated" and record.session_id is not None
-    told = record.structured or {}
-    first, last = told.get("first"), told.get("last")
-    return (first, last) if made and isinstance(first, str) and isinstance(last, str) else None
+    every: bool = False

@@ -1,55 +1,79 @@
-"""What the models' work cost, by kind of work and model."""
+"""What learning and the models' work cost and brought, by user, kind of work and model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, exists, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from memlayer_core.storage.tables import costs
+from memlayer_core.storage.tables import costs, namespaces
 
-__all__ = ["Cost", "ledger", "spend"]
+__all__ = ["Cost", "ledger", "make_anonymous", "spend"]
+
+_COUNTS = ("calls", "tokens_in", "tokens_out", "facts")
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The total cost of one model for one kind of work.
+    """The total cost of one model for one kind of work, and the facts that it brought.
 
     Attributes:
-        kind: Kind of work, such as `"summarize"`.
-        model: Name of the model.
+        kind: Kind of work, such as `"summarize"`, `"episode"` or `"learn"`.
+        model: Name of the model; `"rules"` if none was called.
         calls: Number of its answers.
         tokens_in: Tokens that it read, counted by the provider, or by memlayer if the provider did not tell.
         tokens_out: Tokens that it wrote, counted likewise.
+        facts: Facts that were new.
     """
 
     kind: str
     model: str
-    calls: int
-    tokens_in: int
-    tokens_out: int
+    calls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    facts: int = 0
 
 
-def spend(connection: Connection, model_costs: Sequence[Cost]) -> None:
-    """Add to what the models cost."""
+def spend(connection: Connection, model_costs: Sequence[Cost], namespace: str = "") -> None:
+    """Add to the costs of a user; of nobody without a namespace, and if the user was forgotten meanwhile.
+
+    A transaction locks this last, after sessions, owners and records.
+    """
+    if not model_costs:
+        return
+    here = select(namespaces.c.namespace).where(namespaces.c.namespace == namespace)
+    whose = connection.scalar(here.with_for_update(read=True)) or ""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     for cost in model_costs:
-        noted = dialect.insert(costs).values(
-            kind=cost.kind,
-            model=cost.model,
-            calls=cost.calls,
-            tokens_in=cost.tokens_in,
-            tokens_out=cost.tokens_out,
+        counts = {name: getattr(cost, name) for name in _COUNTS}
+        noted = dialect.insert(costs).values(namespace=whose, kind=cost.kind, model=cost.model, **counts)
+        added = {name: costs.c[name] + noted.excluded[name] for name in _COUNTS}
+        connection.execute(
+            noted.on_conflict_do_update(index_elements=["namespace", "kind", "model"], set_=added)
         )
-        counted = {
-            name: costs.c[name] + noted.excluded[name] for name in ("calls", "tokens_in", "tokens_out")
-        }
-        connection.execute(noted.on_conflict_do_update(index_elements=["kind", "model"], set_=counted))
 
 
-def ledger(connection: Connection) -> list[Cost]:
-    """Return what the models cost, by kind of work and model."""
-    rows = connection.execute(select(costs).order_by(costs.c.kind, costs.c.model))
-    return [Cost(row.kind, row.model, row.calls, row.tokens_in, row.tokens_out) for row in rows]
+def make_anonymous(connection: Connection, names: Collection[str]) -> None:
+    """Turn costs into those of nobody where their user is forgotten."""
+    here = exists().where(namespaces.c.namespace == costs.c.namespace)
+    theirs = delete(costs).where(costs.c.namespace.in_(names), ~here)
+    gone = connection.execute(theirs.returning(costs)).all()
+    spend(connection, [_cost_of(row) for row in gone])
+
+
+def ledger(connection: Connection, namespace: str | None = None) -> list[Cost]:
+    """Return the costs by kind of work and model: of one user, or of everybody together."""
+    totals = [func.sum(costs.c[name]).label(name) for name in _COUNTS]
+    by = (costs.c.kind, costs.c.model)
+    query = select(*by, *totals).group_by(*by).order_by(*by)
+    if namespace is not None:
+        query = query.where(costs.c.namespace == namespace)
+    return [_cost_of(row) for row in connection.execute(query)]
+
+
+def _cost_of(row: Any) -> Cost:
+    counts = {name: int(getattr(row, name)) for name in _COUNTS}  # PostgreSQL's sums are decimals
+    return Cost(row.kind, row.model, **counts)

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.storage import lexical_repair
 from memlayer_core.storage.keys import to_micros
 from memlayer_core.storage.statements import Statement
-from memlayer_core.storage.tables import jobs
+from memlayer_core.storage.tables import jobs, meta
 
 __all__ = [
     "LONGEST_BACKOFF",
@@ -23,6 +24,7 @@ __all__ = [
     "backoff",
     "count_kinds",
     "enqueue",
+    "enqueue_daily",
     "enqueue_erasure",
     "enqueue_once",
     "erase",
@@ -30,6 +32,7 @@ __all__ = [
     "finish",
     "has_jobs",
     "hurry",
+    "is_day_over",
     "is_hurried",
     "latest",
     "lease",
@@ -42,6 +45,8 @@ _OWED = ("kind", "subject", "namespace", "attempts", "due", "dead")
 _OWE = Statement(insert(jobs).values({name: bindparam(name) for name in _OWED}))
 _GATHERING = timedelta(seconds=10)
 """How long an erasure waits for more deletions: one costs about as much as a thousand."""
+
+_DAY = timedelta(days=1)
 
 _GATHERS = and_(
     jobs.c.kind.in_(["erase", "compact"]), jobs.c.owner.is_(None), jobs.c.error.is_(None), jobs.c.dead == 0
@@ -80,6 +85,37 @@ def enqueue_once(connection: Connection, kind: JobKind, subjects: Sequence[int],
     here = select(jobs.c.subject).where(jobs.c.kind == kind, jobs.c.subject.in_(subjects), jobs.c.dead == 0)
     waiting = set(connection.scalars(here))
     enqueue(connection, kind, [subject for subject in subjects if subject not in waiting], "", due)
+
+
+def is_day_over(connection: Connection, kind: JobKind, now: datetime) -> bool:
+    """Return whether `enqueue_daily` has something to do."""
+    noted = connection.scalar(select(meta.c.value).where(meta.c.name == f"{kind}_queued"))
+    day_ago, day_ahead = _day_around(now)
+    return noted is None or not day_ago < noted <= day_ahead
+
+
+def enqueue_daily(connection: Connection, kind: JobKind, now: datetime) -> None:
+    """Queue a job of the whole store, if it was queued a day ago or earlier: once for all processes.
+
+    The first time, only the moment is noted. A moment in the future was noted by a clock that was wrong.
+    """
+    name, at = f"{kind}_queued", _sortable(now)
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    first = dialect.insert(meta).values(name=name, value=at).on_conflict_do_nothing()
+    if connection.scalar(first.returning(meta.c.name)) is not None:
+        return
+    day_ago, day_ahead = _day_around(now)
+    is_over = or_(meta.c.value <= day_ago, meta.c.value > day_ahead)
+    if connection.execute(update(meta).where(meta.c.name == name, is_over).values(value=at)).rowcount:
+        enqueue_once(connection, kind, [0], now)
+
+
+def _day_around(now: datetime) -> tuple[str, str]:
+    return _sortable(now - _DAY), _sortable(now + _DAY)
+
+
+def _sortable(moment: datetime) -> str:
+    return f"{to_micros(moment):020d}"
 
 
 def is_hurried(connection: Connection, now: datetime) -> bool:
@@ -217,7 +253,7 @@ def backlog(connection: Connection) -> Backlog:
     return Backlog(queued=counted.get(0, 0), dead=counted.get(1, 0))
 
 
-JobKind = Literal["index", "unindex", "compact", "audit", "erase", "summarize", "episode"]
+JobKind = Literal["index", "unindex", "compact", "audit", "erase", "summarize", "episode", "maintain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +265,8 @@ class Job:
         kind: `"index"` makes a message, a record or an item findable; `"unindex"` removes deleted vectors from Chroma;
             `"summarize"` sums up turns of a session that left its window; `"episode"` writes an episode about a part
             of a session that ended; `"compact"` erases removed vectors of a shard from Chroma's files; `"audit"`
-            compares a Chroma server with the journal; `"erase"` erases deleted rows from the journal's files.
+            compares a Chroma server with the journal; `"erase"` erases deleted rows from the journal's files;
+            `"maintain"` does what time asks for, once a day.
         subject: Key of the message, record or item text, or number of the episode or shard; 0 for the whole store.
         namespace: Namespace of the user or folder; empty for a shard and for the whole store.
         attempts: How often it was tried, this time included.

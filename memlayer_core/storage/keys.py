@@ -22,6 +22,7 @@ __all__ = [
     "from_micros",
     "id_digest",
     "key_of",
+    "micros_of",
     "next_number",
     "reach_parameters",
     "retire",
@@ -74,6 +75,11 @@ def shard_of(namespace: str, shards: int) -> int:
 def to_micros(moment: datetime) -> int:
     """Return microseconds since 1970, exactly."""
     return (moment - _EPOCH) // _MICRO
+
+
+def micros_of(span: timedelta) -> int:
+    """Return how many microseconds a span has."""
+    return span // _MICRO
 
 
 def from_micros(micros: int) -> datetime:

@@ -232,17 +232,20 @@ episodes = Table(
 costs = Table(
     "memlayer_costs",
     tables,
+    Column("namespace", String(32), primary_key=True),
     Column("kind", String(32), primary_key=True),
     Column("model", Text, primary_key=True),
     Column("calls", BigInteger, nullable=False),
     Column("tokens_in", BigInteger, nullable=False),
     Column("tokens_out", BigInteger, nullable=False),
+    Column("facts", BigInteger, nullable=False, server_default="0"),
 )
 
 # Each version of a record is a row. Its key is the key of its text: negative, so that it is no message's.
 # A version that a newer one replaced stays, and no search finds it. `namespace` is its user's; `shelf` is where it is
 # found: the same, or the namespace of what the tenant shares. A fact has a `topic`: the facts that may contradict each
 # other have the same one. Its `identity` is what only one fact in force can be. `always`: it is in every context.
+# `…_halvings`: how often one must be halved to get the importance of an episode that somebody rated, and the decay score.
 records = Table(
     "memlayer_records",
     tables,
@@ -262,11 +265,14 @@ records = Table(
     Column("type", String(16), nullable=False),
     Column("visibility", String(8), nullable=False),
     Column("importance", Float, nullable=False),
+    Column("importance_halvings", Float),
+    Column("decay_halvings", Float, nullable=False, server_default="0"),
     Column("confidence", Float, nullable=False),
     Column("mentions", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     Column("last_accessed", BigInteger),
+    Column("accesses", BigInteger, nullable=False, server_default="0"),
     Column("expires_at", BigInteger),
     Column("topic", LargeBinary(16)),
     Column("identity", LargeBinary(16)),

@@ -109,7 +109,7 @@ def commit(
     job: Job | None,
     now: datetime,
 ) -> bool:
-    """Put summaries in force, if nothing changed since `source_version`. The models' costs are stored in any case.
+    """Put summaries in force, if nothing changed since `source_version`. The user's costs are stored in any case.
 
     Args:
         connection: In a transaction that writes.
@@ -123,10 +123,12 @@ def commit(
     Returns:
         Whether the summaries are in force.
     """
-    spend(connection, model_costs)
     row = connection.execute(
-        select(sessions.c.summary_version).where(sessions.c.number == session).with_for_update()
+        select(sessions.c.summary_version, sessions.c.namespace)
+        .where(sessions.c.number == session)
+        .with_for_update()
     ).first()
+    spend(connection, model_costs, "" if row is None else row.namespace)
     if job is not None:
         again = {"attempts": 0, "due": to_micros(now), "owner": None}
         connection.execute(update(jobs).where(jobs.c.id == job.id).values(again))

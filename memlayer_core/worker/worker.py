@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import assert_never
 
@@ -37,6 +37,7 @@ from memlayer_core.summaries.flow.summarize import summarize
 from memlayer_core.worker.bell import Bell
 from memlayer_core.worker.flush import wait_until_done
 from memlayer_core.worker.index_keeper import UNSOUND, IndexKeeper
+from memlayer_core.worker.maintain import enqueue_daily, maintain_daily
 from memlayer_core.worker.upkeep import ErasureDelayError, erase
 
 __all__ = ["Worker"]
@@ -44,7 +45,7 @@ __all__ = ["Worker"]
 logger = logging.getLogger("memlayer")
 
 _INDEXING: tuple[JobKind, ...] = ("index", "unindex")
-_WRITING: tuple[JobKind, ...] = ("summarize", "episode")
+_WRITING: tuple[JobKind, ...] = ("summarize", "episode", "maintain")
 _UPKEEP: tuple[JobKind, ...] = ("compact", "audit")
 _REMOVED = 1000  # removals in one batch: embedded Chroma writes to the disk 8 times for any number of them
 _REST = 4  # after a batch of removals, the worker waits this many times as long as the batch took
@@ -53,6 +54,7 @@ _GATHERING = 10.0  # seconds, at least, that Chroma's files contain deleted vect
 _SHARE = 20  # after erasing Chroma's files, the worker waits this many times as long as that took
 _ERASURE_SHARE = 100  # the same for the journal's files, which cost as much as the store is large
 _IDLE = 1.0  # seconds between two looks for jobs of other processes
+_HOUR = timedelta(hours=1)
 _RECOVERY = 10.0  # seconds before background work is tried again after an unexpected error
 _LATER = 10  # an erasure that a reader held back is tried after so many times the usual wait: writers wait meanwhile
 _CLOSING = 5.0  # seconds that `close` waits for the current batch; then its leases are given back
@@ -63,7 +65,7 @@ class Worker:
 
     The thread starts at the first job. Only the process that holds the vector index does index jobs; it finds jobs of
     other processes within a second. If it ends, another process takes the index. Every process erases deleted data and
-    writes summaries and episodes. Summaries and episodes wait for models, so they come last, one at a time.
+    writes summaries and episodes, and maintains the store once a day. This comes last, one at a time: models take long.
 
     Args:
         owner: Name for this worker's leases, unique among all processes.
@@ -85,13 +87,22 @@ class Worker:
         self._evicted: dict[int, int] = {}
         self._accessed: set[int] = set()
         self._erasures_rest_until = 0.0
+        self._looked_at: datetime | None = None
 
     def employ(self, rt: Runtime) -> None:
         """Give the worker its runtime. It starts if earlier processes left jobs."""
         self._rt = rt
         step(end_idle(rt, SYNC))  # before anybody continues an idle session: its episode ends before that
+        self._look_at_clock(rt)
         if rt.db.read(job_queue.has_jobs):
             self.wake()
+
+    def _look_at_clock(self, rt: Runtime) -> None:
+        """Queue the daily job if a day is over; once an hour, or when the clock was set, it is looked up."""
+        now = rt.now()
+        if self._looked_at is None or abs(now - self._looked_at) >= _HOUR:
+            self._looked_at = now
+            enqueue_daily(rt)
 
     def wake(self) -> None:
         """Wake the worker, since there is a job."""
@@ -178,6 +189,7 @@ class Worker:
                     self.wake()
                 self._write_down(rt)
                 step(end_idle(rt, SYNC))
+                self._look_at_clock(rt)
                 if asked and not self._stopping.is_set():
                     self._ready(rt)
                 self._work_off(rt)
@@ -319,6 +331,8 @@ class Worker:
                 for job in jobs:
                     with rt.health.watch("summarizer", rt.settings.lease_seconds):
                         step(write(rt, SYNC, job))
+            case "maintain":
+                step(maintain_daily(rt, SYNC, jobs))
             case "erase":
                 for job in jobs:
                     step(erase(rt, SYNC, job, self._stopping.wait))

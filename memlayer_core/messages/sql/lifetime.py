@@ -19,6 +19,7 @@ from memlayer_core.messages.sql.transcript import session_from
 from memlayer_core.messages.sql.window_starts import unmark
 from memlayer_core.scope import Scope
 from memlayer_core.storage import texts
+from memlayer_core.storage.costs import make_anonymous
 from memlayer_core.storage.job_queue import enqueue_erasure
 from memlayer_core.storage.keys import LAST, key_of, retire, to_micros
 from memlayer_core.storage.statements import ListStatement, Statement
@@ -141,6 +142,7 @@ def delete_sessions(
 def leave(connection: Connection, names: set[str]) -> None:
     """Delete users' rows, which are locked, unless they have a session or a record."""
     _LEAVE.run(connection, sorted(names))
+    make_anonymous(connection, names)
 
 
 def _span(session: int) -> dict[str, int]:

@@ -27,8 +27,9 @@ from memlayer_core.recall.rules.gate import FOR_REMARK, IN_PROMPT, STRICT, Cut, 
 from memlayer_core.recall.rules.pack import Gist
 from memlayer_core.recall.rules.rank import Matches, ScoredCandidate, rank, shortlist
 from memlayer_core.recall.rules.rerank import FIRST, choose, reorder
+from memlayer_core.records.episodes import part_of
 from memlayer_core.records.flow import reader_of
-from memlayer_core.records.model import Record, part_of
+from memlayer_core.records.model import Record
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
@@ -220,7 +221,7 @@ async def pinned_recalls(
     """Return the pinned recalls of a session, the newest question first."""
     at_least_one("limit", limit)
     check_whole_number("offset", offset)
-    reader = reader_of(rt, scope.reach(), roles, for_recall=False)
+    reader = reader_of(rt, scope.reach(), roles).without_thresholds()
 
     def read(connection: Connection) -> list[PinnedRecall]:
         session = transcript.find(connection, scope)

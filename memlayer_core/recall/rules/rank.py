@@ -73,9 +73,7 @@ WEIGHTS = Weights()
 LONG = 80
 """Tokens of a usual turn of a person."""
 
-_DOUBLINGS = (
-    3  # of a long turn's length that count: a file that was pasted is found by its words all the same
-)
+_DOUBLINGS = 3  # of a long turn's length that count: a pasted file is found by its words all the same
 _MANY_RIVALS = 20  # candidates from which on the room that a long turn takes is missed by others
 _SPEECH = 80  # tokens at which a turn passes on half as much to its neighbours: a long one stands for itself
 _NEAREST = 10  # hits of each source whose neighbours are weighed, too
@@ -158,12 +156,9 @@ class ScoredCandidate(NamedTuple):
             for name in sorted(parts, key=lambda name: -abs(parts[name]))
             if found.get(name, abs(parts[name]) >= _SLIGHT)
         )
-        first = () if self.rerank_score is None else (_judged(self.rerank_score),)
+        judged = self.rerank_score
+        first = () if judged is None else (Reason("reranker", f"the reranker gave it {judged:.3g}"),)
         return (*first, *given, *([_SHORTENED] if self.is_excerpt else []))
-
-
-def _judged(score: float) -> Reason:
-    return Reason("reranker", f"the reranker gave it {score:.3g}")
 
 
 _SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
@@ -304,9 +299,8 @@ def _support(every: float, shares: Mapping[int, float], keys: Sequence[int], tru
 
 def _above(cosines: Column, scale: SimilarityScale, matches: Matches, trust: float) -> Column:
     """Return how much each candidate bears on the question by its meaning."""
-    many = max(matches.vectors, matches.statistics.messages)
     above = (np.nan_to_num(cosines, nan=scale.mean) - scale.mean) / scale.deviation
-    return trust * np.maximum(0.0, above) / meaning_bar(many)
+    return trust * np.maximum(0.0, above) / meaning_bar(max(matches.vectors, matches.statistics.messages))
 
 
 def _column(values: Mapping[int, float], keys: Sequence[int]) -> Column:

@@ -45,6 +45,7 @@ _FORM = Form(
         "episode": ("key_topics", "actions_taken", "outcomes", "occurred_at"),
         "metadata": ("importance", "confidence", "tags", "source", "version"),
         "time": ("created_at", "updated_at", "last_accessed", "decay_score"),
+        "decay": ("is_rated", "accesses"),
     },
 )
 

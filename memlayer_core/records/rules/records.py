@@ -96,6 +96,7 @@ def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datet
         created_at=now,
         updated_at=now,
         first_observed=now,
+        is_rated="importance" in fields,
     )
     return as_fact(_check_expiry(check_record(_with_fields(made, fields)), fields, now), fields)
 
@@ -120,6 +121,7 @@ def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
         mentions=existing.mentions + 1,
         confidence=min(INFERRED if other.is_inferred else 1.0, max(certain, repetition.confidence)),
         importance=max(existing.importance, repetition.importance),
+        is_rated=existing.is_rated or repetition.is_rated,
         expires_at=None if None in ends else max(end for end in ends if end is not None),
         updated_at=now,
     )
@@ -169,6 +171,7 @@ def merge(record: Record, others: Sequence[Record]) -> Record:
         mentions=sum(one.mentions for one in everyone),
         confidence=max(one.confidence for one in everyone),
         importance=max(one.importance for one in everyone),
+        is_rated=any(one.is_rated for one in everyone),
         first_observed=min(one.first_observed for one in everyone),
         relations=tuple(tie for tie in ties if tie.target_memory_id not in {*gone, record.memory_id}),
         **lists,
@@ -194,11 +197,11 @@ def check_record(record: Record) -> Record:
             _check_text(name, one)
     for name in ("importance", "confidence", "decay_score"):
         _check_share(name, getattr(record, name))
-    for name in ("version", "mentions"):
+    for name, least in (("version", 1), ("mentions", 1), ("accesses", 0)):
         value = getattr(record, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
             raise InvalidRecordError(
-                f"`{name}` must be a whole number of at least 1, got {short_repr(value)}",
+                f"`{name}` must be a whole number of at least {least}, got {short_repr(value)}",
                 hint="It is counted by memlayer.",
             )
     structured = None if record.structured is None else _json_copy(record.structured)
@@ -258,6 +261,7 @@ def _with_fields(record: Record, fields: Mapping[str, Any]) -> Record:
         for name in lists:
             if name in named:
                 named[name] = tuple(dict.fromkeys(_list_of(name, named[name])))
+    given["is_rated"] = record.is_rated or given.get("importance", record.importance) != record.importance
     made = replace(record, **given, access_control=replace(record.access_control, **access))
     if not made.is_inferred:
         return made

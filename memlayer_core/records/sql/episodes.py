@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, select, update
 
 from memlayer_core.messages.sql.changes import Change, Follower, register
-from memlayer_core.records.model import Episode, PreparedRecord, Record, part_of
+from memlayer_core.records.episodes import Episode, part_of
+from memlayer_core.records.model import PreparedRecord, Record
 from memlayer_core.records.rules.records import ordinal_of
 from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.records.sql.reads import OWN
@@ -73,10 +74,21 @@ def store(
     Without a record there is nothing to tell, and there will be no episode. What models were paid is noted
     in any case. Returns the record where one was stored.
     """
-    spend(connection, model_costs)
-    connection.execute(
-        select(sessions.c.number).where(sessions.c.number == episode.session).with_for_update()
-    )
+    this_one = select(sessions.c.namespace).where(sessions.c.number == episode.session)
+    namespace = connection.scalar(this_one.with_for_update())
+    record = _store(connection, episode, draft, job, now, shards)
+    spend(connection, model_costs, namespace or "")
+    return record
+
+
+def _store(
+    connection: Connection,
+    episode: Episode,
+    draft: PreparedRecord | None,
+    job: Job,
+    now: datetime,
+    shards: int,
+) -> Record | None:
     row = connection.execute(select(episodes).where(episodes.c.number == episode.number)).first()
     if row is not None and row.version != episode.version:
         again = {"attempts": 0, "due": to_micros(now), "owner": None}

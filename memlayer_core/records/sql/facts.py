@@ -27,11 +27,15 @@ from memlayer_core.records.sql.rows import record_of
 from memlayer_core.records.sql.settle import heads_of, rows_of, settle
 from memlayer_core.scope import Scope
 from memlayer_core.storage import texts
+from memlayer_core.storage.costs import Cost, spend
 from memlayer_core.storage.keys import LAST, chunks, reach_parameters
 from memlayer_core.storage.keys import key_of as message_key
 from memlayer_core.storage.tables import ledger, messages, records
 
-__all__ = ["forget", "learn", "remember", "resting_on", "restore", "revise"]
+__all__ = ["forget", "learn", "lock", "remember", "resting_on", "restore", "revise"]
+
+BY_RULES = "rules"
+"""What learns, where no model does."""
 
 Narrow = Callable[[Record], PreparedRecord]
 
@@ -55,7 +59,7 @@ def learn(
         for message, candidates in statements
         for one in candidates
     }
-    _lock(connection, topics, keys)
+    lock(connection, topics, keys)
     same = select(messages.c.key, messages.c.digest).where(messages.c.key.in_(keys))
     there = {row.key: bytes(row.digest) for row in connection.execute(same)}
     by_owner: dict[Scope, list[tuple[Any, Candidate]]] = {}
@@ -64,10 +68,17 @@ def learn(
             owner = Scope.of_user(message.user_id, tenant_id=message.tenant_id, agent_id=message.agent_id)
             by_owner.setdefault(owner, []).extend((message, one) for one in candidates)
     changed: list[Record] = []
+    gains: dict[str, int] = {}
     for owner, stated in sorted(by_owner.items(), key=lambda one: one[0].namespace):
         writes.hold_own(connection, owner, shards)
         entered = [ledger_sql.add(connection, owner, one, now, message) for message, one in stated]
-        changed += settle(connection, {topic for _, topic in filter(None, entered)}, now)
+        of_owner = settle(connection, {topic for _, topic in filter(None, entered)}, now)
+        new = sum(record.created_at == now for record in of_owner)
+        gains[owner.namespace] = gains.get(owner.namespace, 0) + new
+        changed += of_owner
+    for namespace, facts in sorted(gains.items()):
+        if facts:
+            spend(connection, [Cost("learn", BY_RULES, facts=facts)], namespace)
     return changed
 
 
@@ -84,7 +95,7 @@ def remember(
         narrow: As for `writes.remember`.
     """
     owner, stated = draft.record.owner, _stated(draft.record)
-    _lock(connection, [topic_of(owner.namespace, owner.agent_id, stated.subject, stated.key)])
+    lock(connection, [topic_of(owner.namespace, owner.agent_id, stated.subject, stated.key)])
     writes.hold(connection, owner, shards)
     same = writes.same_words(connection, draft.digest)
     ordinal = None
@@ -118,7 +129,7 @@ def revise(
     ordinals = [ordinal_of(one)[1] for one in (record_id, *others)]
     these = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals)
     rows = connection.execute(select(records).where(*these, records.c.replaced_by.is_(None))).all()
-    _lock(connection, {bytes(row.topic) for row in rows if row.topic is not None})
+    lock(connection, {bytes(row.topic) for row in rows if row.topic is not None})
     record = writes.revise(connection, reach, record_id, others, change, now, shards)
     facts = [row for row in rows if row.topic is not None]
     if not facts and record.key is None:
@@ -174,7 +185,7 @@ def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) 
     user_id, ordinal = ordinal_of(record_id)
     these = select(records.c.topic).where(OWN, records.c.ordinal == ordinal, records.c.topic.is_not(None))
     topics = {bytes(topic) for topic in connection.scalars(these, reach_parameters(reach))}
-    _lock(connection, topics)
+    lock(connection, topics)
     if user_id != reach.user_id or not writes.forget(connection, reach, record_id, now):
         return False
     settle(connection, topics, now)
@@ -201,7 +212,7 @@ def _stated(record: Record, now: datetime | None = None) -> Candidate:
     )
 
 
-def _lock(connection: Connection, topics: Iterable[bytes], keys: Sequence[int] = ()) -> None:
+def lock(connection: Connection, topics: Iterable[bytes], keys: Sequence[int] = ()) -> None:
     """Lock messages, and those that quote records of some topics: messages are locked before owners."""
     quoted = [row.key for topic in sorted(topics) for row in rows_of(connection, topic)]
     pinned_recalls.lock(connection, [*keys, *quoted])
@@ -241,7 +252,7 @@ def _withdraw(connection: Connection, condition: Any, now: datetime) -> None:
         return
     ledger_sql.take_back(connection, [row.number for row in rows])
     topics = {bytes(row.topic) for row in rows if row.topic is not None}
-    _lock(connection, topics)
+    lock(connection, topics)
     texts.lock_owners(connection, {row.namespace for row in rows})
     settle(connection, topics, now)
 

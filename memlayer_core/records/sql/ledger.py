@@ -19,6 +19,7 @@ from memlayer_core.records.facts import Candidate, Evidence
 from memlayer_core.records.rules.replay import topic_of
 from memlayer_core.scope import Scope
 from memlayer_core.storage.codec import json_text
+from memlayer_core.storage.job_queue import enqueue_erasure
 from memlayer_core.storage.keys import chunks, from_micros, session_of, to_micros
 from memlayer_core.storage.tables import ledger, messages, sessions
 
@@ -30,8 +31,10 @@ __all__ = [
     "forget_owner",
     "give_up",
     "newest",
+    "note_deletion",
     "of_records",
     "of_topic",
+    "prune",
     "quotes",
     "release",
     "take_back",
@@ -40,6 +43,12 @@ __all__ = [
 
 FORGOTTEN = "forgotten"
 """The outcome of a statement whose record was deleted by hand. It keeps the words from being learned again."""
+
+DELETED = "deleted"
+"""The outcome of a record that was archived for long. The entry has no words."""
+
+_FACTLESS = ("refused", "given up", DELETED)
+"""Outcomes on which no fact rests. `FORGOTTEN` is none of them: without it, the words would be learned again."""
 
 _TIMES = frozenset({"valid_from", "valid_until"})
 _BODY = tuple(
@@ -137,6 +146,45 @@ def give_up(connection: Connection, message: Any, reason: str, now: datetime) ->
     _insert(connection, row)
 
 
+def note_deletion(connection: Connection, record: Any, reason: str, at: datetime) -> None:
+    """Note that a record was deleted, which nobody asked for.
+
+    Args:
+        connection: In a transaction that writes.
+        record: Its row.
+        reason: Why, in plain words.
+        at: The moment that counts.
+    """
+    row = {
+        "namespace": record.namespace,
+        "agent_id": record.agent_id,
+        "digest": _digest([record.namespace, record.ordinal, record.number, DELETED]),
+        "said_at": record.created_at,
+        "body": "{}",
+        "outcome": DELETED,
+        "reason": reason,
+        "ordinal": record.ordinal,
+        "at": to_micros(at),
+    }
+    _insert(connection, row)
+
+
+def prune(connection: Connection, before: int, limit: int, now: datetime) -> int:
+    """Delete entries that no fact rests on and that are older than a moment. Returns how many, at most `limit`.
+
+    Args:
+        connection: In a transaction that writes.
+        before: The moment, in microseconds.
+        limit: How many at the most.
+        now: The present.
+    """
+    old = select(ledger.c.number).where(ledger.c.outcome.in_(_FACTLESS), ledger.c.at < before).limit(limit)
+    gone = connection.execute(delete(ledger).where(ledger.c.number.in_(old))).rowcount
+    if gone:
+        enqueue_erasure(connection, now)
+    return gone
+
+
 def of_topic(connection: Connection, topic: bytes) -> list[Any]:
     """Return the statements about a topic in the order in which they were said."""
     order = (ledger.c.said_at, func.coalesce(ledger.c.message, 2**62), ledger.c.start, ledger.c.number)
@@ -145,7 +193,7 @@ def of_topic(connection: Connection, topic: bytes) -> list[Any]:
 
 def of_records(connection: Connection, namespace: str, ordinals: Collection[int]) -> list[Any]:
     """Return the statements that made, confirmed and ended a user's records."""
-    these = and_(ledger.c.namespace == namespace, ledger.c.ordinal.in_(ordinals))
+    these = and_(ledger.c.namespace == namespace, ledger.c.ordinal.in_(ordinals), ledger.c.outcome != DELETED)
     return list(connection.execute(_ROWS.where(these).order_by(ledger.c.said_at, ledger.c.number)))
 
 

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 from sqlalchemy import (
     Connection,
-    Float,
     Text,
     and_,
     bindparam,
-    case,
     distinct,
     exists,
     func,
@@ -26,7 +24,8 @@ from sqlalchemy import (
 )
 
 from memlayer_core.records.model import Embedding, Reader, Record, RecordFilter
-from memlayer_core.records.rules.records import TOLERANCE, ordinal_of
+from memlayer_core.records.rules.records import ordinal_of
+from memlayer_core.records.sql.decay import KEPT, WORTH, values_of
 from memlayer_core.records.sql.rows import grantees, record_of, tag_label
 from memlayer_core.scope import Scope
 from memlayer_core.storage.keys import reach_parameters, to_micros
@@ -54,10 +53,6 @@ OWN = and_(records.c.namespace == bindparam("of"), _AGENT, _LANE)
 
 _IN_FORCE = records.c.replaced_by.is_(None)
 _LASTING = or_(records.c.expires_at.is_(None), records.c.expires_at > bindparam("now"))
-_WORTH = case(
-    (records.c.type == "episodic", records.c.importance > bindparam("above", type_=Float)),
-    else_=records.c.confidence >= bindparam("least", type_=Float),
-)
 
 
 def _grant(names: Sequence[str]) -> Any:
@@ -79,7 +74,7 @@ def _names(count: int) -> list[str]:
 
 def _visible(count: int) -> Any:
     """Return the condition that a reader with so many labels may see records. No other code decides that."""
-    return and_(or_(OWN, _grant(_names(count))), _IN_FORCE, _LASTING, _WORTH)
+    return and_(or_(OWN, _grant(_names(count))), _IN_FORCE, _LASTING, KEPT, WORTH)
 
 
 @cache
@@ -101,9 +96,11 @@ def _shared_query(count: int) -> Statement:
 _PROFILE = Statement(
     select(records, func.count().over().label("every"))
     # As text, so that the database uses its partial index, which it does not with parameters.
-    .where(OWN, text("always = 1 AND replaced_by IS NULL"), _LASTING, _WORTH)
+    .where(OWN, text("always = 1 AND replaced_by IS NULL"), _LASTING, KEPT, WORTH)
     .order_by(records.c.importance.desc(), records.c.confidence.desc(), records.c.ordinal, records.c.number)
     .limit(bindparam("most"))
+    # Without statistics, SQLite may hold the index of all of a user's records for as good.
+    .with_hint(records, "INDEXED BY memlayer_records_profile", "sqlite")
 )
 
 
@@ -112,7 +109,12 @@ def profile(connection: Connection, reader: Reader, limit: int) -> tuple[dict[in
 
     At most `limit` are returned: the most important first, of equal ones the most certain, of those the oldest.
     """
-    values = {**reach_parameters(reader.reach), "now": to_micros(reader.now), **_worth(reader), "most": limit}
+    values = {
+        **reach_parameters(reader.reach),
+        "now": to_micros(reader.now),
+        **values_of(reader),
+        "most": limit,
+    }
     rows = _PROFILE.all(connection, values)
     return {row.key: record_of(row) for row in rows}, rows[0].every if rows else 0
 
@@ -136,27 +138,32 @@ def scan_shared(
 ) -> list[Neighbour]:
     """Compare a vector with those of the shared records that the reader may see, or of some keys. This is exact."""
     named = grantees(reader.reach, reader.roles)
-    rows = _shared_query(len(named)).all(connection, {**_values(reader, named), **_worth(reader)})
+    rows = _shared_query(len(named)).all(connection, {**_values(reader, named), **values_of(reader)})
     return nearest([row for row in rows if keys is None or row.key in keys], vector, limit)
 
 
 def _visible_rows(connection: Connection, reader: Reader, keys: Collection[int], *columns: str) -> list[Any]:
     """Return rows of records that the reader may see."""
     named = grantees(reader.reach, reader.roles)
-    values = {**_values(reader, named), **_worth(reader)}
+    values = {**_values(reader, named), **values_of(reader)}
     return _visible_query(len(named), *columns).all(connection, list(keys), values)
 
 
 def list_records(connection: Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:
     """Return a user's records, the last written first, each with its vector."""
     named = grantees(reader.reach, reader.roles)
-    mine: Any = OWN if record_filter.all_versions else and_(OWN, _LASTING, _IN_FORCE)
+    told = and_(_LASTING, KEPT)
+    mine: Any = OWN if record_filter.all_versions else and_(OWN, _IN_FORCE)
+    if not (record_filter.all_versions or record_filter.every):
+        mine = and_(mine, told)
     if record_filter.as_of is not None:
         mine = and_(OWN, _held_at(record_filter.as_of))
-    query = select(records, texts.c.vector, texts.c.vectors).outerjoin(texts, texts.c.key == records.c.key)
+    is_archived = and_(_IN_FORCE, not_(told)).label("is_archived")
+    query = select(records, texts.c.vector, texts.c.vectors, is_archived)
+    query = query.outerjoin(texts, texts.c.key == records.c.key)
     if record_filter.shared:
         others = _grant(_names(len(named)))
-        query = query.where(or_(mine, and_(others, _LASTING, _IN_FORCE)))
+        query = query.where(or_(mine, and_(others, told, _IN_FORCE)))
     else:
         query = query.where(mine)
     if record_filter.since is not None:
@@ -173,7 +180,7 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
     newest = (records.c.updated_at.desc(), records.c.version.desc(), records.c.number.desc())
     rows = connection.execute(
         query.order_by(*newest).limit(record_filter.limit).offset(record_filter.offset),
-        _values(reader, named),
+        {**_values(reader, named), **values_of(reader)},
     ).all()
     embedder = connection.scalar(select(meta.c.value).where(meta.c.name == "embedder")) or ""
     return [_with_vector(row, embedder) for row in rows]
@@ -207,7 +214,7 @@ def matching_keys(
         query = query.where(_has_tags(tags))
     if sessions:
         query = query.where(records.c.session_id.in_(sorted(sessions)))
-    rows = connection.execute(query, {**_values(reader, named), **_worth(reader)})
+    rows = connection.execute(query, {**_values(reader, named), **values_of(reader)})
     if since is None and until is None:
         return set(rows.scalars())
     dates = ((row.key, record_of(row).date) for row in rows)  # when it happened is in no column
@@ -277,16 +284,10 @@ def _values(reader: Reader, label_list: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _worth(reader: Reader) -> dict[str, float]:
-    return {
-        "above": -1.0 if reader.above_importance is None else reader.above_importance + TOLERANCE,
-        "least": -1.0 if reader.min_confidence is None else reader.min_confidence - TOLERANCE,
-    }
-
-
 def _with_vector(row: Any, embedder: str) -> Record:
     record = record_of(row)
-    if row.vector is None:
-        return record
-    first, *_ = np.frombuffer(row.vector, dtype="<f4").reshape(row.vectors, -1)
-    return replace(record, embedding=Embedding(embedder, first))
+    more: dict[str, Any] = {"is_archived": True} if row.is_archived else {}
+    if row.vector is not None:
+        first, *_ = np.frombuffer(row.vector, dtype="<f4").reshape(row.vectors, -1)
+        more["embedding"] = Embedding(embedder, first)
+    return replace(record, **more) if more else record

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from memlayer_core.records.model import Access, PreparedRecord, Record, Relation
 from memlayer_core.records.rules.records import memory_id, ordinal_of
 from memlayer_core.records.rules.repetition import words
+from memlayer_core.records.sql import decay
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.storage import texts
 from memlayer_core.storage.codec import json_text
@@ -33,7 +34,18 @@ __all__ = [
     "tag_label",
 ]
 
-_BODY = ("category", "key", "value", "summary", "decay_score", "source", "subject", "modality", "always")
+_BODY = (
+    "category",
+    "key",
+    "value",
+    "summary",
+    "decay_score",
+    "source",
+    "subject",
+    "modality",
+    "always",
+    "is_rated",
+)
 _LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
 
 
@@ -61,6 +73,7 @@ def columns_of(draft: PreparedRecord, ordinal: int) -> dict[str, Any]:
         "visibility": record.access_control.visibility,
         "created_at": to_micros(record.created_at),
         "last_accessed": _micros(record.last_accessed),
+        "accesses": record.accesses,
         "topic": draft.topic,
         "identity": draft.identity,
         "text": record.raw,
@@ -81,6 +94,7 @@ def changing_columns(record: Record) -> dict[str, Any]:
         "valid_from": _micros(record.valid_from),
         "valid_until": _micros(record.valid_until),
         "always": int(record.always or record.type == "profile"),
+        **decay.columns_of(record),
     }
 
 
@@ -148,6 +162,7 @@ def record_of(row: Any) -> Record:
         first_observed=from_micros(body["first_observed"]),
         occurred_at=_moment(body.get("occurred_at")),
         last_accessed=_moment(row.last_accessed),
+        accesses=row.accesses,
         expires_at=_moment(row.expires_at),
         relations=tuple(Relation(*tie) for tie in body.get("relations", ())),
         access_control=Access(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Text, and_, bindparam, delete, exists, insert, or_, select, update
+from sqlalchemy import Connection, Text, and_, bindparam, case, delete, exists, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
@@ -55,6 +55,7 @@ __all__ = [
     "take_away",
 ]
 
+_DAY = 86_400_000_000  # microseconds
 _IN_FORCE = records.c.replaced_by.is_(None)
 _OWNED = Statement(
     select(records).where(
@@ -227,11 +228,13 @@ def _renumbered(versions: Sequence[PreparedRecord], owner: Scope, ordinal: int) 
 
 
 def note_recall(connection: Connection, keys: Sequence[int], now: datetime) -> None:
-    """Note when records were recalled; a later moment that is noted already stays."""
+    """Note when records were recalled, and on how many days; a later moment that is noted already stays."""
     at = to_micros(now)
+    first_today = or_(records.c.last_accessed.is_(None), records.c.last_accessed < at - at % _DAY)
+    noted = {"last_accessed": at, "accesses": records.c.accesses + case((first_today, 1), else_=0)}
     for some in chunks(keys):
         earlier = or_(records.c.last_accessed.is_(None), records.c.last_accessed < at)
-        connection.execute(update(records).where(records.c.key.in_(some), earlier).values(last_accessed=at))
+        connection.execute(update(records).where(records.c.key.in_(some), earlier).values(noted))
 
 
 def hold(connection: Connection, owner: Scope, shards: int) -> None:

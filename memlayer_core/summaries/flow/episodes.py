@@ -15,8 +15,9 @@ from memlayer_core.errors import ModelContextError, ModelError, in_short
 from memlayer_core.events import RecordStored
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.sql import transcript
+from memlayer_core.records.episodes import Episode
 from memlayer_core.records.flow import prepare_record
-from memlayer_core.records.model import Episode, PreparedRecord
+from memlayer_core.records.model import PreparedRecord
 from memlayer_core.records.rules.records import new_record
 from memlayer_core.records.sql import episodes
 from memlayer_core.runner import Runner
@@ -94,7 +95,7 @@ async def write_episode(rt: Runtime, run: Runner, job: Job) -> None:
             "session %r has no episode yet (attempt %d): %s", session_id, job.attempts, in_short(problem)
         )
         if bill is not None and isinstance(problem, ModelError):
-            await run(rt.db.write, costs.spend, bill.costs())
+            await run(rt.db.write, costs.spend, bill.costs(), source.scope.namespace)
             rt.health.down("summarizer", str(problem))
         raise
     spent = bill.costs() if bill is not None else ()
@@ -131,7 +132,7 @@ async def _prepare(
         return None
     first, last = source.messages[0].message, source.messages[-1].message
     fields: dict[str, Any] = {
-        **told.model_dump(),
+        **told.model_dump(exclude_unset=True),  # an importance that nobody rated does not fade
         "type": "episodic",
         "source": "system_generated",
         "occurred_at": first.created_at,

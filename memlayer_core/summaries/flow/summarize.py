@@ -82,7 +82,7 @@ async def summarize(rt: Runtime, run: Runner, job: Job) -> None:
     try:
         made = await _write_summaries(rt, run, task, bill)
     except ModelError as problem:
-        await run(rt.db.write, costs.spend, bill.costs())
+        await run(rt.db.write, costs.spend, bill.costs(), task.session.scope.namespace)
         rt.health.down("summarizer", str(problem))
         if job.attempts >= rt.settings.summary_attempts:
             await _stand_in(rt, run, job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memlayer_core.message import Entry, PinnedText, StoredMessage
@@ -257,7 +257,7 @@ def _view(
     reserve: int,
 ) -> WindowView:
     # A pinned recall stays with its question, even if its records matter less by now.
-    reader = replace(state.search_scope.reader, above_importance=None, min_confidence=None)
+    reader = state.search_scope.reader.without_thresholds()
     return read_view(
         connection,
         rt,

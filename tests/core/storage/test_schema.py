@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.migrations import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {14: "c91aafaa97943497"}
+TABLES = {14: "9b9b1a1b2dd9fc20"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 

@@ -23,6 +23,7 @@ from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.model import Summary
 
 QUIET = Settings(
+    learn=False,
     index_delay=3600,
     durability="normal",
     max_tokens=1000,

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memlayer_core.records.facts import Candidate
 from memlayer_core.records.rules.replay import disputed, identity_of, replay, topic_of
@@ -73,3 +75,37 @@ def test_facts_in_conflict_share_an_identity_and_are_named() -> None:
     identities = [identity_of("n", None, course.fact) for course in courses]
     assert outcomes[1].verdict == "conflict"
     assert disputed(courses, identities) == {identities[0]}
+
+
+CANDIDATES = st.lists(
+    st.builds(
+        lambda value, modality, ends, correction, confidence: replace(
+            GRAZ,
+            value=value,
+            text=f"{modality} {value} {ends}",
+            modality=modality,
+            ends=ends,
+            is_correction=correction,
+            confidence=confidence,
+        ),
+        st.sampled_from(["Graz", "Rome", "Oslo", ""]),
+        st.sampled_from(["states", "denies", "used_to", "wants"]),
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from([0.6, 0.9]),
+    ),
+    max_size=8,
+)
+
+
+@given(CANDIDATES)
+def test_facts_are_the_same_without_the_statements_that_were_refused(candidates: list[Candidate]) -> None:
+    """So the ledger may delete these when they are old."""
+    said = [replace(one, said_at=MAY + timedelta(days=day)) for day, one in enumerate(candidates)]
+    courses, outcomes = replay(said)
+    left = [one for one, outcome in zip(said, outcomes, strict=True) if outcome.verdict != "refused"]
+    again, verdicts = replay(left)
+    assert [(c.fact, c.since, c.is_closed, c.successor) for c in again] == [
+        (c.fact, c.since, c.is_closed, c.successor) for c in courses
+    ]
+    assert [one.verdict for one in verdicts] == [o.verdict for o in outcomes if o.verdict != "refused"]
