@@ -18,7 +18,8 @@ that are evidence; and the evidence at 8,000 by kinds.
 memlayer is measured with MiniLM and with the hashing embedder, as far as MiniLM is at hand; beside it Chroma alone
 and, with `--peers`, what else is installed of `searchers.py`. All of them are given the same vectors, those of
 memlayer's MiniLM. Each turn is stored as "speaker: text" and searched for by the question as it is. `--ablation`
-adds memlayer with each of the ingredients of its order (`memlayer_core/recall/rules/rank.py`) left out in turn.
+adds memlayer with each of the ingredients of its order (`memlayer_core/recall/rules/rank.py`) left out in turn, and
+with one vector for a text, however long it is.
 
 Goals: in the first ten and in 1,024 tokens, memlayer finds at least 1.1 times what the best of the others finds. With
 MiniLM a context has at least 88 % of LoCoMo's evidence at 8,000 tokens and 82 % at 2,000, and 62 % of BEAM's.
@@ -42,6 +43,7 @@ from searchers import PEERS, Chroma, Memlayer
 from talks import read_talks
 
 from memlayer_core import MemlayerError, Settings
+from memlayer_core.index import flow as index_flow
 from memlayer_core.models import minilm
 from memlayer_core.models.embed import resolve_embedder
 from memlayer_core.models.tokens import token_counter
@@ -57,6 +59,7 @@ REMARK = partial(print, file=sys.stderr)
 GOAL = 1.1
 LOCOMO_GOALS, BEAM_GOALS = {"2000": 82, "8000": 88}, {"8000": 62}
 QUICK = 20  # questions
+WHOLE = "without parts"
 
 
 class Vectors:
@@ -111,12 +114,14 @@ def ablated(make, talks):
         f"without {one.name}": replace(WEIGHTS, **{one.name: 0.0}) for one in fields(WEIGHTS)
     }
     REMARK("memlayer, each ingredient left out …")
-    found = {name: [] for name in weights}
+    found = {name: [] for name in (*weights, WHOLE)}
     for talk in talks:
         with stored(make, talk) as searcher:
             for name, chosen in weights.items():
                 with mock.patch.object(recall_flow, "rank", partial(recall_flow.rank, weights=chosen)):
                     found[name] += answers(searcher, talk)
+        with mock.patch.object(index_flow, "parts", lambda text: [text]), stored(make, talk) as searcher:
+            found[WHOLE] += answers(searcher, talk)
     return {name: means(some) for name, some in found.items()}
 
 

@@ -78,7 +78,7 @@ class RecordStored:
 
 @dataclass(frozen=True, slots=True)
 class MessagesIndexed:
-    """A batch of messages was indexed: a search finds them by meaning now. `embedded` counts new vectors."""
+    """A batch of messages was indexed: a search finds them by meaning now. `embedded` counts new vectors, also of parts."""
 
     messages: int
     embedded: int

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -231,8 +231,8 @@ class VectorIndex(Protocol):
         """Return the shards that are damaged or differ from their samples."""
         ...
 
-    def keys(self, shard: int) -> set[int]:
-        """Return the keys of all vectors of a shard.
+    def keys(self, shard: int) -> Mapping[int, int]:
+        """Return the keys of all texts of a shard, each with the number of its vectors.
 
         Raises:
             IndexUnavailableError: It cannot be reached.
@@ -241,15 +241,20 @@ class VectorIndex(Protocol):
         ...
 
     def upsert(self, filings: Sequence[IndexEntry]) -> None:
-        """Add vectors. A vector of an existing key replaces the old one."""
+        """Add the vectors of texts and of their parts. Those of an existing key replace the old ones.
+
+        A text that had more parts before is removed first, by the caller.
+        """
         ...
 
     def remove(self, shard: int, keys: Sequence[int]) -> None:
-        """Remove vectors. Missing keys are ignored."""
+        """Remove all vectors of some texts. Missing keys are ignored."""
         ...
 
     def nearest(self, shard: int, lane: str | None, vector: FloatVector, limit: int) -> list[Neighbour]:
-        """Return the nearest vectors of a lane, or of the whole shard if `lane` is None, the nearest first.
+        """Return the nearest texts of a lane, or of the whole shard if `lane` is None, the nearest first.
+
+        A text is as near as the nearest of its parts, and counts once.
 
         Raises:
             IndexUnavailableError: It cannot be reached, or a process fills the shard.

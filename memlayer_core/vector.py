@@ -48,14 +48,15 @@ class SimilarityScale:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexEntry:
-    """A vector with everything that a vector index stores about it.
+    """The vectors of a text with everything that a vector index stores about them.
 
     Attributes:
         key: Key of the message, record or item text.
         shard: Number of its collection in the index.
         lanes: The tokens that it is found by: of its user, its agent and its session (see `Scope`).
-        vector: Unit length, float32, shape (dimension,).
+        vector: Of the text, or of the first part of a long one: unit length, float32, shape (dimension,).
         text_hash: Digest of the text that was embedded.
+        others: The vectors of the other parts of a long text, in their order.
     """
 
     key: int
@@ -63,6 +64,12 @@ class IndexEntry:
     lanes: tuple[str, str, str]
     vector: FloatVector
     text_hash: str
+    others: tuple[FloatVector, ...] = ()
+
+    @property
+    def vectors(self) -> tuple[FloatVector, ...]:
+        """The vectors of all parts."""
+        return (self.vector, *self.others)
 
 
 class Neighbour(NamedTuple):
@@ -70,7 +77,7 @@ class Neighbour(NamedTuple):
 
     Attributes:
         key: Key of the message.
-        similarity: Cosine to the query, -1 to 1.
+        similarity: Cosine to the query, -1 to 1; of a long text, that of its nearest part.
     """
 
     key: int
@@ -87,7 +94,7 @@ class IndexTask:
         lanes: As in `IndexEntry`.
         text: The text to embed; empty if it shall not be found.
         text_hash: Digest of `text`.
-        vector: The text's vector if the journal has one by the same embedder; else None.
+        vectors: The vectors of the text's parts if the journal has them by the same embedder; else empty.
     """
 
     key: int
@@ -95,7 +102,7 @@ class IndexTask:
     lanes: tuple[str, str, str]
     text: str
     text_hash: str
-    vector: FloatVector | None
+    vectors: tuple[FloatVector, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +111,7 @@ class Sample:
 
     Attributes:
         shard: Number of the collection.
-        vectors: The smallest number of vectors that it must have: those whose job is done.
+        vectors: The smallest number of vectors that it must have: those of the texts whose job is done.
         max_vectors: The largest number that it may have. A worker that died may have written some without noting it,
             and deleted vectors may not be removed yet.
         probes: Some of its vectors. A search for each must find it.

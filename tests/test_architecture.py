@@ -47,7 +47,7 @@ def test_no_file_is_a_drawer_for_everything() -> None:
     allowed = {  # one class, or nothing but declarations
         "memlayer_core/chat.py": 760,  # façade: every verb twice
         "memlayer_core/memory.py": 1000,  # façade: every verb twice
-        "memlayer_core/storage/tables.py": 400,  # declarations
+        "memlayer_core/storage/tables.py": 420,  # declarations
         "memlayer_core/testing.py": 400,  # a suite of claims for each seam
     }
     assert {name: lines for name, lines in long.items() if lines > allowed.get(name, 360)} == {}

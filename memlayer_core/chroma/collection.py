@@ -1,17 +1,19 @@
 """One of Chroma's collections: how it is made, checked, written to and searched.
 
-Each record is an id and a vector under three lanes. Chroma's `upsert` merges metadata, so a record always
-has all three. A collection tells in its metadata which embedder it was made for, because asking for
-another space or dimension later is silently ignored.
+Each record is an id and a vector under three lanes. Its id is the key of a text; that of a long text's other parts has
+their number, too. Chroma's `upsert` merges metadata, so a record always has all three. A collection tells in its
+metadata which embedder it was made for, because asking for another space or dimension later is silently ignored.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memlayer_core.chroma.errors import translate_errors
 from memlayer_core.errors import IndexCorruptError
+from memlayer_core.storage.parts import MOST_PARTS
 from memlayer_core.vector import IndexEntry, Neighbour
 
 if TYPE_CHECKING:
@@ -20,7 +22,18 @@ if TYPE_CHECKING:
 
     from memlayer_core.vector import FloatVector
 
-__all__ = ["Identity", "MisfitError", "check", "count", "drop", "is_sound", "keys", "make", "nearest", "put"]
+__all__ = [
+    "Identity",
+    "MisfitError",
+    "check",
+    "count",
+    "drop",
+    "is_sound",
+    "keys",
+    "make",
+    "nearest",
+    "put",
+]
 
 Identity = tuple[str, int] | None
 
@@ -28,9 +41,11 @@ _LAYOUT = 1
 _SPACE = "cosine"
 _HNSW = {"space": _SPACE, "ef_construction": 100, "max_neighbors": 16, "ef_search": 100}
 _KEYS = "uas"  # the first letters of the lanes
+_PART = "."  # between the key and the number of the part
 _SEEN = 100  # neighbours that a search must find if there are as many; no more than ef_search
 _REACHED = 0.9  # of them at least: a graph may lose sight of a few after many changes, a torn one of most
 _SAME = 0.999
+_WIDER = 4  # times as many vectors are looked at when too many of them are parts of the same texts
 _MANY = 1000
 
 
@@ -84,17 +99,25 @@ def _misfit(text: str) -> MisfitError:
     return MisfitError(text, hint="Reset the shard and file the journal's vectors again.")
 
 
-def put(target: Collection, filings: Sequence[IndexEntry]) -> None:
-    """File vectors under their keys and lanes."""
-    for filing in filings:
-        _check_dimension(target, len(filing.vector))
-    vectors: Any = [filing.vector for filing in filings]
+def put(target: Collection, rows: Sequence[tuple[IndexEntry, int]]) -> None:
+    """File vectors under their keys and lanes: of each entry the one of the part of a number, from 0."""
+    vectors: Any = [filing.vectors[number] for filing, number in rows]
+    for vector in vectors:
+        _check_dimension(target, len(vector))
     with translate_errors(f"write to {target.name}"):
         target.upsert(
-            ids=[str(filing.key) for filing in filings],
+            ids=[_name(filing.key, number) for filing, number in rows],
             embeddings=vectors,
-            metadatas=[dict(zip(_KEYS, filing.lanes, strict=True)) for filing in filings],
+            metadatas=[dict(zip(_KEYS, filing.lanes, strict=True)) for filing, _ in rows],
         )
+
+
+def _name(key: int, number: int) -> str:
+    return f"{key}{_PART}{number}" if number else str(key)
+
+
+def _key(name: str) -> int:
+    return int(name.partition(_PART)[0])
 
 
 def count(target: Collection) -> int:
@@ -103,30 +126,47 @@ def count(target: Collection) -> int:
         return target.count()
 
 
-def keys(target: Collection) -> set[int]:
-    """Return the key of every vector in it."""
-    held: set[int] = set()
+def keys(target: Collection) -> dict[int, int]:
+    """Return the key of every text in it, and how many vectors it has."""
+    held: set[str] = set()
     with translate_errors(f"list {target.name}"):
         while page := target.get(include=[], limit=_MANY, offset=len(held))["ids"]:
             before = len(held)
-            held.update(map(int, page))
+            held.update(page)
             if len(held) == before:  # others take vectors out meanwhile
                 break
-    return held
+    return dict(Counter(map(_key, held)))
 
 
-def drop(target: Collection, ids: list[str]) -> None:
-    """Take vectors out; ids that are not there are fine."""
+def drop(target: Collection, texts: Sequence[int], chunk: int) -> None:
+    """Take all vectors of some texts out, `chunk` at once; keys that are not there are fine.
+
+    The parts of a long text go from the last to the first: whoever is interrupted finds those that are left by the first.
+    """
+    long = list[int]()
     with translate_errors(f"take vectors out of {target.name}"):
-        target.delete(ids=ids)
+        for start in range(0, len(texts), _MANY):
+            second = [_name(key, 1) for key in texts[start : start + _MANY]]
+            long += map(_key, target.get(ids=second, include=[])["ids"])
+        ids = [_name(key, number) for number in range(MOST_PARTS - 1, 0, -1) for key in long]
+        ids += map(str, texts)
+        for start in range(0, len(ids), chunk):
+            target.delete(ids=ids[start : start + chunk])
 
 
 def nearest(target: Collection, lane: str | None, vector: FloatVector, limit: int) -> list[Neighbour]:
-    """Return the nearest of a lane, or of all, the nearest first."""
+    """Return the nearest texts of a lane, or of all, the nearest first; several parts of one count once."""
     _check_dimension(target, len(vector))
+    where = None if lane is None else {lane[0]: lane}
+    wanted, near = limit, list[Neighbour]()
     with translate_errors(f"search {target.name}"):
-        wanted = limit if limit <= _MANY else max(1, min(limit, target.count()))
-        return _query(target, vector, wanted, where=None if lane is None else {lane[0]: lane})
+        while True:
+            most = wanted if wanted <= _MANY else max(1, min(wanted, target.count()))
+            parts = _query(target, vector, most, where=where)
+            near = list({one.key: one for one in reversed(parts)}.values())[::-1]
+            if len(near) >= limit or len(parts) < wanted:
+                return near[:limit]
+            wanted *= _WIDER
 
 
 def is_sound(target: Collection, size: int, probes: Sequence[IndexEntry]) -> bool:
@@ -159,6 +199,6 @@ def _query(target: Collection, vector: FloatVector, limit: int, **filters: Any) 
     answer = target.query(query_embeddings=vectors, n_results=limit, include=["distances"], **filters)
     distances = (answer["distances"] or [[]])[0]
     return [
-        Neighbour(int(name), max(-1.0, min(1.0, 1.0 - distance)))
+        Neighbour(_key(name), max(-1.0, min(1.0, 1.0 - distance)))
         for name, distance in zip(answer["ids"][0], distances, strict=True)
     ]

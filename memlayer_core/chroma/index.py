@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -72,7 +72,6 @@ class ChromaIndex:
         self._gate = SearchGate()
         self._chunk = place.chunk
         self._writing = threading.RLock()
-        self._unblanked = False
         weakref.finalize(self, place.let_go)
         _LIVING.add(self)
 
@@ -152,18 +151,18 @@ class ChromaIndex:
             self._on(sample.shard, lambda target: collection.is_sound(target, held, sample.probes))
         )
 
-    def keys(self, shard: int) -> set[int]:
-        """Return the keys of all vectors of a shard.
+    def keys(self, shard: int) -> Mapping[int, int]:
+        """Return the keys of all texts of a shard, each with the number of its vectors.
 
         Raises:
             IndexUnavailableError: It cannot be reached.
             IndexCorruptError: The shard is damaged, or was made for another embedder.
         """
         with self._writing:
-            return self._on(shard, collection.keys) or set()
+            return self._on(shard, collection.keys) or {}
 
     def upsert(self, filings: Sequence[IndexEntry]) -> None:
-        """Put vectors in; again is the same as once.
+        """Put vectors in; again is the same as once. A text that has fewer parts than before is removed first.
 
         Raises:
             IndexUnavailableError: It cannot be reached; some may be in already.
@@ -174,29 +173,29 @@ class ChromaIndex:
             shards.setdefault(filing.shard, {})[filing.key] = filing
         with self._writing:
             for shard, kept in shards.items():
-                rows = list(kept.values())
+                rows = [(one, number) for one in kept.values() for number in range(len(one.vectors))]
                 chunk = self._chunk * (_FILLED if self._place.fragile and self._gate.is_hidden(shard) else 1)
                 for start in range(0, len(rows), chunk):
-                    put = partial(collection.put, filings=rows[start : start + chunk])
+                    put = partial(collection.put, rows=rows[start : start + chunk])
                     began = time.perf_counter()
-                    self._on(shard, put, dimension=len(rows[0].vector))
+                    self._on(shard, put, dimension=len(rows[0][0].vector))
                     if self._place.fragile:  # the write held the interpreter lock: let others have it as long
                         time.sleep(min(_BREATH, time.perf_counter() - began))
 
     def remove(self, shard: int, keys: Sequence[int]) -> None:
-        """Take vectors out; missing ones are fine.
+        """Take all vectors of some texts out; missing ones are fine.
 
         Raises:
             IndexUnavailableError: It cannot be reached.
             IndexCorruptError: The shard is damaged.
         """
-        ids = [str(key) for key in dict.fromkeys(keys)]
-        with self._writing:
-            for start in range(0, len(ids), self._chunk):
-                self._on(shard, partial(collection.drop, ids=ids[start : start + self._chunk]))
+        texts = list(dict.fromkeys(keys))
+        if texts:
+            with self._writing:
+                self._on(shard, partial(collection.drop, texts=texts, chunk=self._chunk))
 
     def nearest(self, shard: int, lane: str | None, vector: FloatVector, limit: int) -> list[Neighbour]:
-        """Return the nearest of a lane, or of the whole shard when `lane` is None, the nearest first.
+        """Return the nearest texts of a lane, or of the whole shard when `lane` is None, the nearest first.
 
         Raises:
             IndexUnavailableError: It cannot be reached, or the shard is being filled.
@@ -323,20 +322,19 @@ class ChromaIndex:
     ) -> T | None:
         """Do something with a shard's collection: see `Shards.on`."""
         self._shards.client()
-        first = shard not in self._shards.collections
         try:
             return self._shards.on(shard, action, dimension=dimension, even_condemned=even_condemned)
         finally:
-            if first or self._unblanked:
-                self._blank()
+            self._blank()
 
     def _blank(self) -> None:
-        """Blank the files of a collection that Chroma opened for the first time; later if another thread writes."""
-        self._unblanked = True
+        """Blank the files that Chroma made for a collection; with the next call if another thread writes.
+
+        A call that lists or counts makes none, so the first call is not the one that does.
+        """
         if self._writing.acquire(blocking=False):
             try:
                 self._place.blank()
-                self._unblanked = False
             finally:
                 self._writing.release()
 

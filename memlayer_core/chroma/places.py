@@ -234,6 +234,12 @@ class DirectoryPlace(Place):
         """Blank the files of indexes with nothing in them yet."""
         files.blank(self.directory, self._blanked)
 
+    def disconnect(self) -> None:
+        """Close the client, and blank what it wrote into the files of new indexes until its end."""
+        super().disconnect()
+        self._blanked = set()
+        self.blank()
+
     def still_there(self) -> bool:
         """Compare the database at that path with the one that was opened."""
         return self.client is None or files.identity(self.directory) == self._identity

@@ -7,7 +7,7 @@ step. Vectors are committed before Chroma is called, so that no text is embedded
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -23,6 +23,7 @@ from memlayer_core.storage import texts as texts_sql
 from memlayer_core.storage import vectors as vectors_sql
 from memlayer_core.storage.job_queue import Job
 from memlayer_core.storage.keys import shard_of
+from memlayer_core.storage.parts import parts
 from memlayer_core.storage.statistics import Layout
 from memlayer_core.vector import FloatVector, IndexEntry, IndexTask, SimilarityScale
 
@@ -35,7 +36,7 @@ _JUDGED = 3  # attempts to test a shard while others change it; after that it co
 
 
 async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
-    """Do jobs of kind `"index"`. Returns how many texts were embedded.
+    """Do jobs of kind `"index"`. Returns how many texts were embedded, or parts of them.
 
     Raises:
         RedactorError: The user's redactor fails. The jobs are tried again.
@@ -54,31 +55,59 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
 
 
 async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[IndexEntry], int]:
-    """Embed the texts that have no vector, and store the vectors. Returns all entries, and how many were embedded."""
+    """Embed the texts that have no vector, the long ones in parts, and store the vectors.
+
+    Returns:
+        All entries, and how many texts or parts were embedded.
+    """
     found = [_redacted(rt, task) for task in await run(rt.db.read, vectors_sql.index_tasks, keys)]
     wanted = [waiting for waiting in found if waiting.text.strip()]
-    texts = list(dict.fromkeys(waiting.text for waiting in wanted if waiting.vector is None))
     made: dict[str, FloatVector] = {}
-    if texts:
-        # In the background. Who awaits an embedder sees that it hangs, and a timer would block the event loop.
-        watch = rt.health.watch("embedder", rt.settings.embedder_timeout) if run is SYNC else nullcontext()
-        with watch:
-            awaiting = None if rt.embeds_here else rt.embedder.aembed
-            vectors = await run.either(rt.embedder.embed, awaiting, texts)
-        rt.health.up("embedder")
-        made = dict(zip(texts, vectors, strict=True))
-        layout = await run(rt.db.read, vectors_sql.layout)
-        if layout.dimension is None:
-            scales = layout.scales if layout.embedder == rt.embedder.identity else None
-            scales = scales or await _measured(rt, run)
-            layout = await run(
-                rt.db.write, vectors_sql.set_embedder, rt.embedder.identity, len(vectors[0]), scales
-            )
-        check_embedder(layout, rt.embedder.identity, len(vectors[0]))
-    filings = [_entry_of(waiting, made) for waiting in wanted]
-    if texts:
-        await run(rt.db.write, vectors_sql.store, filings, rt.now())
-    return filings, len(texts)
+    filings = list[IndexEntry]()
+    for some in _batches(rt, wanted):
+        every = dict.fromkeys(part for one in some if not one.vectors for part in parts(one.text))
+        texts = [part for part in every if part not in made]
+        made |= await _embed_texts(rt, run, texts)
+        entries = [_entry_of(one, made) for one in some]
+        new = [entry for entry, one in zip(entries, some, strict=True) if not one.vectors]
+        if new:
+            await run(rt.db.write, vectors_sql.store, new, rt.now())
+        filings += entries
+    return filings, len(made)
+
+
+async def _embed_texts(rt: Runtime, run: Runner, texts: Sequence[str]) -> dict[str, FloatVector]:
+    """Return the vector of each text. The store learns which embedder it has when the first vectors are made."""
+    if not texts:
+        return {}
+    # In the background. Who awaits an embedder sees that it hangs, and a timer would block the event loop.
+    watch = rt.health.watch("embedder", rt.settings.embedder_timeout) if run is SYNC else nullcontext()
+    with watch:
+        awaiting = None if rt.embeds_here else rt.embedder.aembed
+        vectors = await run.either(rt.embedder.embed, awaiting, texts)
+    rt.health.up("embedder")
+    layout = await run(rt.db.read, vectors_sql.layout)
+    if layout.dimension is None:
+        scales = layout.scales if layout.embedder == rt.embedder.identity else None
+        scales = scales or await _measured(rt, run)
+        layout = await run(
+            rt.db.write, vectors_sql.set_embedder, rt.embedder.identity, len(vectors[0]), scales
+        )
+    check_embedder(layout, rt.embedder.identity, len(vectors[0]))
+    return dict(zip(texts, vectors, strict=True))
+
+
+def _batches(rt: Runtime, tasks: Sequence[IndexTask]) -> Iterator[list[IndexTask]]:
+    """Yield tasks so that an embedder gets about as many texts at once as there are messages in a batch."""
+    some, size = list[IndexTask](), 0
+    for task in tasks:
+        if some and size >= rt.settings.index_batch:
+            yield some
+            some, size = [], 0
+        some.append(task)
+        size += 0 if task.vectors else len(parts(task.text))
+    if some:
+        yield some
 
 
 async def _measured(rt: Runtime, run: Runner) -> Mapping[str, SimilarityScale]:
@@ -99,9 +128,10 @@ async def unindex(rt: Runtime, run: Runner, jobs: Sequence[Job], erase_at: datet
         shards: dict[int, list[int]] = {}
         for job in jobs:
             shards.setdefault(shard_of(job.namespace, rt.shards), []).append(job.subject)
-        still = await run(rt.db.read, texts_sql.existing_keys, [job.subject for job in jobs])
         for shard, keys in shards.items():
-            await run(rt.index.remove, shard, [key for key in keys if key not in still])
+            await run(rt.index.remove, shard, keys)
+        # A text that was edited has its new vectors by now, or gets them by a job that waits.
+        await _add(rt, run, await run(rt.db.read, vectors_sql.entries_of, [job.subject for job in jobs]))
         if rt.index.exclusive:  # a server's files are its own business
             await run(rt.db.write, job_queue.enqueue_once, "compact", list(shards), erase_at)
     await run(rt.db.write, job_queue.finish, jobs)
@@ -181,12 +211,15 @@ async def _repair(rt: Runtime, run: Runner, shard: int, reason: str) -> bool:
     """
     assert rt.index is not None
     added = 0
-    others = await run(rt.index.keys, shard)
+    held = dict(await run(rt.index.keys, shard))
     async with _hide_meanwhile(rt, run, rt.index, [shard]):
         async for filings in _pages(rt, run, shard):
-            added += await _add(rt, run, [filing for filing in filings if filing.key not in others])
-            others.difference_update(filing.key for filing in filings)
-        gone = others - await run(rt.db.read, texts_sql.existing_keys, sorted(others))
+            wrong = [one for one in filings if held.get(one.key) != len(one.vectors)]
+            await run(rt.index.remove, shard, [one.key for one in wrong if one.key in held])
+            added += await _add(rt, run, wrong)
+            for one in filings:
+                held.pop(one.key, None)
+        gone = held.keys() - await run(rt.db.read, texts_sql.existing_keys, sorted(held))
         await run(rt.index.remove, shard, sorted(gone))
     if added:
         rt.emit(IndexRebuilt((shard,), added, reason))
@@ -244,12 +277,12 @@ async def _pages(rt: Runtime, run: Runner, shard: int) -> AsyncIterator[list[Ind
 
 
 async def _add(rt: Runtime, run: Runner, entries: Sequence[IndexEntry]) -> int:
-    """Add vectors to the index, but none of messages that were deleted meanwhile. Returns their number."""
+    """Add vectors to the index, but none of texts that were deleted meanwhile. Returns the number of vectors."""
     assert rt.index is not None
     if entries:
         await run(rt.index.upsert, entries)
         await _remove_deleted(rt, run, entries)
-    return len(entries)
+    return sum(len(entry.vectors) for entry in entries)
 
 
 def check_embedder(layout: Layout, identity: str, dimension: int | None = None) -> None:
@@ -286,11 +319,11 @@ async def _remove_deleted(rt: Runtime, run: Runner, entries: Sequence[IndexEntry
 
 def _redacted(rt: Runtime, task: IndexTask) -> IndexTask:
     """Return a task with the text to embed: its beginning, as it may be remembered."""
-    if task.vector is not None:
+    if task.vectors:
         return task
     return replace(task, text=rt.redact(task.text[: rt.settings.indexed_characters]))
 
 
 def _entry_of(task: IndexTask, vectors: dict[str, FloatVector]) -> IndexEntry:
-    vector = task.vector if task.vector is not None else vectors[task.text]
-    return IndexEntry(task.key, task.shard, task.lanes, vector, task.text_hash)
+    first, *others = task.vectors or [vectors[part] for part in parts(task.text)]
+    return IndexEntry(task.key, task.shard, task.lanes, first, task.text_hash, tuple(others))

@@ -276,7 +276,7 @@ def _by_index(
         texts = item_reading.texts_of(connection, item_query, list({*near, *chain(*postings.values())}))
         missing = [key for _, key in texts if key not in near]
         cosines = near | dict(item_reading.scan(connection, item_query, vector, missing))
-        shares = by_words(words, postings, sum(overview.vectors for _, overview in shelves))
+        shares = by_words(words, postings, sum(overview.texts for _, overview in shelves))
         scored = scores(texts, cosines, shares)
         if len(scored) < wanted:
             return None

@@ -39,8 +39,7 @@ from memlayer_core.storage.tables import (
     window_starts,
 )
 from memlayer_core.storage.tables import pinned_recalls as recalls
-from memlayer_core.storage.vectors import EMBEDDED
-from memlayer_core.storage.vectors import cosines as cosines_of_blobs
+from memlayer_core.storage.vectors import EMBEDDED, part_cosines
 from memlayer_core.vector import FloatVector
 
 __all__ = [
@@ -60,6 +59,7 @@ _COVERED = (
     namespaces.c.namespace.label("name"),
     namespaces.c.shard.label("shard"),
     namespaces.c.vectors.label("vectors"),
+    namespaces.c.texts.label("texts"),
     namespaces.c.version.label("vectors_version"),
     _HELD.label("held"),
     select(func.count()).select_from(_USED).scalar_subquery().label("used"),
@@ -137,7 +137,7 @@ def _reach_values(reach: Scope) -> dict[str, str | None]:
 def _statistics(row: Any | None) -> ScopeStatistics:
     if row is None:
         return ScopeStatistics()
-    return ScopeStatistics(row.used, row.vectors, row.shard, row.vectors_version, bool(row.held))
+    return ScopeStatistics(row.used, row.vectors, row.shard, row.vectors_version, bool(row.held), row.texts)
 
 
 _END = 8  # characters of a text in which its question mark stands
@@ -157,7 +157,7 @@ _ROWS = ListStatement(
     )
 )
 _VECTORS = ListStatement(
-    lambda keys: select(texts.c.key, texts.c.vector).where(texts.c.key.in_(keys), EMBEDDED)
+    lambda keys: select(texts.c.key, texts.c.vector, texts.c.vectors).where(texts.c.key.in_(keys), EMBEDDED)
 )
 
 
@@ -225,10 +225,12 @@ def matching_keys(
     return {key for key, body in said if passes(conditions, body.get("metadata", {}))}
 
 
-def cosines_of(connection: Connection, keys: Sequence[int], vector: FloatVector) -> dict[int, float]:
-    """Return the cosine of a vector to each of some texts that have one."""
+def cosines_of(
+    connection: Connection, keys: Sequence[int], vector: FloatVector
+) -> dict[int, tuple[float, ...]]:
+    """Return the cosines of a vector to the parts of those of some texts that have vectors."""
     rows = _VECTORS.all(connection, keys)
-    near = cosines_of_blobs([row.vector for row in rows], vector).tolist() if rows else []
+    near = part_cosines(rows, vector) if rows else []
     return dict(zip((row.key for row in rows), near, strict=True))
 
 

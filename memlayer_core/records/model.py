@@ -91,7 +91,7 @@ class Embedding:
 
     Attributes:
         model: Identity of the embedder.
-        vector: Unit length, float32, shape (dimension,).
+        vector: Of the text, or of the first part of a long one: unit length, float32, shape (dimension,).
     """
 
     model: str

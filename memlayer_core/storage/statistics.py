@@ -16,7 +16,8 @@ class ScopeStatistics:
 
     Attributes:
         sessions: Number of sessions with messages; 2 means two or more.
-        vectors: Number of the user's vectors.
+        vectors: Number of the user's vectors: a long text has several.
+        texts: Number of the user's texts that have vectors.
         shard: Number of the user's Chroma collection.
         version: Goes up when vectors of the user are stored.
         records: Whether there are records.
@@ -27,6 +28,7 @@ class ScopeStatistics:
     shard: int = 0
     version: int = 0
     records: bool = False
+    texts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ namespaces = Table(
     Column("shard", Integer, nullable=False, index=True),
     Column("records", BigInteger, nullable=False, server_default="0"),  # how many were ever counted
     Column("vectors", BigInteger, nullable=False),
+    Column("texts", BigInteger, nullable=False, server_default="0"),  # that have them
     Column("version", BigInteger, nullable=False, server_default="0"),  # goes up when vectors are stored
 )
 
@@ -151,9 +152,9 @@ recall_sources = Table(
 )
 
 # Every text that a search can find: a message, a record in force, a text of an item. `key` names it in the word index and
-# in Chroma, too. It is found in its namespace, and there under its lanes of an agent and a session. The last four columns
-# are empty until it is embedded, and only then it is in the two indexes. `changed` is the version that its namespace got by
-# that.
+# in Chroma, too. It is found in its namespace, and there under its lanes of an agent and a session. The last five columns
+# are empty until it is embedded and thereby in the indexes. `vector` has the vectors of its parts, one behind the other,
+# `vectors` their number. `changed` is the version that its namespace got by that.
 texts = Table(
     "memlayer_texts",
     tables,
@@ -165,6 +166,7 @@ texts = Table(
     Column("shard", Integer),
     Column("text_hash", String(32)),
     Column("vector", LargeBinary),
+    Column("vectors", SmallInteger),
     Column("changed", BigInteger),
     Index(
         "memlayer_texts_namespace",

@@ -53,8 +53,7 @@ _ADD = {
 }
 _HERE = ListStatement(lambda keys: select(texts.c.key).where(texts.c.key.in_(keys)))
 _REMOVE = ListStatement(
-    # The shard itself: SQLite takes an expression of what a deleted row has for true.
-    lambda keys: delete(texts).where(texts.c.key.in_(keys)).returning(texts.c.key, texts.c.shard)
+    lambda keys: delete(texts).where(texts.c.key.in_(keys)).returning(texts.c.key, texts.c.vectors)
 )
 _UNQUEUE = ListStatement(  # those that are being done are left alone
     lambda keys: delete(jobs).where(
@@ -139,7 +138,8 @@ def remove(connection: Connection, namespace: str, keys: Sequence[int], now: dat
     lexical.delete(connection, there)
     _UNQUEUE.run(connection, there)
     gone = _REMOVE.all(connection, there)
-    count_vectors(connection, namespace, -sum(row.shard is not None for row in gone))
+    some = [row.vectors for row in gone if row.vectors is not None]
+    count_vectors(connection, namespace, -sum(some), -len(some))
     enqueue(connection, "unindex", [row.key for row in gone], namespace, now)
     if keys:
         enqueue_erasure(connection, now)
@@ -155,7 +155,7 @@ def move(connection: Connection, namespace: str, keys: Sequence[Mapping[str, int
     version = next_version(owner, now) if owner is not None else 0
     values = {"key": bindparam("new"), "changed": version}
     connection.execute(update(texts).where(texts.c.key == bindparam("old")).values(values), moving)
-    count_vectors(connection, namespace, 0, version)
+    count_vectors(connection, namespace, 0, 0, version)
     lexical.move(connection, moving)
     enqueue(connection, "unindex", [pair["old"] for pair in moving], namespace, now)
     enqueue(connection, "index", [pair["new"] for pair in moving], namespace, now)
@@ -198,19 +198,24 @@ def next_version(owner: Any, now: datetime) -> int:
     return max(int(owner.version) + 1, to_micros(now))
 
 
-def count_vectors(connection: Connection, namespace: str, more: int, version: int = 0) -> None:
+def count_vectors(
+    connection: Connection, namespace: str, vectors: int, embeddings: int, version: int = 0
+) -> None:
     """Add to the number of a namespace's vectors, and raise its version if vectors were stored.
 
     Args:
         connection: In a transaction that writes.
         namespace: The namespace.
-        more: How many vectors it has more; negative: fewer.
+        vectors: How many vectors it has more; negative: fewer.
+        embeddings: How many more of its texts have vectors; negative: fewer.
         version: The version from `next_version`; 0: none was stored.
     """
-    if more or version:
-        counted = update(namespaces).where(namespaces.c.namespace == namespace)
+    if vectors or embeddings or version:
+        more = {"vectors": namespaces.c.vectors + vectors, "texts": namespaces.c.texts + embeddings}
         raised = {"version": version} if version else {}
-        connection.execute(counted.values(vectors=namespaces.c.vectors + more, **raised))
+        connection.execute(
+            update(namespaces).where(namespaces.c.namespace == namespace).values(**more, **raised)
+        )
 
 
 def lanes_of(scope: Scope | SharedScope | Folder) -> tuple[str, str, str]:

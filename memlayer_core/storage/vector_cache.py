@@ -27,34 +27,38 @@ from memlayer_core.vector import FloatVector, Neighbour
 __all__ = ["Similarities", "VectorCache", "products"]
 
 _LOAD = Statement(
-    select(texts.c.key, texts.c.agent_lane, texts.c.session_lane, texts.c.vector).where(
+    select(texts.c.key, texts.c.agent_lane, texts.c.session_lane, texts.c.vectors, texts.c.vector).where(
         texts.c.namespace == bindparam("of"), texts.c.changed > bindparam("since"), texts.c.shard.is_not(None)
     )
 )
 _ROOM = 1.25  # rows of a matrix for each row that it has: most growth then copies nothing
-_OVERHEAD = 160  # bytes that a row takes besides its vector: its key, its lanes, its place in a dict
+_OVERHEAD = 160  # bytes that a text takes besides its vectors: its key, its lanes, its place in a dict
 
 Lanes = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    """The vectors of a namespace. What is appended later shares its arrays, behind its own rows.
+    """The vectors of a namespace. What is appended later shares its arrays, behind its own texts.
 
     Attributes:
         version: Version of the namespace.
-        rows: How many rows are its own.
-        matrix: Unit vectors, float32, shape (at least `rows`, dimension).
-        keys: Keys of the texts, int64, shape (at least `rows`,).
-        agents: A number for each row's lane of an agent, shape (at least `rows`,).
+        texts: How many texts are its own.
+        vectors: How many vectors they have.
+        matrix: Unit vectors, float32, shape (at least `vectors`, dimension). Those of a text stand one behind the other.
+        starts: The row of each text's first vector, shape (at least `texts`,).
+        keys: Keys of the texts, int64, shape (at least `texts`,).
+        agents: A number for each text's lane of an agent, shape (at least `texts`,).
         sessions: The same for the lane of a session.
-        places: The row of each key.
+        places: The place of each key among the texts.
         numbers: The number of each lane.
     """
 
     version: int
-    rows: int
+    texts: int
+    vectors: int
     matrix: NDArray[np.float32]
+    starts: NDArray[np.int64]
     keys: NDArray[np.int64]
     agents: Lanes
     sessions: Lanes
@@ -67,16 +71,26 @@ class _Block:
 
 
 class Similarities:
-    """The cosine of a question to every text of a scope that has a vector.
+    """The cosine of a question to every text of a scope that has a vector: that of its nearest part.
 
     Args:
         keys: Keys of the texts, shape (n,).
         values: Their cosines, shape (n,).
-        places: The row of each key; that of another scope is NaN.
+        places: The place of each key; the cosine of a text of another scope is NaN.
+        parts: The cosines of all parts, shape (at least n,).
+        starts: The place of each text's first part among these, shape (n,).
     """
 
-    def __init__(self, keys: NDArray[np.int64], values: FloatVector, places: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        keys: NDArray[np.int64],
+        values: FloatVector,
+        places: Mapping[int, int],
+        parts: FloatVector,
+        starts: NDArray[np.int64],
+    ) -> None:
         self._keys, self._values, self._places = keys, values, places
+        self._parts, self._starts = parts, starts
         self._left = int(np.count_nonzero(~np.isnan(values)))
 
     def __len__(self) -> int:
@@ -98,20 +112,25 @@ class Similarities:
         values = self._values.copy()
         places = [self._places[key] for key in keys if key in self._places]
         values[[place for place in places if place < len(values)]] = np.nan
-        return Similarities(self._keys, values, self._places)
+        return Similarities(self._keys, values, self._places, self._parts, self._starts)
 
     def only(self, keys: Collection[int]) -> Similarities:
         """Return the same of some texts alone."""
         among = np.isin(self._keys[: len(self._values)], np.fromiter(keys, np.int64, len(keys)))
-        return Similarities(self._keys, np.where(among, self._values, np.float32(np.nan)), self._places)
+        values = np.where(among, self._values, np.float32(np.nan))
+        return Similarities(self._keys, values, self._places, self._parts, self._starts)
 
-    def of(self, keys: Iterable[int]) -> dict[int, float]:
-        """Return the cosines of those of the keys that have one."""
+    def of(self, keys: Iterable[int]) -> dict[int, tuple[float, ...]]:
+        """Return the cosines of those of the keys that have one: of each part, in their order."""
         places = {key: self._places[key] for key in keys if key in self._places}
-        values = {
-            key: float(self._values[place]) for key, place in places.items() if place < len(self._values)
+        return {
+            key: tuple(self._parts[self._starts[place] : self._behind(place)].tolist())
+            for key, place in places.items()
+            if place < len(self._values) and not np.isnan(self._values[place])
         }
-        return {key: value for key, value in values.items() if value == value}  # noqa: PLR0124  (no NaN)
+
+    def _behind(self, place: int) -> int:
+        return int(self._starts[place + 1]) if place + 1 < len(self._starts) else len(self._parts)
 
 
 class VectorCache:
@@ -150,15 +169,16 @@ class VectorCache:
             vector: Unit length, shape (dimension,).
         """
         block = self._block(connection, reach.namespace, overview)
-        keys, near = block.keys[: block.rows], products(block.matrix[: block.rows], vector)
+        parts, starts = products(block.matrix[: block.vectors], vector), block.starts[: block.texts]
+        near = parts if block.vectors == block.texts else np.maximum.reduceat(parts, starts)
         lane, lanes = reach.lane, {"a": block.agents, "s": block.sessions}.get(reach.lane[0])
         if lanes is not None:
-            near = np.where(lanes[: block.rows] == block.numbers.get(lane, -1), near, np.float32(np.nan))
-        return Similarities(keys, near, block.places)
+            near = np.where(lanes[: block.texts] == block.numbers.get(lane, -1), near, np.float32(np.nan))
+        return Similarities(block.keys[: block.texts], near, block.places, parts, starts)
 
     def _block(self, connection: Connection, namespace: str, overview: ScopeStatistics) -> _Block:
         known = self._blocks.get(namespace)
-        if known is not None and (known.version, known.rows) == (overview.version, overview.vectors):
+        if known is not None and (known.version, known.texts) == (overview.version, overview.texts):
             with self._lock:
                 if namespace in self._blocks:
                     self._blocks.move_to_end(namespace)
@@ -205,12 +225,14 @@ def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
 
 def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
     """Return a block of all rows of a namespace."""
-    size = max(1, int(len(rows) * _ROOM))
-    dimension = len(rows[0][3]) // 4 if rows else 1
+    size, vectors = max(1, int(len(rows) * _ROOM)), _vectors_in(rows)
+    dimension = sum(len(row[-1]) for row in rows) // 4 // vectors if rows else 1
     empty = _Block(
         version,
         0,
-        np.empty((size, dimension), dtype="<f4"),
+        0,
+        np.empty((max(1, int(vectors * _ROOM)), dimension), dtype="<f4"),
+        np.empty(size, dtype=np.int64),
         np.empty(size, dtype=np.int64),
         np.empty(size, dtype=np.int32),
         np.empty(size, dtype=np.int32),
@@ -220,32 +242,43 @@ def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
     return _appended(empty, rows, version)
 
 
+def _vectors_in(rows: Sequence[tuple[Any, ...]]) -> int:
+    """Return how many vectors the texts of some rows have."""
+    return sum(row[-2] for row in rows)
+
+
 def _extended(block: _Block, rows: Sequence[tuple[Any, ...]], overview: ScopeStatistics) -> _Block | None:
     """Return the block with further rows; None if it must be read anew.
 
-    It must be if some of its own rows were removed or changed, if it has none, or no room for more, or if another block
+    It must be if some of its own texts were removed or changed, if it has none, or no room for more, or if another block
     shares its arrays and was extended first.
     """
-    is_tip = len(block.places) == block.rows
-    fits = block.rows + len(rows) <= len(block.keys) and block.rows + len(rows) == overview.vectors
-    if not (block.rows and is_tip and fits) or any(row[0] in block.places for row in rows):
+    is_tip = len(block.places) == block.texts
+    texts, vectors = block.texts + len(rows), block.vectors + _vectors_in(rows)
+    fits = texts <= len(block.keys) and vectors <= len(block.matrix) and texts == overview.texts
+    if not (block.texts and is_tip and fits) or any(row[0] in block.places for row in rows):
         return None
     return _appended(block, rows, overview.version)
 
 
 def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
-    first, behind = block.rows, block.rows + len(rows)
+    first, behind, vectors = block.texts, block.texts + len(rows), block.vectors
     if rows:
-        joined = np.frombuffer(b"".join(row[3] for row in rows), dtype="<f4")
-        block.matrix[first:behind] = joined.reshape(len(rows), -1)
-        block.keys[first:behind] = [row[0] for row in rows]
-        for lanes, column in ((block.agents, 1), (block.sessions, 2)):
-            lanes[first:behind] = [block.numbers.setdefault(row[column], len(block.numbers)) for row in rows]
-        block.places.update(zip((row[0] for row in rows), range(first, behind), strict=True))
+        keys, agents, sessions, numbers, blobs = zip(*rows, strict=True)
+        block.starts[first:behind] = np.cumsum([vectors, *numbers[:-1]])
+        joined = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(sum(numbers), -1)
+        block.matrix[vectors : vectors + len(joined)] = joined
+        vectors += len(joined)
+        block.keys[first:behind] = keys
+        for lanes, names in ((block.agents, agents), (block.sessions, sessions)):
+            lanes[first:behind] = [block.numbers.setdefault(name, len(block.numbers)) for name in names]
+        block.places.update(zip(keys, range(first, behind), strict=True))
     return _Block(
         version,
         behind,
+        vectors,
         block.matrix,
+        block.starts,
         block.keys,
         block.agents,
         block.sessions,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage.keys import chunks, shard_of, to_micros
+from memlayer_core.storage.parts import MOST_PARTS
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.statistics import Layout, ScopeStatistics
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
@@ -35,12 +37,14 @@ __all__ = [
     "copy",
     "cosines",
     "entries",
+    "entries_of",
     "forget",
     "index_tasks",
     "is_alone",
     "layout",
     "nearest",
     "overview",
+    "part_cosines",
     "samples",
     "set_embedder",
     "store",
@@ -51,7 +55,7 @@ EMBEDDED = texts.c.shard.is_not(None)
 
 _SCALES = "similarity_scales"  # a row of `meta`: JSON, a mean and a deviation by language
 _NAMESPACE = Statement(
-    select(namespaces.c.shard, namespaces.c.vectors, namespaces.c.version).where(
+    select(namespaces.c.shard, namespaces.c.vectors, namespaces.c.texts, namespaces.c.version).where(
         namespaces.c.namespace == bindparam("of")
     )
 )
@@ -82,7 +86,7 @@ def index_tasks(connection: Connection, keys: Sequence[int]) -> list[IndexTask]:
 
 def _index_task(row: Any, text: str) -> IndexTask:
     now = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    kept = _array(row.vector) if row.text_hash == now else None
+    kept = _parts(row) if row.text_hash == now else ()
     return IndexTask(row.key, row.on, lanes_of_row(row), text, now, kept)
 
 
@@ -94,7 +98,7 @@ def store(connection: Connection, new_entries: Sequence[IndexEntry], now: dateti
     versions = {name: next_version(owner, now) for name, owner in owners.items()}
     here: dict[int, Any] = {}
     for some in chunks(sorted(entry.key for entry in new_entries)):
-        rows = select(texts.c.key, texts.c.namespace, EMBEDDED.label("embedded")).where(texts.c.key.in_(some))
+        rows = select(texts.c.key, texts.c.namespace, texts.c.vectors).where(texts.c.key.in_(some))
         locked = rows.order_by(texts.c.key).with_for_update()
         here |= {row.key: row for row in connection.execute(locked)}
     if not here:
@@ -102,22 +106,27 @@ def store(connection: Connection, new_entries: Sequence[IndexEntry], now: dateti
     connection.execute(
         update(texts)
         .where(texts.c.key == bindparam("of"))
-        .values({name: bindparam(name) for name in ("shard", "text_hash", "vector", "changed")}),
+        .values({name: bindparam(name) for name in ("shard", "text_hash", "vector", "vectors", "changed")}),
         [
             {
                 "of": entry.key,
                 "shard": owners[here[entry.key].namespace].shard,
                 "changed": versions[here[entry.key].namespace],
                 "text_hash": entry.text_hash,
-                "vector": np.ascontiguousarray(entry.vector, dtype="<f4").tobytes(),
+                "vector": np.ascontiguousarray(entry.vectors, dtype="<f4").tobytes(),
+                "vectors": len(entry.vectors),
             }
             for entry in new_entries
             if entry.key in here
         ],
     )
-    more = Counter(row.namespace for row in here.values() if not row.embedded)
+    stored = {entry.key: len(entry.vectors) for entry in new_entries}
+    vectors, embeddings = Counter[str](), Counter[str]()
+    for key, row in here.items():
+        vectors[row.namespace] += stored[key] - (row.vectors or 0)
+        embeddings[row.namespace] += row.vectors is None
     for namespace in sorted({row.namespace for row in here.values()}):
-        count_vectors(connection, namespace, more[namespace], versions[namespace])
+        count_vectors(connection, namespace, vectors[namespace], embeddings[namespace], versions[namespace])
 
 
 def copy(connection: Connection, keys: Mapping[int, int], target: Scope, now: datetime) -> None:
@@ -134,6 +143,15 @@ def copy(connection: Connection, keys: Mapping[int, int], target: Scope, now: da
         store(connection, [replace(one, key=keys[one.key], lanes=lanes_of(target)) for one in found], now)
 
 
+def entries_of(connection: Connection, keys: Sequence[int]) -> list[IndexEntry]:
+    """Return the stored vectors of those of the keys that have some."""
+    return [
+        _entry(row)
+        for some in chunks(keys)
+        for row in connection.execute(select(texts).where(texts.c.key.in_(some), EMBEDDED))
+    ]
+
+
 def entries(connection: Connection, shard: int | None, after: int, limit: int) -> list[IndexEntry]:
     """Return stored vectors with keys above `after`, in the order of their keys."""
     where = EMBEDDED if shard is None else texts.c.shard == shard
@@ -142,7 +160,8 @@ def entries(connection: Connection, shard: int | None, after: int, limit: int) -
 
 
 def _entry(row: Any) -> IndexEntry:
-    return IndexEntry(row.key, row.shard, lanes_of_row(row), _array(row.vector), row.text_hash)
+    first, *others = _parts(row)
+    return IndexEntry(row.key, row.shard, lanes_of_row(row), first, row.text_hash, tuple(others))
 
 
 def samples(connection: Connection, shards: int, probes: int, one_shard: int | None = None) -> list[Sample]:
@@ -158,7 +177,7 @@ def samples(connection: Connection, shards: int, probes: int, one_shard: int | N
     most = Counter(_count_by_shard(connection, in_index))
     leaving = select(jobs.c.namespace, func.count().label("number")).where(jobs.c.kind == "unindex")
     for row in connection.execute(leaving.group_by(jobs.c.namespace)):
-        most[shard_of(row.namespace, shards)] += row.number
+        most[shard_of(row.namespace, shards)] += row.number * MOST_PARTS
     found: list[Sample] = []
     for shard in wanted:
         some: list[IndexEntry] = []
@@ -174,27 +193,43 @@ def samples(connection: Connection, shards: int, probes: int, one_shard: int | N
 
 
 def _count_by_shard(connection: Connection, *conditions: Any) -> dict[int, int]:
-    counting = select(texts.c.shard, func.count().label("number")).where(*conditions)
-    return {row.shard: row.number for row in connection.execute(counting.group_by(texts.c.shard))}
+    counting = select(texts.c.shard, func.sum(texts.c.vectors).label("number")).where(*conditions)
+    return {row.shard: int(row.number) for row in connection.execute(counting.group_by(texts.c.shard))}
 
 
 def nearest(rows: Sequence[Any], vector: FloatVector, limit: int) -> list[Neighbour]:
     """Return the nearest of some rows of keys and vectors, the nearest first."""
     if not rows or limit < 1:
         return []
-    near = cosines([row.vector for row in rows], vector)
+    near = cosines(rows, vector)
     best = np.argsort(-near, kind="stable")[:limit]
     keys = np.array([row.key for row in rows])
     return list(map(Neighbour._make, zip(keys[best].tolist(), near[best].tolist(), strict=True)))
 
 
-def cosines(blobs: Sequence[bytes], vector: FloatVector) -> FloatVector:
-    """Return the cosine of each stored vector to a question's vector, shape (number of vectors,); at least one.
+def cosines(rows: Sequence[Any], vector: FloatVector) -> FloatVector:
+    """Return the cosine of each text to a question's vector: that of its nearest part, shape (number of rows,).
 
     Raises:
         EmbedderMismatchError: They have other dimensions.
     """
-    return products(np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), -1), vector)
+    return np.array([max(some) for some in part_cosines(rows, vector)], dtype=np.float32)
+
+
+def part_cosines(rows: Sequence[Any], vector: FloatVector) -> list[tuple[float, ...]]:
+    """Return the cosines of the parts of each text to a question's vector.
+
+    Args:
+        rows: One at least, with the columns `vector` and `vectors` of texts.
+        vector: Unit length, shape (dimension,).
+
+    Raises:
+        EmbedderMismatchError: They have other dimensions.
+    """
+    numbers = [row.vectors for row in rows]
+    matrix = np.frombuffer(b"".join(row.vector for row in rows), dtype="<f4").reshape(sum(numbers), -1)
+    near = iter(products(matrix, vector).tolist())
+    return [tuple(islice(near, number)) for number in numbers]
 
 
 def overview(connection: Connection, reach: Scope | SharedScope | Folder) -> ScopeStatistics:
@@ -202,7 +237,7 @@ def overview(connection: Connection, reach: Scope | SharedScope | Folder) -> Sco
     row = _NAMESPACE.first(connection, {"of": reach.namespace})
     if row is None:
         return ScopeStatistics()
-    return ScopeStatistics(vectors=row.vectors, shard=row.shard, version=row.version)
+    return ScopeStatistics(vectors=row.vectors, shard=row.shard, version=row.version, texts=row.texts)
 
 
 def is_alone(connection: Connection, namespace: str, shard: int) -> bool:
@@ -259,8 +294,9 @@ def set_embedder(
 
 def forget(connection: Connection, now: datetime) -> None:
     """Delete all vectors and the embedder's identity, and queue index jobs for all texts."""
-    connection.execute(update(texts).values(shard=None, text_hash=None, vector=None, changed=None))
-    connection.execute(update(namespaces).values(vectors=0))
+    empty = dict.fromkeys(("shard", "text_hash", "vector", "vectors", "changed"))
+    connection.execute(update(texts).values(**empty))
+    connection.execute(update(namespaces).values(vectors=0, texts=0))
     connection.execute(delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES])))
     connection.execute(delete(jobs).where(jobs.c.kind == "index"))
     due = {"attempts": literal(0), "due": literal(to_micros(now)), "dead": literal(0)}
@@ -268,5 +304,5 @@ def forget(connection: Connection, now: datetime) -> None:
     connection.execute(insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
 
 
-def _array(blob: bytes) -> FloatVector:
-    return np.frombuffer(blob, dtype="<f4")
+def _parts(row: Any) -> tuple[FloatVector, ...]:
+    return tuple(np.frombuffer(row.vector, dtype="<f4").reshape(row.vectors, -1))

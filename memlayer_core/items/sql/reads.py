@@ -120,7 +120,7 @@ def scan(
 ) -> list[Neighbour]:
     """Compare a vector with the vectors of a query's items: with all of them, or with those of some keys."""
     every = (
-        select(schema.texts.c.key, schema.texts.c.vector)
+        select(schema.texts.c.key, schema.texts.c.vector, schema.texts.c.vectors)
         .join(item_texts, item_texts.c.key == schema.texts.c.key)
         .join(items, items.c.number == item_texts.c.item)
         .where(EMBEDDED, _matches(item_query, by_number=keys is not None))
@@ -134,7 +134,7 @@ def scan(
 def _compare(connection: Connection, query: Any, vector: FloatVector) -> list[Neighbour]:
     found: list[Neighbour] = []
     for some in connection.execute(query).partitions(_AT_ONCE):
-        near = cosines([row.vector for row in some], vector)
+        near = cosines(some, vector)
         found.extend(Neighbour(row.key, value) for row, value in zip(some, near.tolist(), strict=True))
     return found
 

@@ -101,11 +101,12 @@ def weigh(
             candidates then, unless `Settings.recall_tool_results` says so. None: all of them are candidates.
     """
     asked, search_scope = findings.question, findings.search_scope
-    postings, near = visible_matches(connection, findings, seen)
+    postings, neighbours = visible_matches(connection, findings, seen)
     by_word = {word: postings[word] for word in asked.words if word in postings}
     matches = Matches(
         TermStatistics(by_word, findings.size, findings.common),
-        near,
+        neighbours,
+        vectors=search_scope.vectors if findings.keys is None else findings.size,
         date_matches=set().union(*(postings.get(when, ()) for when in asked.when)),
         wish_matches=postings.get(WISH, {}).keys(),
     )
@@ -115,7 +116,8 @@ def weigh(
         for key in shortlist(matches, findings.depth)
         if key not in seen and (passing is None or key in passing)
     ]
-    cosines = findings.cosines(connection, keys)
+    near = findings.cosines(connection, keys)
+    cosines = {key: max(some) for key, some in near.items()}
     beginning = _BEGINNING if asked.answer is not None or asked.helps else 0
     candidates = candidates_sql.candidates(connection, search_scope.reach, keys, cosines, beginning)
     if session is not None and not rt.settings.recall_tool_results:
@@ -125,9 +127,12 @@ def weigh(
     if search_scope.has_records:
         records = filter_records(record_reads.find_records(connection, search_scope.reader, keys))
         candidates += record_candidates(rt, search_scope.reach, records, cosines, beginning)
-    ranked = rank(
-        asked, candidates, matches, findings.trust, scale=rt.similarity_scale(connection, asked.text)
-    )
+    ranked = [
+        one._replace(part_cosines=near.get(one.key, ()))
+        for one in rank(
+            asked, candidates, matches, findings.trust, scale=rt.similarity_scale(connection, asked.text)
+        )
+    ]
     bar = bar_of(asked, matches.statistics.messages, findings.trust)
     cut = STRICT if findings.explicit else IN_PROMPT if asked.asks or asked.helps else FOR_REMARK
     problem = findings.meaning.problem

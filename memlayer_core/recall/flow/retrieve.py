@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import chain, starmap
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from memlayer_core.index.neighbours import postings_of, vector_at_once
@@ -66,7 +66,7 @@ class Findings:
     @property
     def size(self) -> int:
         """How many texts there are to search."""
-        every = self.search_scope.vectors
+        every = self.search_scope.texts
         return every if self.keys is None else min(every, len(self.keys))
 
     def nearest(self, limit: int) -> list[Neighbour]:
@@ -74,14 +74,14 @@ class Findings:
         own = self.similarities.nearest(limit) if self.similarities is not None else []
         return nearest_first([*own, *self.neighbours])
 
-    def cosines(self, connection: Connection, keys: Sequence[int]) -> dict[int, float]:
-        """Return the cosines of those of the keys that have a vector."""
-        known = dict(self.neighbours)
+    def cosines(self, connection: Connection, keys: Sequence[int]) -> Mapping[int, Sequence[float]]:
+        """Return the cosines of those of the keys that have vectors: of each part, in their order."""
+        known = {key: (near,) for key, near in self.neighbours}
         if self.similarities is not None:
             return known | self.similarities.of(keys)
         if self.meaning.vector is None:
             return known
-        return known | cosines_of(connection, [key for key in keys if key not in known], self.meaning.vector)
+        return known | cosines_of(connection, keys, self.meaning.vector)
 
 
 def retrieve(
@@ -163,8 +163,8 @@ def _compare(
     Of a user with many texts, only those that pass a filter are read.
     """
     if keys is not None and any_index_pays(rt, search_scope):
-        near = cosines_of(connection, list(keys), vector)
-        return None, nearest_first(starmap(Neighbour, near.items()))[:limit]
+        near = cosines_of(connection, list(keys), vector).items()
+        return None, nearest_first(Neighbour(key, max(some)) for key, some in near)[:limit]
     similarities = rt.vectors.similarities(connection, search_scope.reach, search_scope.own, vector)
     if keys is not None:
         similarities = similarities.only(keys)

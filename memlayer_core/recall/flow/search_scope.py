@@ -74,6 +74,11 @@ class SearchScope:
         return self.own.vectors + self.shared.vectors
 
     @property
+    def texts(self) -> int:
+        """How many texts with vectors there are to search."""
+        return self.own.texts + self.shared.texts
+
+    @property
     def places(self) -> list[tuple[Scope | SharedScope, ScopeStatistics]]:
         """The scopes to search, each with its statistics."""
         shared: list[tuple[Scope | SharedScope, ScopeStatistics]] = [(self.reach.commons, self.shared)]
@@ -177,7 +182,7 @@ def shorten(
         return turn, candidate
     text, most = turn.message.text, rt.settings.indexed_characters
     found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
-    part = excerpt(found_by, candidate.words, budget, rt.tokens.text)
+    part = excerpt(found_by, candidate.words, budget, rt.tokens.text, candidate.part_cosines)
     if part == text:  # the text fits, only an image or the like does not
         return replace(turn, tokens=rt.tokens.text(text)), candidate
     said = replace(turn.message, content=part, tool_calls=(), raw=None)

@@ -127,9 +127,9 @@ def information(holders: int, messages: int, word: str) -> float:
     return max(least, -math.log((holders + _PRIOR * _USUAL[use]) / (messages + _PRIOR)) - _NO_NEWS)
 
 
-def meaning_bar(messages: int) -> float:
+def meaning_bar(vectors: int) -> float:
     """Return how many deviations above unrelated texts suffice among so many."""
-    return _MEANING + _MEANING_OF_MANY * math.log(max(messages, _FEW))
+    return _MEANING + _MEANING_OF_MANY * math.log(max(vectors, _FEW))
 
 
 def word_support(share: float, nats: float, trust: float) -> float:

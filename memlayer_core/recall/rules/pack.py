@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
+from memlayer_core.storage.parts import parts, sentence_starts
 from memlayer_core.storage.terms import index_terms, sentences
 from memlayer_core.storage.truncate import ELLIPSIS, truncate_text
 
@@ -95,17 +97,25 @@ def pack(costs: Iterable[int], budget: int) -> list[int]:
 _CHARACTERS = 16  # of a token: hardly any text has so many
 
 
-def excerpt(text: str, words: Collection[str], budget: int, cost: Callable[[str], int]) -> str:
-    """Return the part of a text around the sentence that has most of the words.
+def excerpt(
+    text: str,
+    words: Collection[str],
+    budget: int,
+    cost: Callable[[str], int],
+    cosines: Sequence[float] = (),
+) -> str:
+    """Return the part of a text around the sentence that has most of the words, and is near in meaning.
 
-    It grows by whole sentences, to both sides, as long as it fits. An ellipsis marks each omission. A sentence that is
-    too long is truncated. If no sentence has any of the words, the excerpt is the beginning.
+    It grows by whole sentences, to both sides, first by those of the same part, as long as it fits. An ellipsis marks each omission. A sentence that is
+    too long is truncated. If no sentence has any of the words, and nothing is known of its meaning, the excerpt is the
+    beginning.
 
     Args:
         text: Any text.
         words: A question's index terms.
         budget: Tokens that it may cost.
         cost: Counts tokens.
+        cosines: Of each of the text's `parts` to the question; empty if they are not known.
 
     Returns:
         The text itself if it fits.
@@ -115,15 +125,18 @@ def excerpt(text: str, words: Collection[str], budget: int, cost: Callable[[str]
     said = sentences(text)
     if not said:
         return ""
-    having = [len(set(index_terms(sentence)).intersection(words)) for sentence in said]
-    best = max(range(len(said)), key=having.__getitem__)
+    shares = [len(set(index_terms(sentence)).intersection(words)) / max(1, len(words)) for sentence in said]
+    near = _nearness(text, cosines)
+    bears = [share + cosine for share, cosine in zip(shares, near, strict=True)]
+    best = max(range(len(said)), key=bears.__getitem__)
     left = budget - 2 * cost(f"{ELLIPSIS} ")
     if not _fits(f"{said[best]} ", left, cost):
         return _cut(said[best], budget, cost)
     left -= cost(f"{said[best]} ")
     behind, before = range(best + 1, len(said)), range(best - 1, -1, -1)
     taken = {best}
-    for place in (place for pair in zip_longest(behind, before) for place in pair if place is not None):
+    around = [place for pair in zip_longest(behind, before) for place in pair if place is not None]
+    for place in sorted(around, key=lambda place: near[place] != near[best]):  # the rest of its part first
         beside = not taken.isdisjoint((place - 1, place + 1))
         if beside and _fits(f"{said[place]} ", left, cost):
             taken.add(place)
@@ -131,6 +144,14 @@ def excerpt(text: str, words: Collection[str], budget: int, cost: Callable[[str]
     first, last = min(taken), max(taken)
     part = " ".join(said[first : last + 1])
     return f"{ELLIPSIS} " * (first > 0) + part + f" {ELLIPSIS}" * (last + 1 < len(said))
+
+
+def _nearness(text: str, cosines: Sequence[float]) -> list[float]:
+    """Return the cosine of the part that each sentence of a text begins in; zeros if the parts are others."""
+    starts, ends = sentence_starts(text), list(accumulate(map(len, parts(text))))
+    if len(cosines) != len(ends):
+        return [0.0] * len(starts)
+    return [cosines[bisect_right(ends, start)] for start in starts]
 
 
 def _fits(text: str, budget: int, cost: Callable[[str], int]) -> bool:

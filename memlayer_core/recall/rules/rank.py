@@ -73,9 +73,7 @@ WEIGHTS = Weights()
 LONG = 80
 """Tokens of a usual turn of a person."""
 
-_DOUBLINGS = (
-    3  # of a long turn's length that count: a file that was pasted is found by its words all the same
-)
+_DOUBLINGS = 3  # of a long turn's length that count: a pasted file is found by its words all the same
 _MANY_RIVALS = 20  # candidates from which on the room that a long turn takes is missed by others
 _SPEECH = 80  # tokens at which a turn passes on half as much to its neighbours: a long one stands for itself
 _NEAREST = 10  # hits of each source whose neighbours are weighed, too
@@ -96,12 +94,14 @@ class Matches:
         neighbours: The nearest vectors, the best first.
         date_matches: Keys of messages of the days that the question refers to.
         wish_matches: Keys of the user's wishes, if the question asks for help.
+        vectors: How many vectors were compared. A long message has several.
     """
 
     statistics: TermStatistics
     neighbours: Sequence[Neighbour] = ()
     date_matches: Collection[int] = frozenset()
     wish_matches: Collection[int] = frozenset()
+    vectors: int = 0
 
 
 class ScoredCandidate(NamedTuple):
@@ -118,6 +118,7 @@ class ScoredCandidate(NamedTuple):
         is_excerpt: Whether only an excerpt of it is returned.
         date_only: Whether it matches by its date alone; its neighbours then get nothing from it.
         is_standing: Whether it is a wish that holds for the question.
+        part_cosines: The cosine of each part of its text, in their order.
         rerank_score: What the reranker gave it; None: it was not asked.
     """
 
@@ -130,6 +131,7 @@ class ScoredCandidate(NamedTuple):
     is_excerpt: bool = False
     date_only: bool = False
     is_standing: bool = False
+    part_cosines: Sequence[float] = ()
     rerank_score: float | None = None
 
     @property
@@ -154,12 +156,9 @@ class ScoredCandidate(NamedTuple):
             for name in sorted(parts, key=lambda name: -abs(parts[name]))
             if found.get(name, abs(parts[name]) >= _SLIGHT)
         )
-        first = () if self.rerank_score is None else (_judged(self.rerank_score),)
+        judged = self.rerank_score
+        first = () if judged is None else (Reason("reranker", f"the reranker gave it {judged:.3g}"),)
         return (*first, *given, *([_SHORTENED] if self.is_excerpt else []))
-
-
-def _judged(score: float) -> Reason:
-    return Reason("reranker", f"the reranker gave it {score:.3g}")
 
 
 _SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
@@ -226,7 +225,7 @@ def rank(
         [one.similarity if trust and one.similarity is not None else math.nan for one in candidates]
     )
     every, shares = statistics.information(question.content, information)
-    support = _support(every, shares, keys, trust) + _above(cosines, scale, statistics.messages, trust)
+    support = _support(every, shares, keys, trust) + _above(cosines, scale, matches, trust)
     if not every:  # nothing but words that everybody uses: who searches for them wants what has them
         support += SEARCH_BAR * np.array([key in statistics.worth for key in keys])
     dated = np.array([key in matches.date_matches for key in keys])
@@ -298,10 +297,10 @@ def _support(every: float, shares: Mapping[int, float], keys: Sequence[int], tru
     )
 
 
-def _above(cosines: Column, scale: SimilarityScale, messages: int, trust: float) -> Column:
+def _above(cosines: Column, scale: SimilarityScale, matches: Matches, trust: float) -> Column:
     """Return how much each candidate bears on the question by its meaning."""
     above = (np.nan_to_num(cosines, nan=scale.mean) - scale.mean) / scale.deviation
-    return trust * np.maximum(0.0, above) / meaning_bar(messages)
+    return trust * np.maximum(0.0, above) / meaning_bar(max(matches.vectors, matches.statistics.messages))
 
 
 def _column(values: Mapping[int, float], keys: Sequence[int]) -> Column:

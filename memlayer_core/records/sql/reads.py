@@ -87,7 +87,7 @@ def _visible_query(count: int, *columns: str) -> ListStatement:
 @cache
 def _shared_query(count: int) -> Statement:
     return Statement(
-        select(texts.c.key, texts.c.vector)
+        select(texts.c.key, texts.c.vector, texts.c.vectors)
         .join(records, records.c.key == texts.c.key)
         .where(texts.c.namespace == bindparam("commons"), EMBEDDED, _visible(count))
         .order_by(texts.c.key)
@@ -160,7 +160,8 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
     if record_filter.as_of is not None:
         mine = and_(OWN, _held_at(record_filter.as_of))
     is_archived = and_(_IN_FORCE, not_(told)).label("is_archived")
-    query = select(records, texts.c.vector, is_archived).outerjoin(texts, texts.c.key == records.c.key)
+    query = select(records, texts.c.vector, texts.c.vectors, is_archived)
+    query = query.outerjoin(texts, texts.c.key == records.c.key)
     if record_filter.shared:
         others = _grant(_names(len(named)))
         query = query.where(or_(mine, and_(others, told, _IN_FORCE, _FREE)))
@@ -288,5 +289,6 @@ def _with_vector(row: Any, embedder: str) -> Record:
     record = record_of(row)
     more: dict[str, Any] = {"is_archived": True} if row.is_archived else {}
     if row.vector is not None:
-        more["embedding"] = Embedding(embedder, np.frombuffer(row.vector, dtype="<f4"))
+        first, *_ = np.frombuffer(row.vector, dtype="<f4").reshape(row.vectors, -1)
+        more["embedding"] = Embedding(embedder, first)
     return replace(record, **more) if more else record

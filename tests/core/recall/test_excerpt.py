@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memlayer_core.recall.rules.pack import excerpt
+from memlayer_core.storage.parts import parts
 from memlayer_core.storage.terms import question_terms, sentences
 
 LONG = " ".join(
@@ -41,6 +42,18 @@ def test_the_sentence_that_was_asked_for_is_in_it_with_what_stands_around_it() -
     assert part.startswith("… Then")
     assert part.endswith(" …")
     assert excerpt(LONG, (), 100, characters).startswith("Then there was part 0")
+
+
+def test_where_words_do_not_tell_the_part_that_is_nearest_in_meaning_is_told() -> None:
+    cosines = [0.1] * len(parts(LONG))
+    for place, piece in enumerate(parts(LONG)):
+        near = [*cosines[:place], 0.5, *cosines[place + 1 :]]
+        room = len(piece) + 20
+        assert piece.strip() in excerpt(LONG, (), room, characters, near)
+        assert "Pixel" in excerpt(LONG, question_terms("cat named Pixel"), room, characters, near)
+    assert excerpt(LONG, (), 100, characters, [0.1, 0.5]).startswith(
+        "Then there was part 0"
+    )  # of another text
 
 
 def test_a_sentence_that_is_too_long_by_itself_is_cut_at_a_word() -> None:

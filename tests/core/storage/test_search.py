@@ -85,12 +85,12 @@ def test_a_kept_vector_is_offered_again_for_the_same_text_only(db):
     db.write(writes.append, LOUIS, [draft("user", "x", id="m1")], NOON, SHARDS)
     (key,) = filed_under(db, LOUIS, "x")
     (waiting,) = db.read(vectors.index_tasks, [key])
-    assert waiting.vector is None
+    assert not waiting.vectors
     assert waiting.lanes == (LOUIS.user_lane, LOUIS.agent_lane, LOUIS.session_lane)
     db.write(vectors.store, [replace(filing(key, LOUIS, [1, 0]), text_hash=waiting.text_hash)], NOON)
-    assert db.read(vectors.index_tasks, [key])[0].vector is not None
+    assert db.read(vectors.index_tasks, [key])[0].vectors
     db.write(writes.append, LOUIS, [draft("user", "y", id="m1")], NOON, SHARDS)
-    assert db.read(vectors.index_tasks, [key])[0].vector is None
+    assert not db.read(vectors.index_tasks, [key])[0].vectors
 
 
 def test_the_embedder_of_the_first_vectors_is_recorded_and_stays(db):

@@ -37,16 +37,16 @@ def nearest(db: Database, cache: VectorCache, reach: Scope) -> dict[int, float]:
 
 
 def in_journal(db: Database, reach: Scope) -> dict[int, float]:
-    """Return the same, straight from the rows."""
+    """Return the same, straight from the rows: each text is as near as the nearest of its parts."""
     columns = tables.texts.c
 
-    def read(connection: Connection) -> Sequence[tuple[int, bytes, str]]:
+    def read(connection: Connection) -> Sequence[tuple[int, bytes, int, str]]:
         rows = tables.texts.select().where(columns.namespace == reach.namespace, columns.vector.is_not(None))
-        return [(row.key, row.vector, row.agent_lane) for row in connection.execute(rows)]
+        return [(row.key, row.vector, row.vectors, row.agent_lane) for row in connection.execute(rows)]
 
     return {
-        key: round(float(np.frombuffer(blob, dtype="<f4") @ QUESTION), 4)
-        for key, blob, agent_lane in db.read(read)
+        key: round(float(max(np.frombuffer(blob, dtype="<f4").reshape(number, -1) @ QUESTION)), 4)
+        for key, blob, number, agent_lane in db.read(read)
         if reach.agent_id is None or agent_lane == reach.lane
     }
 
@@ -79,7 +79,10 @@ def test_a_search_compares_exactly_what_the_journal_has(
                     db.write(writes.append, scope, drafts(*["x"] * (number + 1)), now, SHARDS)
                 case "embed":  # again, some of them
                     some = here[: number + 1]
-                    made = [filing(key, scope, [key % 7 + 1, number, 1]) for key in some]
+                    made = [
+                        filing(key, scope, [key % 7 + 1, number, 1], *[[1, part, key % 5]] * (part % 3))
+                        for part, key in enumerate(some, number)
+                    ]
                     db.write(vectors.store, made, now)
                 case "forget one" if here:
                     db.write(writes.delete, scope, number % len(here), now)

@@ -1,0 +1,242 @@
+"""A sentence of a long message is found by its meaning, wherever it stands; and it goes with its message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memlayer_core import Memory, Message
+from memlayer_core.models.minilm import folder, is_present
+from memlayer_core.storage import vectors
+from memlayer_core.storage.parts import parts
+from memlayer_core.storage.tables import namespaces, texts
+from tests.conftest import PROMPT
+
+TOPICS = ("weather|rain|sun", "train|station|platform", "soup|bread|lunch", "bees|honey|insects", "door|key")
+FILLER = (
+    "The weather was grey at first, and later the rain came down on all of us.",
+    "Our train stood at the station for an hour, on the wrong platform as always.",
+    "For lunch we had soup with bread, which was not as warm as it might have been.",
+    "We took the next train, which left the station earlier than anybody had hoped.",
+    "In the evening the sun came out, and the weather was better than the day before.",
+    "There was bread for lunch again, and some more of the soup of the other day.",
+    "On the platform somebody asked us for the train to the mountains, as they do.",
+)
+FACT = "My sister keeps bees on her roof."
+LONG = " ".join([*FILLER, *FILLER, FACT])
+QUESTION = "Which insects does somebody look after?"
+OTHERS = ("The key is under the door.", "We had soup.", "The train is late.")
+
+INDEXES = pytest.mark.parametrize("exact_scan_limit", [10_000, 0], ids=["compared", "chroma"])
+
+
+def by_topic(some: Sequence[str]) -> list[list[float]]:
+    """Embed texts by how often they name each topic. A text of many topics is near none of them."""
+
+    def times(topic: str, text: str) -> float:
+        return float(len(re.findall(topic, text, re.IGNORECASE)) * (3 if "bees" in topic else 1))
+
+    own = (np.random.default_rng(list(text.encode())).normal(size=200) / 14 for text in some)  # of length 1
+    return [[*rest, *(times(topic, text) for topic in TOPICS)] for text, rest in zip(some, own, strict=True)]
+
+
+def signs(some: Sequence[str]) -> list[list[float]]:
+    """Embed texts by vectors whose bytes are nobody else's."""
+    return [np.random.default_rng(list(text.encode())).normal(size=16).tolist() for text in some]
+
+
+def stored_bytes(memory: Memory, text: str) -> list[bytes]:
+    return [
+        np.asarray(vector / np.linalg.norm(vector), dtype="<f4").tobytes()
+        for vector in map(np.asarray, signs(parts(text)))
+    ]
+
+
+def counted(memory: Memory) -> list[tuple[int, int]]:
+    """Return how many vectors and texts are counted, for each namespace; and those that there are must be as many."""
+
+    def read(connection: Any) -> list[tuple[int, int]]:
+        rows = connection.execute(namespaces.select().order_by(namespaces.c.namespace)).all()
+        every = connection.execute(texts.select().where(texts.c.shard.is_not(None))).all()
+        for row in rows:
+            own = [one.vectors for one in every if one.namespace == row.namespace]
+            assert (row.vectors, row.texts) == (sum(own), len(own))
+        return [(row.vectors, row.texts) for row in rows]
+
+    return memory.runtime.db.read(read)
+
+
+def in_index(memory: Memory) -> dict[int, int]:
+    """Return how many vectors of each text Chroma has; they must be those of the journal."""
+    index = memory.runtime.index
+    assert index is not None
+    entries = memory.runtime.db.read(vectors.entries, None, -(2**63), 1000)
+    here = {key: number for shard in range(16) for key, number in index.keys(shard).items()}
+    assert here == {entry.key: len(entry.vectors) for entry in entries}
+    return here
+
+
+@INDEXES
+def test_a_fact_behind_fourteen_sentences_is_found_by_its_meaning(open_at, exact_scan_limit) -> None:
+    memory = open_at(embedder=by_topic, settings=PROMPT.replace(exact_scan_limit=exact_scan_limit))
+    chat = memory.chat(user_id="louis", session_id="then")
+    chat.add_messages([Message("user", text) for text in (*OTHERS, LONG)])
+    memory.flush(60)
+    assert memory.search(QUESTION, user_id="louis", limit=2)[0].text == LONG
+    assert memory.search(QUESTION, user_id="eve") == ()
+    assert memory.search(QUESTION, user_id="louis", agent_id="another") == ()
+    context = memory.chat(user_id="louis", session_id="now").context(QUESTION, token_limit=2000)
+    (told,) = [piece for piece in context.pieces if FACT in piece.text]  # no word of the question is in it
+    assert LONG not in told.text
+    assert memory.verify() == []
+
+
+def test_minilm_finds_it_too(open_at) -> None:
+    if not is_present(folder()):
+        pytest.skip("MiniLM is not at hand")
+    memory = open_at(embedder="minilm")
+    chat = memory.chat(user_id="louis", session_id="then")
+    others = [f"{text} Nobody minded number {number}." for number, text in enumerate(FILLER * 3)]
+    chat.add_messages([Message("user", text) for text in (*others, LONG)])
+    memory.flush(60)
+    asked = "Who in the family is a beekeeper?"
+    assert memory.search(asked, user_id="louis", limit=1)[0].text == LONG
+    context = memory.chat(user_id="louis", session_id="now").context(asked, token_limit=4000)
+    assert FACT in "".join(piece.text for piece in context.pieces if piece.kind == "recall")
+
+
+WAYS: dict[str, Callable[[Memory], Any]] = {
+    "edit": lambda memory: memory.chat(user_id="louis", session_id="s").edit(0, content="Nothing."),
+    "edit to a long one": lambda memory: memory.chat(user_id="louis", session_id="s").edit(
+        0, content=" ".join(reversed(FILLER * 2))
+    ),
+    "delete": lambda memory: memory.chat(user_id="louis", session_id="s").delete_message(0),
+    "clear": lambda memory: memory.chat(user_id="louis", session_id="s").clear(),
+    "forget": lambda memory: memory.forget(user_id="louis"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_parts_go_with_their_message(open_at, tmp_path: Path, way: str) -> None:
+    memory = open_at(embedder=signs, settings=PROMPT.replace(exact_scan_limit=0))
+    memory.chat(user_id="louis", session_id="s").add("user", LONG)
+    memory.chat(user_id="eve", session_id="s").add("user", "Something else.")
+    memory.flush(60)
+    number = len(parts(LONG))
+    assert number > 2
+    assert sorted(in_index(memory).values()) == [1, number]
+    assert sorted(counted(memory)) == [(1, 1), (number, 1)]
+    WAYS[way](memory)
+    memory.flush(60)
+    in_index(memory)
+    counted(memory)
+    assert memory.verify() == []
+    memory.close()
+    gone = stored_bytes(memory, LONG)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in files if any(one in path.read_bytes() for one in gone)]
+
+
+@pytest.mark.parametrize("content", ["Nothing.", " ".join(FILLER)])
+def test_an_edit_leaves_no_old_part_in_an_index_that_is_not_compacted(open_at, content: str) -> None:
+    memory = open_at(embedder=signs, settings=PROMPT.replace(exact_scan_limit=0))
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add("user", LONG)
+    memory.flush(60)
+    memory.runtime.index.exclusive = False  # as on a server
+    chat.edit(0, content=content)
+    memory.flush(60)
+    assert list(in_index(memory).values()) == [len(parts(content))]
+
+
+def test_whoever_takes_the_parts_out_of_chroma_and_dies_leaves_none_for_ever(open_at) -> None:
+    memory = open_at(embedder=signs, settings=PROMPT.replace(exact_scan_limit=0))
+    memory.chat(user_id="louis", session_id="s").add("user", LONG)
+    memory.flush(60)
+    (entry,) = memory.runtime.db.read(vectors.entries, None, -(2**63), 10)
+    index = memory.runtime.index
+    index.remove(entry.shard, [entry.key])
+    index.upsert([type(entry)(entry.key, entry.shard, entry.lanes, entry.vector, entry.text_hash)])
+    assert memory.verify() == [f"collection {entry.shard}"]
+    assert in_index(memory) == {entry.key: len(parts(LONG))}
+    more = (*entry.others, entry.vector, entry.vector)
+    index.upsert([type(entry)(entry.key, entry.shard, entry.lanes, entry.vector, entry.text_hash, more)])
+    assert memory.verify() == [f"collection {entry.shard}"]
+    assert in_index(memory) == {entry.key: len(parts(LONG))}
+
+
+@INDEXES
+def test_copies_moves_and_another_store_have_the_parts_too(open_at, tmp_path, exact_scan_limit) -> None:
+    settings = PROMPT.replace(exact_scan_limit=exact_scan_limit)
+    asked: list[str] = []
+
+    def embed(some: Sequence[str]) -> list[list[float]]:
+        asked.extend(some)
+        return by_topic(some)
+
+    memory = open_at(embedder=embed, settings=settings)
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add("user", "The door is open.", id="first")
+    chat.add("user", LONG, id="long")
+    memory.flush(60)
+    before = len(asked)
+    chat.fork(session_id="copy")
+    said = {"first": "The door is open.", "between": "A key.", "long": LONG}
+    chat.resync([Message("user", text, id=one) for one, text in said.items()])
+    memory.flush(60)
+    assert {text for text in asked[before:] if text in parts(LONG)} == set()  # no model is asked again
+    number = len(parts(LONG))
+    assert counted(memory) == [(2 * number + 3, 5)]
+    assert sorted(in_index(memory).values()) == [1, 1, 1, number, number]
+    assert [hit.text for hit in memory.search(QUESTION, user_id="louis", limit=1)] == [LONG]
+    memory.export(tmp_path / "all.jsonl", user_id="louis")
+    other = open_at("other", embedder=by_topic, settings=settings)
+    other.import_from(tmp_path / "all.jsonl")
+    other.flush(60)
+    assert counted(other) == [(2 * number + 3, 5)]
+    assert other.search(QUESTION, user_id="louis", limit=2)[0].text == LONG
+
+
+def test_an_old_text_gets_its_parts_when_everything_is_embedded_again(open_at) -> None:
+    memory = open_at(embedder=by_topic)
+    memory.chat(user_id="louis", session_id="s").add("user", LONG)
+    memory.flush(60)
+    memory.close()
+    again = open_at(embedder=signs, reembed=True)
+    again.flush(60)
+    assert counted(again) == [(len(parts(LONG)), 1)]
+    assert again.verify() == []
+
+
+def test_long_records_and_items_are_found_by_their_parts(open_at) -> None:
+    memory = open_at(embedder=by_topic)
+    memory.chat(user_id="louis").remember(LONG)
+    memory.flush(60)
+    (hit, *_) = memory.search(QUESTION, user_id="louis")
+    assert hit.kind == "record"
+    assert hit.text == LONG
+    (record,) = memory.records(user_id="louis")
+    assert record.embedding.vector.shape == (200 + len(TOPICS),)
+
+
+def test_many_long_messages_are_embedded_a_batch_at_a_time(open_at) -> None:
+    sizes: list[int] = []
+
+    def embed(some: Sequence[str]) -> list[list[float]]:
+        sizes.append(len(some))
+        return signs(some)
+
+    memory = open_at(embedder=embed, settings=PROMPT.replace(index_batch=8))
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add_messages([Message("user", f"{LONG} {number}") for number in range(8)])
+    memory.flush(60)
+    number = len(parts(LONG))
+    assert counted(memory) == [(8 * number, 8)]
+    assert (
+        max(size for size in sizes if size < 100) < 8 + number
+    )  # the scale of the embedder takes more than 100
