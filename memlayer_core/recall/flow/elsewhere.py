@@ -143,16 +143,18 @@ def _nearest_indexed(
 ) -> list[Neighbour] | None:
     """Return the nearest texts: from the index where it is faster, else by an exact comparison.
 
-    An index does not know what passes a filter, so it is asked for more; None if too few of those pass.
+    An index does not know what passes a filter, so it is asked for more; None if too few of those pass. That it returns
+    fewer than it was asked for does not mean that these are all: of many vectors that are alike, it may not see some.
     """
     for depth in (limit, _WIDER * limit, _WIDER**2 * limit):
         neighbours = nearest(rt, search_scope.reach, vector, search_scope.own, depth)
-        every = len(neighbours) < depth
         if search_scope.shared.records:
             neighbours += _nearest_shared(rt, search_scope, vector, depth)
         found = neighbours if keys is None else [one for one in neighbours if one.key in keys]
-        if keys is None or every or len(found) >= limit:
+        if keys is None or len(found) >= limit:
             return nearest_first(found)
+        if len(neighbours) < depth:
+            break
     return None
 
 
@@ -170,8 +172,10 @@ def _nearest_shared(
         neighbours = nearest(rt, reader.reach.commons, vector, shared, depth)
         visible = rt.db.read(record_reads.visible_keys, reader, [one.key for one in neighbours])
         found = [one for one in neighbours if one.key in visible]
-        if len(found) >= limit or len(neighbours) < depth:
+        if len(found) >= limit:
             return found[:limit]
+        if len(neighbours) < depth:
+            break
     return rt.db.read(record_reads.scan_shared, reader, vector, limit)
 
 
