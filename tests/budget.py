@@ -18,14 +18,28 @@ from sqlalchemy.pool import Pool
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.storage.writer import Writer
 
-__all__ = ["CALLER_MS", "Costs", "Meter", "memory_with_history", "meter"]
+__all__ = ["CALLER_MS", "Costs", "Meter", "at_speed", "memory_with_history", "meter"]
 
 CALLER_MS = 24.0
-"""Three times the 8 ms of processor time in the calling thread that a turn may cost: other machines are slower."""
+"""Three times the 8 ms of processor time in the calling thread that a turn may cost."""
+
+_USUAL = 0.0034
+"""Seconds of processor time that `at_speed`'s piece of work takes on the machine on which the goals were set."""
 
 _WORKER = "memlayer-worker"
 _VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 _FACTS = "pears", "plums", "boats", "trains", "cats", "dogs", "tulips", "roses", "chess", "poker"
+
+
+def at_speed(seconds: float) -> float:
+    """Return the time that a machine which is as fast as this one is now would need for what takes so many seconds."""
+
+    def work() -> float:
+        start = time.thread_time()
+        sum(len(str(number).encode()) for number in range(40_000))
+        return time.thread_time() - start
+
+    return seconds * max(1.0, min(work() for _ in range(5)) / _USUAL)
 
 
 @dataclass(frozen=True)

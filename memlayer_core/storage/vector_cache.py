@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,10 @@ class Similarities:
     def of(self, keys: Iterable[int]) -> dict[int, tuple[float, ...]]:
         """Return the cosines of those of the keys that have one: of each part, in their order."""
         places = {key: self._places[key] for key in keys if key in self._places}
+        if len(self._parts) == len(self._starts):  # each text has one part
+            inside = {key: place for key, place in places.items() if place < len(self._values)}
+            some = self._values[list(inside.values())].tolist()
+            return {key: (one,) for key, one in zip(inside, some, strict=True) if not isnan(one)}
         return {
             key: tuple(self._parts[self._starts[place] : self._behind(place)].tolist())
             for key, place in places.items()

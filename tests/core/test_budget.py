@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from budget import at_speed
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.storage import statements
@@ -20,7 +22,7 @@ TOPICS = ("garden", "tax office", "oven", "passport", "bicycle")
 
 
 class Counter:
-    """Counts what a memory asks of its database."""
+    """Counts what the calling thread asks of a memory's database; the worker's own questions are no part of a turn."""
 
     def __init__(self) -> None:
         self.statements = self.reads = self.writes = 0
@@ -28,7 +30,7 @@ class Counter:
 
 @contextmanager
 def counted(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
-    counter, db = Counter(), memory.runtime.db
+    counter, db, caller = Counter(), memory.runtime.db, threading.get_ident()
     run, read, write = statements.Statement._execute, db.read, db.write
 
     def execute(self: statements.Statement, *args: Any) -> Any:
@@ -37,7 +39,8 @@ def counted(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter
 
     def counts(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def counting(*args: Any, **kwargs: Any) -> Any:
-            setattr(counter, name, getattr(counter, name) + 1)
+            if threading.get_ident() == caller:
+                setattr(counter, name, getattr(counter, name) + 1)
             return work(*args, **kwargs)
 
         return counting
@@ -128,7 +131,7 @@ def test_an_embedder_elsewhere_is_asked_between_two_snapshots(monkeypatch) -> No
 
 @pytest.mark.parametrize("query", ["Which oven was it on day 20?", "and what happened about the remark?"])
 def test_a_context_takes_few_milliseconds_of_processor(memory, query) -> None:
-    """The goal is 4 ms; three times that leaves room for a slow machine."""
+    """The goal is 4 ms; there is room for three times that."""
     chat = memory.chat(user_id="ada", session_id="s3")
     chat.context(query)
     took = []
@@ -136,4 +139,4 @@ def test_a_context_takes_few_milliseconds_of_processor(memory, query) -> None:
         start = time.thread_time()
         chat.context(query)
         took.append(time.thread_time() - start)
-    assert min(took) <= 0.012
+    assert min(took) <= at_speed(0.012)

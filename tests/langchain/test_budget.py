@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from budget import CALLER_MS, Meter, memory_with_history, meter
+from budget import CALLER_MS, Meter, at_speed, memory_with_history, meter
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
@@ -54,7 +54,7 @@ def test_a_turn_of_an_agent_writes_twice(meter, agent) -> None:
 
     assert costs.writes == 2  # the question, and the answer
     assert costs.statements <= 52
-    assert costs.caller_ms <= CALLER_MS
+    assert costs.caller_ms <= at_speed(CALLER_MS)
 
 
 async def test_an_async_turn_of_an_agent_takes_two_hops(meter, agent) -> None:
@@ -62,7 +62,7 @@ async def test_an_async_turn_of_an_agent_takes_two_hops(meter, agent) -> None:
 
     assert costs.writes == 2
     assert costs.hops == 2  # the question with its context, and the answer
-    assert costs.caller_ms <= CALLER_MS
+    assert costs.caller_ms <= at_speed(CALLER_MS)
 
 
 def test_a_turn_with_memory_writes_once(meter, memory) -> None:
@@ -71,7 +71,7 @@ def test_a_turn_with_memory_writes_once(meter, memory) -> None:
 
     assert costs.writes == 1
     assert costs.statements <= 46
-    assert costs.caller_ms <= CALLER_MS
+    assert costs.caller_ms <= at_speed(CALLER_MS)
 
 
 async def test_an_async_turn_with_memory_takes_two_hops(meter, memory) -> None:
@@ -80,7 +80,7 @@ async def test_an_async_turn_with_memory_takes_two_hops(meter, memory) -> None:
 
     assert costs.writes == 1
     assert costs.hops == 2  # the context, and the question with its answer
-    assert costs.caller_ms <= CALLER_MS
+    assert costs.caller_ms <= at_speed(CALLER_MS)
 
 
 def history_of(memory: Memory) -> Any:
@@ -94,7 +94,7 @@ def test_a_turn_of_langchains_own_wrapper_writes_once(meter, memory) -> None:
 
     assert costs.writes == 1
     assert costs.statements <= 16
-    assert costs.caller_ms <= CALLER_MS
+    assert costs.caller_ms <= at_speed(CALLER_MS)
 
 
 @pytest.mark.filterwarnings("ignore:RunnableWithMessageHistory")
@@ -106,7 +106,7 @@ async def test_an_async_turn_of_langchains_own_wrapper_takes_one_hop_for_each_ca
 
     assert costs.writes == 1
     assert costs.hops == 3  # it reads twice and writes once
-    assert costs.caller_ms <= CALLER_MS
+    assert costs.caller_ms <= at_speed(CALLER_MS)
 
 
 async def test_turns_at_the_same_time_use_no_thread_of_the_application(meter, memory) -> None:

@@ -25,7 +25,7 @@ from memlayer_core.recall.flow.search_scope import (
 )
 from memlayer_core.recall.model import Hit, Hits, Reason
 from memlayer_core.recall.rules.gate import FOR_REMARK, IN_PROMPT, STRICT, Cut, bar_of, relevant
-from memlayer_core.recall.rules.pack import Gist
+from memlayer_core.recall.rules.pack import Gist, Gists
 from memlayer_core.recall.rules.rank import Matches, ScoredCandidate, rank, shortlist
 from memlayer_core.recall.rules.rerank import FIRST, choose, reorder
 from memlayer_core.records.episodes import part_of
@@ -253,7 +253,7 @@ def best(
             nearly repeats a better candidate. None: there is no context, and near repetitions are hits.
     """
     heard = {(message.role, message.text) for message in visible or ()}
-    said: dict[str, list[Gist]] = {}
+    said: dict[str, Gists] = {}
     waiting = deque(answers.candidates)
     found: list[tuple[StoredMessage, ScoredCandidate]] = []
     while waiting and (wanted := limit - len(found)):  # one round, unless a text comes twice
@@ -266,16 +266,12 @@ def best(
             stored = by_key.get(ranked.key)
             if stored is None or not (words := stored.message.text).strip():
                 continue  # a call or a picture without text cannot be quoted
-            if (telling := as_told(rt, stored)) is None:
+            if (stored.message.role, words) in heard or (telling := as_told(rt, stored)) is None:
                 continue
-            earlier = said.setdefault(stored.message.speaker, [])
-            gist = Gist.of(words[:_BEGINNING])
-            if (stored.message.role, words) in heard or (
-                visible is not None and any(map(gist.repeats, earlier))
-            ):
+            earlier = said.setdefault(stored.message.speaker, Gists())
+            if visible is not None and not earlier.add(Gist.of(words[:_BEGINNING])):
                 continue
             heard.add((stored.message.role, words))
-            earlier.append(gist)
             found.append((telling, ranked))
     return found
 

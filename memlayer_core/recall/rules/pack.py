@@ -12,7 +12,7 @@ from memlayer_core.storage.parts import parts, sentence_starts
 from memlayer_core.storage.terms import index_terms, sentences
 from memlayer_core.storage.truncate import ELLIPSIS, truncate_text
 
-__all__ = ["LEAST", "MARGIN", "Gist", "excerpt", "longest_turn", "most_that_fit", "pack"]
+__all__ = ["LEAST", "MARGIN", "Gist", "Gists", "excerpt", "longest_turn", "most_that_fit", "pack"]
 
 LEAST = 8
 """Tokens that the shortest recalled turn costs: a date, a name and a word."""
@@ -72,6 +72,25 @@ class Gist:
             word.isalpha() and word.isascii() and word not in names for word in self.words - other.words
         )
         return plain and len(_NEGATION.findall(self.text)) == len(_NEGATION.findall(other.text))
+
+
+class Gists:
+    """The gists of what is told already. Words are bits, so that fifty lines are compared with each other in no time."""
+
+    def __init__(self) -> None:
+        self._bits: dict[str, int] = {}
+        self._lines: list[tuple[int, Gist]] = []
+
+    def add(self, gist: Gist) -> bool:
+        """Add a gist, unless it repeats one that is here. Returns whether it was added."""
+        mask = 0
+        for word in gist.words:
+            mask |= self._bits.setdefault(word, 1 << len(self._bits))
+        least = _SAME * len(gist.words)
+        if any((mask & other).bit_count() >= least and gist.repeats(line) for other, line in self._lines):
+            return False
+        self._lines.append((mask, gist))
+        return True
 
 
 def pack(costs: Iterable[int], budget: int) -> list[int]:

@@ -142,23 +142,23 @@ class ScoredCandidate(NamedTuple):
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """The contributions as reasons, the largest first."""
-        said = {
-            **_TOLD,
-            "words": f"has the words {', '.join(self.words)}"
-            if self.words
-            else "has no word of the question",
-            "meaning": "no vector" if self.cosine is None else f"cosine {self.cosine:.2f}",
-        }
-        found = {"words": bool(self.words), "meaning": self.cosine is not None}
-        parts = self.parts
-        given = (
-            Reason(name, f"{said[name]} ({parts[name]:+.2f})")
-            for name in sorted(parts, key=lambda name: -abs(parts[name]))
-            if found.get(name, abs(parts[name]) >= _SLIGHT)
-        )
-        judged = self.rerank_score
-        first = () if judged is None else (Reason("reranker", f"the reranker gave it {judged:.3g}"),)
-        return (*first, *given, *([_SHORTENED] if self.is_excerpt else []))
+        given = []
+        if self.rerank_score is not None:
+            given.append(Reason("reranker", f"the reranker gave it {self.rerank_score:.3g}"))
+        for name, value in sorted(zip(INGREDIENTS, self.contributions, strict=True), key=_amount):
+            if name == "words":
+                said = f"has the words {', '.join(self.words)}" if self.words else ""
+            elif name == "meaning":
+                said = f"cosine {self.cosine:.2f}" if self.cosine is not None else ""
+            else:
+                said = _TOLD[name] if abs(value) >= _SLIGHT else ""
+            if said:
+                given.append(Reason(name, f"{said} ({value:+.2f})"))
+        return (*given, *([_SHORTENED] if self.is_excerpt else []))
+
+
+def _amount(contribution: tuple[str, float]) -> float:
+    return -abs(contribution[1])
 
 
 _SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
@@ -347,13 +347,9 @@ def _from_neighbours(candidates: Sequence[Candidate], worth: Column) -> Column:
     """Return what each candidate gets from its neighbours."""
     own = worth / (1 + (np.array([one.tokens for one in candidates]) / _SPEECH) ** 2)
     gives = dict(zip((one.key for one in candidates), own.tolist(), strict=True))
-    return np.array(
-        [
-            sum(
-                share * gives[key + step]
-                for step, share in _SHARES.items()
-                if key + step in gives and session_of_key(key + step) == session_of_key(key)
-            )
-            for key in gives
-        ]
-    )
+    got = dict.fromkeys(gives, 0.0)
+    for key in gives:
+        for step, share in _SHARES.items():
+            if key + step in gives and session_of_key(key + step) == session_of_key(key):
+                got[key] += share * gives[key + step]
+    return np.array(list(got.values()))
