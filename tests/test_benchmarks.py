@@ -186,7 +186,7 @@ def test_recall_tells_what_each_ingredient_of_the_order_is_worth(tmp_path):
     talk = result["data"][file]
     whole = talk["ablation"].pop("with all")
     assert whole.items() <= talk["found"][f"memlayer, {result['vectors']}"].items()
-    assert {f"without {one.name}" for one in fields(Weights)} == set(talk["ablation"])
+    assert {"without parts", *(f"without {one.name}" for one in fields(Weights))} == set(talk["ablation"])
     assert talk["ablation"]["without speaker"]["first_10"] <= whole["first_10"], "a question names Ben"
     assert any(without != whole for without in talk["ablation"].values())
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, FromClause, create_engine, event, text
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
 from memlayer_core.errors import ConfigurationError, StoreUnavailableError
@@ -182,7 +183,15 @@ def _sqlite_engine(
 
     event.listen(engine, "connect", prepare)
     event.listen(engine, "begin", begin)
+    engine.dialect.statement_compiler = _Compiler
     return engine
+
+
+class _Compiler(SQLiteCompiler):
+    """Writes hints such as `INDEXED BY` behind a table's name; SQLAlchemy's own compiler leaves them out."""
+
+    def get_from_hint_text(self, table: FromClause, text: str | None) -> str | None:
+        return text
 
 
 def _make_private(directory: Path) -> None:

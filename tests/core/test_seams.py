@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from message_store import DictStore
@@ -92,9 +93,8 @@ class TestEmbeddedChroma(VectorIndexConformance):
 
 class TestChromaServer(VectorIndexConformance):
     @pytest.fixture
-    def index(self, chroma_url: str, request: pytest.FixtureRequest) -> Iterator[VectorIndex]:
-        store = f"{abs(hash(request.node.nodeid)):032x}"
-        made = ChromaServer(chroma_url, store_id=store, shards=2, embedder=lambda: ("test", 4))
+    def index(self, chroma_url: str) -> Iterator[VectorIndex]:
+        made = ChromaServer(chroma_url, store_id=uuid4().hex, shards=2, embedder=lambda: ("test", 4))
         yield made
         made.close()
 
