@@ -38,18 +38,14 @@ _IDENTITIES: Mapping[EmbedderName, str] = {
     "minilm+multilingual": pair.IDENTITY,
 }
 
-_SCALES: Mapping[
-    str, Mapping[str, SimilarityScale]
-] = {  # by identity; measured by `memlayer_core.index.scale`
-    hashing.IDENTITY: {
-        OTHER_LANGUAGES: SimilarityScale(0.1, 0.1)
-    },  # measured: 0.05 and 0.07 of questions; with these, as many unrelated texts stay silent as with a model
-    minilm.IDENTITY: {
-        OTHER_LANGUAGES: SimilarityScale(0.035, 0.084)
-    },  # of English: it is trusted with nothing else
+_SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
+    hashing.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.1, 0.1)},
+    minilm.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.035, 0.095)},
     multilingual.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.055, 0.059)},
     pair.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.055, 0.059), ENGLISH: SimilarityScale(0.04, 0.077)},
 }
+"""Scales by identity, measured by `memlayer_core.index.scale`. Of two, the deviation is raised, so that more of what needs no
+memory stays silent (`benchmarks/gate.py`): hashing's from 0.07, and MiniLM's, which is trusted with English alone, from 0.084."""
 
 _fetching = threading.Lock()  # one fetch at a time; no later opening waits for one that failed
 _failed: dict[Path, str] = {}

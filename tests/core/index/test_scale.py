@@ -67,10 +67,11 @@ def built_in(kind):
 def test_the_scales_of_built_in_embedders_are_those_that_are_measured(kind):
     embedder = built_in(kind)
     measured = scales_from(embedder.embed(calibration_texts()))
+    room = 0.015 if kind is MiniLM else 0.005  # MiniLM's is raised, for fewer tasks that recall something
     for language, scale in scales_of(embedder).items():
         true = measured["en" if kind is MiniLM else language]
         assert scale.mean == pytest.approx(true.mean, abs=0.01)
-        assert scale.deviation == pytest.approx(true.deviation, abs=0.005)
+        assert scale.deviation == pytest.approx(true.deviation, abs=room)
 
 
 def test_a_question_and_its_answer_lie_five_units_above_unrelated_texts():
