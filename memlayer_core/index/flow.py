@@ -48,9 +48,11 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
     if rt.index is not None:
         await _add(rt, run, filings)
         rt.health.up("index")
-    await run(rt.db.write, job_queue.finish, jobs)
     if filings:
-        rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
+        rt.emit(
+            MessagesIndexed(messages=len(filings), embedded=embedded)
+        )  # first: who flushes has heard it then
+    await run(rt.db.write, job_queue.finish, jobs)
     return embedded
 
 
