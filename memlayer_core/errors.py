@@ -246,6 +246,27 @@ def errors_as(error: type[MemlayerError], place: str = "") -> Iterator[None]:
         raise error(f"{place}{problem}", hint=problem.hint) from None
 
 
+@contextmanager
+def foreign_errors_as(error: type[MemlayerError], model: str) -> Iterator[None]:
+    """Raise what a user's model raises in the block as an error of a type of ours. Our own errors pass.
+
+    The text of another library's error may quote a message or a key, so only the cause has it.
+
+    Args:
+        error: The type.
+        model: Which model, such as `"the embedder langchain:small"`.
+    """
+    try:
+        yield
+    except MemlayerError:
+        raise
+    except Exception as problem:
+        raise error(
+            f"{model} raised {type(problem).__name__}",
+            hint="Look at the error that it was raised from: its model, its credentials or its network.",
+        ) from problem
+
+
 def in_short(problem: BaseException) -> str:
     """Return a text about an error that may be logged and stored, since it quotes no message.
 

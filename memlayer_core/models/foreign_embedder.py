@@ -10,14 +10,13 @@ import dis
 import functools
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memlayer_core.errors import ConfigurationError, EmbedderError, EmbedderMismatchError, MemlayerError
+from memlayer_core.errors import ConfigurationError, EmbedderError, EmbedderMismatchError, foreign_errors_as
 
 if TYPE_CHECKING:
     from memlayer_core.vector import FloatVector
@@ -68,7 +67,7 @@ class ForeignEmbedder:
         texts = list(texts)
         if not texts:
             return []
-        with self._translate_errors():
+        with foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
             answer = self._texts(texts)
         return self._check_vectors(answer, texts)
 
@@ -79,7 +78,7 @@ class ForeignEmbedder:
             return []
         if self._atexts is None:
             return await asyncio.to_thread(self.embed, texts)
-        with self._translate_errors():
+        with foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
             answer = await self._atexts(texts)
         return self._check_vectors(answer, texts)
 
@@ -87,7 +86,7 @@ class ForeignEmbedder:
         """Return the vector of a question. Raises what `embed` raises."""
         if self._query is None:
             return self.embed([text])[0]
-        with self._translate_errors():
+        with foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
             answer = self._query(text)
         return self._check_vectors([answer], [text])[0]
 
@@ -95,21 +94,9 @@ class ForeignEmbedder:
         """Do the same without blocking the event loop."""
         if self._aquery is None:
             return await asyncio.to_thread(self.embed_query, text)
-        with self._translate_errors():
+        with foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
             answer = await self._aquery(text)
         return self._check_vectors([answer], [text])[0]
-
-    @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except MemlayerError:
-            raise
-        except Exception as problem:
-            raise EmbedderError(  # its text may quote a message or a key, so only the cause has it
-                f"the embedder {self.identity} raised {type(problem).__name__}",
-                hint="Look at the error that it was raised from: its model, its credentials or its network.",
-            ) from problem
 
     def _check_vectors(self, answer: Any, texts: list[str]) -> list[FloatVector]:
         """Return an answer as unit vectors.

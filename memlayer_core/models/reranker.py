@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
 
-from memlayer_core.errors import ConfigurationError, MemlayerError, RerankerError
+from memlayer_core.errors import ConfigurationError, RerankerError, foreign_errors_as
 from memlayer_core.models.deadline import Deadline
 from memlayer_core.seams import Reranker
 
@@ -48,29 +47,17 @@ class ForeignReranker:
         Raises:
             RerankerError: It raised, did not answer in time, or returned something else.
         """
-        with self._translate_errors():
+        with foreign_errors_as(RerankerError, f"the reranker {self.name}"):
             answer = self._deadline.wait(f"the reranker {self.name}", partial(self._ask, query, list(texts)))
             return self._check(answer, len(texts))
 
     async def ascores(self, query: str, texts: Sequence[str]) -> list[float]:
         """Do the same without blocking the event loop."""
         aask = partial(self._aask, query, list(texts)) if self._aask is not None else None
-        with self._translate_errors():
+        with foreign_errors_as(RerankerError, f"the reranker {self.name}"):
             ask = partial(self._ask, query, list(texts))
             answer = await self._deadline.await_for(f"the reranker {self.name}", ask, aask)
             return self._check(answer, len(texts))
-
-    @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except MemlayerError:
-            raise
-        except Exception as problem:
-            raise RerankerError(  # its text may quote a message or a key, so only the cause has it
-                f"the reranker {self.name} raised {type(problem).__name__}",
-                hint="Look at the error that it was raised from: its model, its credentials or its network.",
-            ) from problem
 
     def _check(self, answer: Iterable[Any], count: int) -> list[float]:
         scores = [float(score) for score in answer]

@@ -145,7 +145,7 @@ class ScoredCandidate(NamedTuple):
         given = []
         if self.rerank_score is not None:
             given.append(Reason("reranker", f"the reranker gave it {self.rerank_score:.3g}"))
-        for name, value in sorted(zip(INGREDIENTS, self.contributions, strict=True), key=_amount):
+        for name, value in sorted(self.parts.items(), key=_amount):
             if name == "words":
                 said = f"has the words {', '.join(self.words)}" if self.words else ""
             elif name == "meaning":
