@@ -279,7 +279,5 @@ class ClauseReader:
         key = self._grammar.relations.get((subject.relation or "").lower())
         if key is None or subject.relation in {None, subject.name} or (self._grammar.prefixes and not facts):
             return
-        yield (
-            self._fact(Pattern(text=re.compile(""), key="name"), {}, subject, _PLAIN, subject.name),
-            subject.end,
-        )
+        fact = self._fact(Pattern(text=re.compile(""), key="name"), {}, subject, _PLAIN, subject.name)
+        yield replace(fact, valid_from=None), subject.end  # the sentence's day is of what else it says

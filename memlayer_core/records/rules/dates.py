@@ -43,8 +43,8 @@ _ENGLISH = re.compile(
     rf"|(?P<month3>{_MONTH})\b(?:,?[ ]+(?P<year3>\d{{4}}))?"
     rf"|(?P<near>tomorrow|today|tonight|yesterday|day after tomorrow|day before yesterday)\b"
     rf"|(?P<side>next|last|this)[ ]+(?P<what>week(?:end)?|month|year|spring|summer|autumn|fall|winter|{'|'.join(_WEEKDAYS)})\b"
-    rf"|(?P<weekday>{'|'.join(_WEEKDAYS)})\b"
-    rf"|(?P<count>{_COUNT})[ ]+(?P<unit>day|week|month|year)s?(?P<ago>[ ]+ago)?\b"
+    rf"|(?<!every )(?P<weekday>{'|'.join(_WEEKDAYS)})\b"
+    rf"|(?P<count>{_COUNT})[ ]+(?P<unit>day|week|month|year)s?(?P<ago>[ ]+ago)?\b(?![ ]+old\b)"
     rf"|(?P<year4>(?:19|20)\d{{2}})\b)",
     re.IGNORECASE,
 )
@@ -79,6 +79,7 @@ _NEAR |= {
     "前天": -2,
 }
 _CJK_YEARS = {"今": 0, "明": 1, "后": 2, "去": -1, "前": -2}
+_CJK_SEASONS = {"春": 3, "夏": 6, "秋": 9, "冬": 12, "底": 12}
 _SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 
 
@@ -187,7 +188,11 @@ def _chinese(parts: dict[str, str], today: date, ahead: bool) -> date | None:
     if "side" in parts:
         return _cjk_side(parts, today)
     if "year2" in parts:
-        return date(today.year + _CJK_YEARS[parts["year2"]], 1, 1)
+        return date(
+            today.year + _CJK_YEARS[parts["year2"]],
+            _CJK_SEASONS.get(parts.get("season", "").lstrip("年")[:1], 1),
+            1,
+        )
     if "year3" in parts:
         return date(int(parts["year3"]), 1, 1)
     sign = -1 if "前" in parts["ago"] else 1

@@ -22,15 +22,18 @@ def is_line(record: Record) -> bool:
 
 
 def place_in_profile(record: Record) -> tuple[int, float, datetime, int]:
-    """Return what profiles are sorted by: the order of keys, then the surest, then the first said; other records last.
+    """Return what profiles are sorted by: the order of keys, then the surest, then the first said.
 
-    It changes only if the fact does, so that prompts begin alike.
+    Preferences come after all other keys, and records that are no lines at the end. The place changes only if the fact
+    does, so that prompts begin alike.
     """
     ordinal = ordinal_of(record.memory_id)[1]
+    unknown = len(_places())
     if not is_line(record):
-        return len(_places()) + 1, 0.0, _NEVER, ordinal
-    stem = (record.key or "").partition(":")[0]
-    place = _places().get(stem, len(_places()))
+        return 2 * unknown + 2, 0.0, _NEVER, ordinal
+    place = _places().get((record.key or "").partition(":")[0], unknown)
+    if record.category == "preference":
+        place += unknown + 1
     return place, -record.confidence, record.first_observed, ordinal
 
 

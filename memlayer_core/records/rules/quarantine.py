@@ -54,7 +54,7 @@ def instructs(text: str) -> str | None:
     forms = _forms()
     plain = _plain(text[:_READ])
     signs = forms.plain_suspects if plain.isascii() else forms.suspects
-    if not any(sign in plain for sign in signs):
+    if not any(map(plain.__contains__, signs)):
         return None
     said = _QUOTED.sub(" … ", plain)
     if len(said) < _OWN_WORDS * len(plain):

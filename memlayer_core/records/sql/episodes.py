@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -15,8 +16,8 @@ from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert
 
 from memlayer_core.messages.sql.changes import Change, Follower, register
 from memlayer_core.records.episodes import Episode, part_of
-from memlayer_core.records.model import PreparedRecord, Record
-from memlayer_core.records.rules.records import ordinal_of
+from memlayer_core.records.model import PreparedRecord, Record, Relation
+from memlayer_core.records.rules.records import memory_id, ordinal_of
 from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.records.sql.reads import OWN
 from memlayer_core.scope import Scope
@@ -26,7 +27,7 @@ from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, reach_pa
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import episodes, jobs, messages, records, sessions
 
-__all__ = ["begin", "drop", "find", "move", "numbers_of", "restore", "store", "withdraw"]
+__all__ = ["append", "begin", "drop", "find", "move", "numbers_of", "restore", "store", "withdraw"]
 
 
 def begin(
@@ -41,9 +42,8 @@ def begin(
         now: The present.
         until: The place before which the episode ends; None: it ends with the last message.
     """
-    newest = select(func.coalesce(func.max(episodes.c.until_seq), -1))
-    behind = connection.execute(newest.where(episodes.c.session == session.number)).scalar_one() + 1
-    first, last = max(session.memory_start, behind), (session.next_seq if until is None else until) - 1
+    first = _behind(connection, session)
+    last = (session.next_seq if until is None else until) - 1
     if last < first:  # an empty session has no last place
         return
     told = select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(min_messages)
@@ -52,6 +52,43 @@ def begin(
     row = {"session": session.number, "first_seq": first, "until_seq": last}
     number = connection.execute(insert(episodes).values(row).returning(episodes.c.number)).scalar_one()
     enqueue(connection, "episode", [number], session.namespace, now)
+
+
+def append(
+    connection: Connection,
+    session: int,
+    first: int,
+    until: int,
+    draft: PreparedRecord,
+    now: datetime,
+    shards: int,
+) -> Record | None:
+    """Store the episode of turns that were just summarized. Returns its record.
+
+    If turns before them are in no episode, one is queued about all of them instead; and nothing is done if they are in
+    one already. None is returned then.
+
+    Args:
+        connection: In the transaction that puts the summary in force.
+        session: Number of the session.
+        first: Place of the first message.
+        until: Place of the last message.
+        draft: The record to store.
+        now: The present.
+        shards: Number of shards of the index.
+    """
+    row = connection.execute(select(sessions).where(sessions.c.number == session)).one()
+    behind = _behind(connection, row)
+    if behind > until:
+        return None
+    if behind != first and (behind > first or _tells(connection, session, behind, first - 1)):
+        begin(connection, row, 1, now, until + 1)
+        return None
+    record = record_writes.remember(connection, _chained(connection, session, first, draft), now, shards)
+    ordinal = ordinal_of(record.memory_id)[1]
+    part = {"session": session, "first_seq": first, "until_seq": until, "ordinal": ordinal}
+    connection.execute(insert(episodes).values(part))
+    return record
 
 
 def find(connection: Connection, number: int) -> Episode | None:
@@ -101,7 +138,8 @@ def _store(
     if draft is None:
         connection.execute(delete(episodes).where(this))
         return None
-    record = record_writes.remember(connection, draft, now, shards)
+    chained = _chained(connection, episode.session, episode.first_seq, draft)
+    record = record_writes.remember(connection, chained, now, shards)
     ordinal = ordinal_of(record.memory_id)[1]
     connection.execute(update(episodes).where(this).values(ordinal=ordinal))
     return record
@@ -161,8 +199,7 @@ def withdraw(connection: Connection, scope: Scope, numbers: Sequence[int], now: 
         forgotten = row.ordinal is not None and row.ordinal not in there  # by hand, and so for good
         if forgotten:
             continue
-        left = exists().where(_inside(row.session, row.first_seq, row.until_seq), _TOLD)
-        if not connection.scalar(select(left)):
+        if not _tells(connection, row.session, row.first_seq, row.until_seq):
             _drop(connection, [row.number])
             continue
         changed = {"version": row.version + 1, "ordinal": None}
@@ -207,6 +244,27 @@ def _tie(connection: Connection, session: int, ends: Sequence[str], digest: byte
     connection.execute(insert(episodes).values(part))
 
 
+def _behind(connection: Connection, session: Any) -> int:
+    """Return the place behind the session's episodes, in the part of it that goes on."""
+    newest = select(func.coalesce(func.max(episodes.c.until_seq), -1)).where(
+        episodes.c.session == session.number
+    )
+    return max(int(session.memory_start), int(connection.execute(newest).scalar_one()) + 1)
+
+
+def _chained(connection: Connection, session: int, first: int, draft: PreparedRecord) -> PreparedRecord:
+    """Return the record of an episode with its relation to the episode before it."""
+    before = and_(
+        episodes.c.session == session, episodes.c.until_seq < first, episodes.c.ordinal.is_not(None)
+    )
+    newest = select(episodes.c.ordinal).where(before).order_by(episodes.c.until_seq.desc()).limit(1)
+    ordinal = connection.scalar(newest)
+    if ordinal is None:
+        return draft
+    previous = Relation("related_to", memory_id(draft.record.user_id, ordinal))
+    return replace(draft, record=replace(draft.record, relations=(previous,)))
+
+
 def _session_of(record: Record) -> Scope:
     return Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
 
@@ -223,6 +281,11 @@ _TOLD = and_(messages.c.role != "system", messages.c.tokens > 0)  # hidden ones 
 
 def _inside(session: int, first: int, until: int) -> Any:
     return messages.c.key.between(key_of(session, first), key_of(session, until))
+
+
+def _tells(connection: Connection, session: int, first: int, until: int) -> bool:
+    """Return whether models may see any message of a part."""
+    return connection.scalar(select(exists().where(_inside(session, first, until), _TOLD))) is True
 
 
 def _from(row: Any) -> Episode:

@@ -36,6 +36,8 @@ from memlayer_core.vector import FloatVector, Neighbour
 
 __all__ = [
     "OWN",
+    "ask_profile",
+    "ask_records",
     "find_records",
     "list_records",
     "matching_keys",
@@ -98,31 +100,55 @@ _PROFILE = Statement(
     select(records, func.count().over().label("every"))
     # As text, so that the database uses its partial index, which it does not with parameters.
     .where(OWN, text("always = 1 AND replaced_by IS NULL"), _LASTING, KEPT, WORTH)
-    .order_by(records.c.importance.desc(), records.c.confidence.desc(), records.c.ordinal, records.c.number)
+    .order_by(
+        records.c.type == "preference",
+        records.c.importance.desc(),
+        records.c.confidence.desc(),
+        records.c.ordinal,
+        records.c.number,
+    )
     .limit(bindparam("most"))
     # Without statistics, SQLite may hold the index of all of a user's records for as good.
     .with_hint(records, "INDEXED BY memlayer_records_profile", "sqlite")
 )
 
 
-def profile(connection: Connection, reader: Reader, limit: int) -> tuple[dict[int, Record], int]:
+def profile(
+    connection: Connection, reader: Reader, limit: int, preferences: int
+) -> tuple[dict[int, Record], int]:
     """Return a user's own records that are told always by their keys, and how many there are in all.
 
-    At most `limit` are returned: the most important first, of equal ones the most certain, of those the oldest.
+    At most `limit` are returned, and of preferences at most `preferences`, after all others: the most important first,
+    of equal ones the most certain, of those the oldest.
     """
-    values = {
+    rows = _PROFILE.all(connection, _profile_values(reader, limit))
+    others = sum(row.type != "preference" for row in rows)
+    return {row.key: record_of(row) for row in rows[: others + preferences]}, rows[0].every if rows else 0
+
+
+def ask_profile(connection: Connection, reader: Reader, limit: int) -> None:
+    """Send to a server ahead of need what `profile` reads."""
+    _PROFILE.ask(connection, _profile_values(reader, limit))
+
+
+def _profile_values(reader: Reader, limit: int) -> dict[str, Any]:
+    return {
         **reach_parameters(reader.reach),
         "now": to_micros(reader.now),
         **values_of(reader),
         "most": limit,
     }
-    rows = _PROFILE.all(connection, values)
-    return {row.key: record_of(row) for row in rows}, rows[0].every if rows else 0
 
 
 def visible_keys(connection: Connection, reader: Reader, keys: Collection[int]) -> set[int]:
     """Return those of the keys whose records the reader may see and whose importance or confidence suffices."""
     return {row.key for row in _visible_rows(connection, reader, keys, "key")}
+
+
+def ask_records(connection: Connection, reader: Reader, keys: Collection[int]) -> None:
+    """Send to a server ahead of need what `find_records` reads."""
+    named = grantees(reader.reach, reader.roles)
+    _visible_query(len(named)).ask(connection, list(keys), {**_values(reader, named), **values_of(reader)})
 
 
 def find_records(connection: Connection, reader: Reader, keys: Collection[int]) -> dict[int, Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -425,3 +426,24 @@ def test_facts_are_what_is_left_says_in_order(memory: Memory, steps: list[Any]) 
     assert in_force(memory, one.scope.user_id) == in_force(memory, other.scope.user_id)
     memory.forget(one.scope.user_id)
     memory.forget(other.scope.user_id)
+
+
+@pytest.mark.requirement("J30")
+def test_a_turn_waits_for_nothing_that_is_learned_from_it(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's message, the context, the model, the answer; and only then, in the background, the facts."""
+    reading, threads = threading.Event(), []
+
+    def wait_and_read(*given: Any, **more: Any) -> Any:
+        threads.append(threading.current_thread())
+        assert reading.wait(20)
+        return extract_facts(*given, **more)
+
+    monkeypatch.setattr(record_flow, "extract_facts", wait_and_read)
+    chat.add("user", "I live in Graz.")
+    assert chat.context().window[-1].text == "I live in Graz."
+    chat.add("assistant", "Noted.")
+    assert chat.memory.records(user_id="louis") == []
+    reading.set()
+    chat.memory.flush()
+    assert known(chat.memory) == {("user", "home"): "Graz"}
+    assert threading.current_thread() not in threads

@@ -259,7 +259,7 @@ def test_a_users_many_other_records_are_not_looked_through_for_it(open_at) -> No
     with database._engine.connect() as connection:
         raw = connection.connection.driver_connection
         raw.set_trace_callback(ran.append)
-        assert profile(connection, reader_of(memory.runtime, chat.scope.reach(), ()), 5)[1] == 1
+        assert profile(connection, reader_of(memory.runtime, chat.scope.reach(), ()), 5, 5)[1] == 1
         raw.set_trace_callback(None)
         sql = next(one for one in ran if "always = 1" in one)
         plan = " ".join(str(row) for row in raw.execute(f"EXPLAIN QUERY PLAN {sql}"))

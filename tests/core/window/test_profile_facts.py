@@ -16,8 +16,8 @@ def chat(store: Memory) -> Any:
     return store.chat(user_id="louis", session_id="s")
 
 
-def lines(chat: Any, **more: Any) -> list[str]:
-    told = chat.context("Write an e-mail to my boss.", **more).profile
+def lines(chat: Any, question: str = "Write an e-mail to my boss.", **more: Any) -> list[str]:
+    told = chat.context(question, **more).profile
     return [] if told is None else [line[2:] for line in told.text.splitlines() if line.startswith("- ")]
 
 
@@ -27,6 +27,40 @@ def test_facts_are_told_without_a_word_in_common_with_the_question(chat: Any) ->
     chat.memory.flush()
     later = chat.memory.chat(user_id="louis", session_id="a week later")
     assert lines(later) == ["wants to be called: Lou", "lives in: Graz", "allergic to: nuts"]
+
+
+@pytest.mark.requirement("J26")
+@pytest.mark.parametrize("question", ["Recommend me a restaurant", "Write an e-mail to my boss"])
+def test_a_preference_of_last_week_is_told_where_it_shares_no_word_with_the_task(
+    chat: Any, question: str
+) -> None:
+    chat.add("user", "I love spicy food, but I hate cilantro. My favorite greeting is Ahoy.")
+    chat.memory.flush()
+    later = chat.memory.chat(user_id="louis", session_id="a week later")
+    later.add("user", question)
+    assert lines(later, question) == ["likes: spicy food", "dislikes: cilantro", "favorite greeting: Ahoy"]
+
+
+def test_a_preference_becomes_a_line_when_its_sentence_leaves_the_window(chat: Any) -> None:
+    chat.add("user", "I love spicy food. I live in Graz.")
+    chat.memory.flush()
+    assert lines(chat) == ["lives in: Graz"], "its sentence is shown"
+    for number in range(12):
+        chat.add("assistant", f"And what then? {number}")
+        chat.add("user", f"And then this and that happened for the time number {number}")
+        chat.context(token_limit=300)
+    assert lines(chat, token_limit=300) == ["lives in: Graz", "likes: spicy food"]
+
+
+def test_preferences_give_way_to_everything_else(chat: Any) -> None:
+    for number in range(25):
+        chat.remember(f"Louis likes the tune {number}", key="likes", value=f"tune {number}")
+    chat.remember("Louis wears 43", key="shoe size", value="43", always=True)
+    chat.remember("Answer in French", key="answer_language", value="French")
+    chat.remember("Louis is called Louis", key="name", value="Louis")
+    told = lines(chat)
+    assert (len(told), told[:3]) == (20, ["name: Louis", "answer in: French", "shoe size: 43"])
+    assert (told[3], told[-1]) == ("likes: tune 0", "likes: tune 16")
 
 
 def test_their_order_is_that_of_the_keys_whatever_was_said_first(chat: Any) -> None:

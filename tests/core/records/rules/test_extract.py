@@ -218,3 +218,57 @@ def test_both_languages_have_the_same_forms() -> None:
 def test_every_relation_leads_to_a_key_of_many_or_one() -> None:
     for grammar in grammars():
         assert all(key_of(key).category == "family" for key in grammar.relations.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [
+        ("I was born in Lagos but grew up in London.", {"origin": "Lagos", "grew_up": "London"}),
+        ("I got a job as a nurse at Mercy.", {"work": "nurse", "employer": "Mercy"}),
+        ("I'm unemployed at the moment.", {"work": "unemployed"}),
+        ("I stopped eating meat.", {"diet": "no meat"}),
+        ("Don't use emojis, please.", {"answer_style": "no emojis"}),
+        ("Please keep your answers under 100 words.", {"answer_style": "under 100 words"}),
+        ("I was diagnosed with ADHD.", {"condition": "ADHD"}),
+        ("我出生在哈尔滨，在上海长大。", {"origin": "哈尔滨", "grew_up": "上海"}),
+        ("不对，我是说我住在苏州，不是杭州。", {"home": "苏州"}),
+        ("我有一个五岁的儿子，叫浩浩。", {"child": "浩浩 (儿子)"}),
+        ("不要用列表。", {"answer_style": "不用列表"}),
+        ("我毕业于清华大学。", {"education": "清华大学"}),
+    ],
+)
+def test_a_life_is_told_in_many_words(text, stated) -> None:
+    assert {key: value for _, key, value in facts(text)} == stated
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I'm married to my job.",
+        "I got a mouse for my laptop.",
+        "I enjoy talking to you.",
+        "Come over here, please, I am waiting.",
+        "My laptop is a mess.",
+        "Teach me French.",
+        "我叫了一辆车。",
+        "我爱死这个功能了。",
+        "我叫他别来。",
+    ],
+)
+def test_what_only_sounds_like_a_fact_is_none(text) -> None:
+    assert facts(text) == []
+
+
+def test_a_day_belongs_to_what_it_is_said_of() -> None:
+    sister, wedding = extract_facts("My sister Anna is getting married in June.", TUESDAY)
+    assert (sister.key, sister.valid_from) == ("sibling", None)
+    assert wedding.valid_from == datetime(2026, 6, 1, tzinfo=UTC)
+    assert one("I'm 29 years old.").valid_from is None, "nobody has been 29 for 29 years"
+    assert one("I play tennis every Sunday.").valid_from is None
+    assert one("我计划今年年底结婚。").valid_from == datetime(2026, 12, 1, tzinfo=UTC)
+
+
+def test_a_pet_that_died_is_a_pet_no_longer() -> None:
+    rex = one("My dog Rex died last year.")
+    assert (rex.key, rex.value, rex.modality, rex.ends) == ("pet", "Rex (dog)", "used_to", True)
+    assert rex.valid_until == datetime(2025, 1, 1, tzinfo=UTC)
