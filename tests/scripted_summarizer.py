@@ -1,13 +1,31 @@
-"""A summariser that answers what a test tells it to, and the memories that it works for."""
+"""A summariser that answers what a test tells it to, the memories that it works for, and a talk to sum up."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory, Message, Settings
+
+QUIET = Settings(
+    learn=False,
+    index_delay=3600,
+    durability="normal",
+    max_tokens=1000,
+    job_backoff=0,
+    summary_tokens=300,
+    summary_coverage=0.1,
+)
+"""Nothing is done in the background before a flush asks for it, and a few rounds fill the window."""
+
+NAMES = re.compile(r"\b(?:Anna|Bela|Caro|Dana)\d+")
+
+MORE = (
+    "The old quarter is quiet in the morning, and from the hill one sees the river and all the roofs below."
+)
 
 Answer = str | BaseException | Callable[[str, str], str]
 
@@ -51,3 +69,27 @@ def memories(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Cal
     yield open_memory
     for memory in opened:
         memory.close()
+
+
+def rounds(first: int, end: int) -> list[Message]:
+    said = []
+    for at in range(first, end):
+        name = ("Anna", "Bela", "Caro", "Dana")[at % 4] + str(at)
+        said += [
+            Message(
+                "user",
+                f"My friend {name} moved to Lisbon with {at + 3} cats and loves the trams there. " + MORE,
+            ),
+            Message("assistant", f"How lovely for {name}, trams and cats make any town a home. " + MORE),
+        ]
+    return said
+
+
+def talk(memory: Memory, count: int, first: int = 0, **ids: str):
+    """Let a conversation go on turn by turn, each with its prompt and the background work after it."""
+    chat = memory.chat(user_id="louis", session_id=ids.get("session_id", "s"))
+    for at in range(first, count):
+        chat.add_messages(rounds(at, at + 1))
+        chat.context()
+        memory.flush(30)
+    return chat

@@ -7,12 +7,12 @@ nothing changed since its source was read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, exists, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, or_, select, update
 
 from memlayer_core.messages.sql.changes import Change, Follower, register
 from memlayer_core.storage.costs import Cost, spend
@@ -25,6 +25,7 @@ from memlayer_core.summaries.model import Summary
 __all__ = [
     "all_versions",
     "as_of",
+    "ask",
     "commit",
     "drop",
     "in_force",
@@ -54,6 +55,11 @@ _AS_OF = Statement(
     )
     .order_by(summaries.c.first_seq)
 )
+
+
+def ask(connection: Connection, session: int) -> None:
+    """Send to a server ahead of need what `in_force` reads."""
+    _IN_FORCE.ask(connection, {"of": session})
 
 
 def in_force(connection: Connection, session: int) -> list[Summary]:
@@ -104,49 +110,58 @@ def commit(
     connection: Connection,
     session: int,
     source_version: int,
-    new_summaries: Sequence[tuple[Summary, Sequence[int]]],
+    summary: Summary,
+    old_versions: Sequence[int],
     model_costs: Sequence[Cost],
     job: Job | None,
     now: datetime,
+    then: Callable[[Connection], None] | None = None,
 ) -> bool:
-    """Put summaries in force, if nothing changed since `source_version`. The user's costs are stored in any case.
+    """Put a summary in force, if nothing changed since `source_version`. The user's costs are stored in any case.
 
     Args:
         connection: In a transaction that writes.
         session: Number of the session.
         source_version: The session's `summary_version` when the source was read.
-        new_summaries: Summaries, each with the versions that it replaces.
+        summary: The summary.
+        old_versions: The versions that it replaces.
         model_costs: What the models cost.
         job: The job, which becomes due again, since there may be more to do; None: there is no job.
         now: The present.
+        then: What else is written if it is put in force.
 
     Returns:
-        Whether the summaries are in force.
+        Whether the summary is in force.
     """
     row = connection.execute(
         select(sessions.c.summary_version, sessions.c.namespace)
         .where(sessions.c.number == session)
         .with_for_update()
     ).first()
+    is_kept = row is not None and row.summary_version == source_version
+    if is_kept:
+        _put_in_force(connection, session, source_version + 1, summary, old_versions, now)
+        if then is not None:
+            then(connection)
     spend(connection, model_costs, "" if row is None else row.namespace)
     if job is not None:
         again = {"attempts": 0, "due": to_micros(now), "owner": None}
         connection.execute(update(jobs).where(jobs.c.id == job.id).values(again))
-    if row is None or row.summary_version != source_version:
-        return False
-    for version, (summary, replaced) in enumerate(new_summaries, source_version + 1):
-        connection.execute(
-            update(summaries)
-            .where(summaries.c.session == session, summaries.c.version.in_(replaced))
-            .values(replaced_by=version)
-        )
-        connection.execute(insert(summaries).values(_row(summary, session, version, now)))
-    connection.execute(
-        update(sessions)
-        .where(sessions.c.number == session)
-        .values(summary_version=source_version + len(new_summaries))
-    )
-    return True
+    return is_kept
+
+
+def _put_in_force(
+    connection: Connection,
+    session: int,
+    version: int,
+    summary: Summary,
+    old_versions: Sequence[int],
+    now: datetime,
+) -> None:
+    replaced = and_(summaries.c.session == session, summaries.c.version.in_(old_versions))
+    connection.execute(update(summaries).where(replaced).values(replaced_by=version))
+    connection.execute(insert(summaries).values(_row(summary, session, version, now)))
+    connection.execute(update(sessions).where(sessions.c.number == session).values(summary_version=version))
 
 
 def invalidate(connection: Connection, session: int, seq: int) -> None:

@@ -17,6 +17,12 @@ from memlayer_core.storage import costs
 from memlayer_core.storage.costs import Cost
 from memlayer_core.storage.terms import searchable
 from memlayer_core.summaries.model import Method
+from memlayer_core.summaries.rules.episodes import (
+    CLOSING_INSTRUCTIONS,
+    EpisodeText,
+    split_episode,
+    usable_episode,
+)
 from memlayer_core.summaries.rules.extract import Line, extract
 from memlayer_core.summaries.rules.gate import (
     Bounds,
@@ -39,10 +45,20 @@ from memlayer_core.summaries.rules.prompt import (
     retry_prompt,
 )
 
-__all__ = ["ModelUsage", "Summarization", "condense", "extractive_summary", "summarize_messages"]
+__all__ = [
+    "ModelUsage",
+    "Summarization",
+    "condense",
+    "episode_bounds",
+    "extractive_summary",
+    "summarize_messages",
+]
 
 _TRIES, _FULL = 3, 0.9  # attempts to fill so much of the budget with an extract
 _ABSURD = 4  # times its budget: a function's answer that is longer is no summary
+_SHORTEST_EPISODE = 8  # tokens that the summary of a long conversation needs
+_EPISODE_COVERAGE = 0.05
+"""Share of the important names, numbers and words that an episode must have: low, because it is short."""
 _SHORTEST = 20  # a summary of a long text has at least a twentieth of it, or so many tokens
 
 
@@ -57,6 +73,7 @@ class Summarization:
         score: Its score from the gate, 0 to 1.
         missing: Important words of the source that it lacks.
         faults: Faults of the model's answers.
+        episode: What the model said of it as an episode; None if it was not asked, or said nothing usable.
     """
 
     text: str
@@ -65,6 +82,7 @@ class Summarization:
     score: float
     missing: tuple[str, ...]
     faults: tuple[Fault, ...] = ()
+    episode: EpisodeText | None = None
 
 
 class ModelUsage:
@@ -152,17 +170,27 @@ def _first_words(text: str, budget: int, count: Callable[[str], int]) -> str:
 
 
 async def condense(
-    rt: Runtime, run: Runner, usage: ModelUsage, previous: str, lines: Sequence[Line], budget: int
+    rt: Runtime,
+    run: Runner,
+    usage: ModelUsage,
+    previous: str,
+    lines: Sequence[Line],
+    budget: int,
+    *,
+    is_last: bool = False,
 ) -> Summarization:
     """Summarize lines with a model, together with the summary of what came before them.
 
     A long text is summarized part by part, each part with the summary of those before it; a part that is too long
     for the model is halved. Extracted sentences are used if the text is shorter than its summary may be, or if no
-    answer of the model is usable.
+    answer of the model is usable. If the summary `is_last`, which nothing is added to, the model tells its episode in
+    the same answer.
 
     Raises:
         ModelError: The model did not answer.
     """
+    if not lines:
+        previous, lines = "", lines_of_summary(previous)
     flattened = [one_line(line) for line in lines]
     source = [*filter(None, previous.splitlines()), *flattened]
     if rt.tokens.text("\n".join(source)) <= budget:
@@ -170,10 +198,12 @@ async def condense(
     waiting = deque(parts(flattened, rt.settings.summary_input, rt.tokens.text))
     text, method = previous, "model"
     faults: dict[Fault, None] = {}
+    episode: EpisodeText | None = None
     while waiting:
         part = waiting.popleft()
+        instructions = CLOSING_INSTRUCTIONS if is_last and not waiting else INSTRUCTIONS
         try:
-            found, held = await _summary_by_model(rt, run, usage, text, part, budget)
+            found, held, episode = await _summary_by_model(rt, run, usage, text, part, budget, instructions)
         except ModelContextError:
             halves = halve(part)
             if halves is None:
@@ -190,13 +220,19 @@ async def condense(
     tokens = rt.tokens.text(text)
     verdict = assess(text, source, tokens, Bounds(0, budget, 0.0))
     written: Method = "extract" if method == "extract" else "model"
-    return Summarization(text, tokens, written, verdict.score, verdict.missing, tuple(faults))
+    return Summarization(text, tokens, written, verdict.score, verdict.missing, tuple(faults), episode)
 
 
 async def _summary_by_model(
-    rt: Runtime, run: Runner, usage: ModelUsage, previous: str, part: Sequence[str], budget: int
-) -> tuple[str | None, tuple[Fault, ...]]:
-    """Return the first good answer, else the best usable one with its faults; None without any.
+    rt: Runtime,
+    run: Runner,
+    usage: ModelUsage,
+    previous: str,
+    part: Sequence[str],
+    budget: int,
+    instructions: str,
+) -> tuple[str | None, tuple[Fault, ...], EpisodeText | None]:
+    """Return the first good answer, else the best usable one with its faults; None without any. And the episode.
 
     An answer of the user's own function is usable if it is a summary at all.
     """
@@ -206,25 +242,41 @@ async def _summary_by_model(
     asked = request(previous, part, budget)
     prompt = asked
     best: tuple[tuple[bool, float], str, tuple[Fault, ...]] | None = None
-    verdict = Verdict(0.0)
+    verdict, episode = Verdict(0.0), None
     for _ in range(1 + rt.settings.summary_rewrites):
         try:
-            answer = await run(usage.ask, prompt)
+            answer = await run(usage.ask, prompt, instructions)
         except ModelError:
             if best is None:
                 raise
             break  # the best answer so far is used
+        if instructions is CLOSING_INSTRUCTIONS:
+            answer, told = split_episode(answer)
+            episode = _check_episode(rt, told, source) or episode
         cost = rt.tokens.text(answer)
         verdict = assess(answer, source, cost, bounds)
         if verdict.good:
-            return answer, ()
+            return answer, (), episode
         own = usage.model.own and cost <= _ABSURD * budget and not is_no_summary(verdict)
         for text, judged in ((answer, verdict), _without_inventions(rt, answer, verdict, source, bounds)):
             worth = judged.usable, judged.score
             if (judged.usable or (own and text)) and (best is None or worth > best[0]):
                 best = worth, text, verdict.faults
         prompt = retry_prompt(asked, answer, verdict)
-    return best[1:] if best is not None else (None, verdict.faults)
+    return (*best[1:], episode) if best is not None else (None, verdict.faults, episode)
+
+
+def _check_episode(rt: Runtime, by_model: EpisodeText | None, source: Sequence[str]) -> EpisodeText | None:
+    if by_model is None:
+        return None
+    _, usable = usable_episode(by_model, source, episode_bounds(rt, source), rt.tokens.text)
+    return usable[1] if usable is not None else None
+
+
+def episode_bounds(rt: Runtime, source: Sequence[str]) -> Bounds:
+    """Return the limits of an episode's summary of these lines."""
+    shortest = min(_SHORTEST_EPISODE, rt.tokens.text("\n".join(source)) // 20)
+    return Bounds(shortest, rt.settings.episode_tokens, _EPISODE_COVERAGE)
 
 
 def _without_inventions(

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import ModelContextError, ModelError, in_short
 from memlayer_core.events import RecordStored
-from memlayer_core.message import StoredMessage
+from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages.sql import transcript
 from memlayer_core.records.episodes import Episode
 from memlayer_core.records.flow import prepare_record
@@ -26,17 +27,21 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import costs, job_queue
 from memlayer_core.storage.job_queue import Job
-from memlayer_core.summaries.flow.condense import ModelUsage, condense, extractive_summary
+from memlayer_core.summaries.flow.condense import (
+    ModelUsage,
+    condense,
+    episode_bounds,
+    extractive_summary,
+)
 from memlayer_core.summaries.rules.episodes import (
     EPISODE_INSTRUCTIONS,
     EpisodeText,
-    episode_without_inventions,
-    judge,
     parse_episode,
     topics,
+    usable_episode,
 )
 from memlayer_core.summaries.rules.extract import Line
-from memlayer_core.summaries.rules.gate import Bounds, Verdict
+from memlayer_core.summaries.rules.gate import Verdict
 from memlayer_core.summaries.rules.prompt import (
     is_conversation,
     line_of,
@@ -49,14 +54,11 @@ from memlayer_core.summaries.rules.prompt import (
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["write_episode"]
+__all__ = ["prepare_episode", "write_episode"]
 
 logger = logging.getLogger("memlayer")
 
 _ROUGH = 4  # times its budget: the summary from which the episode of a very long session is written
-_SHORTEST = 8  # tokens that the summary of a long conversation needs
-_COVERAGE = 0.05
-"""Share of the important names, numbers and words that a summary must have: low, because it is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +129,35 @@ async def _prepare(
     """Return the record of an episode; None if the messages have no text."""
     lines = [line_of(stored.message) for stored in source.messages]
     told = await _episode_by_model(rt, run, usage, lines) if usage is not None else None
-    author = usage.model.name if usage is not None and told is not None else "extractive"
-    if told is None:
-        told = await run(_extract, rt, lines)
+    first, last = source.messages[0].message, source.messages[-1].message
+    model = usage.model.name if usage is not None else ""
+    return await run(prepare_episode, rt, source.scope, told, model, lines, first, last)
+
+
+def prepare_episode(
+    rt: Runtime,
+    scope: Scope,
+    by_model: EpisodeText | None,
+    model: str,
+    lines: Sequence[Line],
+    first: Message,
+    last: Message,
+) -> PreparedRecord | None:
+    """Return the record of an episode; None if its messages have no text.
+
+    Args:
+        rt: What the memory works with.
+        scope: Its session.
+        by_model: What a model says of it; None: sentences of the lines are taken.
+        model: Name of the model.
+        lines: What was said.
+        first: Its first message.
+        last: Its last message.
+    """
+    author = model if by_model is not None else "extractive"
+    told = by_model or _extract(rt, lines)
     if not told.summary:
         return None
-    first, last = source.messages[0].message, source.messages[-1].message
     fields: dict[str, Any] = {
         **told.model_dump(exclude_unset=True),  # an importance that nobody rated does not fade
         "type": "episodic",
@@ -140,7 +165,7 @@ async def _prepare(
         "occurred_at": first.created_at,
         "structured": {"written_by": author, "first": first.id, "last": last.id},
     }
-    return prepare_record(rt, new_record(source.scope, told.summary, fields, rt.now()))
+    return prepare_record(rt, new_record(scope, told.summary, fields, rt.now()))
 
 
 def _extract(rt: Runtime, lines: Sequence[Line]) -> EpisodeText:
@@ -171,9 +196,8 @@ async def _ask_for_episode(
     rt: Runtime, run: Runner, usage: ModelUsage, source: Sequence[str]
 ) -> EpisodeText | None:
     """Return the first good answer, else the best usable one; None without any."""
-    count, room = rt.tokens.text, rt.settings.episode_tokens
-    bounds = Bounds(min(_SHORTEST, count("\n".join(source)) // 20), room, _COVERAGE)
-    asked = prompt = request("", source, room)
+    bounds = episode_bounds(rt, source)
+    asked = prompt = request("", source, bounds.longest)
     best: tuple[float, EpisodeText] | None = None
     for _ in range(1 + rt.settings.summary_rewrites):
         try:
@@ -185,12 +209,9 @@ async def _ask_for_episode(
         told = parse_episode(answer)
         verdict = Verdict(0.0, ("unreadable",))
         if told is not None:
-            verdict = judge(told, source, count(told.summary), bounds)
+            verdict, usable = usable_episode(told, source, bounds, rt.tokens.text)
             if verdict.good:
                 return told
-            for one in (told, episode_without_inventions(told, verdict.inventions, room, count)):
-                found = judge(one, source, count(one.summary), bounds)
-                if found.usable and (best is None or found.score > best[0]):
-                    best = found.score, one
+            best = max(filter(None, (best, usable)), key=itemgetter(0), default=None)
         prompt = retry_prompt(asked, answer, verdict)
     return best[1] if best is not None else None

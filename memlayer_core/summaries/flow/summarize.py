@@ -1,5 +1,8 @@
 """Summarizes turns that left a session's window: in the background, one committed step at a time.
 
+A summary of as many rounds as it may have is finished: it is the session's next episode, too, told by the same answer of
+the model and committed with it.
+
 Until a step is committed nothing changes: the summaries before it are in force, and the messages can be recalled.
 If a worker dies, the next one repeats its step.
 """
@@ -11,11 +14,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import ModelError
-from memlayer_core.events import SummaryWritten
+from memlayer_core.events import RecordStored, SummaryWritten
+from memlayer_core.message import Message
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.render import summary_block
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import quarter_at_most
+from memlayer_core.records.model import PreparedRecord, Record
+from memlayer_core.records.rules.quarantine import instructs
+from memlayer_core.records.sql import episodes
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -23,7 +30,9 @@ from memlayer_core.storage import costs, job_queue
 from memlayer_core.storage.job_queue import Job
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.flow.condense import ModelUsage, Summarization, condense, extractive_summary
+from memlayer_core.summaries.flow.episodes import prepare_episode
 from memlayer_core.summaries.model import Summary
+from memlayer_core.summaries.rules.episodes import EpisodeText
 from memlayer_core.summaries.rules.extract import Line
 from memlayer_core.summaries.rules.prompt import is_conversation, line_of, lines_of_summary
 from memlayer_core.summaries.rules.steps import budget_of, is_full, next_step, unfinished
@@ -36,8 +45,8 @@ __all__ = ["summaries", "summarize"]
 _PAGE = 400  # messages read at once
 _PLACES = 2**32
 
-Made = tuple[Summary, tuple[int, ...]]
-"""A summary, and the versions that it replaces."""
+_Result = tuple[Summary, PreparedRecord | None]
+"""A summary, and the record of the episode that it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,7 @@ class _Task:
         previous: The text of the summaries that it continues.
         summary: The next summary, without its text.
         old_versions: The versions that it replaces.
+        ends: The first and the last message if it is the session's next episode.
     """
 
     session: Session
@@ -59,6 +69,7 @@ class _Task:
     previous: str
     summary: Summary
     old_versions: tuple[int, ...]
+    ends: tuple[Message, Message] | None = None
 
 
 async def summarize(rt: Runtime, run: Runner, job: Job) -> None:
@@ -76,11 +87,11 @@ async def summarize(rt: Runtime, run: Runner, job: Job) -> None:
         await run(rt.db.write, job_queue.finish, [job])
         return
     if rt.summarizer is None:
-        await _commit(rt, run, task, await _write_summaries(rt, run, task, None), None, job)
+        await _commit(rt, run, task, await _write_summary(rt, run, task, None), None, job)
         return
     bill = ModelUsage(rt, rt.summarizer)
     try:
-        made = await _write_summaries(rt, run, task, bill)
+        made = await _write_summary(rt, run, task, bill)
     except ModelError as problem:
         await run(rt.db.write, costs.spend, bill.costs(), task.session.scope.namespace)
         rt.health.down("summarizer", str(problem))
@@ -105,7 +116,7 @@ async def summaries(rt: Runtime, run: Runner, scope: Scope, *, all_versions: boo
 async def _stand_in(rt: Runtime, run: Runner, job: Job) -> None:
     """Write extracts of all that is not summarized, marked as standing in for the model."""
     while (task := await _next(rt, run, job, upgrade=False)) is not None:
-        await _commit(rt, run, task, await _write_summaries(rt, run, task, None), None, None)
+        await _commit(rt, run, task, await _write_summary(rt, run, task, None), None, None)
 
 
 async def _next(rt: Runtime, run: Runner, job: Job, *, upgrade: bool) -> _Task | None:
@@ -142,6 +153,8 @@ def _following_task(
     grown = unfinished(in_force, settings.summary_rounds)
     closed = in_force if grown is None else in_force[:-1]
     level = int(is_full(closed, _limit(rt), lambda texts: rt.tokens.text(summary_block(texts))))
+    if level and len(in_force) > 1:
+        return _task_of_overview(session, in_force)
     before = in_force if level else in_force[len(closed) :]
     first = before[0].first_seq if before else step.messages[0].seq
     previous = "\n".join(one.text for one in before)
@@ -150,14 +163,29 @@ def _following_task(
         if level
         else _lines_between(connection, session, first, step.messages[0].seq)
     )
+    rounds = step.rounds + sum(one.rounds for one in before)
+    ends = None
+    if rt.episode_minimum is not None and not level and rounds >= settings.summary_rounds:
+        begins = transcript.read(connection, session, [first])
+        ends = (begins[0] if begins else step.messages[0]).message, step.messages[-1].message
     return _Task(
         session,
         (*lines, *fresh),
         fresh,
         previous,
-        _blank(first, until, level, step.rounds + sum(one.rounds for one in before)),
+        _blank(first, until, level, rounds),
         tuple(one.version for one in before),
+        ends,
     )
+
+
+def _task_of_overview(session: Session, in_force: Sequence[Summary]) -> _Task:
+    """Return the task to make one overview of all summaries, before the next one is written."""
+    previous = "\n".join(one.text for one in in_force)
+    rounds = sum(one.rounds for one in in_force)
+    made = _blank(in_force[0].first_seq, in_force[-1].until_seq, 1, rounds)
+    versions = tuple(one.version for one in in_force)
+    return _Task(session, tuple(lines_of_summary(previous)), (), previous, made, versions)
 
 
 def _task_of_stand_in(connection: Connection, session: Session, stand_in: Summary) -> _Task:
@@ -182,14 +210,26 @@ def _blank(first: int, until: int, level: int, rounds: int) -> Summary:
     return Summary(first, until, level, rounds, "", 0, "", "extract", None, 0.0)
 
 
-async def _write_summaries(rt: Runtime, run: Runner, task: _Task, usage: ModelUsage | None) -> list[Made]:
-    """Write the next summary."""
-    room = budget_of(_limit(rt), task.summary.level)
+async def _write_summary(rt: Runtime, run: Runner, task: _Task, usage: ModelUsage | None) -> _Result:
+    """Write the next summary, and the episode that it is."""
+    room, is_last = budget_of(_limit(rt), task.summary.level), task.ends is not None
     if usage is not None:
-        text = await condense(rt, run, usage, task.previous, task.new_lines, room)
+        text = await condense(rt, run, usage, task.previous, task.new_lines, room, is_last=is_last)
     else:
         text = await run(extractive_summary, rt, task.lines, room)
-    return [(_fill(rt, task.summary, text, usage), task.old_versions)]
+    episode = await run(_episode, rt, task, text.episode, usage) if is_last else None
+    return _fill(rt, task.summary, text, usage), episode
+
+
+def _episode(
+    rt: Runtime, task: _Task, by_model: EpisodeText | None, usage: ModelUsage | None
+) -> PreparedRecord | None:
+    """Return the record of the episode that a summary is. A message that instructs models has no part in it."""
+    assert task.ends is not None
+    lines = [line for line in task.lines if instructs(line.text) is None]
+    by_model = by_model if len(lines) == len(task.lines) else None
+    model = usage.model.name if usage is not None else ""
+    return prepare_episode(rt, task.session.scope, by_model, model, lines, *task.ends)
 
 
 def _limit(rt: Runtime) -> int:
@@ -218,34 +258,44 @@ async def _commit(
     rt: Runtime,
     run: Runner,
     task: _Task,
-    new_summaries: Sequence[Made],
+    result: _Result,
     usage: ModelUsage | None,
     job: Job | None,
 ) -> None:
     spent = usage.costs() if usage is not None else ()
-    session = task.session
+    session, now, (summary, draft) = task.session, rt.now(), result
+    stored: list[Record | None] = []
+
+    def store_episode(connection: Connection) -> None:
+        if draft is not None:
+            span = summary.first_seq, summary.until_seq
+            stored.append(episodes.append(connection, session.number, *span, draft, now, rt.shards))
+
     kept = await run(
         rt.db.write,
         summaries_sql.commit,
         session.number,
         session.summary_version,
-        new_summaries,
+        summary,
+        task.old_versions,
         spent,
         job,
-        rt.now(),
+        now,
+        store_episode,
     )
     if not kept:
         return
     scope = session.scope
-    for version, (summary, _) in enumerate(new_summaries, session.summary_version + 1):
-        rt.emit(
-            SummaryWritten(
-                scope.namespace,
-                scope.session_id or "",
-                version,
-                summary.level,
-                summary.method,
-                summary.model,
-                summary.score,
-            )
+    rt.emit(
+        SummaryWritten(
+            scope.namespace,
+            scope.session_id or "",
+            session.summary_version + 1,
+            summary.level,
+            summary.method,
+            summary.model,
+            summary.score,
         )
+    )
+    for record in filter(None, stored[-1:]):  # a commit that is tried again stores once more
+        rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))

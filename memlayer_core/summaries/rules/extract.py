@@ -106,7 +106,8 @@ def labelled_line(line: Line, text: str) -> str:
 
 
 def _worth(sentence: _Sentence, frequencies: Counter[str], count: int) -> float:
-    rarity = sum(math.log(1 + count / frequencies[word]) for word in sentence.words)
+    # fsum: the words of a set come in another order in every process, and `sum` would round differently.
+    rarity = math.fsum(math.log(1 + count / frequencies[word]) for word in sentence.words)
     numbers = min(2, len(_NUMBERS.findall(sentence.text)))
     personal = _SELF.search(sentence.text) is not None
     told = _RARITY * rarity + _NAME * len(names(sentence.text)) + _NUMBER * numbers + _FIRST_PERSON * personal

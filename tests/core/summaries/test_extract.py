@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -129,6 +132,28 @@ def test_what_tells_of_people_names_and_numbers_is_preferred_in_english_and_chin
 def test_the_same_is_not_said_twice() -> None:
     talk = [Line("Ann", "I moved to Lisbon in May."), Line("Ben", "So you moved to Lisbon in May.")]
     assert extract(talk, 100, words).text.count("Lisbon") == 1
+
+
+def test_every_process_chooses_the_same_sentences() -> None:
+    program = (
+        "from memlayer_core.summaries.rules.extract import Line, extract\n"
+        "said = ['My friend {} moved to Lisbon with {} cats and loves the trams there. The river is quiet.',\n"
+        "        'How lovely for {}, trams and cats make any town a home. One sees all the roofs by the river.']\n"
+        "lines = [Line('', said[at % 2].format(f'Bela{at:02}', 10 + at)) for at in range(40)]\n"
+        "print(extract(lines, 40, lambda text: len(text.split())).text)"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "1234"
+    }
+    assert len(told) == 1
+    assert "Lisbon" in told.pop()
 
 
 def test_tool_calls_results_and_media_are_told_as_text() -> None:

@@ -9,9 +9,10 @@ from itertools import pairwise
 
 import pytest
 import scripted_summarizer
+from scripted_summarizer import NAMES, rounds, talk
 from sqlalchemy import text
 
-from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import SummarizerUnavailable, SummaryWritten
 from memlayer_core.messages.rules.render import summary_block
@@ -22,22 +23,8 @@ from memlayer_core.storage.costs import Cost
 from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.model import Summary
 
-QUIET = Settings(
-    learn=False,
-    index_delay=3600,
-    durability="normal",
-    max_tokens=1000,
-    recall_tokens=0,
-    job_backoff=0,
-    summary_tokens=300,
-    summary_coverage=0.1,
-)
+QUIET = scripted_summarizer.QUIET.replace(recall_tokens=0)
 """Nothing is done in the background before a flush asks for it."""
-NAMES = re.compile(r"\b(?:Anna|Bela|Caro|Dana)\d+")
-
-MORE = (
-    "The old quarter is quiet in the morning, and from the hill one sees the river and all the roofs below."
-)
 ENOUGH = 13
 """Rounds after which some have left the window."""
 
@@ -54,30 +41,6 @@ Scripted = partial(scripted_summarizer.Scripted, then=honest)
 def opened(request) -> Iterator[Callable[..., Memory]]:
     """Return a function that opens the test's memory, on SQLite and on PostgreSQL."""
     yield from scripted_summarizer.memories(request, QUIET)
-
-
-def rounds(first: int, end: int) -> list[Message]:
-    said = []
-    for at in range(first, end):
-        name = ("Anna", "Bela", "Caro", "Dana")[at % 4] + str(at)
-        said += [
-            Message(
-                "user",
-                f"My friend {name} moved to Lisbon with {at + 3} cats and loves the trams there. " + MORE,
-            ),
-            Message("assistant", f"How lovely for {name}, trams and cats make any town a home. " + MORE),
-        ]
-    return said
-
-
-def talk(memory: Memory, count: int, first: int = 0, **ids: str):
-    """Let a conversation go on turn by turn, each with its prompt and the background work after it."""
-    chat = memory.chat(user_id="louis", session_id=ids.get("session_id", "s"))
-    for at in range(first, count):
-        chat.add_messages(rounds(at, at + 1))
-        chat.context()
-        memory.flush(30)
-    return chat
 
 
 def places(chat) -> list[tuple[int, int]]:
@@ -693,7 +656,7 @@ def test_of_two_workers_at_the_same_step_one_commits_and_both_are_booked(opened)
     session = rt.db.read(transcript.find, chat.scope)
     made = Summary(0, 3, 0, 2, "They talked of cats.", 5, "words", "model", "small", 0.5, ("anna0",))
     spent = [Cost("summarize", "small", 1, 100, 5)]
-    step = (session.number, session.summary_version, [(made, ())], spent, None)
+    step = (session.number, session.summary_version, made, (), spent, None)
     assert rt.db.write(summaries.commit, *step, rt.now())
     assert not rt.db.write(summaries.commit, *step, rt.now())
     (kept,) = chat.summary()
