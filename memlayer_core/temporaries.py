@@ -119,6 +119,5 @@ class Temporaries:
 
 
 def _pair(scope: Scope, ours: str, theirs: str) -> bytes:
-    digest = hashlib.blake2b(f"{scope.namespace}:{len(ours)}:".encode(), digest_size=16)
-    digest.update(f"{ours}{theirs}".encode("utf-8", "surrogatepass"))
-    return digest.digest()
+    named = f"{scope.namespace}:{len(ours)}:{ours}{theirs}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(named, digest_size=16).digest()

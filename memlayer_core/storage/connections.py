@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, exc
@@ -30,25 +30,29 @@ class Connections:
     Args:
         pool: Engine with a pool, for other threads.
         main_engine: Engine without a pool, for the main thread.
-        ping: Whether to test a connection before use, since a server may have closed it.
+        begin: Begins a transaction. Returns a context manager that ends it.
     """
 
-    def __init__(self, pool: Engine, main_engine: Engine, *, ping: bool = False) -> None:
-        self._pool, self._apart, self._tested = pool, main_engine, ping
+    def __init__(
+        self,
+        pool: Engine,
+        main_engine: Engine,
+        begin: Callable[[Connection], AbstractContextManager[Any]] = Connection.begin,
+    ) -> None:
+        self._pool, self._apart, self._begin = pool, main_engine, begin
         self._idle: Connection | None = None
         self._closed = False
 
     def run(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in a transaction."""
         if threading.current_thread() is not threading.main_thread():
-            with self._pool.begin() as connection:
+            with self._pool.connect() as connection, self._begin(connection):
                 return work(connection, *args, **kwargs)
         idle, self._idle = self._idle, None  # after an interrupt, it is not put back
-        own = idle if idle is not None and self._lives(idle) else self._apart.connect()
+        own = idle if idle is not None else self._apart.connect()
         try:
-            transaction = own.begin()
-            answer = work(own, *args, **kwargs)
-            transaction.commit()
+            with self._begin(own):
+                answer = work(own, *args, **kwargs)
         except Exception:
             self._roll_back(own)
             raise
@@ -78,16 +82,6 @@ class Connections:
             connection.invalidate()
         else:
             self._keep(connection)
-
-    def _lives(self, connection: Connection) -> bool:
-        if not self._tested:
-            return True
-        driven: Any = connection.connection.dbapi_connection
-        try:
-            return connection.dialect.do_ping(driven)
-        except connection.dialect.loaded_dbapi.Error:
-            connection.invalidate()
-            return False
 
 
 @contextmanager

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 from stop_words import get_stop_words
 
-__all__ = ["ENGLISH", "language_of", "stop_words"]
+__all__ = ["ENGLISH", "first_person", "language_of", "omits_subject", "question_word", "stop_words"]
 
 ENGLISH = "en"
 """What a text in Latin letters is taken for without a sign of another language."""
@@ -31,6 +31,45 @@ _ENGLISH = frozenset(
     """.split()  # noqa: SIM905  (a list of words reads better as prose)
 )
 _CHINESE = frozenset("的了吗呢吧啊是在和与我你他她它们")
+
+_FIRST_PERSON = {
+    ENGLISH: "i me my mine myself we us our ours",
+    "zh": "我 咱",
+    "de": "ich mich mir mein meine meinen meinem meiner meines wir uns unser unsere unseren unserem unserer unseres",
+    "fr": "je j me m moi mon ma mes mien mienne miens miennes nous notre nos",
+    "es": "yo me mí mi mis mío mía míos mías conmigo nosotros nosotras nos nuestro nuestra nuestros nuestras",
+    "pt": "eu me mim meu minha meus minhas comigo nós nos nosso nossa nossos nossas",
+    "it": "io mi me mio mia miei mie noi ci nostro nostra nostri nostre",
+    "nl": "ik mij me mijn wij we ons onze",
+    "ru": "я меня мне мной мой моя моё мое мои моего моей моему моих моим моими мою моём мы нас нам нами наш наша наше наши"
+    " нашего нашей нашему наших нашим нашу нашем",
+    "pl": "ja mnie mi mną mój moja moje mojego mojej mojemu moich moim moją my nas nam nami nasz nasza nasze naszego naszej",
+    "tr": "ben beni bana bende benden benim biz bizi bize bizde bizim",
+    "ja": "私 僕 俺 わたし ぼく うちの",
+    "ko": "나는 나의 나를 내가 내 저는 저의 제가 제 우리",
+    "ar": "أنا نحن",
+    "th": "ฉัน ผม ดิฉัน เรา",
+}
+"""The pronouns with which people speak of themselves, as in Snowball's lists of stop words."""
+
+_OMITS_SUBJECT = frozenset(
+    {"es", "pt", "it", "ca", "ro", "pl", "cs", "hu", "tr", "ja", "ko", "th", "ar", "fa", "el", "he", "hi"}
+)
+_WITHOUT_SPACES = frozenset({"zh", "ja", "ko", "th"})  # or with endings that are written together
+
+_QUESTION_WORDS = {
+    "de": "was wer wen wem wessen wo wohin woher wann wie warum wieso weshalb wozu welche welcher welches welchen welchem womit worüber",
+    "fr": "qui que qu quoi quand où comment pourquoi combien quel quelle quels quelles est-ce",
+    "es": "qué quién quiénes cuándo dónde cómo cuál cuáles cuánto cuánta cuántos cuántas",
+    "pt": "que quem quando onde como qual quais quanto quanta quantos quantas",
+    "it": "che chi cosa quando dove come perché quale quali quanto quanta quanti quante",
+    "nl": "wat wie waar wanneer hoe waarom welke welk hoeveel",
+    "ru": "что кто кого кому чем когда где куда откуда как почему зачем сколько какой какая какое какие какую чей чья",
+    "pl": "co kto kogo komu kiedy gdzie dokąd skąd jak dlaczego ile jaki jaka jakie który która które czy",
+    "tr": "ne kim kimi kimin nerede nereye nereden nasıl niçin neden hangi kaç",  # noqa: RUF001  (Turkish)
+    "ja": "何 誰 どこ いつ どう なぜ どの どんな いくつ いくら ですか ますか",
+    "ko": "무엇 뭐 누구 어디 언제 어떻게 왜 어느 몇",
+}
 
 # The languages of a script; of several that are as likely, the first one. Latin ones are in the order of their speakers,
 # without those whose list has English words.
@@ -67,7 +106,7 @@ _SCRIPTS = {
     "\u0a80-\u0aff": ("gu",),
 }
 _LETTERS = {languages: re.compile(f"[{letters}]") for letters, languages in _SCRIPTS.items()}
-_WORD = re.compile(r"[^\W\d_]+")
+_WORD = re.compile(r"[^\W\d_]{2,}|[^\W\d_](?!-)")  # the e of an e-mail is no Portuguese word
 _READ = 400  # characters that tell a language: a few sentences
 _ENOUGH = (
     0.2  # share of kana in a Japanese sentence, and of letters in one of another script, beside Latin names
@@ -90,7 +129,11 @@ def stop_words(language: str) -> frozenset[str]:
 
 def language_of(text: str) -> str:
     """Return the code of a text's language, such as `"en"`; English for a text in Latin letters without a stop word."""
-    beginning = text[:_READ]
+    return _language_of(text[:_READ])
+
+
+@lru_cache(maxsize=1_000)
+def _language_of(beginning: str) -> str:
     if not beginning.isascii():
         enough = _ENOUGH * sum(map(str.isalpha, beginning))
         for languages, letter in _LETTERS.items():
@@ -98,6 +141,32 @@ def language_of(text: str) -> str:
             if found and found >= enough:
                 return _by_words(beginning, languages)
     return _by_words(beginning, _LATIN)
+
+
+def first_person(language: str) -> re.Pattern[str]:
+    """Return what matches where users speak of themselves."""
+    return _pattern(language, _FIRST_PERSON.get(language, _FIRST_PERSON[ENGLISH]))
+
+
+def question_word(language: str) -> re.Pattern[str] | None:
+    """Return what matches a question of a language that is written without a mark; None if that is not known.
+
+    A question word stands at the beginning, behind one short word at most: "Bei welcher Temperatur".
+    """
+    words = _QUESTION_WORDS.get(language)
+    return None if words is None else _pattern(language, words, r"^\W*(?:\w{1,6}\W+)?")
+
+
+def omits_subject(language: str) -> bool:
+    """Tell whether a language may leave out of whom it speaks: "¿Dónde vivo?", どこに住んでいますか."""
+    return language in _OMITS_SUBJECT
+
+
+@lru_cache(maxsize=100)  # two for each language
+def _pattern(language: str, words: str, before: str = r"\b") -> re.Pattern[str]:
+    some = "|".join(words.split())
+    spaced = language not in _WITHOUT_SPACES
+    return re.compile(rf"{before}(?:{some})\b" if spaced else some, re.IGNORECASE)
 
 
 def _by_words(text: str, languages: tuple[str, ...]) -> str:

@@ -16,7 +16,10 @@ from sqlalchemy import Connection, text
 
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage import lexical_statements as sql
+from memlayer_core.storage.lexical_ahead import AT_MOST, count_and_read
+from memlayer_core.storage.lexical_statements import quoted
 from memlayer_core.storage.scores import Postings
+from memlayer_core.storage.statements import server_snapshot
 
 __all__ = [
     "MOST_ROWS",
@@ -27,6 +30,7 @@ __all__ = [
     "existing_keys",
     "insert",
     "keys",
+    "look_up",
     "move",
     "postings",
 ]
@@ -104,13 +108,52 @@ def count(connection: Connection, terms: Iterable[str], cache: dict[str, int]) -
     numbers = dict.fromkeys(terms, 0)
     numbers.update((term, cache[term]) for term in numbers if term in cache)
     unknown = [term for term in numbers if term not in cache]
-    if unknown:
+    if (snapshot := server_snapshot(connection)) is not None:
+        looked_up = count_and_read(connection, snapshot, numbers, cache)
+        if len(cache) > _REMEMBERED:
+            cache.clear()
+        cache.update(looked_up)
+        numbers |= looked_up
+    elif unknown:
         if len(cache) > _REMEMBERED:
             cache.clear()
         counted = _count_rows(connection, unknown)
         cache.update(counted)
         numbers |= counted
     return numbers
+
+
+def look_up(
+    connection: Connection, terms: Iterable[str], names: Iterable[str], cache: dict[str, int]
+) -> tuple[dict[str, int], dict[str, dict[int, int]]]:
+    """Return in how many rows each term is, and the rows of terms that were read to count them: see `postings`.
+
+    Where that are too many rows, terms are only counted.
+
+    Args:
+        connection: In a transaction.
+        terms: Terms whose rows will be needed, if they are rare.
+        names: Terms that are only counted.
+        cache: As for `count`.
+    """
+    searched = dict.fromkeys(terms)
+    every = dict.fromkeys([*searched, *names])
+    unknown = [term for term in every if term not in cache]
+    common = _rarest([term for term in searched if term in cache], cache)
+    if connection.dialect.name != "sqlite" or (common and cache[common[0]] > MOST_ROWS):
+        return count(connection, every, cache), {}
+    read = [*unknown, *common]
+    places = sql.STANDING_AT_MOST.tuples(connection, read, {"most": AT_MOST}) if read else []
+    if len(places) >= AT_MOST:
+        return count(connection, every, cache), {}
+    rows: dict[str, dict[int, int]] = {term: {} for term in read}
+    for term, key in places:
+        keys = rows[term]
+        keys[key] = keys.get(key, 0) + 1
+    if len(cache) > _REMEMBERED:
+        cache.clear()
+    cache.update((term, len(keys)) for term, keys in rows.items() if keys)
+    return {term: len(rows[term]) if term in rows else cache.get(term, 0) for term in every}, rows
 
 
 def count_among(connection: Connection, terms: Iterable[str], among: Collection[int]) -> dict[str, int]:
@@ -128,6 +171,7 @@ def postings(
     cache: dict[str, int],
     owners: Sequence[str] = (),
     among: Collection[int] | None = None,
+    rows: Mapping[str, Mapping[int, int]] | None = None,
 ) -> Postings:
     """Return which rows of a scope contain the words: for each word the rows' keys, and how often each contains it.
 
@@ -141,21 +185,33 @@ def postings(
         cache: As for `count`, whose answer will do, too.
         owners: The tokens to search with; none: the scope's own.
         among: Keys of the only rows that are searched, all of them in the scope; `cache` has their numbers. None: all.
+        rows: The rows of terms, as far as they are known: the answer of `look_up`.
     """
+    lanes = _narrow(reach)
     spelled = {owner + word: word for owner in owners or [reach.user_lane] for word in words}
-    counts = count(connection, spelled, cache)
+    if rows is None or lanes or among is not None:
+        counts, rows = count(connection, spelled, cache), {}
+    elif missing := [term for term in spelled if term not in cache]:
+        counted, more = look_up(connection, missing, (), {})
+        counts, rows = cache | counted, {**rows, **more}
+    else:
+        counts = cache
     wanted = _rarest([term for term in spelled if counts[term]], counts)
-    found: dict[str, dict[int, int]] = {term: {} for term in spelled}
+    found: dict[str, Mapping[int, int]] = {term: {} for term in spelled}
     if wanted and counts[wanted[0]] > MOST_ROWS:
-        together = _together(connection, list(spelled), counts, _narrow(reach), among)
+        together = _together(connection, list(spelled), counts, lanes, among)
         found |= {term: dict.fromkeys(keys, 1) for term, keys in together.items()}
         wanted = []
-    for term, key, times in _places_of(connection, wanted, _narrow(reach), among) if wanted else ():
-        found[term][key] = times
+    found |= {term: rows[term] for term in wanted if term in rows}
+    unread: dict[str, dict[int, int]] = {term: {} for term in wanted if term not in rows}
+    for term, key, times in _places_of(connection, [*unread], lanes, among) if unread else ():
+        unread[term][key] = times
+    found |= unread
     by_word: dict[str, dict[int, int]] = {}
     for term, keys in found.items():
         if keys:  # a row that several owners have has the word equally often for each
-            by_word[spelled[term]] = by_word.get(spelled[term], {}) | keys
+            word = spelled[term]
+            by_word[word] = {**by_word[word], **keys} if word in by_word else dict(keys)
     return by_word
 
 
@@ -180,7 +236,10 @@ def _places_of(
         any_term, any_lane = (" OR ".join(f'"{word}"' for word in some) for some in (terms, lanes))
         within = f"terms : ({any_term}) AND lanes : ({any_lane})"
         return sql.STANDING_WITHIN.tuples(connection, terms, {"within": within})
-    query, any_lane = (" | ".join(map(_quoted, some)) for some in (terms, lanes))
+    places = (server_snapshot(connection) or {}).get("places", {})
+    if not (only or lanes) and all(term in places for term in terms):
+        return [place for term in terms for place in places[term]]
+    query, any_lane = (" | ".join(map(quoted, some)) for some in (terms, lanes))
     if lanes:
         query = f"({query}) & ({any_lane})"
     statement = sql.AMONG_VECTORS if only else sql.IN_VECTORS
@@ -230,8 +289,8 @@ def _newest(
         some = " OR ".join(f'"{lane}"' for lane in lanes)
         query = f"{every} AND lanes : ({some})" if lanes else every
     else:
-        query = " & ".join(map(_quoted, terms))
-        query += f" & ({' | '.join(map(_quoted, lanes))})" if lanes else ""
+        query = " & ".join(map(quoted, terms))
+        query += f" & ({' | '.join(map(quoted, lanes))})" if lanes else ""
     only = _only(connection, among)
     statement = (sql.NEWEST_AMONG if only else sql.NEWEST)[connection.dialect.name]
     rows = statement.tuples(connection, {"query": query, "most": MOST_ROWS, **only})
@@ -247,7 +306,7 @@ def _count_rows(
         rows = (sql.COUNT_AMONG if only else sql.COUNT).all(connection, words, only)
     else:
         statement = sql.COUNT_AMONG_VECTORS if only else sql.COUNT_IN_VECTORS
-        values = {"words": list(words), "queries": list(map(_quoted, words)), **only}
+        values = {"words": list(words), "queries": list(map(quoted, words)), **only}
         rows = statement.all(connection, values)
     return {row.term: row.doc for row in rows}
 
@@ -264,10 +323,6 @@ def _tsvector_row(key: int, lanes: Sequence[str], terms: Sequence[str]) -> Mappi
         if len(seen) < 200 and place < 16_000:  # noqa: PLR2004  (PostgreSQL keeps 255 places up to 16,383)
             seen.append(place)
     written = " ".join(
-        _quoted(term) + (":" + ",".join(map(str, at)) if at else "") for term, at in places.items()
+        quoted(term) + (":" + ",".join(map(str, at)) if at else "") for term, at in places.items()
     )
     return {"key": key, "terms": written}
-
-
-def _quoted(term: str) -> str:
-    return "'" + term.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -14,6 +14,7 @@ __all__ = [
     "COUNT",
     "COUNT_AMONG",
     "COUNT_AMONG_VECTORS",
+    "COUNT_AND_READ",
     "COUNT_IN_VECTORS",
     "CREATE",
     "DELETE",
@@ -26,9 +27,11 @@ __all__ = [
     "PLACES",
     "STANDING",
     "STANDING_AMONG",
+    "STANDING_AT_MOST",
     "STANDING_WITHIN",
     "TABLE",
     "WORDS",
+    "quoted",
 ]
 
 TABLE = "memlayer_lexical"
@@ -85,6 +88,24 @@ def _count_in_vectors(condition: str = "") -> Statement:
     )
 
 
+COUNT_AND_READ = Statement(  # how often each word is used, and the places of the rarest ones: one round trip
+    text(
+        "WITH counted AS MATERIALIZED (SELECT one.term, one.query, coalesce(one.known,"
+        f" (SELECT count(*) FROM {TABLE} WHERE terms @@ CAST(one.query AS tsquery))) AS doc FROM"
+        " unnest(CAST(:words AS text[]), CAST(:queries AS text[]), CAST(:known AS bigint[]))"
+        " AS one (term, query, known)),"
+        " chosen AS MATERIALIZED (SELECT term, query FROM (SELECT term, query,"
+        " sum(doc) OVER (ORDER BY doc, term) AS total FROM counted WHERE doc > 0) AS summed WHERE total <= :most)"
+        " SELECT term, doc, CAST(NULL AS bigint) AS key FROM counted WHERE doc > 0"
+        " UNION ALL SELECT term, CAST(NULL AS bigint), CAST(NULL AS bigint) FROM chosen"
+        " UNION ALL SELECT one.lexeme, coalesce(array_length(one.positions, 1), 1), rows.key"
+        f" FROM {TABLE} AS rows, unnest(rows.terms) AS one WHERE rows.terms @@"
+        " (SELECT CAST(string_agg(query, ' | ') AS tsquery) FROM chosen)"
+        " AND one.lexeme IN (SELECT term FROM chosen)"
+    )
+)
+
+
 def _standing(condition: str = "") -> ListStatement:
     return ListStatement(
         lambda words: text(
@@ -92,6 +113,12 @@ def _standing(condition: str = "") -> ListStatement:
             f" WHERE term IN ({_names(words)}){condition} GROUP BY term, doc"
         )
     )
+
+
+STANDING_AT_MOST = ListStatement(
+    # Not grouped, so that it ends where there are too many rows.
+    lambda words: text(f"SELECT term, doc FROM {PLACES} WHERE term IN ({_names(words)}) LIMIT :most")
+)
 
 
 def _in_vectors(condition: str = "") -> Statement:
@@ -127,3 +154,8 @@ NEWEST_AMONG = {
     "sqlite": _newest_rows(*_FTS5, _ONLY.format("+rowid")),
     "postgresql": _newest_rows(*_TSVECTOR, _ONLY_KEYS),
 }
+
+
+def quoted(term: str) -> str:
+    """Return a term as a `tsquery` of PostgreSQL has it."""
+    return "'" + term.replace("\\", "\\\\").replace("'", "''") + "'"

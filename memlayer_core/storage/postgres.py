@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
+from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url, text
 from sqlalchemy.pool import NullPool
 
 from memlayer_core.errors import MissingExtraError
 from memlayer_core.settings import Settings
 from memlayer_core.storage.connections import Connections, translate_errors
+from memlayer_core.storage.statements import SNAPSHOT, Statement, error_of
 
 __all__ = ["PostgresDatabase"]
 
@@ -20,46 +22,40 @@ T = TypeVar("T")
 _DEADLOCK = "40P01"
 _AGAIN = 5  # times that what the server rolled back, since it waited in a circle with others, is done again
 
+_READ = Statement(text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+# Who waited for a lock sees what was committed meanwhile.
+_WRITE = Statement(text("BEGIN ISOLATION LEVEL READ COMMITTED"))
+_COMMIT = Statement(text("COMMIT"))
+_NOTHING: dict[str, Any] = {}
+
 
 class PostgresDatabase:
-    """PostgreSQL: a pool, a transaction for each piece of work."""
+    """PostgreSQL: a pool, a transaction for each piece of work.
+
+    Connections are in the driver's pipeline mode: a statement is sent at once, and waited for when its rows are needed.
+    So BEGIN, COMMIT and what only changes rows take no round trip of their own.
+    """
 
     def __init__(self, url: str, settings: Settings) -> None:
         try:
             self._engine = _postgres_engine(url, settings, poolclass=NullPool)
-            pool = _postgres_engine(
-                url,
-                settings,
-                pool_size=10,
-                max_overflow=20,
-                pool_timeout=settings.busy_timeout,
-                pool_pre_ping=True,
+            self._pool = _postgres_engine(
+                url, settings, pool_size=10, max_overflow=20, pool_timeout=settings.busy_timeout
             )
         except ModuleNotFoundError as missing:
             raise MissingExtraError(
                 "PostgreSQL needs the driver psycopg", hint="pip install 'memlayer-core[postgres]'"
             ) from missing
-        snapshots = {"isolation_level": "REPEATABLE READ"}
-        self._writers = Connections(pool, self._engine, ping=True)
-        self._readers = Connections(
-            pool.execution_options(**snapshots), self._engine.execution_options(**snapshots), ping=True
-        )
+        self._readers = Connections(self._pool, self._engine, _reading)
+        self._writers = Connections(self._pool, self._engine, _writing)
 
     def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` on one snapshot."""
-        with translate_errors():
-            return self._readers.run(work, *args, **kwargs)
+        """Run `work` on one snapshot. It may be run twice."""
+        return self._run(self._readers, work, *args, **kwargs)
 
     def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` and commit it; nothing of it stays when it raises. It may be run several times."""
-        with translate_errors():
-            for _ in range(_AGAIN):
-                try:
-                    return self._writers.run(work, *args, **kwargs)
-                except exc.OperationalError as problem:
-                    if getattr(problem.orig, "sqlstate", None) != _DEADLOCK:
-                        raise
-            return self._writers.run(work, *args, **kwargs)
+        return self._run(self._writers, work, *args, **kwargs)
 
     def tidy(self, *, whole: bool = False) -> bool:
         """Leave it to the server."""
@@ -76,20 +72,145 @@ class PostgresDatabase:
         self._readers.close()
         self._writers.close()
 
+    def _run(
+        self,
+        connections: Connections,
+        work: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run `work`, and again if the server rolled it back, or was gone before it was to commit."""
+        deadlocks = breaks = 0
+        with translate_errors():
+            while True:
+                try:
+                    return connections.run(work, *args, **kwargs)
+                except exc.DBAPIError as problem:
+                    if getattr(problem.orig, "sqlstate", None) == _DEADLOCK and deadlocks < _AGAIN:
+                        deadlocks += 1
+                    elif problem.connection_invalidated and problem.statement != "COMMIT" and not breaks:
+                        breaks += 1
+                        self._pool.dispose()  # the others are probably as dead as this one
+                    else:
+                        raise
+
+
+@contextmanager
+def _reading(connection: Connection) -> Iterator[None]:
+    """Read on one snapshot. Its end is sent, and not waited for."""
+    try:
+        _READ.run(connection, _NOTHING)
+        connection.info[SNAPSHOT] = {}
+        yield
+    except exc.DBAPIError as problem:
+        _roll_back(connection, problem)
+        raise
+    except Exception:
+        _end_read(connection)
+        raise
+    except BaseException:
+        connection.invalidate()
+        raise
+    _end_read(connection)
+
+
+@contextmanager
+def _writing(connection: Connection) -> Iterator[None]:
+    """Commit what is done inside, or roll it back.
+
+    The server has answered before it is asked to commit: if it had closed the connection, nothing was written.
+    """
+    try:
+        expected = connection.info["pipeline"].result_queue
+        _WRITE.run(connection, _NOTHING)
+        begin = expected[-1] if expected else None
+        yield
+        if begin is not None and any(one is begin for one in expected):
+            _wait(connection, "")
+        _COMMIT.run(connection, _NOTHING)
+        _wait(connection, "COMMIT")
+    except Exception as problem:
+        _roll_back(connection, problem)
+        raise
+    except BaseException:
+        connection.invalidate()
+        raise
+
+
+def _wait(connection: Connection, last: str) -> None:
+    """Wait for the answers to everything that was sent, the `last` statement with it."""
+    try:
+        connection.info["pipeline"].sync()
+    except connection.dialect.loaded_dbapi.Error as problem:
+        raise error_of(last, problem, connection) from problem
+
+
+def _end_read(connection: Connection) -> None:
+    """Send the end of a snapshot. The next transaction receives the answer with its first rows."""
+    pipeline = connection.info["pipeline"]
+    connection.info.pop(SNAPSHOT, None)
+    try:
+        is_answered = not pipeline.result_queue
+        _COMMIT.run(connection, _NOTHING)
+        if is_answered:
+            pipeline.pgconn.pipeline_sync()
+            pipeline.result_queue.append(None)  # the driver's mark for it
+        else:
+            _wait(connection, "COMMIT")  # an error is not left to the next transaction
+    except exc.DBAPIError:
+        connection.invalidate()  # what was read is good
+
+
+def _roll_back(connection: Connection, problem: Exception) -> None:
+    """Roll back. A connection on which that fails is broken."""
+    if connection.invalidated:
+        return
+    connection.info.pop(SNAPSHOT, None)
+    driven: Any = connection.connection.dbapi_connection
+    broken = connection.dialect.loaded_dbapi.Error
+    try:
+        try:
+            driven.rollback()
+        except broken:  # what statements met whose answers nobody waited for
+            driven.rollback()
+    except broken:
+        connection.invalidate()
+        if isinstance(problem, exc.DBAPIError):
+            problem.connection_invalidated = True
+
 
 def _postgres_engine(url: str, settings: Settings, **pool: Any) -> Engine:
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
-        isolation_level="READ COMMITTED",  # what waited for a lock sees what was committed meanwhile
+        isolation_level="AUTOCOMMIT",  # transactions begin and end where we say so
+        skip_autocommit_rollback=True,
+        pool_reset_on_return=None,
         connect_args={"connect_timeout": 10},
         **pool,
     )
     if settings.durability == "normal":
         event.listen(engine, "connect", _commit_asynchronously)
+    event.listen(engine, "connect", _enter_pipeline)
+    event.listen(engine, "close", _leave_pipeline)
+    event.listen(engine, "after_cursor_execute", _wait_for_rows)
     return engine
 
 
-def _commit_asynchronously(connection: Any, _: object) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SET synchronous_commit = off")
-    connection.commit()
+def _commit_asynchronously(driven: Any, _: object) -> None:
+    driven.execute("SET synchronous_commit = off")
+
+
+def _enter_pipeline(driven: Any, record: Any) -> None:
+    mode = driven.pipeline()
+    record.info.update(mode=mode, pipeline=mode.__enter__())
+
+
+def _leave_pipeline(driven: Any, record: Any) -> None:
+    driven.close()  # first, or leaving waits for what still runs
+    with suppress(Exception):
+        record.info.pop("mode").__exit__(None, None, None)
+
+
+def _wait_for_rows(connection: Connection, *_: object) -> None:
+    """Receive rows where SQLAlchemy runs a statement, since it looks at them at once."""
+    connection.info["pipeline"].sync()

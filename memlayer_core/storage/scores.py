@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-__all__ = ["Candidate", "Postings", "TermStatistics", "is_message", "session_of_key"]
+__all__ = ["SESSION_BITS", "Candidate", "Postings", "TermStatistics", "is_message", "session_of_key"]
 
 Postings = Mapping[str, Mapping[int, int]]
 """For each term of a question: the keys of the messages that contain it, and how often each contains it."""
+
+
+SESSION_BITS = 32
+"""Bits of a message's key below the number of its session."""
 
 
 def is_message(key: int) -> bool:
@@ -20,7 +24,7 @@ def is_message(key: int) -> bool:
 
 def session_of_key(key: int) -> int:
     """Return the session number in a message's key. The key of a record is returned as it is."""
-    return key >> 32 if is_message(key) else key
+    return key >> SESSION_BITS if is_message(key) else key
 
 
 class Candidate(NamedTuple):
@@ -69,9 +73,14 @@ class TermStatistics:
         self._rows = {**{word: len(keys) for word, keys in postings.items()}, **(common or {})}
         self._total = max([1, messages, *self._rows.values()])
 
-    def of(self, key: int) -> tuple[str, ...]:
-        """Return the words that a message contains."""
-        return tuple(word for word, keys in self._postings.items() if key in keys)
+    def words_of(self, keys: Iterable[int]) -> Mapping[int, tuple[str, ...]]:
+        """Return the words that each of some messages contains; those that contain none are left out."""
+        found: dict[int, tuple[str, ...]] = {}
+        wanted = frozenset(keys)
+        for word, having in self._postings.items():
+            for key in having.keys() & wanted:
+                found[key] = (*found.get(key, ()), word)
+        return found
 
     @cached_property
     def worth(self) -> Mapping[int, float]:
@@ -106,7 +115,9 @@ class TermStatistics:
         Args:
             sessions: Numbers of further sessions, whatever their words.
         """
-        having = [set(map(session_of_key, keys)) for keys in self._postings.values()]
+        having = [
+            {key >> SESSION_BITS if key > 0 else key for key in keys} for keys in self._postings.values()
+        ]
         every = len(set().union(*having, sessions))
         found: dict[int, float] = {}
         for some in having:

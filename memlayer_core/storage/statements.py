@@ -6,6 +6,7 @@ answer. The ones on a turn's path are therefore compiled once; everything else g
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,11 +15,18 @@ from sqlalchemy import BindParameter, Connection, Dialect, Executable, bindparam
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.sql.compiler import SQLCompiler
 
-__all__ = ["ListStatement", "Statement"]
+__all__ = ["SNAPSHOT", "ListStatement", "Statement", "error_of", "server_snapshot"]
+
+SNAPSHOT = "snapshot"
+"""The name, in the connection's `info`, of what `server_snapshot` returns."""
 
 Values = Mapping[str, Any]
 _NONE: Values = {}
 _LENGTHS = (1, 4, 16, 64, 128, 256, 500)
+_SERVER = "postgresql"
+_SENT = "sent"
+_IN_ONE = re.compile(r"IN \((%\(one_0\)s)(?:::(\w+))?\)")
+_Written = tuple[str, Callable[[Values], Any]]
 
 
 class Statement:
@@ -33,20 +41,24 @@ class Statement:
 
     def __init__(self, statement: Executable) -> None:
         self._statement = statement
-        self._written: dict[str, tuple[str, Callable[[Values], Any]]] = {}
+        self._written: dict[str, _Written] = {}
         self._row: Any = None
 
     def all(self, connection: Connection, values: Values) -> list[Any]:
         """Return every row, its columns as attributes."""
         cursor = self._execute(connection, values)
+        rows = _fetch(cursor, connection)
         if self._row is None:
-            names = [column[0] for column in cursor.description]
-            self._row = _row_of(names)
-        return list(map(self._row._make, _fetch(cursor, connection)))
+            self._row = _row_of([column[0] for column in cursor.description])
+        cursor.close()
+        return list(map(self._row._make, rows))
 
     def tuples(self, connection: Connection, values: Values) -> list[tuple[Any, ...]]:
         """Return every row as a plain tuple, for statements with thousands of rows."""
-        return _fetch(self._execute(connection, values), connection)
+        cursor = self._execute(connection, values)
+        rows = _fetch(cursor, connection)
+        cursor.close()
+        return rows
 
     def first(self, connection: Connection, values: Values) -> Any | None:
         """Return the first row, or None."""
@@ -57,11 +69,29 @@ class Statement:
         """Change something, once for each of `values`."""
         self._execute(connection, *values).close()
 
+    def ask(self, connection: Connection, values: Values) -> None:
+        """Send it to a server ahead of need, on a snapshot: who runs it there with the same values need not wait."""
+        snapshot = server_snapshot(connection)
+        if snapshot is not None:
+            cursor = self._execute(connection, values)
+            snapshot.setdefault(_SENT, []).append((self, values, cursor))
+
+    def answer(self, connection: Connection, values: Values) -> list[Any] | None:
+        """Return every row if it was sent ahead with these values, else None."""
+        snapshot = server_snapshot(connection)
+        if snapshot is None or not any(
+            one[0] is self and one[1] == values for one in snapshot.get(_SENT, ())
+        ):
+            return None
+        return self.all(connection, values)
+
     def _execute(self, connection: Connection, *values: Values) -> DBAPICursor:
         dialect = connection.dialect
+        if dialect.name == _SERVER and (sent := _sent(connection, self, values)) is not None:
+            return sent
         written = self._written.get(dialect.name)
         if written is None:
-            written = self._written[dialect.name] = _compile(self._statement, dialect)
+            written = self._written[dialect.name] = self._compile(dialect)
         sql, arguments = written
         cursor = connection.connection.cursor()
         try:
@@ -70,18 +100,48 @@ class Statement:
             else:
                 cursor.executemany(sql, [arguments(some) for some in values])
         except dialect.loaded_dbapi.Error as problem:
-            raise _error(sql, problem, cursor, connection) from problem
+            raise error_of(sql, problem, connection, cursor) from problem
         return cursor
+
+    def _compile(self, dialect: Dialect) -> _Written:
+        return _compile(self._statement, dialect)
+
+
+class _ArrayStatement(Statement):
+    """A statement for a server, with one parameter for all values: its driver reads a text of many anew each time."""
+
+    def _compile(self, dialect: Dialect) -> _Written:
+        sql, arguments = super()._compile(dialect)
+        return _IN_ONE.sub(_as_array, sql), arguments
+
+
+def _as_array(match: re.Match[str]) -> str:
+    cast = f"::{match[2]}[]" if match[2] else ""
+    return f"= ANY({match[1]}{cast})"
+
+
+def server_snapshot(connection: Connection) -> dict[str, Any] | None:
+    """Return what is noted until a server's snapshot ends; None where there is no server, or no snapshot."""
+    return connection.info.get(SNAPSHOT) if connection.dialect.name == _SERVER else None
+
+
+def _sent(connection: Connection, statement: Statement, values: Sequence[Values]) -> DBAPICursor | None:
+    """Return the cursor of a statement that was sent with these values already."""
+    snapshot = server_snapshot(connection)
+    asked: list[Any] = snapshot.get(_SENT, []) if snapshot else []
+    for place, (other, given, cursor) in enumerate(asked):
+        if other is statement and [given] == [*values]:
+            del asked[place]
+            return cursor  # type: ignore[no-any-return]  # the list is anything's
+    return None
 
 
 def _fetch(cursor: DBAPICursor, connection: Connection) -> list[tuple[Any, ...]]:
     dialect = connection.dialect
     try:
-        found = [*cursor.fetchall()]
-    except dialect.loaded_dbapi.Error as problem:  # SQLite finds the next row only when it is asked for
-        raise _error("", problem, cursor, connection) from problem
-    cursor.close()
-    return found
+        return [*cursor.fetchall()]
+    except dialect.loaded_dbapi.Error as problem:  # here, since the driver asks for a row only now
+        raise error_of("", problem, connection, cursor) from problem
 
 
 def _row_of(columns: list[str]) -> Any:
@@ -89,7 +149,7 @@ def _row_of(columns: list[str]) -> Any:
 
 
 class ListStatement:
-    """A statement over a list of values, prepared for a few lengths: what is short is filled up.
+    """A statement over a list of values: an array for a server, else prepared for a few lengths; the last value fills up.
 
     Args:
         build: Makes the statement of the parameters to compare with. Naming a value twice must change nothing.
@@ -98,11 +158,12 @@ class ListStatement:
     def __init__(self, build: Callable[[list[BindParameter[Any]]], Executable]) -> None:
         self._build = build
         self._prepared: dict[int, Statement] = {}
+        self._array: Statement | None = None
 
     def all(self, connection: Connection, items: Sequence[Any], values: Values = _NONE) -> list[Any]:
         """Return every row for any of the values."""
         found: list[Any] = []
-        for statement, given in self._parts(items, values):
+        for statement, given in self._parts(connection, items, values):
             found.extend(statement.all(connection, given))
         return found
 
@@ -111,16 +172,30 @@ class ListStatement:
     ) -> list[tuple[Any, ...]]:
         """Return every row for any of the values as a plain tuple, for statements with thousands of rows."""
         found: list[tuple[Any, ...]] = []
-        for statement, given in self._parts(items, values):
+        for statement, given in self._parts(connection, items, values):
             found.extend(statement.tuples(connection, given))
         return found
 
     def run(self, connection: Connection, items: Sequence[Any], values: Values = _NONE) -> None:
         """Change something for all of the values."""
-        for statement, given in self._parts(items, values):
+        for statement, given in self._parts(connection, items, values):
             statement.run(connection, given)
 
-    def _parts(self, items: Sequence[Any], values: Values) -> Iterator[tuple[Statement, Values]]:
+    def ask(self, connection: Connection, items: Sequence[Any], values: Values = _NONE) -> None:
+        """Send it to a server ahead of need: see `Statement.ask`."""
+        if connection.dialect.name == _SERVER:
+            for statement, given in self._parts(connection, items, values):
+                statement.ask(connection, given)
+
+    def _parts(
+        self, connection: Connection, items: Sequence[Any], values: Values
+    ) -> Iterator[tuple[Statement, Values]]:
+        if connection.dialect.name == _SERVER:
+            if self._array is None:
+                self._array = _ArrayStatement(self._build([bindparam("one_0")]))
+            if items:
+                yield self._array, {**values, "one_0": [*items]}
+            return
         for start in range(0, len(items), _LENGTHS[-1]):
             some = items[start : start + _LENGTHS[-1]]
             length = next(length for length in _LENGTHS if length >= len(some))
@@ -137,7 +212,7 @@ class ListStatement:
         return self._prepared[length]
 
 
-def _compile(statement: Executable, dialect: Dialect) -> tuple[str, Callable[[Values], Any]]:
+def _compile(statement: Executable, dialect: Dialect) -> _Written:
     """Return the statement's text and what makes a driver's arguments of values."""
     compiled = statement.compile(dialect=dialect)  # type: ignore[attr-defined]  # every statement has it
     assert isinstance(compiled, SQLCompiler)
@@ -150,15 +225,22 @@ def _compile(statement: Executable, dialect: Dialect) -> tuple[str, Callable[[Va
     ]
 
 
-def _error(
-    sql: str, problem: Exception, cursor: DBAPICursor, connection: Connection
+def error_of(
+    sql: str, problem: Exception, connection: Connection, cursor: DBAPICursor | None = None
 ) -> exc.DBAPIError | BaseException:
     """Return a driver's error as SQLAlchemy raises it, without the values, since they may quote messages."""
     dialect = connection.dialect
-    if dialect.is_disconnect(problem, connection.connection, cursor):  # type: ignore[arg-type]
+    is_broken = dialect.is_disconnect(problem, connection.connection, cursor)  # type: ignore[arg-type]
+    if is_broken:
         connection.invalidate(problem)
-    else:
+    elif cursor is not None:
         cursor.close()
     return exc.DBAPIError.instance(
-        sql, None, problem, dialect.loaded_dbapi.Error, hide_parameters=True, dialect=dialect
+        sql,
+        None,
+        problem,
+        dialect.loaded_dbapi.Error,
+        hide_parameters=True,
+        connection_invalidated=is_broken,
+        dialect=dialect,
     )

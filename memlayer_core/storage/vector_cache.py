@@ -181,6 +181,16 @@ class VectorCache:
             near = np.where(lanes[: block.texts] == block.numbers.get(lane, -1), near, np.float32(np.nan))
         return Similarities(block.keys[: block.texts], near, block.places, parts, starts)
 
+    def ask(
+        self, connection: Connection, reach: Scope | SharedScope | Folder, overview: ScopeStatistics
+    ) -> None:
+        """Send to a server ahead of need what `similarities` will read."""
+        known = self._blocks.get(reach.namespace)
+        if known is None or (known.version, known.texts) != (overview.version, overview.texts):
+            is_behind = known is not None and known.version < overview.version
+            since = known.version if known is not None and is_behind else -1
+            _LOAD.ask(connection, {"of": reach.namespace, "since": since})
+
     def _block(self, connection: Connection, namespace: str, overview: ScopeStatistics) -> _Block:
         known = self._blocks.get(namespace)
         if known is not None and (known.version, known.texts) == (overview.version, overview.texts):

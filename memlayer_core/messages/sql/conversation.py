@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import StoredMessage
+from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.sql.rows import stored_of
 from memlayer_core.scope import Scope
 from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, next_number, shard_of, to_micros
@@ -21,6 +22,7 @@ __all__ = [
     "inside",
     "list_by_id",
     "list_where",
+    "lock_and_count",
     "lock_or_make_session",
     "lock_session",
     "make_sibling",
@@ -28,13 +30,41 @@ __all__ = [
 ]
 
 _LOCK = Statement(select(sessions).where(sessions.c.lane == bindparam("lane")).with_for_update())
-
+_COUNT = Statement(
+    update(sessions)
+    .where(sessions.c.lane == bindparam("of"))
+    .values(
+        next_seq=sessions.c.next_seq + bindparam("more"),
+        messages=sessions.c.messages + bindparam("more"),
+        tokens=sessions.c.tokens + bindparam("cost"),
+        updated_at=bindparam("at"),
+        idle_since=bindparam("at"),
+    )
+    .returning(sessions)
+)
 _NAMED = ListStatement(lambda digests: select(messages).where(messages.c.id_digest.in_(digests)))
 
 
 def lock_session(connection: Connection, scope: Scope) -> Any | None:
     """Lock the session until the transaction ends. Returns its row; None if there is no such session."""
     return _LOCK.first(connection, {"lane": scope.session_lane})
+
+
+def lock_and_count(
+    connection: Connection, scope: Scope, drafts: Sequence[PreparedMessage], now: datetime
+) -> Any | None:
+    """Lock the session until the transaction ends, and count messages that will be added to its end.
+
+    Returns its row, with the place of the first of them as `next_seq`; None if there is no such session.
+    """
+    values = {
+        "of": scope.session_lane,
+        "more": len(drafts),
+        "cost": sum(draft.tokens for draft in drafts),
+        "at": to_micros(now),
+    }
+    row = _COUNT.first(connection, values)
+    return row if row is None else row._replace(next_seq=row.next_seq - len(drafts))
 
 
 def lock_or_make_session(

@@ -56,6 +56,8 @@ def apply(
     now: datetime,
     shards: int = 0,
     fork_id: str | None = None,
+    *,
+    is_counted: bool = False,
 ) -> list[int]:
     """Change a session's list of messages, with everything that finds them. Returns the keys of the new messages.
 
@@ -70,6 +72,7 @@ def apply(
         now: The present.
         shards: Number of collections that users are spread over. Only versions need it.
         fork_id: The session for versions, if there are any.
+        is_counted: Whether the totals follow already: see `lock_and_count`.
     """
     if not (splice.removals or splice.replacements or splice.insertions):
         return []
@@ -87,6 +90,8 @@ def apply(
     if fresh:
         _STORE.run(connection, *(row_of(key, row.number, draft) for key, draft in fresh))
         _make_findable(connection, scope, row, fresh, now)
+    if is_counted:
+        return keys
     totals = {
         "of": row.number,
         "next": row.next_seq + len(order),

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, and_, bindparam, func, select
+from sqlalchemy import BigInteger, Connection, Float, and_, bindparam, cast, func, select, true
 
 from memlayer_core.message import Entry, StoredMessage, Version
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.sql.rows import entry_of, stored_of
 from memlayer_core.scope import Scope
 from memlayer_core.storage.keys import (
-    AT_ONCE,
     LAST,
     WITHIN,
     from_micros,
@@ -23,9 +22,12 @@ from memlayer_core.storage.keys import (
     session_of,
 )
 from memlayer_core.storage.statements import ListStatement, Statement
-from memlayer_core.storage.tables import PLACES, messages, sessions
+from memlayer_core.storage.tables import PLACES, messages, sessions, window_starts
 
 __all__ = [
+    "ask",
+    "ask_page",
+    "asked_page",
     "find",
     "find_by_number",
     "find_messages",
@@ -54,6 +56,9 @@ _ENTRY = select(
     messages.c.links,
     messages.c.recall_tokens,
 ).where(messages.c.key.between(bindparam("first"), bindparam("last")))
+_NAMED = ListStatement(
+    lambda digests: select(messages.c.id, messages.c.key).where(messages.c.id_digest.in_(digests))
+)
 _TAIL = Statement(_ENTRY.order_by(messages.c.key.desc()).limit(bindparam("most")))
 _whole = (
     select(messages)
@@ -67,6 +72,38 @@ _LAST = Statement(
     .order_by(messages.c.key.desc())
     .limit(bindparam("most"))
 )
+_page = (
+    select(
+        (
+            sessions.c.number * PLACES
+            + func.greatest(func.coalesce(window_starts.c.first_seq, 0), sessions.c.memory_start)
+        ).label("first"),
+        (sessions.c.number * PLACES + LAST).label("last"),
+        func.least(
+            bindparam("most", type_=BigInteger),
+            8
+            + cast(
+                bindparam("budget", type_=Float)
+                / func.greatest(1.0, cast(sessions.c.tokens, Float) / func.greatest(1, sessions.c.messages)),
+                BigInteger,
+            ),
+        ).label("size"),
+    )
+    .outerjoin(
+        window_starts,
+        and_(window_starts.c.session == sessions.c.number, window_starts.c.size == bindparam("window")),
+    )
+    .where(sessions.c.lane == bindparam("lane"))
+    .subquery()
+)
+_newest = (
+    select(messages)
+    .where(messages.c.key.between(_page.c.first, _page.c.last))
+    .order_by(messages.c.key.desc())
+    .limit(func.greatest(16, _page.c.size) + 2)  # a little more than is needed
+    .lateral()
+)
+_PAGE = Statement(select(_newest).select_from(_page.join(_newest, true())).order_by(_newest.c.key.desc()))
 _QUESTION = Statement(
     select(messages)
     .where(
@@ -119,14 +156,8 @@ def find_by_number(connection: Connection, number: int) -> Session | None:
 
 def places(connection: Connection, session: Session, ids: Sequence[str]) -> dict[str, int]:
     """Return the places of a session's messages by their ids. Ids that it does not have are left out."""
-    found: dict[str, int] = {}
-    for place in range(0, len(ids), AT_ONCE):
-        named = [id_digest(session.number, one) for one in ids[place : place + AT_ONCE]]
-        rows = connection.execute(
-            select(messages.c.id, messages.c.key).where(messages.c.id_digest.in_(named))
-        )
-        found.update({row.id: row.key & LAST for row in rows})
-    return found
+    rows = _NAMED.tuples(connection, [id_digest(session.number, one) for one in ids])
+    return {name: key & LAST for name, key in rows}
 
 
 def list_sessions(
@@ -170,6 +201,31 @@ def tail_messages(
     return [(entry_of(row), stored_of(row, session.scope)) for row in rows]
 
 
+def ask_page(connection: Connection, scope: Scope, window: int, limit: int, budget: float) -> None:
+    """Send to a server ahead of need what `asked_page` returns, before the session is known."""
+    _PAGE.ask(connection, _page_values(scope, window, limit, budget))
+
+
+def asked_page(
+    connection: Connection, session: Session, window: int, limit: int, budget: float
+) -> list[tuple[Entry, StoredMessage]] | None:
+    """Return the newest messages in the window of a session, if they were sent for; else None.
+
+    Args:
+        connection: On the snapshot on which they were sent for.
+        session: The session.
+        window: The size of the window: see `size_of`.
+        limit: How many messages are enough.
+        budget: Tokens that are enough.
+    """
+    rows = _PAGE.answer(connection, _page_values(session.scope, window, limit, budget))
+    return None if rows is None else [(entry_of(row), stored_of(row, session.scope)) for row in rows]
+
+
+def _page_values(scope: Scope, window: int, limit: int, budget: float) -> dict[str, Any]:
+    return {"lane": scope.session_lane, "window": window, "most": limit, "budget": budget}
+
+
 def last_question(connection: Connection, session: Session) -> tuple[Entry, StoredMessage] | None:
     """Return the user's last message in working memory that a model may see."""
     span = {"first": key_of(session.number, session.memory_start), "last": key_of(session.number, LAST)}
@@ -184,6 +240,12 @@ def read(connection: Connection, session: Session, seqs: Sequence[int]) -> list[
         span = {"first": key_of(session.number, first), "last": key_of(session.number, last)}
         found.extend(stored_of(row, session.scope) for row in _FULL.all(connection, span))
     return found
+
+
+def ask(connection: Connection, session: Session, seq: int) -> None:
+    """Send to a server ahead of need what `read` reads of one place."""
+    key = key_of(session.number, seq)
+    _FULL.ask(connection, {"first": key, "last": key})
 
 
 def history(

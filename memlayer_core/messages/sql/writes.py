@@ -23,6 +23,7 @@ from memlayer_core.messages.sql.conversation import (
     inside,
     list_by_id,
     list_where,
+    lock_and_count,
     lock_or_make_session,
     lock_session,
     make_sibling,
@@ -62,14 +63,17 @@ def append(
         verbatim: Whether a system message without an id of its own is stored even if it is equal to the one in force.
         recall: The recall to pin to the question that the messages answer.
     """
-    row = lock_or_make_session(connection, scope, now, shards)
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
+    # What is compared with nothing that is stored comes behind it: the statement that locks counts it, too.
+    is_plain = bool(drafts) and not (named or any(map(planners.is_instruction, drafts)))
+    counted = lock_and_count(connection, scope, drafts, now) if is_plain else None
+    row = counted or lock_or_make_session(connection, scope, now, shards)
     existing = {one.message.id or "": one for one in list_by_id(connection, scope, row.number, named)}
     in_force = None
     if not verbatim and row.instructions is not None and any(map(planners.is_instruction, drafts)):
         in_force = next(iter(list_where(connection, scope, messages.c.key == row.instructions)), None)
     splice = planners.append(existing, drafts, in_force, verbatim=verbatim, erase=fork_id is None)
-    keys = apply(connection, scope, row, splice, now, shards, fork_id)
+    keys = apply(connection, scope, row, splice, now, shards, fork_id, is_counted=counted is not None)
     if splice.answered and recall is not None:
         fresh = reversed([*zip(keys, (draft.message for _, draft in splice.insertions), strict=True)])
         asked = next((key for key, one in fresh if one.role == "user" and one.model_visible), 0)

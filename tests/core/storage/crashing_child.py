@@ -17,7 +17,7 @@ from sqlalchemy import event
 from memlayer_core import Memory, Settings
 from memlayer_core.chroma import EmbeddedChroma
 from memlayer_core.messages.sql import writes
-from memlayer_core.storage import job_queue, vectors
+from memlayer_core.storage import job_queue, postgres, vectors
 
 SETTINGS = Settings(index_delay=0, index_batch=4, exact_scan_limit=0, lease_seconds=1, durability="normal")
 
@@ -53,6 +53,24 @@ def after_commit(memory: Memory, work: Any, times: int) -> None:
     database.write = wrapped
 
 
+def before_commit_on_server(times: int) -> None:
+    """Die before PostgreSQL is asked to commit what was written for so many times: SQLAlchemy hears nothing of it."""
+    begin, commit, calls, writes_now = postgres._WRITE.run, postgres._COMMIT.run, itertools.count(1), []
+
+    def note(connection: Any, *values: Any) -> None:
+        writes_now.append(connection)
+        begin(connection, *values)
+
+    def commit_or_die(connection: Any, *values: Any) -> None:
+        if connection in writes_now:
+            writes_now.remove(connection)
+            if next(calls) == times:
+                die()
+        commit(connection, *values)
+
+    postgres._WRITE.run, postgres._COMMIT.run = note, commit_or_die
+
+
 def plan(point: str, memory: Memory) -> None:
     engine = memory.runtime.db._engine
     match point:
@@ -60,6 +78,7 @@ def plan(point: str, memory: Memory) -> None:
             after(writes, "apply", 4)
         case "when the transaction is about to commit":
             event.listen(engine, "commit", lambda _: die() if next(COMMITS) == 6 else None)
+            before_commit_on_server(6)
         case "after the commit and before the answer":
             after_commit(memory, writes.append, 5)
         case "when a job was leased":

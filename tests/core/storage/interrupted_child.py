@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 from memlayer_core import Chat, Memory, Settings
+from memlayer_core.storage import postgres
 
 SETTINGS = Settings(index_delay=0, durability="normal", busy_timeout=5)
 LATER = 20  # writes after the last interrupt
@@ -86,6 +87,15 @@ def after_each_commit(memory: Memory) -> None:
         time.sleep(0.001)
 
     dialect.do_commit = do_commit
+    wait = postgres._wait  # PostgreSQL is asked without SQLAlchemy
+
+    def wait_and_interrupt(connection: Any, last: str) -> None:
+        wait(connection, last)
+        if last == "COMMIT":
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.001)
+
+    postgres._wait = wait_and_interrupt
 
 
 def main(moment: str, where: str, threads: int, wanted: int, seed: int) -> None:

@@ -77,6 +77,13 @@ def test_a_list_of_any_length_finds_each_of_its_members_and_no_other(listed) -> 
     assert found == {key for key in listed if key % 3 == 0 and key < 1200}
 
 
+def test_a_list_of_many_values_costs_a_server_one_parameter(connection: Connection) -> None:
+    STORE.run(connection, *({"key": n, "said": "x", "raw": None} for n in range(700)))
+    for listed in ([], [3], [3, 3], [5, 900, 4], [*range(650)]):
+        found = [row.key for row in AMONG.all(connection, listed)]
+        assert sorted(found) == sorted({key for key in listed if key < 700})
+
+
 def test_an_error_is_one_of_sqlalchemy_and_tells_nobodys_words(connection: Connection) -> None:
     row = {"key": 1, "said": "my secret", "raw": None}
     STORE.run(connection, row)

@@ -1,0 +1,243 @@
+"""What PostgreSQL costs in round trips, and how its connections end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, create_engine, select, text
+from sqlalchemy.pool import NullPool
+
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.errors import StoreError, StoreUnavailableError
+from memlayer_core.storage.database import Database, open_database
+from memlayer_core.storage.migrations import ensure_tables
+from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.tables import meta
+
+pytestmark = pytest.mark.postgres
+
+FACTS = ("I live in Oslo.", "I am allergic to nuts.")
+TOPICS = ("pears", "plums", "boats", "trains", "cats", "dogs", "tulips", "roses", "chess", "poker")
+NOTE = Statement(text("INSERT INTO memlayer_meta (name, value) VALUES (:name, '')"))
+LOOK = Statement(text("SELECT 1 AS one"))
+VICTIM = "memlayer-victim"
+SENDS = {"_execute_gen", "_executemany_gen_pipeline"}  # of the driver; in a pipeline they wait for no answer
+
+
+class Trips:
+    """Counts how often the calling thread waits for the server to answer."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def of(self, work: Callable[[], Any]) -> tuple[Any, int]:
+        """Return what `work` returns, and how many round trips it takes."""
+        before = self.number
+        return work(), self.number - before
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
+    import psycopg
+
+    counter, caller, wait = Trips(), threading.get_ident(), psycopg.Connection.wait
+
+    def counting(connection: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
+        sends = connection.pgconn.pipeline_status and generator.__name__ in SENDS
+        counter.number += threading.get_ident() == caller and not sends
+        return wait(connection, generator, *args, **kwargs)
+
+    monkeypatch.setattr(psycopg.Connection, "wait", counting)
+    return counter
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "with facts"])
+def memory(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Memory]:
+    """Return a memory of a user who has spoken of ten things in another session, with facts or without."""
+    settings = Settings(index_delay=86_400, learn=request.param)
+    with Memory.open(
+        database_url=postgres_url, embedder="hashing", tokenizer="estimate", settings=settings
+    ) as memory:
+        past = [Message("user", fact) for fact in FACTS]
+        for topic in TOPICS:
+            past += [Message("user", f"Of all {topic} I like number nine."), Message("assistant", "I see.")]
+        memory.chat(user_id="ada", session_id="past").add_messages(past)
+        memory.flush()
+        assert bool(memory.records(user_id="ada")) is request.param
+        yield memory
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[Database]:
+    database = open_database(f"{postgres_url}&application_name={VICTIM}", Settings(durability="normal"))
+    database.write(ensure_tables, shards=4)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def kill(postgres_url: str) -> Callable[[], None]:
+    """Return a function that ends every connection of `database`, as a restart of the server does."""
+    engine = create_engine(postgres_url, poolclass=NullPool)
+    found = text(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = :name"
+    )
+
+    def end() -> None:
+        with engine.connect() as connection:
+            assert all(connection.scalars(found, {"name": VICTIM}))
+
+    return end
+
+
+def in_another_thread(work: Callable[[], Any]) -> Any:
+    """Run `work` on connections of the pool: the main thread has one of its own."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(work()))
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+def in_this_thread(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+def names(database: Database) -> set[str]:
+    noted = select(meta.c.name).where(meta.c.name.like("note%"))
+    return set(database.read(lambda connection: connection.scalars(noted).all()))
+
+
+def test_a_turn_is_added_in_two_round_trips(memory: Memory, trips: Trips) -> None:
+    chat = memory.chat(user_id="ada", session_id="today")
+    chat.add("user", "The kayak is blue.")
+    turn = [Message("user", "And the boat?"), Message("assistant", "Green.")]
+    assert trips.of(lambda: chat.add_messages(turn))[1] <= 2
+    assert trips.of(lambda: chat.add("user", "The bicycle is red."))[1] <= 2
+    assert trips.number  # else nothing was counted
+
+
+def test_a_context_with_recall_takes_three_round_trips(memory: Memory, trips: Trips) -> None:
+    chat = memory.chat(user_id="ada", session_id="today")
+    chat.add("system", "Be brief.")
+    for topic in TOPICS[:5]:
+        chat.add("user", f"What did I say of {topic}?")
+        chat.context()
+    pending = [Message("user", "And which roses?", id="a-question")]
+    for how in ({}, {"query": "Which dogs do I like?"}, {"pending": pending}):
+        made, took = trips.of(partial(chat.context, **how))
+        assert made.recall
+        assert took <= 3
+
+
+def test_new_vectors_and_a_new_session_cost_a_context_no_round_trip(memory: Memory, trips: Trips) -> None:
+    chat = memory.chat(user_id="ada", session_id="today")
+    memory.chat(user_id="ada", session_id="other").add("user", "I saw two otters.")
+    memory.flush()
+    assert trips.of(lambda: chat.context("Which trains do I like?"))[1] <= 3
+    chat.add("user", "Which trains do I like?")
+    assert trips.of(chat.context)[1] <= 3
+
+
+@pytest.mark.parametrize("run", [in_this_thread, in_another_thread])
+def test_a_connection_that_dies_between_two_transactions_troubles_nobody(database, kill, run) -> None:
+    run(lambda: names(database))
+    kill()
+    run(lambda: database.write(NOTE.run, {"name": "note 1"}))
+    kill()
+    assert run(lambda: names(database)) == {"note 1"}
+
+
+def test_a_connection_is_not_tested_before_use(database: Database, trips: Trips) -> None:
+    names(database)
+    assert trips.of(lambda: names(database))[1] == 1
+
+
+def test_a_write_that_reads_nothing_waits_for_the_server_before_it_commits(database, trips) -> None:
+    """Else nobody could tell whether a connection that was dead committed it."""
+    assert trips.of(lambda: database.write(NOTE.run, {"name": "note 1"}))[1] == 2
+
+
+@pytest.mark.parametrize("run", [in_this_thread, in_another_thread])
+def test_what_breaks_before_its_commit_is_done_again_and_what_breaks_in_it_is_told_of(
+    database, kill, run
+) -> None:
+    runs: list[str] = []
+
+    def broken(connection: Connection, name: str, look: bool) -> None:
+        runs.append(name)
+        LOOK.all(connection, {})
+        NOTE.run(connection, {"name": name})
+        if len(runs) == 1:
+            kill()
+        if look:
+            LOOK.all(connection, {})
+
+    run(lambda: database.write(broken, "note 1", look=True))
+    assert runs == ["note 1"] * 2
+    assert run(lambda: names(database)) == {"note 1"}
+    runs.clear()
+
+    def commits() -> str:
+        try:
+            database.write(broken, "note 2", look=False)
+        except StoreUnavailableError as problem:
+            return str(problem)
+        return "stored"
+
+    assert "could not be reached" in run(commits)
+    assert runs == ["note 2"]
+    assert run(lambda: names(database)) == {"note 1"}
+
+
+@pytest.mark.parametrize("run", [in_this_thread, in_another_thread])
+def test_an_error_that_shows_at_the_commit_is_raised_and_leaves_nothing(database, run) -> None:
+    def twice(connection: Connection) -> None:
+        NOTE.run(connection, {"name": "note 1"})
+        NOTE.run(connection, {"name": "note 1"})
+
+    def refused() -> str:
+        try:
+            database.write(twice)
+        except StoreError as problem:
+            return str(problem)
+        return "stored"
+
+    assert "UniqueViolation" in run(refused)
+    assert run(lambda: names(database)) == set()
+    run(lambda: database.write(NOTE.run, {"name": "note 2"}))
+    assert run(lambda: names(database)) == {"note 2"}
+
+
+def test_a_snapshot_ends_with_the_read(database: Database, postgres_url: str) -> None:
+    """A server cannot clean its tables while a snapshot lasts."""
+    names(database)
+    engine = create_engine(postgres_url, poolclass=NullPool)
+    found = text("SELECT state FROM pg_stat_activity WHERE application_name = :name")
+    with engine.connect() as connection:
+        for _ in range(200):
+            states = set(connection.scalars(found, {"name": VICTIM}))
+            connection.rollback()
+            if states == {"idle"}:
+                break
+            time.sleep(0.01)
+    assert states == {"idle"}
+
+
+def test_a_read_that_raises_leaves_a_connection_that_works(database: Database) -> None:
+    def fails(connection: Connection) -> None:
+        LOOK.all(connection, {})
+        raise LookupError
+
+    def wrong(connection: Connection) -> None:
+        Statement(text("SELECT 1 / 0")).all(connection, {})
+
+    for work, error in ((fails, LookupError), (wrong, StoreError), (fails, LookupError)):
+        with pytest.raises(error):
+            database.read(work)
+    assert names(database) == set()
