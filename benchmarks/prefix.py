@@ -11,7 +11,8 @@ memlayer asks no model: `with a model` does, and is without recall, as the other
 In the same run, as far as they are installed: LangChain's `trim_messages`, its `SummarizationMiddleware` and the
 classic `ConversationSummaryBufferMemory`, LlamaIndex's `Memory` and `ChatSummaryMemoryBuffer`, all with the same limit.
 
-Goals: with recall at least 80 % unchanged at a limit of 3,000 tokens and 92 % at 8,000; without, 93 % and 97 %. With a
+Goals: with recall at least 80 % unchanged at a limit of 3,000 tokens and 92 % at 8,000, with MiniLM, which finds more, 78 % and
+90 %; without, 93 % and 97 %. At most a third of the prompts is recalled text. With a
 model no more tokens sent than by any peer that sums up, and no more calls; LlamaIndex's `Memory` sends less, because it
 keeps 70 % of the limit and nothing of what it drops.
 
@@ -36,6 +37,8 @@ LIMITS = (3000, 4000, 8000)
 GOALS = {
     ("memlayer", 3000): 80,
     ("memlayer", 8000): 92,
+    ("memlayer, minilm", 3000): 78,
+    ("memlayer, minilm", 8000): 90,
     ("without recall", 3000): 93,
     ("without recall", 8000): 97,
     ("with a model", 3000): 93,
@@ -319,6 +322,12 @@ def main():
             goal(f"{name}, limit {limit:,}: % unchanged", found[limit][name]["unchanged"], at_least=least)
             for (name, limit), least in GOALS.items()
             if name in found[limit]
+        ]
+        + [
+            goal(f"{name}, limit {limit:,}: % recalled", told["recalled"], at_most=100 / 3)
+            for limit, some in found.items()
+            for name, told in some.items()
+            if told["recalled"]
         ]
         + [
             goal(

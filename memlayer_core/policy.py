@@ -117,12 +117,21 @@ _RECALL_ROOT, _RECALL_SHARE = 18, 0.4
 the most at small limits. Chosen on half of LoCoMo's conversations."""
 
 
-def recall_budget(token_limit: int, tokens: int | None) -> int:
+_RECALL_FULL = 0.2
+"""Share of the limit that suffices where the session's turns fill it: what a question recalls is new in the prompt, so a
+provider's cache has none of it (`benchmarks/prefix.py`)."""
+
+
+def recall_budget(token_limit: int, tokens: int | None, free: int | None = None) -> int:
     """Return the tokens that the recall may take: they grow with the square root of the limit.
 
     Args:
         token_limit: Tokens of the whole context.
-        tokens: What `Settings.recall_tokens` says; None: as many as suit the limit.
+        tokens: What `Settings.recall_tokens` says; None: as many as suit the limit, and half of what is free at most.
+        free: Tokens that the session's turns leave free; None: all of them.
     """
     most = math.floor(_RECALL_SHARE * token_limit)
-    return min(most, math.floor(_RECALL_ROOT * math.sqrt(token_limit)) if tokens is None else tokens)
+    if tokens is not None:
+        return min(most, tokens)
+    enough = token_limit if free is None else max(free // 2, math.floor(_RECALL_FULL * token_limit))
+    return min(most, enough, math.floor(_RECALL_ROOT * math.sqrt(token_limit)))

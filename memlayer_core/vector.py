@@ -34,8 +34,8 @@ class SimilarityScale:
 
     Attributes:
         mean: The mean of these cosines, -1 to 1. About 0.04 for MiniLM, 0.7 to 0.8 for E5.
-        deviation: The unit of similarity, above 0: a fifth of what lies between `mean` and the mean cosine of questions to
-            their answers. For MiniLM it is also the standard deviation of the cosines of unrelated texts.
+        deviation: The unit of similarity, above 0: a little more than the standard deviation of these cosines, and at least a
+            fifth of what lies between `mean` and the mean cosine of questions to their answers.
     """
 
     mean: float = 0.04

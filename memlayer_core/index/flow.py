@@ -49,9 +49,8 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
         await _add(rt, run, filings)
         rt.health.up("index")
     if filings:
-        rt.emit(
-            MessagesIndexed(messages=len(filings), embedded=embedded)
-        )  # first: who flushes has heard it then
+        # First, so that who flushes has heard it.
+        rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
     await run(rt.db.write, job_queue.finish, jobs)
     return embedded
 

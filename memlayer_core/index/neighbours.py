@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import EmbedderError, EmbedderLoadingError, IndexCorruptError, IndexUnavailableError
@@ -57,6 +57,7 @@ def postings_of(
     words: Sequence[str],
     counts: dict[str, int] | None = None,
     among: Collection[int] | None = None,
+    rows: Mapping[str, Mapping[int, int]] | None = None,
 ) -> Postings:
     """Return the postings of words in scopes or folders, each with the tokens to search with.
 
@@ -67,11 +68,12 @@ def postings_of(
         words: Words, as the index files them.
         counts: In how many rows they are, if that is known: the answer of `lexical.count`.
         among: Keys of the only rows that are searched; `counts` are then of these. None: all.
+        rows: The rows of words, as far as they are known: the answer of `lexical.look_up`.
     """
     found: dict[str, dict[int, int]] = {}
     for reach, owners in places:
         postings = lexical.postings(
-            connection, reach, words, rt.word_counts if counts is None else counts, owners, among
+            connection, reach, words, rt.word_counts if counts is None else counts, owners, among, rows
         )
         for word, keys in postings.items():
             found.setdefault(word, {}).update(keys)

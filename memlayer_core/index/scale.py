@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["calibration_texts", "scales_from"]
 
 _UNITS = 5
-"""Standard deviations of unrelated texts that lie, with MiniLM and English, between their mean and that of answers. Every
-embedder's are stretched to that: with one floor, the multilingual embedder keeps 37 of 40 answers where it kept 29."""
+"""Units that lie at most between the mean of unrelated texts and that of answers: with MiniLM and English, as many as there are
+standard deviations of unrelated texts, nearly."""
+
+_TAIL = 1.15
+"""Standard deviations of unrelated texts in a unit: more of them are far from their mean than on a normal curve."""
 
 _ALIKE = 1e-3  # standard deviation of all cosines below which an embedder gives all of the texts one vector
-_TELLS_APART = 2.0  # standard deviations below which an embedder does not tell answers from unrelated texts
 
 
 @cache
@@ -66,6 +68,6 @@ def scales_from(vectors: Sequence[FloatVector]) -> dict[str, SimilarityScale]:
 
 
 def _scale(others: Sequence[float], answers: Sequence[float]) -> SimilarityScale:
-    mean, deviation = float(np.mean(others)), max(float(np.std(others)), 1e-3)
+    mean = float(np.mean(others))
     distance = float(np.mean(answers)) - mean
-    return SimilarityScale(mean, distance / _UNITS if distance >= _TELLS_APART * deviation else deviation)
+    return SimilarityScale(mean, max(_TAIL * float(np.std(others)), distance / _UNITS, 1e-3))

@@ -226,7 +226,7 @@ class _EncodingCounter(_Counter):
         else:
             # `encode` raises on "<|endoftext|>" in what a user wrote; this one takes it for text.
             encode = encoding.encode_ordinary
-            self._count = lambda text: sum(len(encode(piece)) for piece in _pieces(text))
+            self._count = lambda text: sum([len(encode(piece)) for piece in _pieces(text)])
         return self._count(text)
 
 

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, exists, func, literal, or_, select
+from sqlalchemy import Connection, and_, bindparam, case, exists, func, literal, or_, select
 
 from memlayer_core.items.model import Condition
 from memlayer_core.items.rules.filters import passes
-from memlayer_core.message import PinnedText
+from memlayer_core.message import PinnedText, StoredMessage
 from memlayer_core.messages.model import PinnedRecall, Session, WindowStart
-from memlayer_core.messages.sql.transcript import session_from
+from memlayer_core.messages.sql.rows import stored_of
+from memlayer_core.messages.sql.transcript import find_messages, session_from
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.records.model import Reader
 from memlayer_core.records.rules.records import memory_id
@@ -43,12 +44,15 @@ from memlayer_core.storage.vectors import EMBEDDED, part_cosines
 from memlayer_core.vector import FloatVector
 
 __all__ = [
+    "READ_AHEAD",
     "Beginning",
     "beginning",
-    "candidates",
+    "candidates_of",
     "cosines_of",
+    "find_candidates",
     "list_recalls",
     "matching_keys",
+    "messages_of",
     "overview",
     "read",
 ]
@@ -140,17 +144,21 @@ def _statistics(row: Any | None) -> ScopeStatistics:
     return ScopeStatistics(row.used, row.vectors, row.shard, row.vectors_version, bool(row.held), row.texts)
 
 
+READ_AHEAD = 1000
+"""Characters of a message that are read before it is told. Most have fewer, and are then read whole."""
+
 _END = 8  # characters of a text in which its question mark stands
 _ASKS = re.compile("[?\uff1f]\\W*\\Z")
+_KEPT = ("key", "id", "digest", "role", "name", "tokens", "counter", "characters", "created_at")
 _ROWS = ListStatement(
     lambda keys: (
         select(
-            messages.c.key,
-            messages.c.role,
-            messages.c.name,
-            messages.c.tokens,
+            *(messages.c[name] for name in _KEPT),
+            func.substr(messages.c.text, 1, READ_AHEAD).label("text"),
+            case((messages.c.characters <= READ_AHEAD, messages.c.body)).label("body"),
             func.substr(messages.c.text, messages.c.characters - _END + 1).label("ending"),
-            func.substr(messages.c.text, 1, bindparam("beginning")).label("beginning"),
+            sessions.c.session_id,
+            sessions.c.agent_id,
         )
         .join(sessions, sessions.c.number == session_of(messages.c.key))
         .where(messages.c.key.in_(keys), messages.c.tokens > 0, messages.c.role != "system", WITHIN)
@@ -161,37 +169,57 @@ _VECTORS = ListStatement(
 )
 
 
-def candidates(
-    connection: Connection,
-    reach: Scope,
-    keys: Sequence[int],
-    cosines: Mapping[int, float],
-    beginning: int,
+def find_candidates(connection: Connection, reach: Scope, keys: Sequence[int]) -> dict[int, Any]:
+    """Return the rows of the messages of these keys in a scope, in the order of the keys. Other keys are ignored.
+
+    Of a text, no more than the beginning is read; `messages_of` makes messages of those that have no more.
+    """
+    rows = {row.key: row for row in _ROWS.all(connection, keys, reach_parameters(reach))}
+    return {key: rows[key] for key in keys if key in rows}
+
+
+def candidates_of(
+    rows: Mapping[int, Any], cosines: Mapping[int, float], *, has_text: bool
 ) -> list[Candidate]:
-    """Return candidates for the keys of messages in a scope, in the order of the keys.
+    """Return rows as candidates.
 
     Args:
-        connection: In a transaction.
-        reach: The scope; messages outside of it are left out.
-        keys: Keys of messages; other keys are ignored.
+        rows: What `find_candidates` returned.
         cosines: The cosines of those that have one, by key.
-        beginning: How many characters of each text's beginning to return.
+        has_text: Whether the beginnings of their texts are wanted.
     """
-    wanted = {**reach_parameters(reach), "beginning": beginning}
-    rows = {row.key: row for row in _ROWS.all(connection, keys, wanted)}
     return [
         Candidate(
             key,
             row.role,
             row.name,
             row.tokens,
-            bool(_ASKS.search(row.ending)),
+            _ASKS.search(row.ending) is not None,
             cosines.get(key),
-            row.beginning,
+            row.text if has_text else "",
         )
-        for key in dict.fromkeys(keys)
-        if (row := rows.get(key)) is not None
+        for key, row in rows.items()
     ]
+
+
+def messages_of(
+    connection: Connection, reach: Scope, rows: Mapping[int, Any], keys: Sequence[int]
+) -> list[StoredMessage]:
+    """Return the messages of these keys that are in a scope.
+
+    Args:
+        connection: On the snapshot of the rows.
+        reach: The scope.
+        rows: What `find_candidates` returned; what is too long for these is read.
+        keys: Keys of messages; other keys are ignored.
+    """
+    found = [
+        stored_of(row, Scope(reach.user_id, row.session_id, row.agent_id, reach.tenant_id))
+        for key in keys
+        if (row := rows.get(key)) is not None and row.characters <= READ_AHEAD
+    ]
+    long = [key for key in keys if key in rows and rows[key].characters > READ_AHEAD]
+    return [*found, *find_messages(connection, reach, long)] if long else found
 
 
 def matching_keys(

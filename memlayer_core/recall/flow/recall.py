@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages.model import PinnedRecall, Session
@@ -35,7 +35,7 @@ from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.storage.scores import TermStatistics
+from memlayer_core.storage.scores import TermStatistics, is_message
 from memlayer_core.storage.terms import WISH
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ __all__ = [
     "without_visible_episodes",
 ]
 
-_BEGINNING = 1000
+_BEGINNING = candidates_sql.READ_AHEAD
 """Characters of a message that are searched for an answer; a longer text contains every kind of word."""
 
 _JUDGED = 400
@@ -71,6 +71,7 @@ class Answers:
         trust: How much the cosine counted, 0 to 1; 0 without a vector.
         bar: Support that the best candidate needs before anything is told in a prompt.
         cut: Which of the others are then told.
+        rows: The rows of the messages among the candidates, by key.
     """
 
     candidates: Sequence[ScoredCandidate] = ()
@@ -79,6 +80,7 @@ class Answers:
     trust: float = 0.0
     bar: float = 0.0
     cut: Cut = IN_PROMPT
+    rows: Mapping[int, Any] = field(default_factory=dict)
 
 
 def weigh(
@@ -101,7 +103,7 @@ def weigh(
             candidates then, unless `Settings.recall_tool_results` says so. None: all of them are candidates.
     """
     asked, search_scope = findings.question, findings.search_scope
-    postings, neighbours = visible_matches(connection, findings, seen)
+    postings, neighbours, known = visible_matches(connection, findings, seen)
     by_word = {word: postings[word] for word in asked.words if word in postings}
     matches = Matches(
         TermStatistics(by_word, findings.size, findings.common),
@@ -118,26 +120,35 @@ def weigh(
     ]
     near = findings.cosines(connection, keys)
     cosines = {key: max(some) for key, some in near.items()}
-    beginning = _BEGINNING if asked.answer is not None or asked.helps else 0
-    candidates = candidates_sql.candidates(connection, search_scope.reach, keys, cosines, beginning)
+    wanted = [key for key in keys if not is_message(key)]
+    if unread := [key for key in wanted if key not in known]:
+        record_reads.ask_records(connection, search_scope.reader, unread)
+    rows = candidates_sql.find_candidates(connection, search_scope.reach, keys)
+    has_text = asked.answer is not None or asked.helps
+    candidates = candidates_sql.candidates_of(rows, cosines, has_text=has_text)
     if session is not None and not rt.settings.recall_tool_results:
         # They were true for one task, and are no memory of a user.
         candidates = [one for one in candidates if one.role != "tool" or one.session == session]
     records: Mapping[int, Record] = {}
-    if search_scope.has_records:
-        records = filter_records(record_reads.find_records(connection, search_scope.reader, keys))
+    if wanted:
+        if unread:
+            known |= record_reads.find_records(connection, search_scope.reader, unread)
+        records = filter_records({key: known[key] for key in wanted if key in known})
+        beginning = _BEGINNING if has_text else 0
         candidates += record_candidates(rt, search_scope.reach, records, cosines, beginning)
-    ranked = [
-        one._replace(part_cosines=near.get(one.key, ()))
-        for one in rank(
-            asked, candidates, matches, findings.trust, scale=rt.similarity_scale(connection, asked.text)
-        )
-    ]
+    ranked = rank(
+        asked,
+        candidates,
+        matches,
+        findings.trust,
+        scale=rt.similarity_scale(connection, asked.text),
+        part_cosines=near,
+    )
     bar = bar_of(asked, matches.statistics.messages, findings.trust)
     cut = STRICT if findings.explicit else IN_PROMPT if asked.asks or asked.helps else FOR_REMARK
     problem = findings.meaning.problem
     notes = (Reason("embedder_failed", f"found by words alone: {problem}"),) if problem is not None else ()
-    return Answers(ranked, notes, records, findings.trust, bar, cut)
+    return Answers(ranked, notes, records, findings.trust, bar, cut, rows)
 
 
 def without_visible_episodes(
@@ -147,14 +158,14 @@ def without_visible_episodes(
     session: Session | None,
     first: int,
 ) -> Mapping[int, Record]:
-    """Leave out episodes of turns that the context already has.
+    """Leave out episodes of turns that the context already has, or has a summary of.
 
     Args:
         connection: On the snapshot of the search.
         records: The candidates among the records, by key.
         scope: Scope of the session.
         session: The session as it was read; None before its first message.
-        first: Place of the first turn in the context.
+        first: Place of the first turn in the context, or in one of its summaries.
     """
     ends = {key: part[1] for key, record in records.items() if (part := part_of(record, scope)) is not None}
     if session is None or not ends:
@@ -258,7 +269,7 @@ def best(
     found: list[tuple[StoredMessage, ScoredCandidate]] = []
     while waiting and (wanted := limit - len(found)):  # one round, unless a text comes twice
         some = [waiting.popleft() for _ in range(min(wanted, len(waiting)))]
-        read = transcript.find_messages(connection, reach, [one.key for one in some])
+        read = candidates_sql.messages_of(connection, reach, answers.rows, [one.key for one in some])
         by_key = {stored.key: stored for stored in read}
         told = ((one.key, answers.records.get(one.key)) for one in some)
         by_key |= {key: message_of_record(rt, key, record) for key, record in told if record is not None}
@@ -268,7 +279,11 @@ def best(
                 continue  # a call or a picture without text cannot be quoted
             if (stored.message.role, words) in heard or (telling := as_told(rt, stored)) is None:
                 continue
-            earlier = said.setdefault(stored.message.speaker, Gists())
+            # A record's name is its type; it may say again what the user said. An episode goes if its turns are told.
+            record = answers.records.get(stored.key)
+            repeats = record is not None and record.type != "episodic"
+            who = stored.message.role if repeats else stored.message.speaker
+            earlier = said.setdefault(who, Gists())
             if visible is not None and not earlier.add(Gist.of(words[:_BEGINNING])):
                 continue
             heard.add((stored.message.role, words))

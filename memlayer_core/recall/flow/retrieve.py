@@ -15,10 +15,13 @@ from memlayer_core.recall.model import RecallFilter
 from memlayer_core.recall.rules.frequency import Use, use_of
 from memlayer_core.recall.rules.question import Question, question
 from memlayer_core.recall.sql import cosines_of
+from memlayer_core.records.model import Record
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runtime import Runtime
-from memlayer_core.storage import lexical, spelling
+from memlayer_core.scope import Scope
+from memlayer_core.storage import lexical, lexical_ahead, spelling
 from memlayer_core.storage.scores import Postings, is_message
+from memlayer_core.storage.statements import server_snapshot
 from memlayer_core.storage.terms import SPOKEN, WISH, possible_names, question_terms, readable
 from memlayer_core.storage.vector_cache import Similarities
 from memlayer_core.vector import FloatVector, Neighbour
@@ -26,8 +29,9 @@ from memlayer_core.vector import FloatVector, Neighbour
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["Findings", "retrieve", "visible_matches"]
+__all__ = ["Findings", "ask_words", "retrieve", "visible_matches"]
 
+_FEW = 128  # records that are read whole in order to see which of them may be told
 _WIDER = 4  # times as many neighbours are looked at when too many of them are hidden
 
 
@@ -111,7 +115,7 @@ def retrieve(
     """
     keys = eligible_keys(connection, search_scope, recall_filter)
     query = readable(query)
-    names, counts = _count_words(connection, rt, search_scope, query)
+    names, counts, rows = _look_up(connection, rt, search_scope, query)
     asked = question(query, names, now, explicit=explicit)
     asked = _read_as(connection, search_scope, asked, counts)
     trust, depth = rt.trust(asked.text), limit + rt.settings.recall_candidates
@@ -122,7 +126,7 @@ def retrieve(
     if keys is not None:
         spelled = [owner + word for _, owners in places for owner in owners for word in asked.index_terms]
         counts = lexical.count_among(connection, spelled, keys)
-    postings = postings_of(connection, rt, places, asked.index_terms, counts, keys)
+    postings = postings_of(connection, rt, places, asked.index_terms, counts, keys, rows)
     sums = {
         word: sum(counts.get(owner + word, 0) for _, owners in places for owner in owners)
         for word in postings
@@ -186,16 +190,26 @@ def _read_as(
     )
 
 
-def _count_words(
+def _look_up(
     connection: Connection, rt: Runtime, search_scope: SearchScope, query: str
-) -> tuple[set[str], dict[str, int]]:
-    """Return the names of speakers in a query, and in how many texts its words are. Both take one statement."""
+) -> tuple[set[str], dict[str, int], Mapping[str, Mapping[int, int]]]:
+    """Return the names of speakers in a query, in how many texts its words are, and in which the rare ones are."""
     names = possible_names(query)
     speaker = search_scope.reach.user_lane + SPOKEN
     owners = [owner for _, some in search_scope.word_owners for owner in some]
-    words = [owner + word for owner in owners for word in (*question_terms(query), WISH)]
-    counts = lexical.count(connection, [*words, *(speaker + name for name in names)], rt.word_counts)
-    return {name for name in names if counts[speaker + name]}, counts
+    terms = [owner + word for owner in owners for word in question_terms(query)]
+    others = [*(owner + WISH for owner in owners), *(speaker + name for name in names)]
+    counts, rows = lexical.look_up(connection, terms, others, rt.word_counts)
+    return {name for name in names if counts[speaker + name]}, counts, rows
+
+
+def ask_words(connection: Connection, rt: Runtime, reach: Scope, query: str) -> None:
+    """Send to a server ahead of need what is read first of a question's words, unless others share records."""
+    if server_snapshot(connection) is not None:
+        query, owner = readable(query), reach.user_lane
+        spoken = (owner + SPOKEN + name for name in possible_names(query))
+        words = [*(owner + word for word in (*question_terms(query), WISH)), *spoken]
+        lexical_ahead.ask(connection, words, rt.word_counts)
 
 
 def _meaning_of(
@@ -222,8 +236,8 @@ def _meaning_of(
 
 def visible_matches(
     connection: Connection, findings: Findings, seen: Collection[int]
-) -> tuple[Postings, list[Neighbour]]:
-    """Leave out what the context already has, and records that the reader may not see.
+) -> tuple[Postings, list[Neighbour], dict[int, Record]]:
+    """Leave out what the context already has, and records that the reader may not see; and return the others.
 
     This is done before anything is ranked or counted, so that what is hidden takes no other text's place.
 
@@ -237,9 +251,10 @@ def visible_matches(
     if seen and similarities is not None:
         left = replace(findings, similarities=similarities.without(seen))
     wanted = findings.depth
+    records: dict[int, Record] = {}
     while True:
         neighbours = left.nearest(wanted)
-        hidden = {*seen, *_hidden_records(connection, findings, neighbours)}
+        hidden = {*seen, *_hidden_records(connection, findings, neighbours, records)}
         visible = [one for one in neighbours if one.key not in hidden]
         if (
             len(visible) >= findings.depth
@@ -247,17 +262,23 @@ def visible_matches(
             or similarities is None
             or wanted >= len(similarities)
         ):
-            return _without_keys(hidden, findings.postings), visible
+            return _without_keys(hidden, findings.postings), visible, records
         wanted *= _WIDER
 
 
-def _hidden_records(connection: Connection, findings: Findings, neighbours: Iterable[Neighbour]) -> set[int]:
-    """Return the records among what was found that the reader may not see."""
+def _hidden_records(
+    connection: Connection, findings: Findings, neighbours: Iterable[Neighbour], visible: dict[int, Record]
+) -> set[int]:
+    """Return the records among what was found that the reader may not see. If they are few, the others become `visible`."""
     if not findings.search_scope.has_records:
         return set()
     every = chain(*findings.postings.values(), (one.key for one in neighbours))
-    records = {key for key in every if not is_message(key)}
-    return records - record_reads.visible_keys(connection, findings.search_scope.reader, records)
+    records = {key for key in every if not is_message(key)}.difference(visible)
+    reader = findings.search_scope.reader
+    if len(records) > _FEW:
+        return records - record_reads.visible_keys(connection, reader, records)
+    visible |= record_reads.find_records(connection, reader, records)
+    return records.difference(visible)
 
 
 def _without_keys(hidden: Collection[int], postings: Postings) -> Postings:

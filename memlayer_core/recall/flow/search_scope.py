@@ -11,7 +11,7 @@ from memlayer_core.items.rules.filters import conditions_of
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.recall.rules.pack import excerpt, longest_turn, pack
-from memlayer_core.recall.rules.rank import ScoredCandidate
+from memlayer_core.recall.rules.rank import LONG, ScoredCandidate
 from memlayer_core.recall.sql import matching_keys, overview
 from memlayer_core.records.flow import reader_of
 from memlayer_core.records.model import TYPES, Reader, Record
@@ -139,7 +139,7 @@ def record_candidates(
             key,
             "user" if record.owner.namespace == reach.namespace and not record.is_inferred else "record",
             None,
-            rt.tokens.text(record.text),
+            rt.tokens.text(record.text) if len(record.text) > LONG else 0,  # only a long one's tokens count
             is_question=False,
             similarity=cosines.get(key),
             beginning=record.text[:beginning],

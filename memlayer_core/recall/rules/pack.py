@@ -6,13 +6,13 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 
 from memlayer_core.storage.parts import parts, sentence_starts
 from memlayer_core.storage.terms import index_terms, sentences
 from memlayer_core.storage.truncate import ELLIPSIS, truncate_text
 
-__all__ = ["LEAST", "MARGIN", "Gist", "Gists", "excerpt", "longest_turn", "most_that_fit", "pack"]
+__all__ = ["LEAST", "MARGIN", "Gist", "Gists", "excerpt", "longest_turn", "most_that_fit", "pack", "shares"]
 
 LEAST = 8
 """Tokens that the shortest recalled turn costs: a date, a name and a word."""
@@ -29,6 +29,12 @@ def longest_turn(budget: int) -> int:
 def most_that_fit(budget: int) -> int:
     """Return how many recalled turns to read for a budget: more than fit."""
     return max(1, budget // (4 * LEAST))
+
+
+def shares(total: int, weights: Sequence[int]) -> list[int]:
+    """Divide a number of tokens in the proportion of some weights. The parts are whole numbers, and together the total."""
+    ends = [total * behind // max(1, sum(weights)) for behind in accumulate(weights)]
+    return [end - start for start, end in pairwise((0, *ends))]
 
 
 _SAME = 0.9  # share of a line's words in another line, from which on it is said again

@@ -10,6 +10,7 @@ from datetime import datetime
 from memlayer_core.recall.rules.frequency import Use, is_character, use_of
 from memlayer_core.recall.rules.gate import answers_to
 from memlayer_core.recall.rules.times import days_meant_by, without_days
+from memlayer_core.storage.languages import first_person, language_of, omits_subject, question_word
 from memlayer_core.storage.terms import (
     SPOKEN,
     WISH,
@@ -23,7 +24,6 @@ from memlayer_core.storage.wishes import asks_for_help
 
 __all__ = ["Question", "asks_what_was_said", "question"]
 
-_FIRST_PERSON = re.compile(r"\b(?:i|me|my|mine|myself|we|us|our|ours)\b|我|咱", re.IGNORECASE)
 _FIRST_CJK = "\u2e80"  # from here on, names stand among other words without spaces
 _ASKING = re.compile(
     r"[?\uff1f]"
@@ -79,9 +79,10 @@ class Question:
         asks: Whether it asks for anything: most of what people say does not.
         dates: Words of it that say when, or that something was said, and nothing of what is asked.
         helps: Whether it asks for help, to which earlier wishes apply.
-        answer: Matches texts that can answer it, if that is known.
+        answer: Tells which texts can answer it, if that is known.
         about_assistant: Whether users ask for what the assistant said.
         content: Those of its words that say what it is about.
+        omits_subject: Whether its language may leave out of whom it speaks.
     """
 
     text: str
@@ -93,9 +94,10 @@ class Question:
     asks: bool = False
     dates: frozenset[str] = frozenset()
     helps: bool = False
-    answer: re.Pattern[str] | None = None
+    answer: Callable[[str], bool] | None = None
     about_assistant: bool = False
     content: tuple[str, ...] = ()
+    omits_subject: bool = False
 
     @property
     def is_personal(self) -> bool:
@@ -181,19 +183,23 @@ def question(text: str, speakers: Collection[str], now: datetime, *, explicit: b
         words = tuple(word for word in words if word.startswith(SPOKEN))
     dates = frozenset(words).difference(said) if when else frozenset[str]()
     said_by_assistant = bool(_YOU_SAID.search(text))
+    language = language_of(text)
+    begins = question_word(language)
+    asks = bool(_ASKING.search(text) or (begins is not None and begins.search(text)))
     return Question(
         bare,
         words,
         frozenset(names),
-        about_user=bool(_FIRST_PERSON.search(text)) and not said_by_assistant,
+        about_user=bool(first_person(language).search(text)) and not said_by_assistant,
         when=when,
         only_when=only_when,
-        asks=explicit or only_when or bool(_ASKING.search(text)),
+        asks=explicit or only_when or asks,
         dates=dates,
         helps=asks_for_help(text),
         answer=answers_to(text),
         about_assistant=said_by_assistant,
         content=_content(words, bare, dates),
+        omits_subject=omits_subject(language),
     )
 
 

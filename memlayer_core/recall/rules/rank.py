@@ -10,23 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memlayer_core.recall.model import Reason
-from memlayer_core.recall.rules.gate import SEARCH_BAR, information, meaning_bar, stands, word_support
+from memlayer_core.recall.rules.adjacent import ADJACENT, Column, worth_of_adjacent
+from memlayer_core.recall.rules.gate import MEANING, SEARCH_BAR, chance, information, stands, word_support
 from memlayer_core.recall.rules.question import Question
-from memlayer_core.storage.scores import Candidate, TermStatistics, is_message, session_of_key
+from memlayer_core.storage.scores import Candidate, TermStatistics, is_message
 from memlayer_core.storage.terms import possible_names
 from memlayer_core.storage.wishes import is_instruction
 from memlayer_core.vector import Neighbour, SimilarityScale
 
 __all__ = ["LONG", "WEIGHTS", "Matches", "ScoredCandidate", "Weights", "rank", "shortlist"]
-
-Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,7 @@ LONG = 80
 
 _DOUBLINGS = 3  # of a long turn's length that count: a pasted file is found by its words all the same
 _MANY_RIVALS = 20  # candidates from which on the room that a long turn takes is missed by others
-_SPEECH = 80  # tokens at which a turn passes on half as much to its neighbours: a long one stands for itself
 _NEAREST = 10  # hits of each source whose neighbours are weighed, too
-_SHARES = {-2: 0.5, -1: 1.0, 1: 0.5, 2: 0.25}  # of what a neighbour passes on: the one before it gives most
 _APART = 1.5  # deviation of sessions below which they hardly differ: one more common word then says little
 _BEST_OF_SESSION = 0.3  # of what a session's words say, that its best cosine does
 _ALL, _THEN = 1.0, 0.6
@@ -145,20 +144,18 @@ class ScoredCandidate(NamedTuple):
         given = []
         if self.rerank_score is not None:
             given.append(Reason("reranker", f"the reranker gave it {self.rerank_score:.3g}"))
-        for name, value in sorted(self.parts.items(), key=_amount):
+        for name, value in sorted(self.parts.items(), key=lambda one: -abs(one[1])):
+            if -_SLIGHT < value < _SLIGHT and name in _TOLD:
+                continue
             if name == "words":
                 said = f"has the words {', '.join(self.words)}" if self.words else ""
             elif name == "meaning":
                 said = f"cosine {self.cosine:.2f}" if self.cosine is not None else ""
             else:
-                said = _TOLD[name] if abs(value) >= _SLIGHT else ""
+                said = _TOLD[name]
             if said:
                 given.append(Reason(name, f"{said} ({value:+.2f})"))
         return (*given, *([_SHORTENED] if self.is_excerpt else []))
-
-
-def _amount(contribution: tuple[str, float]) -> float:
-    return -abs(contribution[1])
 
 
 _SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
@@ -189,7 +186,7 @@ def shortlist(matches: Matches, limit: int) -> list[int]:
     told = [key for _, key in sorted(zip(by_words.values(), by_words, strict=True), reverse=True)[:limit]]
     meant = [neighbour.key for neighbour in matches.neighbours[:limit]]
     first = chain(told[:_NEAREST], meant[:_NEAREST])
-    beside = (key + step for key in first if is_message(key) for step in _SHARES)
+    beside = (key + step for key in first if is_message(key) for step in ADJACENT)
     marked = (
         sorted(marked, key=lambda key: (-by_words.get(key, 0.0), -key))[:limit]
         for marked in (matches.date_matches, matches.wish_matches)
@@ -204,6 +201,7 @@ def rank(
     trust: float,
     weights: Weights = WEIGHTS,
     scale: SimilarityScale = SimilarityScale(),  # noqa: B008  (a frozen value)
+    part_cosines: Mapping[int, Sequence[float]] = MappingProxyType({}),
 ) -> list[ScoredCandidate]:
     """Return candidates sorted by score; none if nothing bears on the question.
 
@@ -214,6 +212,7 @@ def rank(
         trust: How much the embedder's cosine counts for this question, 0 to 1.
         weights: How much each ingredient counts.
         scale: The scale of the embedder's cosines.
+        part_cosines: Of the parts of their texts, by key.
     """
     if question.only_when:  # what was said at another time is no answer
         candidates = [one for one in candidates if one.key in matches.date_matches] or candidates
@@ -225,90 +224,82 @@ def rank(
         [one.similarity if trust and one.similarity is not None else math.nan for one in candidates]
     )
     every, shares = statistics.information(question.content, information)
-    support = _support(every, shares, keys, trust) + _above(cosines, scale, matches, trust)
+    above = np.maximum(0.0, np.nan_to_num((cosines - scale.mean) / scale.deviation))
+    support = _by_words(every, shares, keys, trust) + trust * above / MEANING
+    support /= chance(max(matches.vectors, statistics.messages))
     if not every:  # nothing but words that everybody uses: who searches for them wants what has them
-        support += SEARCH_BAR * np.array([key in statistics.worth for key in keys])
-    dated = np.array([key in matches.date_matches for key in keys])
-    wanted = "assistant" if question.about_assistant else "user"
-    own = np.array(
-        [(question.about_user or question.about_assistant) and one.role == wanted for one in candidates]
-    )
+        support += SEARCH_BAR * _among(keys, statistics.worth)
+    dated = _among(keys, matches.date_matches)
+    about = ("assistant",) if question.about_assistant else ("user",) if question.about_user else ()
+    own = _among([one.role for one in candidates], about)
     alone = dated & ((support < SEARCH_BAR) | (not question.about)) & (not question.only_when)
     then = dated & ~alone
     if alone.any():  # of what has nothing but its date, one comes in for it
         one = max(np.flatnonzero(alone), key=lambda place: (support[place], own[place], keys[place]))
         then[one] = True
-    wishes = np.array([key in matches.wish_matches for key in keys])
+    wishes = _among(keys, matches.wish_matches)
     standing = [
-        bool(wish) and stands(is_instruction(one.beginning), bears)
-        for wish, one, bears in zip(wishes, candidates, support, strict=True)
+        wish and stands(is_instruction(one.beginning), bears)
+        for wish, one, bears in zip(wishes.tolist(), candidates, support.tolist(), strict=True)
     ]
-    asked = np.array([question.asks and key in shares for key in keys])
+    asked = _among(keys, shares if question.asks else ())
     support += (_ALL if question.only_when else _THEN * asked) * then
     if support.max() < SEARCH_BAR and not any(standing):
         return []
     near = _standard(cosines)
-    speakers = _speakers_named(question, candidates)
+    tokens = np.array([one.tokens for one in candidates])
+    named = _among([one.name for one in candidates], _speakers_named(question, candidates))
     answer = question.answer
-    parts = {
+    answers = np.array([answer is not None and answer(one.beginning) for one in candidates])
+    parts: dict[str, NDArray[Any]] = {
         "meaning": trust * weights.meaning * near,
-        "words": weights.words * _standard(_column(statistics.worth, keys)),
-        "named": weights.speaker * np.array([one.name in speakers for one in candidates]),
+        "words": weights.words * _standard(_column(statistics.worth, keys), 1.0),
+        "named": weights.speaker * named,
         "own": weights.own * own,
         "when": weights.when * dated,
         "wishes": weights.wishes * wishes,
-        "answers": weights.answers
-        * np.array([answer is not None and bool(answer.search(one.beginning)) for one in candidates]),
+        "answers": weights.answers * answers,
         "asks": -weights.asks * np.array([one.is_question for one in candidates]),
-        "long": -weights.long * _excess_length(candidates),
+        "long": -weights.long * _excess_length(tokens),
     }
-    parts["neighbours"] = weights.neighbours * _from_neighbours(candidates, _sum(parts.values()))
+    passed_on = reduce(np.add, [part for name, part in parts.items() if name != "own"])
+    parts["neighbours"] = weights.neighbours * worth_of_adjacent(candidates, keys, tokens, passed_on)
     parts["session"] = weights.session * _of_session(statistics, candidates, near)
-    table = np.stack([parts[name] for name in INGREDIENTS], axis=1)
-    score = _sum(parts.values())
-    order = sorted(range(len(keys)), key=lambda place: (-score[place], -keys[place]))
-    gave = table.tolist()
+    gave = np.stack([parts[name] for name in INGREDIENTS], axis=1).tolist()
+    score = reduce(np.add, parts.values())
+    order = np.lexsort((-np.array(keys), -score)).tolist()
+    having = statistics.words_of(keys)
+    scores, supports, by_date = score.tolist(), support.tolist(), alone.tolist()
     return [
         ScoredCandidate(
             keys[place],
-            float(score[place]),
-            float(support[place]),
+            scores[place],
+            supports[place],
             gave[place],
             candidates[place].similarity if trust else None,
-            statistics.of(keys[place]),
-            date_only=bool(alone[place]),
-            is_standing=bool(standing[place]),
+            having.get(keys[place], ()),
+            date_only=by_date[place],
+            is_standing=standing[place],
+            part_cosines=part_cosines.get(keys[place], ()),
         )
         for place in order
     ]
 
 
-def _support(every: float, shares: Mapping[int, float], keys: Sequence[int], trust: float) -> Column:
-    """Return how much each candidate bears on the question by its words.
-
-    Args:
-        every: Information of all words of the question.
-        shares: Information of those of them that a candidate has.
-        keys: Keys of the candidates.
-        trust: How much the embedder's cosine counts.
-    """
+def _by_words(every: float, shares: Mapping[int, float], keys: Sequence[int], trust: float) -> Column:
+    """Return the support of each candidate by its words, which have `shares` of `every` nat of the question's."""
     return np.array(
         [word_support(nats / every, nats, trust) if (nats := shares.get(key, 0.0)) else 0.0 for key in keys]
     )
 
 
-def _above(cosines: Column, scale: SimilarityScale, matches: Matches, trust: float) -> Column:
-    """Return how much each candidate bears on the question by its meaning."""
-    above = (np.nan_to_num(cosines, nan=scale.mean) - scale.mean) / scale.deviation
-    return trust * np.maximum(0.0, above) / meaning_bar(max(matches.vectors, matches.statistics.messages))
+def _among(values: Sequence[object], some: Collection[object]) -> NDArray[np.bool_]:
+    """Return which of the values are among some."""
+    return np.array([one in some for one in values]) if some else np.zeros(len(values), bool)
 
 
 def _column(values: Mapping[int, float], keys: Sequence[int]) -> Column:
     return np.array([values.get(key, 0.0) for key in keys])
-
-
-def _sum(columns: Iterable[Column]) -> Column:
-    return np.sum(list(columns), axis=0)  # type: ignore[no-any-return]
 
 
 def _standard(values: Column, minimum: float = 1e-9) -> Column:
@@ -326,11 +317,10 @@ def _speakers_named(question: Question, candidates: Iterable[Candidate]) -> set[
     return {name for name in heard if not question.names.isdisjoint(possible_names(name))}
 
 
-def _excess_length(candidates: Sequence[Candidate]) -> Column:
+def _excess_length(tokens: Column) -> Column:
     """Return by how many doublings each is longer than a usual turn."""
-    tokens = np.array([max(one.tokens, LONG) for one in candidates])
-    crowded = min(1.0, len(candidates) / _MANY_RIVALS)
-    return crowded * np.minimum(np.log2(tokens / LONG), _DOUBLINGS)
+    crowded = min(1.0, len(tokens) / _MANY_RIVALS)
+    return crowded * np.minimum(np.log2(np.maximum(tokens, LONG) / LONG), _DOUBLINGS)
 
 
 def _of_session(statistics: TermStatistics, candidates: Sequence[Candidate], cosines: Column) -> Column:
@@ -341,15 +331,3 @@ def _of_session(statistics: TermStatistics, candidates: Sequence[Candidate], cos
     for talk, one in zip(talks, cosines.tolist(), strict=True):
         best[talk] = max(one, best.get(talk, one))
     return words + _BEST_OF_SESSION * _column(best, talks)
-
-
-def _from_neighbours(candidates: Sequence[Candidate], worth: Column) -> Column:
-    """Return what each candidate gets from its neighbours."""
-    own = worth / (1 + (np.array([one.tokens for one in candidates]) / _SPEECH) ** 2)
-    gives = dict(zip((one.key for one in candidates), own.tolist(), strict=True))
-    got = dict.fromkeys(gives, 0.0)
-    for key in gives:
-        for step, share in _SHARES.items():
-            if key + step in gives and session_of_key(key + step) == session_of_key(key):
-                got[key] += share * gives[key + step]
-    return np.array(list(got.values()))

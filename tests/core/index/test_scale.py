@@ -67,21 +67,20 @@ def built_in(kind):
 def test_the_scales_of_built_in_embedders_are_those_that_are_measured(kind):
     embedder = built_in(kind)
     measured = scales_from(embedder.embed(calibration_texts()))
-    room = 0.015 if kind is MiniLM else 0.005  # MiniLM's is raised, for fewer tasks that recall something
     for language, scale in scales_of(embedder).items():
         true = measured["en" if kind is MiniLM else language]
         assert scale.mean == pytest.approx(true.mean, abs=0.01)
-        assert scale.deviation == pytest.approx(true.deviation, abs=room)
+        assert scale.deviation == pytest.approx(true.deviation, abs=0.005)
 
 
-def test_a_question_and_its_answer_lie_five_units_above_unrelated_texts():
+def test_unrelated_texts_and_answers_are_told_apart_on_the_scale_of_any_embedder():
     if not multilingual.is_present():
         pytest.skip("the extra `multilingual` is missing")
     vectors = np.stack(Crowded(Multilingual()).embed(calibration_texts()))
     scale = scales_from(vectors)["de"]
     answers = (vectors[24:48:2] * vectors[25:48:2]).sum(axis=1)
     assert scale.mean > 0.7
-    assert scale.standardize(float(answers.mean())) == pytest.approx(5, abs=0.01)
+    assert 2 < scale.standardize(float(answers.mean())) <= 5.01
 
 
 def test_a_users_embedder_is_measured_with_its_first_text_and_no_more(tmp_path):
@@ -128,7 +127,7 @@ def test_another_embedder_is_measured_anew(tmp_path):
         tmp_path, embedder="hashing", reembed=True, summarizer=None, settings=SETTINGS
     ) as memory:
         memory.flush()
-        assert memory.runtime.db.read(memory.runtime.similarity_scale, "") == SimilarityScale(0.1, 0.1)
+        assert memory.runtime.db.read(memory.runtime.similarity_scale, "") == SimilarityScale(0.1, 0.09)
 
 
 def test_a_second_embedder_of_the_same_name_is_refused_by_its_dimension(tmp_path):

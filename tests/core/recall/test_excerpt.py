@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memlayer_core.recall.rules.pack import excerpt
+from memlayer_core.recall.rules.pack import excerpt, shares
 from memlayer_core.storage.parts import parts
 from memlayer_core.storage.terms import question_terms, sentences
 
@@ -110,3 +110,11 @@ def test_a_message_of_megabytes_is_told_by_what_it_was_found_by(memory, monkeypa
     assert "Her cat is named Pixel." in hit.text
     assert hit.text.endswith("…")
     assert 0 < sum(looked_at) < 50_000
+
+
+@given(st.integers(0, 10_000), st.lists(st.integers(1, 500), min_size=1, max_size=40))
+def test_lines_share_all_tokens_of_their_block_in_proportion(total, weights) -> None:
+    parts = shares(total, weights)
+    assert sum(parts) == total
+    for part, weight in zip(parts, weights, strict=True):
+        assert abs(part - total * weight / sum(weights)) <= 1

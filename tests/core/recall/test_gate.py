@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.recall.rules.gate import bar_of, information, meaning_bar, word_support
+from memlayer_core.recall.rules.gate import MEANING, bar_of, chance, information, word_support
 from memlayer_core.recall.rules.pack import Gist
 from memlayer_core.recall.rules.question import question
 from memlayer_core.recall.rules.rank import Matches, rank
@@ -100,6 +100,22 @@ def test_words_count_more_without_a_cosine(share, nats, trust) -> None:
     )
 
 
+@given(st.integers(0, 100_000), st.integers(0, 100_000))
+def test_the_more_texts_there_are_the_more_the_best_of_them_shares_by_chance(some, more) -> None:
+    few, many = sorted((some, more))
+    assert 1 == chance(0) <= chance(few) <= chance(many) < 4
+
+
+def test_one_word_of_many_is_less_among_many_texts() -> None:
+    def support(messages: int) -> float:
+        asked = question("Write a fable about an octopus and a lantern", (), NOW)
+        one = Candidate(1, "user", None, 10, is_question=False, similarity=None)
+        found = TermStatistics({"octopus": {1: 1}}, messages)
+        return rank(asked, [one], Matches(found), 1.0)[0].support
+
+    assert support(400) < 0.7 * support(10)
+
+
 @pytest.mark.parametrize("scale", [SimilarityScale(), SimilarityScale(0.75, 0.03)])
 def test_meaning_counts_on_the_scale_of_its_embedder(scale) -> None:
     def support(deviations: float) -> float:
@@ -108,7 +124,7 @@ def test_meaning_counts_on_the_scale_of_its_embedder(scale) -> None:
         found = rank(question("cello?", (), NOW), [one], Matches(TermStatistics({}, 40)), 1.0, scale=scale)
         return found[0].support if found else 0.0
 
-    assert support(meaning_bar(40)) == pytest.approx(1.0)
+    assert support(3.0) == pytest.approx(3.0 / MEANING / chance(40))
     assert support(-1.0) == 0.0
 
 
@@ -129,6 +145,13 @@ def test_a_wish_is_told_with_a_request_for_help_and_not_with_a_question_about_th
         ("Keep your answers short.", True),
         ("请用中文回答", True),
         ("以后不要再道歉", True),
+        ("Be brief.", True),
+        ("Please don't use jargon.", True),
+        ("Every answer should end with a question.", True),
+        ("When you explain something, give an example first.", True),
+        ("Stop using emojis", True),
+        ("Show me when you can!", False),
+        ("When you visit, bring the dog.", False),
         ("I've never attended a webinar", False),
         ("He always comes late", False),
         ("Never heard of it", False),
@@ -210,3 +233,59 @@ def test_a_result_of_a_tool_is_recalled_in_its_own_session_alone_unless_a_settin
         told = [hit.text for hit in memory.chat(user_id="u", session_id="now").recall(asked)]
         assert ("the zebra stands in row seven" in told) is everywhere
         assert "the zebra stands in row seven" in [hit.text for hit in memory.search(asked, user_id="u")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "helps"),
+    [
+        ("Any tips for a first marathon?", True),
+        ("What's a good way to learn chess?", True),
+        ("I need ideas for dinner", True),
+        ("Walk me through the order of my trips.", False),
+        ("Could you list the projects I have worked on?", False),
+        ("Can you tell me when my sister visits?", False),
+    ],
+)
+def test_a_request_for_help_is_told_from_a_question_about_the_past(asked, helps) -> None:
+    assert asks_for_help(asked) is helps
+
+
+@pytest.mark.parametrize(
+    ("asked", "lower"),
+    [
+        ("Wo wohne ich jetzt?", True),
+        ("Où habite ma sœur ?", True),
+        ("Где я живу?", True),
+        ("¿Dónde vivo ahora?", True),
+        ("どこに住んでいますか", True),
+        ("seit wann habe ich die Katze", True),
+        ("Wer hat die Nachtwache gemalt?", False),
+        ("Quelle est la capitale de la Mongolie ?", False),
+        ("Explica cómo funciona la fotosíntesis.", False),
+    ],
+)
+def test_a_question_about_oneself_is_known_in_many_languages(asked, lower) -> None:
+    assert (bar_of(question(asked, (), NOW), 40, 1.0) < 1) is lower
+
+
+def test_a_record_that_says_what_the_user_said_is_not_told_beside_it(memory) -> None:
+    chat = memory.chat(user_id="v", session_id="past")
+    chat.add("user", "I love ramen noodles")
+    chat.remember("I love ramen noodles.", type="preference")
+    memory.flush()
+    assert len(recalled(memory, "Which noodles do I love?", user_id="v")) == 1
+
+
+def test_one_who_goes_on_speaking_lends_less_than_one_who_answers() -> None:
+    asked = question("cello?", (), NOW)
+
+    def beside(role: str) -> float:
+        pair = [
+            Candidate(1, "user", None, 10, is_question=False, similarity=None),
+            Candidate(2, role, None, 10, is_question=False, similarity=None),
+        ]
+        found = TermStatistics({"cello": {1: 1}}, 40)
+        ranked = rank(asked, pair, Matches(found), 0.0)
+        return next(one.parts["neighbours"] for one in ranked if one.key == 2)
+
+    assert beside("user") == pytest.approx(beside("assistant") / 2)

@@ -104,7 +104,7 @@ def test_minilm_finds_it_too(open_at) -> None:
     others = [f"{text} Nobody minded number {number}." for number, text in enumerate(FILLER * 3)]
     chat.add_messages([Message("user", text) for text in (*others, LONG)])
     memory.flush(60)
-    asked = "Who in the family is a beekeeper?"
+    asked = "Who in my family is a beekeeper?"
     assert memory.search(asked, user_id="louis", limit=1)[0].text == LONG
     context = memory.chat(user_id="louis", session_id="now").context(asked, token_limit=4000)
     assert FACT in "".join(piece.text for piece in context.pieces if piece.kind == "recall")

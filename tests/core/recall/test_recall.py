@@ -229,8 +229,8 @@ def test_wishes_and_requests_for_help_are_told_apart_from_questions_about_what_w
 def test_a_question_for_a_time_or_a_number_knows_its_answers(asked_for, answer, other) -> None:
     wanted = answers_to(asked_for)
     assert wanted is not None
-    assert wanted.search(answer)
-    assert not wanted.search(other)
+    assert wanted(answer)
+    assert not wanted(other)
     assert answers_to("Why did she move?") is None
 
 
@@ -515,6 +515,9 @@ def test_the_recall_grows_with_the_limit_and_more_slowly(limit, other) -> None:
     assert recall_budget(small, None) * large >= (recall_budget(large, None) - 1) * small - large
     assert recall_budget(limit, None) <= 2 * limit / 5
     assert recall_budget(limit, 600) == min(600, 2 * limit // 5)
+    assert recall_budget(limit, None, limit) == recall_budget(limit, None)
+    assert recall_budget(limit, None, 0) <= limit / 5  # turns fill the rest
+    assert recall_budget(limit, 600, 0) == recall_budget(limit, 600)
 
 
 def stored(text: str, name: str | None = None) -> StoredMessage:
