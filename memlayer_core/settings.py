@@ -75,8 +75,8 @@ class Settings(BaseSettings):
             `redactor` of yours replaces what it wants instead.
         redact_history: Whether stored messages are redacted, too, so that the words are nowhere. What is stored already
             stays as it is.
-        episodes: Whether an episode is written about a session that ends: a record that later searches and contexts
-            find. There are none without a summariser.
+        episodes: Whether an episode is written about `summary_rounds` rounds that left the window, and about the rest of
+            a session that ends: a record that later searches and contexts find. There are none without a summariser.
         episode_messages: Messages that a session needs for an episode: 4, two rounds, as in layered agent memories.
         episode_tokens: Tokens of an episode; about the 50 Chinese characters of layered agent memories.
         durability: `"full"`: writes survive a power cut, and each costs a disk flush. `"normal"`: writes survive the

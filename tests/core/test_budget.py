@@ -14,9 +14,7 @@ from budget import at_speed
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.storage import statements
 
-QUIET = Settings(
-    index_delay=3600, durability="normal", learn=False
-)  # a user with facts costs two more: the profile, and access to records
+QUIET = Settings(index_delay=3600, durability="normal", learn=False)
 FACTS = ("My parrot is called Solo.", "The violin is a Stainer.", "I sold the kayak to Whitaker.")
 TOPICS = ("garden", "tax office", "oven", "passport", "bicycle")
 
@@ -94,12 +92,28 @@ def test_a_context_costs_the_same_snapshot_when_the_question_is_pending(memory, 
     assert counter.statements <= 6
 
 
-def test_a_turn_is_stored_in_one_transaction_of_six_statements(memory, monkeypatch) -> None:
+def test_a_context_of_a_user_with_facts_takes_six_statements_too(memory, monkeypatch) -> None:
+    chat = memory.chat(user_id="bob", session_id="s0")
+    chat.add_messages(turns(100))
+    chat.remember("My diet is vegan.", key="diet", value="vegan")
+    chat.remember("The kayak of Whitaker is blue.")
+    memory.flush()
+    chat.context("Who has the kayak?", token_limit=500)
+    for query in ("Who has the kayak?", "What violin is it?"):
+        with counted(memory, monkeypatch) as counter:
+            told = chat.context(query, token_limit=500)
+        assert told.profile is not None
+        assert told.recall
+        assert (counter.reads, counter.writes) == (1, 0)
+        assert counter.statements <= 6
+
+
+def test_a_turn_is_stored_in_one_transaction_of_five_statements(memory, monkeypatch) -> None:
     chat = memory.chat(user_id="ada", session_id="s2")
     with counted(memory, monkeypatch) as counter:
         chat.add_messages([Message("user", "The kayak is blue."), Message("assistant", "Noted.")])
     assert (counter.reads, counter.writes) == (0, 1)
-    assert counter.statements <= 6
+    assert counter.statements <= 5
 
 
 def test_an_embedder_elsewhere_is_asked_between_two_snapshots(monkeypatch) -> None:
@@ -134,9 +148,12 @@ def test_a_context_takes_few_milliseconds_of_processor(memory, query) -> None:
     """The goal is 4 ms; there is room for three times that."""
     chat = memory.chat(user_id="ada", session_id="s3")
     chat.context(query)
-    took = []
-    for _ in range(5):
+    shares = []
+    for _ in range(10):
         start = time.thread_time()
         chat.context(query)
-        took.append(time.thread_time() - start)
-    assert min(took) <= at_speed(0.012)
+        spent = time.thread_time() - start
+        shares.append(
+            spent / at_speed(0.012)
+        )  # beside it, since a machine's speed changes from moment to moment
+    assert min(shares) <= 1

@@ -53,7 +53,7 @@ def test_a_turn_of_an_agent_writes_twice(meter, agent) -> None:
     costs = meter.turns(lambda question: agent.invoke(asked(question), CONFIG))
 
     assert costs.writes == 2  # the question, and the answer
-    assert costs.statements <= 52
+    assert costs.statements <= 46
     assert costs.caller_ms <= at_speed(CALLER_MS)
 
 
@@ -70,7 +70,7 @@ def test_a_turn_with_memory_writes_once(meter, memory) -> None:
     costs = meter.turns(lambda question: chain.invoke(question, CONFIG))
 
     assert costs.writes == 1
-    assert costs.statements <= 46
+    assert costs.statements <= 40
     assert costs.caller_ms <= at_speed(CALLER_MS)
 
 
@@ -93,7 +93,7 @@ def test_a_turn_of_langchains_own_wrapper_writes_once(meter, memory) -> None:
     costs = meter.turns(lambda question: chain.invoke([HumanMessage(question)], CONFIG))
 
     assert costs.writes == 1
-    assert costs.statements <= 16
+    assert costs.statements <= 15
     assert costs.caller_ms <= at_speed(CALLER_MS)
 
 

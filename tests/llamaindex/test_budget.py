@@ -27,7 +27,7 @@ def test_a_turn_of_a_chat_engine_writes_twice(meter, session) -> None:
     costs = meter.turns(engine.chat)
 
     assert costs.writes == 2  # the question, and the answer
-    assert costs.statements <= 48
+    assert costs.statements <= 39
     assert costs.caller_ms <= at_speed(CALLER_MS)
 
 
@@ -46,5 +46,5 @@ async def test_a_turn_of_an_agent_writes_twice(meter, session) -> None:
 
     assert costs.writes == 2
     assert costs.hops == 4  # the agent reads its memory once more at the end
-    assert costs.statements <= 52
+    assert costs.statements <= 43
     assert costs.caller_ms <= at_speed(CALLER_MS)

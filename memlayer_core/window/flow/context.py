@@ -14,7 +14,7 @@ from memlayer_core.messages.rules.relist import new_messages
 from memlayer_core.messages.rules.render import block, line, with_separator
 from memlayer_core.messages.sql import transcript, window_starts
 from memlayer_core.policy import Limits, recall_budget
-from memlayer_core.recall.flow.elsewhere import Meaning, on_snapshot
+from memlayer_core.recall.flow.elsewhere import Meaning, any_index_pays, on_snapshot
 from memlayer_core.recall.flow.recall import (
     best,
     relevant_answers,
@@ -22,11 +22,11 @@ from memlayer_core.recall.flow.recall import (
     without_own_turns,
     without_visible_episodes,
 )
-from memlayer_core.recall.flow.retrieve import Findings, retrieve
+from memlayer_core.recall.flow.retrieve import Findings, ask_words, retrieve
 from memlayer_core.recall.flow.search_scope import SearchScope, fit_into_budget
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.rules.filter import check_filter
-from memlayer_core.recall.rules.pack import MARGIN, most_that_fit
+from memlayer_core.recall.rules.pack import MARGIN, most_that_fit, shares
 from memlayer_core.recall.sql import beginning
 from memlayer_core.records.flow import reader_of
 from memlayer_core.runner import Runner
@@ -34,9 +34,9 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage.scores import is_message
 from memlayer_core.window.flow.additions import lines_of_ours, texts_of_ours
-from memlayer_core.window.flow.entries import Page, last_page
-from memlayer_core.window.flow.profile import profile
-from memlayer_core.window.flow.prompt import evict, first_of, read_view
+from memlayer_core.window.flow.entries import Page, ask_page, last_page
+from memlayer_core.window.flow.profile import ask_profile, profile
+from memlayer_core.window.flow.prompt import ask_summaries, evict, first_of, read_view
 from memlayer_core.window.flow.window_view import Part, WindowView
 from memlayer_core.window.model import Context, Piece, Placement
 from memlayer_core.window.rules.policy import Policies, default_limits, limits, placement_of
@@ -126,11 +126,12 @@ async def context(
         view = _view(connection, rt, known, waiting, allowed, 0)
         if found is None:
             return known, view, None
-        recalled = _recall(connection, rt, scope, known, found, view, share)
+        budget = recall_budget(allowed.tokens, settings.recall_tokens, allowed.tokens - view.tokens)
+        recalled = _recall(connection, rt, scope, known, found, view, budget)
         if view.tokens + recalled.tokens > allowed.tokens:
             # Older turns leave the window for the recall, and may then be recalled themselves.
             view = _view(connection, rt, known, waiting, allowed, recalled.tokens)
-            room = min(share, allowed.tokens - view.tokens)
+            room = min(budget, allowed.tokens - view.tokens)
             recalled = _recall(connection, rt, scope, known, found, view, room)
         return known, view, recalled
 
@@ -184,10 +185,22 @@ def _read_state(
     drafts: Sequence[PreparedMessage],
 ) -> _State:
     """Read the session, the search scope, and the newest question if the caller gives no query."""
+    new: Sequence[StoredMessage] = [message_of_draft(scope, draft) for draft in drafts]
+    reader = reader_of(rt, scope.reach(), roles)
+    ask_page(connection, scope, limits)
+    if query != "":
+        ask_profile(connection, rt, reader, limits.tokens)
+        if text := query or next(
+            (one.message.text for one in reversed(new) if one.message.role == "user"), ""
+        ):
+            ask_words(connection, rt, reader.reach, text)
     begin = beginning(connection, scope, size_of(limits.tokens))
     session = begin.session
-    search_scope = SearchScope(reader_of(rt, scope.reach(), roles), begin.own, begin.shared)
-    new: Sequence[StoredMessage] = [message_of_draft(scope, draft) for draft in drafts]
+    search_scope = SearchScope(reader, begin.own, begin.shared)
+    if query != "" and not any_index_pays(rt, search_scope):
+        rt.vectors.ask(connection, reader.reach, begin.own)
+    if session is not None:
+        ask_summaries(connection, session)
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     if session is not None and named:
         new = new_messages(new, transcript.places(connection, session, named), session.next_seq)
@@ -198,7 +211,7 @@ def _read_state(
     if question is None and session is not None and (last := _last_question(connection, session, page)):
         question, recalled = last[1], last[0].recall_tokens is not None
     said = question.message.text if question is not None else ""
-    lasting, notes = profile(connection, rt, search_scope, limits.tokens) if query != "" else (None, ())
+    lasting, notes = profile(connection, rt, search_scope, limits.tokens, page) if query != "" else (None, ())
     return _State(
         session,
         search_scope,
@@ -277,7 +290,8 @@ def _recall(
         view: The window.
         budget: The tokens that it may cost.
     """
-    first, reach = first_of(view, state.first), scope.reach()
+    first = first_of(view, state.first) if view.summary_first is None else view.summary_first
+    reach = scope.reach()
     answers = weigh(
         connection,
         rt,
@@ -291,8 +305,8 @@ def _recall(
     found = best(connection, rt, reach, answers, most_that_fit(budget), said) if budget > 0 else []
     if not found:
         return _Recall(notes=answers.notes)
-    left = budget - rt.tokens.text(with_separator(block([""])))
-    chosen = fit_into_budget(rt, found, budget, left, lambda turn: turn.tokens + MARGIN)
+    frame = rt.tokens.text(with_separator(block([""])))
+    chosen = fit_into_budget(rt, found, budget, budget - frame, lambda turn: turn.tokens + MARGIN)
     chosen = without_own_turns(chosen, answers.records)
     while True:
         in_time = sorted(chosen, key=lambda item: _when(item[0]))
@@ -302,17 +316,19 @@ def _recall(
         if tokens <= budget:
             break
         chosen.pop()  # its line costs more than expected, or another counter counted it
+    # Each line's part of what all of them cost is not counted once more.
+    costs = shares(max(0, tokens - frame), [stored.tokens + MARGIN for stored, _ in in_time])
     pieces = tuple(
         Piece(
             "recall",
             stored.message.text,
-            rt.tokens.text(said),
+            cost,
             (stored.message.id or "",),
             stored.message.created_at,
             stored.message.speaker,
             ranked.reasons,
         )
-        for said, (stored, ranked) in zip(lines, in_time, strict=True)
+        for said, cost, (stored, ranked) in zip(lines, costs, in_time, strict=True)
     )
     sources = tuple(stored.key for stored, _ in in_time)
     digests = tuple((stored.key, stored.digest) for stored, _ in in_time if stored.digest)

@@ -14,13 +14,15 @@ from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import Limits
 from memlayer_core.recall import sql
 from memlayer_core.runtime import Runtime
+from memlayer_core.scope import Scope
+from memlayer_core.storage.statements import server_snapshot
 from memlayer_core.window.rules.list_window import prompt_of
-from memlayer_core.window.rules.window import Shape, enough, first_page
+from memlayer_core.window.rules.window import Shape, enough, first_page, size_of
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["Page", "last_entries", "last_page", "newest_question", "shape_of"]
+__all__ = ["Page", "ask_page", "last_entries", "last_page", "newest_question", "shape_of"]
 
 Page = Sequence[tuple[Entry, StoredMessage]]
 """Messages of a session, the newest first."""
@@ -29,7 +31,23 @@ Page = Sequence[tuple[Entry, StoredMessage]]
 def last_page(connection: Connection, session: Session, limits: Limits, first: int) -> Page:
     """Return so many of the session's last messages from place `first` on that they are nearly always enough."""
     page = first_page(session.messages, session.tokens, limits)
-    return transcript.tail_messages(connection, session, None, page, first)
+    asked = transcript.asked_page(connection, session, *_most(limits))
+    return (
+        asked[:page]
+        if asked is not None
+        else transcript.tail_messages(connection, session, None, page, first)
+    )
+
+
+def ask_page(connection: Connection, scope: Scope, limits: Limits) -> None:
+    """Send to a server ahead of need, before the session is known, what `last_page` returns."""
+    if server_snapshot(connection) is not None:
+        transcript.ask_page(connection, scope, *_most(limits))
+
+
+def _most(limits: Limits) -> tuple[int, int, float]:
+    """Return the size of the window, and what is enough of it: messages, and tokens."""
+    return size_of(limits.tokens), first_page(1, 1, limits), 1.3 * limits.tokens
 
 
 def last_entries(

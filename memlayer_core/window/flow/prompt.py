@@ -28,7 +28,7 @@ from memlayer_core.window.flow.window_view import Part, WindowView, read_window
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["evict", "first_of", "read_view"]
+__all__ = ["ask_summaries", "evict", "first_of", "read_view"]
 
 _PLACE = 0xFFFF_FFFF
 _LOOKED_AT = 400  # messages between the summaries and the window that are checked for a gap
@@ -36,10 +36,11 @@ _LOOKED_AT = 400  # messages between the summaries and the window that are check
 
 @dataclass(frozen=True, slots=True)
 class _SummaryPart:
-    """The summaries in a context, as one text."""
+    """The summaries in a context, as one text. `first` is where the oldest one begins that is no overview."""
 
     part: Part | None = None
     versions: tuple[int, ...] = ()
+    first: int | None = None
     notes: tuple[Reason, ...] = ()
 
     @property
@@ -147,6 +148,7 @@ def read_view(
         reasons=(*seen.reasons, *wanted.notes, *outranked),
         profile=(profile,) if profile is not None else (),
         summary=(wanted.part,) if wanted.part is not None else (),
+        summary_first=wanted.first,
         summary_end=known.behind,
         start=begins,
     )
@@ -180,6 +182,14 @@ def evict(rt: Runtime, session: Session | None, view: WindowView, first: int) ->
         rt.note_eviction(session.number, view.next_start)
     elif begins > behind and (stepped or begins - behind >= rt.settings.summary_batch):
         rt.note_eviction(session.number, begins)
+
+
+def ask_summaries(connection: Connection, session: Session) -> None:
+    """Send to a server ahead of need what a view reads first, besides the newest messages."""
+    if session.summary_version:
+        summaries_sql.ask(connection, session.number)
+    if session.instructions is not None:
+        transcript.ask(connection, session, session.instructions & _PLACE)
 
 
 def _summaries_of(
@@ -239,7 +249,9 @@ def _before(rt: Runtime, summaries: Sequence[Summary], begins: int, limits: Limi
         tokens = rt.tokens.message(message)
         if tokens <= room:
             reasons = (*map(_reason, shown), *_left_out(first, room))
-            return _SummaryPart(Part(message, (), (), tokens, reasons), tuple(one.version for one in shown))
+            versions = tuple(one.version for one in shown)
+            begins_at = next((one.first_seq for one in shown if not one.level), None)
+            return _SummaryPart(Part(message, (), (), tokens, reasons), versions, begins_at)
     newest, older = wanted[-1], _left_out(len(wanted) - 1, room)
     shorter = _shorten(rt, newest.text, room)
     if shorter is None:

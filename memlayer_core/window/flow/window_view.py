@@ -85,6 +85,7 @@ class WindowView:
         new_first: Place of the new window start if turns had to be left out, else None.
         reasons: What was left out or shortened, and why.
         summary: The summaries of the turns before the window.
+        summary_first: Place where the oldest of them begins that is no overview; None: there is none.
         summary_end: The place behind the last message that is summarized.
         next_start: Place where the window will begin when it has to move; None while that is far off.
         start: The new window start to store, if it changed.
@@ -97,6 +98,7 @@ class WindowView:
     new_first: int | None = None
     reasons: tuple[Reason, ...] = ()
     summary: tuple[Part, ...] = ()
+    summary_first: int | None = None
     summary_end: int = 0
     next_start: int | None = None
     start: WindowStart | None = None
@@ -155,20 +157,18 @@ def read_window(
         _, once, orphans = _without_orphans((), once)
         return WindowView(temporary=once, reasons=(*orphans, *_over(once, limits.tokens)))
     system = _instructions(connection, rt, session, limits.tokens, pending)
-    shape = shape_of(rt)
     new = _pending_parts(rt, session, pending)
     entries, stored = last_entries(connection, rt, session, limits, first, page, [entry for entry, _ in new])
     beside, overhead = overhead, overhead + sum(part.tokens for part in (*system, *once))
-    compact_to = rt.settings.compact_to
     while True:
         chosen = window(
             entries,
             limits,
             overhead=overhead,
             reserve=reserve,
-            compact_to=compact_to,
+            compact_to=rt.settings.compact_to,
             stops=stops,
-            shape=shape,
+            shape=shape_of(rt),
         )
         shown = _window_parts(
             connection, rt, chosen, stored, {entry.seq: part for entry, part in new}, reader

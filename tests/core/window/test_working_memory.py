@@ -267,3 +267,18 @@ def test_without_a_tokenizer_chinese_is_not_counted_as_a_quarter_of_its_characte
     estimate = token_counter("estimate")
     assert estimate.text("我们明天去公园散步" * 100) >= 500
     assert 200 <= estimate.text("we will walk in the park tomorrow, " * 28) <= 350
+
+
+@pytest.mark.requirement("J08")
+def test_what_leaves_the_window_or_is_deleted_takes_no_equal_message_along(chat) -> None:
+    for number in range(3):
+        chat.add("user", "ok", id=f"u{number}")
+        chat.add("assistant", "ok", id=f"a{number}")
+    assert [message.id for message in chat.context("", policy=MaxRounds(2)).window] == [
+        "u1",
+        "a1",
+        "u2",
+        "a2",
+    ]
+    chat.delete_message("u1")
+    assert [message.id for message in chat.history()] == ["u0", "a0", "a1", "u2", "a2"]
