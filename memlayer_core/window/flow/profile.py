@@ -80,9 +80,9 @@ def ask_profile(connection: Connection, rt: Runtime, reader: Reader, token_limit
         record_reads.ask_profile(connection, reader, _most(room))
 
 
-def _most(room: int) -> int:
+def _most(tokens: int) -> int:
     """Return how many records are read for so many tokens."""
-    return max(_READ, room // LEAST)
+    return max(_READ, tokens // LEAST)
 
 
 def _is_shown(record: Record, page: Page) -> bool:
