@@ -1,15 +1,19 @@
 """Tells the language of a text, by its script and its stop words.
 
-The stop words are those of the package `stop-words`, except the English and Chinese ones. A language without a list passes
+The stop words are those of the package `stop-words`, except the English and Chinese ones. `data/languages.toml` says how
+people speak of themselves, and how they ask. A language without a list passes
 for English, or for another one of its script: its texts are found by words, character n-grams and meaning all the same.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib.resources import files
 
 from stop_words import get_stop_words
 
@@ -31,45 +35,6 @@ _ENGLISH = frozenset(
     """.split()  # noqa: SIM905  (a list of words reads better as prose)
 )
 _CHINESE = frozenset("的了吗呢吧啊是在和与我你他她它们")
-
-_FIRST_PERSON = {
-    ENGLISH: "i me my mine myself we us our ours",
-    "zh": "我 咱",
-    "de": "ich mich mir mein meine meinen meinem meiner meines wir uns unser unsere unseren unserem unserer unseres",
-    "fr": "je j me m moi mon ma mes mien mienne miens miennes nous notre nos",
-    "es": "yo me mí mi mis mío mía míos mías conmigo nosotros nosotras nos nuestro nuestra nuestros nuestras",
-    "pt": "eu me mim meu minha meus minhas comigo nós nos nosso nossa nossos nossas",
-    "it": "io mi me mio mia miei mie noi ci nostro nostra nostri nostre",
-    "nl": "ik mij me mijn wij we ons onze",
-    "ru": "я меня мне мной мой моя моё мое мои моего моей моему моих моим моими мою моём мы нас нам нами наш наша наше наши"
-    " нашего нашей нашему наших нашим нашу нашем",
-    "pl": "ja mnie mi mną mój moja moje mojego mojej mojemu moich moim moją my nas nam nami nasz nasza nasze naszego naszej",
-    "tr": "ben beni bana bende benden benim biz bizi bize bizde bizim",
-    "ja": "私 僕 俺 わたし ぼく うちの",
-    "ko": "나는 나의 나를 내가 내 저는 저의 제가 제 우리",
-    "ar": "أنا نحن",
-    "th": "ฉัน ผม ดิฉัน เรา",
-}
-"""The pronouns with which people speak of themselves, as in Snowball's lists of stop words."""
-
-_OMITS_SUBJECT = frozenset(
-    {"es", "pt", "it", "ca", "ro", "pl", "cs", "hu", "tr", "ja", "ko", "th", "ar", "fa", "el", "he", "hi"}
-)
-_WITHOUT_SPACES = frozenset({"zh", "ja", "ko", "th"})  # or with endings that are written together
-
-_QUESTION_WORDS = {
-    "de": "was wer wen wem wessen wo wohin woher wann wie warum wieso weshalb wozu welche welcher welches welchen welchem womit worüber",
-    "fr": "qui que qu quoi quand où comment pourquoi combien quel quelle quels quelles est-ce",
-    "es": "qué quién quiénes cuándo dónde cómo cuál cuáles cuánto cuánta cuántos cuántas",
-    "pt": "que quem quando onde como qual quais quanto quanta quantos quantas",
-    "it": "che chi cosa quando dove come perché quale quali quanto quanta quanti quante",
-    "nl": "wat wie waar wanneer hoe waarom welke welk hoeveel",
-    "ru": "что кто кого кому чем когда где куда откуда как почему зачем сколько какой какая какое какие какую чей чья",
-    "pl": "co kto kogo komu kiedy gdzie dokąd skąd jak dlaczego ile jaki jaka jakie który która które czy",
-    "tr": "ne kim kimi kimin nerede nereye nereden nasıl niçin neden hangi kaç",  # noqa: RUF001  (Turkish)
-    "ja": "何 誰 どこ いつ どう なぜ どの どんな いくつ いくら ですか ますか",
-    "ko": "무엇 뭐 누구 어디 언제 어떻게 왜 어느 몇",
-}
 
 # The languages of a script; of several that are as likely, the first one. Latin ones are in the order of their speakers,
 # without those whose list has English words.
@@ -113,6 +78,27 @@ _ENOUGH = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Speech:
+    """How people of a language speak: see the data file."""
+
+    first_person: str = ""
+    question_words: str = ""
+    omits_subject: bool = False
+    without_spaces: bool = False
+
+
+@cache
+def _speeches() -> Mapping[str, _Speech]:
+    """Return the data file, by language."""
+    tables = tomllib.loads((files("memlayer_core.storage") / "data" / "languages.toml").read_text("utf-8"))
+    return {language: _Speech(**table) for language, table in tables.items()}
+
+
+def _speech(language: str) -> _Speech:
+    return _speeches().get(language, _Speech())
+
+
 @cache
 def stop_words(language: str) -> frozenset[str]:
     """Return the stop words of a language, in lower case.
@@ -144,8 +130,9 @@ def _language_of(beginning: str) -> str:
 
 
 def first_person(language: str) -> re.Pattern[str]:
-    """Return what matches where users speak of themselves."""
-    return _pattern(language, _FIRST_PERSON.get(language, _FIRST_PERSON[ENGLISH]))
+    """Return what matches where users speak of themselves; English words for a language that has no table."""
+    named = language if _speech(language).first_person else ENGLISH
+    return _pattern(_speech(named).first_person, r"\b", without_spaces=_speech(language).without_spaces)
 
 
 def question_word(language: str) -> re.Pattern[str] | None:
@@ -153,20 +140,21 @@ def question_word(language: str) -> re.Pattern[str] | None:
 
     A question word stands at the beginning, behind one short word at most: "Bei welcher Temperatur".
     """
-    words = _QUESTION_WORDS.get(language)
-    return None if words is None else _pattern(language, words, r"^\W*(?:\w{1,6}\W+)?")
+    speech = _speech(language)
+    if not speech.question_words:
+        return None
+    return _pattern(speech.question_words, r"^\W*(?:\w{1,6}\W+)?", without_spaces=speech.without_spaces)
 
 
 def omits_subject(language: str) -> bool:
     """Tell whether a language may leave out of whom it speaks: "¿Dónde vivo?", どこに住んでいますか."""
-    return language in _OMITS_SUBJECT
+    return _speech(language).omits_subject
 
 
 @lru_cache(maxsize=100)  # two for each language
-def _pattern(language: str, words: str, before: str = r"\b") -> re.Pattern[str]:
+def _pattern(words: str, before: str, *, without_spaces: bool) -> re.Pattern[str]:
     some = "|".join(words.split())
-    spaced = language not in _WITHOUT_SPACES
-    return re.compile(rf"{before}(?:{some})\b" if spaced else some, re.IGNORECASE)
+    return re.compile(some if without_spaces else rf"{before}(?:{some})\b", re.IGNORECASE)
 
 
 def _by_words(text: str, languages: tuple[str, ...]) -> str:

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memlayer_core.storage.languages import language_of, stop_words
+from memlayer_core.storage.languages import (
+    first_person,
+    language_of,
+    omits_subject,
+    question_word,
+    stop_words,
+)
 from memlayer_core.storage.terms import content_words, index_terms, question_terms
 
 
@@ -80,3 +86,30 @@ def test_a_word_has_the_same_term_whatever_language_stands_around_it(around, wor
 
 def test_a_language_without_a_list_keeps_its_words():
     assert content_words("Ninaishi Nairobi") == ["ninaishi", "nairobi"]
+
+
+@pytest.mark.parametrize(
+    ("language", "own", "question"),
+    [
+        ("de", "Das ist meine Katze", "Bei welcher Temperatur schläft sie"),
+        ("es", "Es mi gato", "dónde duerme"),
+        ("ru", "Это моя кошка", "где она спит"),
+        ("tr", "Benim kedim", "nerede uyuyor"),
+        ("ja", "私の猫です", "どこで寝ますか"),
+        ("ko", "제가 키우는 고양이", "어디에서 자요"),
+    ],
+)
+def test_a_language_with_a_table_knows_who_speaks_and_who_asks(language, own, question) -> None:
+    asks = question_word(language)
+    assert asks is not None
+    assert first_person(language).search(own)
+    assert not first_person(language).search(question)
+    assert asks.search(question)
+    assert not asks.search(own)
+    assert omits_subject("ja")
+    assert not omits_subject("de")
+
+
+def test_a_language_without_a_table_reads_english_words() -> None:
+    assert first_person("gu").search("That is my cat")
+    assert question_word("gu") is None
