@@ -125,7 +125,7 @@ class Resources:
         summarizes = summarizer is not None and summarizer != "off"
         model: LanguageModel | None = None
         if summarizes and summarizer != "extractive":
-            model = language_model(summarizer)
+            model = language_model(summarizer, settings.model_timeout)
         reorders = resolve_reranker(reranker, settings.reranker_timeout)
         db = database_sql.open_database(database, settings)
         try:

@@ -99,8 +99,10 @@ class Settings(BaseSettings):
             and do not call it again for the same time.
         reranker_timeout: Seconds that a search waits for a reranker. After that the order stays as it was, and the reranker is
             not called again for the same time.
-        lease_seconds: Seconds of a lease. If a process dies, another one gets its jobs after that time. It should be
-            longer than a summariser needs to answer, or two processes may pay for the same summary.
+        lease_seconds: Seconds of a lease. If a process dies, another one gets its jobs after that time; those that call a
+            model after `model_timeout` more.
+        model_concurrency: How many language models are called at a time, for summaries, episodes and facts, in a process.
+        model_timeout: Seconds that a call of a language model may take. After that it counts as not answered.
         job_attempts: How often a job is tried before it becomes a dead letter.
         session_idle_days: Days without a new message after which an episode is written about a session. Its window
             and its history stay, so that a user can continue it. None: never.
@@ -160,6 +162,8 @@ class Settings(BaseSettings):
     embedder_timeout: float = Field(default=5.0, gt=0)
     reranker_timeout: float = Field(default=5.0, gt=0)
     lease_seconds: float = Field(default=60.0, gt=0)
+    model_concurrency: int = Field(default=1, ge=1)
+    model_timeout: float = Field(default=120.0, gt=0)
     job_attempts: int = Field(default=12, ge=1)
     session_idle_days: float | None = Field(default=7, gt=0, le=36_500)
     job_backoff: float = Field(default=1.0, ge=0)

@@ -1,4 +1,4 @@
-"""A time limit for the user's embedder and reranker: if one is late, a search does without it."""
+"""A time limit for the user's models: if an embedder or a reranker is late, a search does without it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memlayer_core.seams import Embedder
 if TYPE_CHECKING:
     from memlayer_core.vector import FloatVector
 
-__all__ = ["Deadline", "DeadlineEmbedder"]
+__all__ = ["Deadline", "DeadlineEmbedder", "in_thread"]
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Deadline:
             MemlayerError: It did not answer in time, or was late a moment ago.
         """
         self._check(who)
-        answer = _start(work)
+        answer = in_thread(work)
         try:
             return answer.result(self._seconds)
         except TimeoutError:
@@ -61,7 +61,7 @@ class Deadline:
     ) -> T:
         """Do the same without blocking the event loop: await `awork` in it if there is one."""
         self._check(who)
-        asked = awork() if awork is not None else asyncio.wrap_future(_start(work))
+        asked = awork() if awork is not None else asyncio.wrap_future(in_thread(work))
         try:
             return await asyncio.wait_for(asked, self._seconds)
         except TimeoutError:
@@ -122,7 +122,7 @@ class DeadlineEmbedder:
         )
 
 
-def _start(work: Callable[[], T]) -> Future[T]:
+def in_thread(work: Callable[[], T]) -> Future[T]:
     """Do work in a thread that does not keep the process alive if it hangs."""
     answer: Future[T] = Future()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
+from memlayer_core.models.deadline import in_thread
 from memlayer_core.seams import Reply
 
 __all__ = ["LanguageModel", "language_model"]
@@ -32,23 +33,34 @@ class LanguageModel:
         name: The model's name in summaries and errors.
         ask: Function of instructions and a text.
         own: Whether it is the user's own function. Its answers are checked less than those of a model.
+        seconds: How long a call may take; None: as long as it likes.
     """
 
-    def __init__(self, name: str, ask: Callable[[str, str], Reply], *, own: bool = False) -> None:
+    def __init__(
+        self, name: str, ask: Callable[[str, str], Reply], *, own: bool = False, seconds: float | None = None
+    ) -> None:
         self.name = name
         self.own = own
         self._ask = ask
+        self._seconds = seconds
 
     def ask(self, instructions: str, text: str) -> Reply:
         """Send a prompt to the model, and wait for the answer.
 
         Raises:
             ModelContextError: The prompt is longer than the model can read.
-            ModelError: It did not answer: it is not reachable, is overloaded, or refused the call.
+            ModelError: It did not answer: it is not reachable, is overloaded, refused the call, or is late.
         """
+        answer = in_thread(lambda: self._ask(instructions, text))
         try:
-            return self._ask(instructions, text)
+            return answer.result(self._seconds)
         except Exception as problem:
+            if isinstance(problem, TimeoutError) and not answer.done():
+                answer.cancel()
+                raise ModelError(
+                    f"{self.name} did not answer within {self._seconds:g} seconds",
+                    hint="It is asked again later; `Settings.model_timeout` says how long a call may take.",
+                ) from None
             error_type = type(
                 problem
             ).__name__  # what it said may quote a message, or a key: only the cause tells
@@ -63,12 +75,13 @@ class LanguageModel:
             ) from problem
 
 
-def language_model(model: Any) -> LanguageModel | None:
+def language_model(model: Any, seconds: float | None = None) -> LanguageModel | None:
     """Return the language model for a memory's `summarizer`.
 
     Args:
         model: None for no model; a LangChain chat model or LLM; a LlamaIndex LLM; or a function of a prompt, blocking
             or async, that returns a text. A function of two arguments gets the instructions and the text separately.
+        seconds: How long a call may take; None: as long as it likes.
 
     Raises:
         ConfigurationError: It is none of these.
@@ -81,11 +94,15 @@ def language_model(model: Any) -> LanguageModel | None:
             hint='Pass a made model: `init_chat_model("openai:gpt-5-mini")`, a LlamaIndex `LLM`, or a function.',
         )
     if hasattr(model, "invoke") and hasattr(model, "ainvoke"):
-        return LanguageModel(_name(model), lambda instructions, text: _langchain(model, instructions, text))
+        return LanguageModel(
+            _name(model), lambda instructions, text: _langchain(model, instructions, text), seconds=seconds
+        )
     if hasattr(model, "complete") and hasattr(model, "acomplete"):
-        return LanguageModel(_name(model), lambda instructions, text: _llamaindex(model, instructions, text))
+        return LanguageModel(
+            _name(model), lambda instructions, text: _llamaindex(model, instructions, text), seconds=seconds
+        )
     if callable(model):
-        return LanguageModel(_name(model), _function(model), own=True)
+        return LanguageModel(_name(model), _function(model), own=True, seconds=seconds)
     raise ConfigurationError(
         f"a summariser must be a model or a function, got {type(model).__name__}",
         hint="A LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt that returns a text.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, literal, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -14,6 +14,9 @@ from memlayer_core.storage import lexical_repair
 from memlayer_core.storage.keys import to_micros
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import jobs, meta
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
 
 __all__ = [
     "LONGEST_BACKOFF",
@@ -33,6 +36,7 @@ __all__ = [
     "has_jobs",
     "hurry",
     "is_day_over",
+    "is_due",
     "is_hurried",
     "latest",
     "lease",
@@ -142,10 +146,9 @@ def lease(
 
     Jobs whose time is too far in the future are due, too: the clock was wrong when they were queued.
     """
-    due = or_(jobs.c.due <= to_micros(now), jobs.c.due > to_micros(latest(now, until)))
     rows = connection.execute(
         select(jobs)
-        .where(jobs.c.dead == 0, due, jobs.c.kind.in_(kinds))
+        .where(_are_due(kinds, now, until))
         .order_by(jobs.c.due, jobs.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -158,6 +161,16 @@ def lease(
             .values(owner=owner, due=to_micros(until), attempts=jobs.c.attempts + 1)
         )
     return taken
+
+
+def is_due(connection: Connection, kinds: Sequence[JobKind], now: datetime, until: datetime) -> bool:
+    """Return whether `lease` would lease a job of these kinds: to look costs less than to write."""
+    return bool(connection.scalar(select(exists().where(_are_due(kinds, now, until)))))
+
+
+def _are_due(kinds: Sequence[JobKind], now: datetime, until: datetime) -> ColumnElement[bool]:
+    due = or_(jobs.c.due <= to_micros(now), jobs.c.due > to_micros(latest(now, until)))
+    return and_(jobs.c.dead == 0, due, jobs.c.kind.in_(kinds))
 
 
 def erase(connection: Connection, job: Job, until: datetime, *, goes_on: bool) -> bool:

@@ -1,27 +1,14 @@
-"""The worker: one background thread that leases jobs and does them. A restart loses no job and repeats no effect."""
+"""The worker: it leases jobs in the background and does them. A restart loses no job and repeats no effect."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from itertools import groupby
-from typing import assert_never
 
-from memlayer_core.errors import (
-    EmbedderError,
-    EmbedderMismatchError,
-    IndexCorruptError,
-    IndexUnavailableError,
-    MemlayerError,
-    StoreUnavailableError,
-    in_short,
-)
-from memlayer_core.events import JobDead, JobFailed, Source
+from memlayer_core.errors import StoreUnavailableError, in_short
 from memlayer_core.index import flow as flows
 from memlayer_core.messages.flow.sessions import end_idle
 from memlayer_core.records.flow import learn
@@ -29,23 +16,19 @@ from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.runner import SYNC, step
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import job_queue
-from memlayer_core.storage.job_queue import LONGEST_BACKOFF, Backlog, Job, JobKind, backoff
-from memlayer_core.storage.keys import shard_of
+from memlayer_core.storage.job_queue import LONGEST_BACKOFF, Backlog, Job, JobKind
 from memlayer_core.summaries import sql as summaries
-from memlayer_core.summaries.flow.episodes import write_episode
-from memlayer_core.summaries.flow.summarize import summarize
 from memlayer_core.worker.bell import Bell
 from memlayer_core.worker.flush import wait_until_done
 from memlayer_core.worker.index_keeper import UNSOUND, IndexKeeper
+from memlayer_core.worker.job_runner import JobRunner, log_error
 from memlayer_core.worker.maintain import enqueue_daily, maintain_daily
-from memlayer_core.worker.upkeep import ErasureDelayError, erase
+from memlayer_core.worker.model_threads import ModelThreads
+from memlayer_core.worker.upkeep import erase
 
 __all__ = ["Worker"]
 
-logger = logging.getLogger("memlayer")
-
 _INDEXING: tuple[JobKind, ...] = ("index", "unindex")
-_WRITING: tuple[JobKind, ...] = ("summarize", "episode", "maintain")
 _UPKEEP: tuple[JobKind, ...] = ("compact", "audit")
 _REMOVED = 1000  # removals in one batch: embedded Chroma writes to the disk 8 times for any number of them
 _REST = 4  # after a batch of removals, the worker waits this many times as long as the batch took
@@ -56,7 +39,6 @@ _ERASURE_SHARE = 100  # the same for the journal's files, which cost as much as 
 _IDLE = 1.0  # seconds between two looks for jobs of other processes
 _HOUR = timedelta(hours=1)
 _RECOVERY = 10.0  # seconds before background work is tried again after an unexpected error
-_LATER = 10  # an erasure that a reader held back is tried after so many times the usual wait: writers wait meanwhile
 _CLOSING = 5.0  # seconds that `close` waits for the current batch; then its leases are given back
 
 
@@ -65,7 +47,7 @@ class Worker:
 
     The thread starts at the first job. Only the process that holds the vector index does index jobs; it finds jobs of
     other processes within a second. If it ends, another process takes the index. Every process erases deleted data and
-    writes summaries and episodes, and maintains the store once a day. This comes last, one at a time: models take long.
+    maintains the store once a day. What calls language models has threads of its own: nothing else waits for a model.
 
     Args:
         owner: Name for this worker's leases, unique among all processes.
@@ -81,7 +63,8 @@ class Worker:
         self._stopping = threading.Event()
         self._flushing: set[Bell] = set()
         self._keeper = IndexKeeper(owner)
-        self._last_error: str | None = None
+        self._jobs = JobRunner(owner, self._step, self._keeper.suspects)
+        self._models = ModelThreads(owner, self._stopping, self._done)
         self._removals_rest_until = 0.0
         self._gathering = _GATHERING
         self._evicted: dict[int, int] = {}
@@ -145,7 +128,7 @@ class Worker:
                 timeout,
                 has_notes=lambda: self._has_notes,
                 ring=self._ring,
-                last_error=lambda: self._last_error,
+                last_error=lambda: self._models.last_error or self._jobs.last_error,
                 pause=pause,
             )
         finally:
@@ -166,8 +149,10 @@ class Worker:
             thread = self._thread if self._started else None
         self._wake.ring()
         self._hurry.ring()
+        until = time.monotonic() + _CLOSING
         if thread is not None and thread is not threading.current_thread():
             thread.join(_CLOSING)
+        self._models.join(until)
         if self._rt is not None and thread is not None:
             with suppress(StoreUnavailableError):  # then the leases end by themselves
                 self._rt.db.write(job_queue.release, self._owner, self._rt.now())
@@ -195,18 +180,18 @@ class Worker:
                 self._work_off(rt)
                 rt.health.up("worker")
             except StoreUnavailableError as problem:
-                self._last_error = in_short(problem)
+                self._jobs.last_error = in_short(problem)
                 rt.health.down("worker", in_short(problem))
                 self._stopping.wait(_IDLE)
             except Exception as problem:  # noqa: BLE001  (one bad row must not end all background work)
-                self._last_error = in_short(problem)
+                self._jobs.last_error = in_short(problem)
                 rt.health.down("worker", in_short(problem))
-                _log("background work cannot go on", problem)
+                log_error("background work cannot go on", problem)
                 self._stopping.wait(_RECOVERY)
 
     def _leave(self, rt: Runtime, problem: StoreUnavailableError) -> None:
         """Stop writing: the files at the store's path are not this store any more."""
-        self._last_error = in_short(problem)
+        self._jobs.last_error = in_short(problem)
         rt.health.down("journal", in_short(problem))
         if rt.index is not None:
             rt.index.close()
@@ -217,37 +202,41 @@ class Worker:
         Texts that come while a batch is done that is not full wait for the next batch: many small ones cost more.
         """
         worked = rested = False
+        self._models.start(rt)
+        looked = time.monotonic()
         while not self._stopping.is_set() and self._has_jobs(rt, besides=_INDEXING if rested else ()):
             jobs = self._next(rt, _UPKEEP if rested else _INDEXING) if self._ready(rt) else []
             if not jobs and (self._flushing or time.monotonic() >= self._erasures_rest_until):
-                jobs = self._lease(rt, ["erase"], 1)
-            jobs = jobs or self._lease(rt, _WRITING, 1)
+                jobs = self._jobs.lease(rt, ["erase"], 1)
+            jobs = jobs or self._jobs.lease(rt, ["maintain"], 1)
             if not jobs:
                 break
             if jobs[0].kind in _INDEXING and len(jobs) < rt.settings.index_batch and not self._flushing:
                 rested = True
-            self._do(rt, jobs)
+            self._jobs.do(rt, jobs)
             worked = True
-            for pause in list(self._flushing):
-                pause.ring()
+            self._done()
+            if time.monotonic() - looked >= _IDLE:
+                self._models.start(rt)
+                looked = time.monotonic()
         if worked:
             rt.db.tidy()
+
+    def _done(self) -> None:
+        """Tell who waits in `flush` that jobs are done."""
+        for pause in list(self._flushing):
+            pause.ring()
 
     def _next(self, rt: Runtime, kinds: Sequence[JobKind]) -> list[Job]:
         """Lease jobs for the index. Removals come in large batches with pauses, as each batch costs about the same."""
         if kinds is _INDEXING:
             resting = not self._flushing and time.monotonic() < self._removals_rest_until
-            jobs = self._lease(rt, kinds[:1] if resting else kinds, rt.settings.index_batch)
+            jobs = self._jobs.lease(rt, kinds[:1] if resting else kinds, rt.settings.index_batch)
             if any(job.kind == "unindex" for job in jobs):
-                jobs += self._lease(rt, ["unindex"], _REMOVED)
+                jobs += self._jobs.lease(rt, ["unindex"], _REMOVED)
             if jobs:
                 return jobs
-        return self._lease(rt, _UPKEEP, _COMPACTED)
-
-    def _lease(self, rt: Runtime, kinds: Sequence[JobKind], limit: int) -> list[Job]:
-        now = rt.now()
-        until = now + timedelta(seconds=rt.settings.lease_seconds)
-        return rt.db.write(job_queue.lease, kinds, limit, self._owner, now, until)
+        return self._jobs.lease(rt, _UPKEEP, _COMPACTED)
 
     def _write_down(self, rt: Runtime) -> None:
         """Write notes of evictions and recalls to the journal."""
@@ -264,53 +253,12 @@ class Worker:
         """Make the index ready. Returns False if it is not available at the moment."""
         ready = self._keeper.ready(rt)
         if self._keeper.problem is not None:
-            self._last_error = in_short(self._keeper.problem)
+            self._jobs.last_error = in_short(self._keeper.problem)
             self._stopping.wait(_IDLE)
         return ready
 
     def _has_jobs(self, rt: Runtime, besides: Sequence[JobKind]) -> bool:
         return bool(self._keeper.suspects) or rt.db.read(job_queue.has_jobs, besides)
-
-    def _do(self, rt: Runtime, jobs: Sequence[Job]) -> None:
-        lost = [job for job in jobs if job.attempts > rt.settings.job_attempts]
-        for job in lost:  # each attempt ended with its process
-            self._give_up(rt, job, self._last_error or "every attempt ended with its process")
-        left = sorted((job for job in jobs if job not in lost), key=lambda job: job.kind)
-        for kind, some in groupby(left, key=lambda job: job.kind):
-            self._attempt(rt, kind, list(some))
-
-    def _attempt(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
-        try:
-            self._step(rt, kind, jobs)
-            self._last_error = None
-        except (IndexUnavailableError, IndexCorruptError, EmbedderMismatchError) as problem:
-            self._last_error = in_short(problem)  # no job's fault
-            source: Source = "embedder" if isinstance(problem, EmbedderMismatchError) else "index"
-            rt.health.down(source, in_short(problem))
-            if isinstance(problem, IndexCorruptError):
-                self._keeper.suspects.update(
-                    shard_of(job.namespace, rt.shards) for job in jobs if job.namespace
-                )
-            later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, 1))
-            rt.db.write(job_queue.fail, jobs, in_short(problem), later, count_attempt=False)
-        except ErasureDelayError as problem:
-            self._last_error = str(problem)
-            rt.health.down("erasure", str(problem))
-            later = rt.now() + _LATER * timedelta(seconds=rt.settings.job_backoff)
-            rt.db.write(job_queue.fail, jobs, str(problem), later, count_attempt=False)
-        except Exception as problem:
-            if isinstance(problem, StoreUnavailableError):
-                raise
-            if len(jobs) > 1:  # one of them may be the cause: try each alone
-                for job in jobs:
-                    self._attempt(rt, kind, [job])
-                return
-            self._last_error = in_short(problem)
-            if isinstance(problem, EmbedderError):
-                rt.health.down("embedder", in_short(problem))
-            elif not isinstance(problem, MemlayerError):
-                _log("a background job raised", problem)
-            self._later(rt, jobs, problem)
 
     def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
         began = time.monotonic()
@@ -326,35 +274,11 @@ class Worker:
                 self._gathering = min(LONGEST_BACKOFF, max(_GATHERING, _SHARE * (time.monotonic() - began)))
             case "audit":
                 step(flows.audit(rt, SYNC, jobs, reason=UNSOUND))
-            case "summarize" | "episode":
-                write = summarize if kind == "summarize" else write_episode
-                for job in jobs:
-                    with rt.health.watch("summarizer", rt.settings.lease_seconds):
-                        step(write(rt, SYNC, job))
             case "maintain":
                 step(maintain_daily(rt, SYNC, jobs))
             case "erase":
                 for job in jobs:
                     step(erase(rt, SYNC, job, self._stopping.wait))
                 self._erasures_rest_until = time.monotonic() + _ERASURE_SHARE * (time.monotonic() - began)
-            case _:
-                assert_never(kind)
-
-    def _later(self, rt: Runtime, jobs: Sequence[Job], problem: Exception) -> None:
-        for job in jobs:
-            if job.attempts >= rt.settings.job_attempts:
-                self._give_up(rt, job, in_short(problem))
-                continue
-            wait = backoff(rt.settings.job_backoff, job.attempts)
-            rt.db.write(job_queue.fail, [job], in_short(problem), rt.now() + timedelta(seconds=wait))
-            rt.emit(JobFailed(job.kind, job.subject, job.attempts, in_short(problem)))
-
-    def _give_up(self, rt: Runtime, job: Job, error: str) -> None:
-        rt.db.write(job_queue.fail, [job], error, None)
-        rt.emit(JobDead(job.kind, job.subject, error))
-
-
-def _log(text: str, problem: Exception) -> None:
-    """Log an error of another library with its traceback, but without its text, which may quote a message."""
-    frames = "".join(traceback.format_tb(problem.__traceback__))
-    logger.error("%s: %s\n%s", text, in_short(problem), frames)
+            case "summarize" | "episode":
+                raise AssertionError(f"{kind} is a job of the model threads")

@@ -107,7 +107,7 @@ def test_a_job_whose_every_worker_died_is_given_up_and_not_tried_for_ever() -> N
             )
         memory._resources.worker._stopping.clear()
         (job,) = db.write(job_queue.lease, ["index"], 1, "me", now + timedelta(seconds=100), now)
-        memory._resources.worker._do(memory.runtime, [job])
+        memory._resources.worker._jobs.do(memory.runtime, [job])
         assert [event.subject for event in dead] == [job.subject]
         assert db.read(job_queue.backlog).dead == 1
 

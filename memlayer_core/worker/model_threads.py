@@ -1,0 +1,87 @@
+"""Does the jobs that call language models in threads of their own: nothing else waits for a model."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from memlayer_core.errors import StoreUnavailableError, in_short
+from memlayer_core.runner import SYNC, step
+from memlayer_core.runtime import Runtime
+from memlayer_core.storage.job_queue import Job, JobKind
+from memlayer_core.summaries.flow.episodes import write_episode
+from memlayer_core.summaries.flow.summarize import summarize
+from memlayer_core.worker.job_runner import JobRunner, log_error
+
+__all__ = ["ModelThreads"]
+
+_KINDS: tuple[JobKind, ...] = ("summarize", "episode")
+_RECOVERY = 10.0  # seconds before a thread is started again after an unexpected error
+
+
+class ModelThreads:
+    """The threads that call language models, `Settings.model_concurrency` at the most.
+
+    A thread starts when a job is due, and ends when none is.
+
+    Args:
+        owner: The worker's name, for its leases.
+        stop: Is set when the worker stops.
+        notify: Is called after each job.
+    """
+
+    def __init__(self, owner: str, stop: threading.Event, notify: Callable[[], None]) -> None:
+        self._jobs = JobRunner(owner, _step, set())
+        self._stop, self._notify = stop, notify
+        self._threads: set[threading.Thread] = set()
+        self._rests_until = 0.0
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the last attempt failed; None if it did not."""
+        return self._jobs.last_error
+
+    def start(self, rt: Runtime) -> None:
+        """Start threads while jobs are due. Only the worker's own thread calls it."""
+        while len(self._threads) < rt.settings.model_concurrency and time.monotonic() >= self._rests_until:
+            jobs = self._lease(rt)
+            if not jobs or self._stop.is_set():
+                return
+            thread = threading.Thread(target=self._run, args=(rt, jobs), name="memlayer-models", daemon=True)
+            self._threads.add(thread)
+            thread.start()
+
+    def join(self, until: float) -> None:
+        """Wait for the threads until a moment of `time.monotonic()`."""
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def _run(self, rt: Runtime, jobs: Sequence[Job]) -> None:
+        try:
+            while jobs and not self._stop.is_set():
+                self._jobs.do(rt, jobs)
+                self._notify()
+                jobs = self._lease(rt)
+        except StoreUnavailableError as problem:
+            self._jobs.last_error = in_short(problem)
+            self._rests_until = time.monotonic() + _RECOVERY
+        except Exception as problem:  # noqa: BLE001  (one bad row must not end all work with models)
+            self._jobs.last_error = in_short(problem)
+            rt.health.down("worker", in_short(problem))
+            log_error("work with models cannot go on", problem)
+            self._rests_until = time.monotonic() + _RECOVERY
+        finally:
+            self._threads.discard(threading.current_thread())
+            rt.wake()  # a job may have come since the last look
+
+    def _lease(self, rt: Runtime) -> list[Job]:
+        return self._jobs.lease(rt, _KINDS, 1, seconds=rt.settings.model_timeout)
+
+
+def _step(rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
+    write = summarize if kind == "summarize" else write_episode
+    for job in jobs:
+        with rt.health.watch("summarizer", rt.settings.lease_seconds):
+            step(write(rt, SYNC, job))
