@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from memlayer_core.message import Message, MessageList
 from memlayer_core.policy import Policy, Portion
 from memlayer_core.vector import FloatVector, IndexEntry, Neighbour, Sample
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 __all__ = [
     "Embedder",
@@ -91,8 +94,13 @@ class LanguageModel(Protocol):
         """Whether it is the user's own function. Its answers are checked less than those of a model."""
         ...
 
-    def ask(self, instructions: str, text: str) -> Reply:
+    def ask(self, instructions: str, text: str, schema: type[BaseModel] | None = None) -> Reply:
         """Send a prompt to the model, and wait for the answer.
+
+        Args:
+            instructions: What it is to do.
+            text: What it is to read.
+            schema: The form of the answer, for a model that can be held to one: it then answers with JSON of that form.
 
         Raises:
             ModelContextError: The prompt is longer than the model can read.

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
 from memlayer_core.models.deadline import in_thread
 from memlayer_core.seams import Reply
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 __all__ = ["LanguageModel", "language_model"]
 
@@ -22,6 +28,8 @@ _TOO_LONG = re.compile(
     r"|input is too long|reduce the length|max_tokens_exceeded",
     re.IGNORECASE,
 )
+_LONGEST = 100_000  # characters of an answer that are read
+Ask = Callable[[str, str, "type[BaseModel] | None"], Reply]
 _INTERNAL = {"tags": ["nostream"], "metadata": {"lc_source": "memlayer"}}
 """LangGraph shows a call with this tag in no user's stream; traces show where it comes from."""
 
@@ -31,29 +39,33 @@ class LanguageModel:
 
     Args:
         name: The model's name in summaries and errors.
-        ask: Function of instructions and a text.
+        ask: Function of instructions, a text, and the form of the answer or None.
         own: Whether it is the user's own function. Its answers are checked less than those of a model.
         seconds: How long a call may take; None: as long as it likes.
     """
 
-    def __init__(
-        self, name: str, ask: Callable[[str, str], Reply], *, own: bool = False, seconds: float | None = None
-    ) -> None:
+    def __init__(self, name: str, ask: Ask, *, own: bool = False, seconds: float | None = None) -> None:
         self.name = name
         self.own = own
         self._ask = ask
         self._seconds = seconds
 
-    def ask(self, instructions: str, text: str) -> Reply:
-        """Send a prompt to the model, and wait for the answer.
+    def ask(self, instructions: str, text: str, schema: type[BaseModel] | None = None) -> Reply:
+        """Send a prompt to the model, and wait for the answer. Of an endless answer, the beginning is returned.
+
+        Args:
+            instructions: What it is to do.
+            text: What it is to read.
+            schema: The form of the answer, for a model that can be held to one: it then answers with JSON of that form.
 
         Raises:
             ModelContextError: The prompt is longer than the model can read.
             ModelError: It did not answer: it is not reachable, is overloaded, refused the call, or is late.
         """
-        answer = in_thread(lambda: self._ask(instructions, text))
+        answer = in_thread(lambda: self._ask(instructions, text, schema))
         try:
-            return answer.result(self._seconds)
+            reply = answer.result(self._seconds)
+            return replace(reply, text=reply.text[:_LONGEST])
         except Exception as problem:
             if isinstance(problem, TimeoutError) and not answer.done():
                 answer.cancel()
@@ -94,13 +106,9 @@ def language_model(model: Any, seconds: float | None = None) -> LanguageModel | 
             hint='Pass a made model: `init_chat_model("openai:gpt-5-mini")`, a LlamaIndex `LLM`, or a function.',
         )
     if hasattr(model, "invoke") and hasattr(model, "ainvoke"):
-        return LanguageModel(
-            _name(model), lambda instructions, text: _langchain(model, instructions, text), seconds=seconds
-        )
+        return LanguageModel(_name(model), partial(_langchain, model), seconds=seconds)
     if hasattr(model, "complete") and hasattr(model, "acomplete"):
-        return LanguageModel(
-            _name(model), lambda instructions, text: _llamaindex(model, instructions, text), seconds=seconds
-        )
+        return LanguageModel(_name(model), partial(_llamaindex, model), seconds=seconds)
     if callable(model):
         return LanguageModel(_name(model), _function(model), own=True, seconds=seconds)
     raise ConfigurationError(
@@ -117,8 +125,18 @@ def _name(model: Any) -> str:
     return getattr(model, "__qualname__", None) or type(model).__name__
 
 
-def _langchain(model: Any, instructions: str, text: str) -> Reply:
-    answer = model.invoke([("system", instructions), ("human", text)], config=_INTERNAL)
+def _langchain(model: Any, instructions: str, text: str, schema: type[BaseModel] | None) -> Reply:
+    prompt = [("system", instructions), ("human", text)]
+    if schema is not None and _calls_tools(model):
+        found = model.with_structured_output(schema, include_raw=True).invoke(prompt, config=_INTERNAL)
+        answer, parsed = found["raw"], found["parsed"]
+        if parsed is not None:
+            return Reply(parsed.model_dump_json(), *_counts(getattr(answer, "usage_metadata", None) or {}))
+        if calls := [one["args"] for one in (*answer.tool_calls, *answer.invalid_tool_calls)]:
+            said = calls[0] if isinstance(calls[0], str) else json.dumps(calls[0], ensure_ascii=False)
+            return Reply(said, *_counts(answer.usage_metadata or {}))
+    else:
+        answer = model.invoke(prompt, config=_INTERNAL)
     if isinstance(answer, str):
         return Reply(answer)
     usage = getattr(answer, "usage_metadata", None) or {}
@@ -126,16 +144,25 @@ def _langchain(model: Any, instructions: str, text: str) -> Reply:
     return Reply(said() if callable(said) and not isinstance(said, str) else str(said), *_counts(usage))
 
 
+def _calls_tools(model: Any) -> bool:
+    """Tell whether a chat model of LangChain can be held to a schema: its class says how tools are bound."""
+    bind = getattr(type(model), "bind_tools", None)
+    return bind is not None and getattr(bind, "__qualname__", "") != "BaseChatModel.bind_tools"
+
+
 def _counts(usage: Any) -> tuple[int | None, int | None]:
     return usage.get("input_tokens"), usage.get("output_tokens")
 
 
-def _llamaindex(model: Any, instructions: str, text: str) -> Reply:
+def _llamaindex(model: Any, instructions: str, text: str, schema: type[BaseModel] | None) -> Reply:
     prompt = f"{instructions}\n\n{text}"
+    asked = model
+    if schema is not None and getattr(getattr(model, "metadata", None), "is_function_calling_model", False):
+        asked = model.as_structured_llm(schema)
     try:
-        answer = model.complete(prompt)
+        answer = asked.complete(prompt)
     except NotImplementedError:  # some have the async half alone
-        answer = asyncio.run(model.acomplete(prompt))
+        answer = asyncio.run(asked.acomplete(prompt))
     usage = {**(answer.additional_kwargs or {}), **_raw_usage(answer.raw)}
     return Reply(
         answer.text or "",
@@ -151,7 +178,7 @@ def _raw_usage(raw: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(usage).items() if isinstance(value, int)} if usage else {}
 
 
-def _function(function: Callable[..., Any]) -> Callable[[str, str], Reply]:
+def _function(function: Callable[..., Any]) -> Ask:
     try:
         taken = [
             parameter
@@ -163,7 +190,8 @@ def _function(function: Callable[..., Any]) -> Callable[[str, str], Reply]:
         taken = []
     apart = len(taken) == 2  # noqa: PLR2004  (instructions and text)
 
-    def ask(instructions: str, text: str) -> Reply:
+    def ask(instructions: str, text: str, schema: type[BaseModel] | None) -> Reply:
+        del schema  # a function is asked in words alone
         answer = function(instructions, text) if apart else function(f"{instructions}\n\n{text}")
         if inspect.isawaitable(answer):
             answer = asyncio.run(_await(answer))

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from memlayer_core.errors import ModelContextError, ModelError
 from memlayer_core.messages.model import beginning
 from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
+from memlayer_core.models.usage import ModelUsage
 from memlayer_core.policy import quarter_at_most
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
-from memlayer_core.seams import LanguageModel
 from memlayer_core.storage import costs
-from memlayer_core.storage.costs import Cost
-from memlayer_core.storage.terms import searchable
 from memlayer_core.summaries.model import Method
 from memlayer_core.summaries.rules.episodes import (
     CLOSING_INSTRUCTIONS,
@@ -46,7 +44,6 @@ from memlayer_core.summaries.rules.prompt import (
 )
 
 __all__ = [
-    "ModelUsage",
     "Summarization",
     "condense",
     "episode_bounds",
@@ -83,36 +80,6 @@ class Summarization:
     missing: tuple[str, ...]
     faults: tuple[Fault, ...] = ()
     episode: EpisodeText | None = None
-
-
-class ModelUsage:
-    """Counts the calls and tokens of one model.
-
-    Args:
-        rt: Counts the tokens if the provider does not report them.
-        model: The model to ask.
-        kind: The kind of work that the calls are counted for.
-    """
-
-    def __init__(self, rt: Runtime, model: LanguageModel, kind: str = "summarize") -> None:
-        self._rt = rt
-        self._kind = kind
-        self.model = model
-        self._calls = self._tokens_in = self._tokens_out = 0
-
-    def ask(self, text: str, instructions: str = INSTRUCTIONS) -> str:
-        """Ask the model, and count the tokens of question and answer."""
-        reply = self.model.ask(instructions, searchable(text))
-        count = self._rt.tokens.text
-        self._calls += 1
-        self._tokens_in += count(f"{instructions}\n{text}") if reply.tokens_in is None else reply.tokens_in
-        self._tokens_out += count(reply.text) if reply.tokens_out is None else reply.tokens_out
-        return strip_wrapping(reply.text)
-
-    def costs(self) -> tuple[Cost, ...]:
-        """Return the counts to store; empty if no call was answered."""
-        noted = Cost(self._kind, self.model.name, self._calls, self._tokens_in, self._tokens_out)
-        return (noted,) if self._calls else ()
 
 
 async def summarize_messages(
@@ -245,7 +212,7 @@ async def _summary_by_model(
     verdict, episode = Verdict(0.0), None
     for _ in range(1 + rt.settings.summary_rewrites):
         try:
-            answer = await run(usage.ask, prompt, instructions)
+            answer = strip_wrapping(await run(usage.ask, prompt, instructions))
         except ModelError:
             if best is None:
                 raise

@@ -16,6 +16,7 @@ from memlayer_core.errors import ModelContextError, ModelError, in_short
 from memlayer_core.events import RecordStored
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages.sql import transcript
+from memlayer_core.models.usage import ModelUsage
 from memlayer_core.records.episodes import Episode
 from memlayer_core.records.flow import prepare_record
 from memlayer_core.records.model import PreparedRecord
@@ -28,7 +29,6 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage import costs, job_queue
 from memlayer_core.storage.job_queue import Job
 from memlayer_core.summaries.flow.condense import (
-    ModelUsage,
     condense,
     episode_bounds,
     extractive_summary,
@@ -41,7 +41,7 @@ from memlayer_core.summaries.rules.episodes import (
     usable_episode,
 )
 from memlayer_core.summaries.rules.extract import Line
-from memlayer_core.summaries.rules.gate import Verdict
+from memlayer_core.summaries.rules.gate import Verdict, strip_wrapping
 from memlayer_core.summaries.rules.prompt import (
     is_conversation,
     line_of,
@@ -201,7 +201,7 @@ async def _ask_for_episode(
     best: tuple[float, EpisodeText] | None = None
     for _ in range(1 + rt.settings.summary_rewrites):
         try:
-            answer = await run(usage.ask, prompt, EPISODE_INSTRUCTIONS)
+            answer = strip_wrapping(await run(usage.ask, prompt, EPISODE_INSTRUCTIONS))
         except ModelError:
             if best is None:
                 raise

@@ -19,6 +19,7 @@ from memlayer_core.message import Message
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.render import summary_block
 from memlayer_core.messages.sql import transcript
+from memlayer_core.models.usage import ModelUsage
 from memlayer_core.policy import quarter_at_most
 from memlayer_core.records.model import PreparedRecord, Record
 from memlayer_core.records.rules.quarantine import instructs
@@ -29,7 +30,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage import costs, job_queue
 from memlayer_core.storage.job_queue import Job
 from memlayer_core.summaries import sql as summaries_sql
-from memlayer_core.summaries.flow.condense import ModelUsage, Summarization, condense, extractive_summary
+from memlayer_core.summaries.flow.condense import Summarization, condense, extractive_summary
 from memlayer_core.summaries.flow.episodes import prepare_episode
 from memlayer_core.summaries.model import Summary
 from memlayer_core.summaries.rules.episodes import EpisodeText
