@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Annotated, Self, TypeAlias
 
-from pydantic import InstanceOf
+from pydantic import BaseModel, InstanceOf
 
 from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, StoreClosedError
@@ -24,7 +24,13 @@ from memlayer_core.message import Message
 from memlayer_core.messages.flow import sessions
 from memlayer_core.messages.model import ForgetReport, Session
 from memlayer_core.messages.rules.check import seconds
-from memlayer_core.models.foreign import EmbedderLike, RerankerLike, SummarizerLike, TokenizerLike
+from memlayer_core.models.foreign import (
+    EmbedderLike,
+    LanguageModelLike,
+    RerankerLike,
+    SummarizerLike,
+    TokenizerLike,
+)
 from memlayer_core.opening import Resources, Status, directory_at
 from memlayer_core.recall.flow import search as searches
 from memlayer_core.recall.model import Hits, RecallFilter
@@ -85,6 +91,8 @@ class Memory(Viewable):
         tokenizer: TokenizerLike = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
         summarizer: SummarizerLike | None = "extractive",
+        extractor: LanguageModelLike | None = None,
+        fact_schema: type[BaseModel] | None = None,
         reranker: RerankerLike | None = None,
         redactor: Redactor | None = None,
         settings: Settings | None = None,
@@ -113,6 +121,11 @@ class Memory(Viewable):
             summarizer: Sums up turns that leave the window, in the background. `"extractive"`: it quotes sentences, and
                 no model is called. Or a LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt, blocking
                 or async; a small model is enough. None or `"off"`: there are no summaries, only recall.
+            extractor: Reads facts in what users say, in the background, beside the patterns that need no model: what a
+                `summarizer` may be, but for strings. It is asked once for ten turns, or after a minute without a message;
+                what it says counts only where a quote supports it. None: patterns alone.
+            fact_schema: A class of Pydantic models whose fields are the keys of the facts that the extractor reads; a list has
+                several values at a time. None: the keys of the patterns, and the extractor's own.
             reranker: Puts the first 50 hits of a search, a recall or a context in its order: a function of the query and a list
                 of texts that returns a score for each, blocking or async, larger ones for better texts; a LangChain
                 `BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; what these leave out comes last. Whether
@@ -148,6 +161,8 @@ class Memory(Viewable):
             tokenizer=tokenizer,
             truncate_with=truncate_with,
             summarizer=summarizer,
+            extractor=extractor,
+            fact_schema=fact_schema,
             reranker=reranker,
             redactor=redactor,
             settings=settings,
@@ -163,6 +178,8 @@ class Memory(Viewable):
         tokenizer: TokenizerLike = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
         summarizer: SummarizerLike | None = "extractive",
+        extractor: LanguageModelLike | None = None,
+        fact_schema: type[BaseModel] | None = None,
         reranker: RerankerLike | None = None,
         redactor: Redactor | None = None,
         settings: Settings | None = None,
@@ -181,6 +198,8 @@ class Memory(Viewable):
             tokenizer=tokenizer,
             truncate_with=truncate_with,
             summarizer=summarizer,
+            extractor=extractor,
+            fact_schema=fact_schema,
             reranker=reranker,
             redactor=redactor,
             settings=settings,

@@ -18,7 +18,13 @@ from memlayer_core import temporaries as temporary
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import EventBus, Health
 from memlayer_core.index import flow as index_flows
-from memlayer_core.models.foreign import EmbedderLike, RerankerLike, SummarizerLike, TokenizerLike
+from memlayer_core.models.foreign import (
+    EmbedderLike,
+    LanguageModelLike,
+    RerankerLike,
+    SummarizerLike,
+    TokenizerLike,
+)
 from memlayer_core.models.redactor import CheckedRedactor
 from memlayer_core.records.rules.redact import redact
 from memlayer_core.runner import Threads
@@ -35,6 +41,8 @@ from memlayer_core.vector import OTHER_LANGUAGES, SimilarityScale
 from memlayer_core.worker.worker import Worker
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
     from memlayer_core.storage.database import Connection, Database
 
@@ -99,6 +107,8 @@ class Resources:
         tokenizer: TokenizerLike,
         truncate_with: Callable[[str, int], str] | None,
         summarizer: SummarizerLike | None,
+        extractor: LanguageModelLike | None,
+        fact_schema: type[BaseModel] | None,
         reranker: RerankerLike | None,
         redactor: Redactor | None,
         settings: Settings | None,
@@ -106,6 +116,7 @@ class Resources:
     ) -> None:
         settings = Settings() if settings is None else settings
         _check(settings, truncate_with, redactor)
+        from memlayer_core.extraction.rules.schema import fact_schema as schema_of
         from memlayer_core.models.embed import (  # numpy, SQLAlchemy: a second
             is_local,
             resolve_embedder,
@@ -126,6 +137,7 @@ class Resources:
         model: LanguageModel | None = None
         if summarizes and summarizer != "extractive":
             model = language_model(summarizer, settings.model_timeout)
+        schema_of(fact_schema)  # refuses what is none
         reorders = resolve_reranker(reranker, settings.reranker_timeout)
         db = database_sql.open_database(database, settings)
         try:
@@ -172,6 +184,8 @@ class Resources:
             note_eviction=self.worker.note_eviction if summarizes else None,
             note_recall=self.worker.note_recall,
             summarizer=model,
+            extractor=language_model(extractor, settings.model_timeout, task="an extractor"),
+            fact_schema=fact_schema,
             reranker=reorders,
             temporaries=temporary.Temporaries(),
             redact=_redact_kinds(settings) if redactor is None else CheckedRedactor(redactor, health),

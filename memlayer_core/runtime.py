@@ -14,6 +14,8 @@ from memlayer_core.settings import Settings
 from memlayer_core.vector import FloatVector, SimilarityScale
 
 if TYPE_CHECKING:  # a database's driver is loaded when a memory is opened
+    from pydantic import BaseModel
+
     from memlayer_core.storage.database import Connection, Database
     from memlayer_core.storage.vector_cache import VectorCache
     from memlayer_core.temporaries import Temporaries
@@ -46,6 +48,8 @@ class Runtime:
             summaries.
         note_recall: Tells the worker which records were recalled.
         summarizer: Writes summaries; None: summaries are extracts.
+        extractor: Reads facts in messages; None: patterns alone do.
+        fact_schema: The keys that facts may have which the extractor reads; None: any.
         reranker: Puts the best hits in its order; None: the ranking's stays.
         temporaries: The temporary messages.
         redact: Returns a text as it may be remembered. Raises a `RedactorError` if the user's redactor fails.
@@ -74,6 +78,8 @@ class Runtime:
     note_eviction: Callable[[int, int], None] | None
     note_recall: Callable[[Sequence[int]], None]
     summarizer: LanguageModel | None
+    extractor: LanguageModel | None
+    fact_schema: type[BaseModel] | None
     reranker: Reranker | None
     temporaries: Temporaries
     redact: Callable[[str], str]

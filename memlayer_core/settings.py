@@ -101,6 +101,12 @@ class Settings(BaseSettings):
             not called again for the same time.
         lease_seconds: Seconds of a lease. If a process dies, another one gets its jobs after that time; those that call a
             model after `model_timeout` more.
+        extraction_turns: Turns of a session that an `extractor` reads in one call.
+        extraction_idle_seconds: Seconds without a new message after which it reads fewer.
+        extraction_tokens: Tokens of its prompt. Of long messages, the beginnings are in it.
+        extraction_daily_calls: Its calls for one user on one day, in UTC, at the most. What is said after that is read by
+            patterns alone, and the ledger says so. None: any number.
+        extraction_daily_tokens: The same for the tokens that it reads and writes.
         model_concurrency: How many language models are called at a time, for summaries, episodes and facts, in a process.
         model_timeout: Seconds that a call of a language model may take. After that it counts as not answered.
         job_attempts: How often a job is tried before it becomes a dead letter.
@@ -162,6 +168,11 @@ class Settings(BaseSettings):
     embedder_timeout: float = Field(default=5.0, gt=0)
     reranker_timeout: float = Field(default=5.0, gt=0)
     lease_seconds: float = Field(default=60.0, gt=0)
+    extraction_turns: int = Field(default=10, ge=1)
+    extraction_idle_seconds: float = Field(default=60.0, ge=0)
+    extraction_tokens: int = Field(default=2500, ge=1500)
+    extraction_daily_calls: int | None = Field(default=None, ge=0)
+    extraction_daily_tokens: int | None = Field(default=None, ge=0)
     model_concurrency: int = Field(default=1, ge=1)
     model_timeout: float = Field(default=120.0, gt=0)
     job_attempts: int = Field(default=12, ge=1)

@@ -17,6 +17,7 @@ __all__ = [
     "LangChainCompressor",
     "LangChainEmbeddings",
     "LangChainModel",
+    "LanguageModelLike",
     "LlamaIndexEmbedding",
     "LlamaIndexModel",
     "LlamaIndexPostprocessor",
@@ -128,15 +129,17 @@ folder of an ONNX model."""
 TokenizerLike: TypeAlias = str | TokenCounter | Callable[[str], int | Sized]
 """A model's or an encoding's name, a counter, or a function from a text to its number of tokens or to the tokens."""
 
-SummarizerLike: TypeAlias = (
-    Literal["extractive", "off"]
-    | LanguageModel
+LanguageModelLike: TypeAlias = (
+    LanguageModel
     | LangChainModel
     | LlamaIndexModel
     | Callable[[str], str | Awaitable[str]]
     | Callable[[str, str], str | Awaitable[str]]
 )
-"""What `Memory.open` takes as a summariser. A function of two arguments is given instructions and text apart."""
+"""What `Memory.open` takes as an extractor. A function of two arguments is given instructions and text apart."""
+
+SummarizerLike: TypeAlias = Literal["extractive", "off"] | LanguageModelLike
+"""What `Memory.open` takes as a summariser."""
 
 Scores: TypeAlias = Iterable[float]
 """One score for each text, larger ones for better texts."""

@@ -87,13 +87,16 @@ class LanguageModel:
             ) from problem
 
 
-def language_model(model: Any, seconds: float | None = None) -> LanguageModel | None:
-    """Return the language model for a memory's `summarizer`.
+def language_model(
+    model: Any, seconds: float | None = None, task: str = "a summariser"
+) -> LanguageModel | None:
+    """Return the language model for a memory's `summarizer` or `extractor`.
 
     Args:
         model: None for no model; a LangChain chat model or LLM; a LlamaIndex LLM; or a function of a prompt, blocking
             or async, that returns a text. A function of two arguments gets the instructions and the text separately.
         seconds: How long a call may take; None: as long as it likes.
+        task: What it is for, for the error.
 
     Raises:
         ConfigurationError: It is none of these.
@@ -102,7 +105,7 @@ def language_model(model: Any, seconds: float | None = None) -> LanguageModel | 
         return model
     if isinstance(model, type | str):
         raise ConfigurationError(
-            f"a summariser must be a model, not {model!r}",
+            f"{task} must be a model, not {model!r}",
             hint='Pass a made model: `init_chat_model("openai:gpt-5-mini")`, a LlamaIndex `LLM`, or a function.',
         )
     if hasattr(model, "invoke") and hasattr(model, "ainvoke"):
@@ -112,7 +115,7 @@ def language_model(model: Any, seconds: float | None = None) -> LanguageModel | 
     if callable(model):
         return LanguageModel(_name(model), _function(model), own=True, seconds=seconds)
     raise ConfigurationError(
-        f"a summariser must be a model or a function, got {type(model).__name__}",
+        f"{task} must be a model or a function, got {type(model).__name__}",
         hint="A LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt that returns a text.",
     )
 

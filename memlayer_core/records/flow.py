@@ -20,7 +20,7 @@ from memlayer_core.messages.model import ForgetReport
 from memlayer_core.messages.rules.check import at_least_one, check_whole_number, in_utc
 from memlayer_core.records.facts import Candidate, Finding, LedgerEntry, Why
 from memlayer_core.records.model import PreparedRecord, Reader, Record, RecordFilter
-from memlayer_core.records.quotes import Statement, statements_of, without_echoes
+from memlayer_core.records.quotes import Statement, own_words, statements_of
 from memlayer_core.records.rules.audit import audit as audit_records
 from memlayer_core.records.rules.extract import extract_facts
 from memlayer_core.records.rules.quarantine import quarantine_candidate, quarantine_record
@@ -32,7 +32,7 @@ from memlayer_core.records.rules.records import (
     ordinal_of,
     roles_of,
 )
-from memlayer_core.records.rules.redact import original_span, redact_record
+from memlayer_core.records.rules.redact import redact_record
 from memlayer_core.records.rules.repetition import digest, names_access, narrow_access, words
 from memlayer_core.records.sql import facts as fact_sql
 from memlayer_core.records.sql import ledger as ledger_sql
@@ -227,22 +227,9 @@ async def _facts_of(rt: Runtime, run: Runner, message: Any) -> list[Candidate]:
 
 
 def _read_facts(rt: Runtime, message: Any) -> list[Candidate]:
-    limit = rt.settings.indexed_characters
-    sent = message.text[: 2 * limit]  # what a cut would part is redacted first
-    text = rt.redact(sent)[:limit]
-    owner = Scope.of_user(message.user_id, tenant_id=message.tenant_id, agent_id=message.agent_id)
-    own = without_echoes(rt, owner, text)
-    facts = extract_facts(own, from_micros(message.created_at), message_id=message.id)
-    if text != sent[:limit]:
-        facts = [_at_original(fact, sent, text) for fact in facts]
-    return [quarantine_candidate(fact, text) for fact in facts]
-
-
-def _at_original(fact: Candidate, original: str, clean: str) -> Candidate:
-    """Return a fact whose evidence names its place in the message as it is stored; the quote stays redacted."""
-    (said,) = fact.evidence
-    start, end = original_span(original, clean, said.start, said.end)
-    return replace(fact, evidence=(replace(said, start=start, end=end),))
+    said = own_words(rt, message)
+    facts = extract_facts(said.text, from_micros(message.created_at), message_id=message.id)
+    return [quarantine_candidate(said.at_original(fact), said.clean) for fact in facts]
 
 
 async def _give_up(rt: Runtime, run: Runner, rows: Sequence[Any], problem: Exception) -> None:

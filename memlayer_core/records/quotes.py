@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.rules.render import lines_inside
 from memlayer_core.messages.sql import transcript
+from memlayer_core.records.facts import Candidate
 from memlayer_core.records.model import Reader, Record
+from memlayer_core.records.rules.redact import original_span
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -19,7 +21,7 @@ from memlayer_core.storage.scores import is_message
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["Statement", "statements_of", "without_echoes"]
+__all__ = ["OwnWords", "Statement", "own_words", "statements_of", "without_echoes"]
 
 _LINE = re.compile(r"(?m)^[ \t]*- .*$")
 _HEAD = re.compile(r"- (?:\[[^\]\n]*\] )?")
@@ -79,6 +81,46 @@ def statements_of(
         if key in records or key in messages
     ]
     return found or [Statement(scope, "\n".join(_HEAD.sub("", line, count=1) for line in lines), fields)]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWords:
+    """What the sender of a message says.
+
+    Attributes:
+        text: The message, redacted, with spaces in place of lines that memory itself told.
+        clean: The message, redacted.
+        sent: The message as it is stored, as far as it is read.
+    """
+
+    text: str
+    clean: str
+    sent: str
+
+    def at_original(self, fact: Candidate) -> Candidate:
+        """Return a fact whose evidence names its place in the message as it is stored; the quote stays redacted."""
+        if self.clean == self.sent[: len(self.clean)]:
+            return fact
+        (quote,) = fact.evidence
+        start, end = original_span(self.sent, self.clean, quote.start, quote.end)
+        return replace(fact, evidence=(replace(quote, start=start, end=end),))
+
+
+def own_words(rt: Runtime, message: Any) -> OwnWords:
+    """Return what a message's sender says.
+
+    Args:
+        rt: What the memory works with.
+        message: The row of the message, as `ledger.from_users` returns it.
+
+    Raises:
+        RedactorError: The user's redactor fails.
+    """
+    limit = rt.settings.indexed_characters
+    sent = message.text[: 2 * limit]  # what a cut would part is redacted first
+    clean = rt.redact(sent)[:limit]
+    owner = Scope.of_user(message.user_id, tenant_id=message.tenant_id, agent_id=message.agent_id)
+    return OwnWords(without_echoes(rt, owner, clean), clean, sent)
 
 
 def without_echoes(rt: Runtime, scope: Scope, text: str) -> str:

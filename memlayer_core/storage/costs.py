@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, func, select
+from sqlalchemy import Connection, case, delete, exists, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.storage.tables import costs, namespaces
 
-__all__ = ["Cost", "ledger", "make_anonymous", "spend"]
+__all__ = ["Cost", "ledger", "make_anonymous", "spend", "spent_on_day"]
 
 _COUNTS = ("calls", "tokens_in", "tokens_out", "facts")
 
@@ -37,10 +38,18 @@ class Cost:
     facts: int = 0
 
 
-def spend(connection: Connection, model_costs: Sequence[Cost], namespace: str = "") -> None:
+def spend(
+    connection: Connection, model_costs: Sequence[Cost], namespace: str = "", now: datetime | None = None
+) -> None:
     """Add to the costs of a user; of nobody without a namespace, and if the user was forgotten meanwhile.
 
     A transaction locks this last, after sessions, owners and records.
+
+    Args:
+        connection: In a transaction that writes.
+        model_costs: What is added.
+        namespace: The user's.
+        now: The present, where the costs of a day are limited; None: they are not.
     """
     if not model_costs:
         return
@@ -49,11 +58,30 @@ def spend(connection: Connection, model_costs: Sequence[Cost], namespace: str = 
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     for cost in model_costs:
         counts = {name: getattr(cost, name) for name in _COUNTS}
+        tokens = cost.tokens_in + cost.tokens_out
+        counts |= {"day": _day(now), "day_calls": cost.calls, "day_tokens": tokens} if now is not None else {}
         noted = dialect.insert(costs).values(namespace=whose, kind=cost.kind, model=cost.model, **counts)
         added = {name: costs.c[name] + noted.excluded[name] for name in _COUNTS}
+        if now is not None:
+            same = costs.c.day == noted.excluded.day
+            sums = ("day_calls", "day_tokens")
+            added |= {name: case((same, costs.c[name]), else_=0) + noted.excluded[name] for name in sums}
+            added["day"] = noted.excluded.day
         connection.execute(
             noted.on_conflict_do_update(index_elements=["namespace", "kind", "model"], set_=added)
         )
+
+
+def spent_on_day(connection: Connection, namespace: str, kind: str, now: datetime) -> tuple[int, int]:
+    """Return the calls and tokens of a user's models for a kind of work on the present day, in UTC."""
+    sums = [func.coalesce(func.sum(costs.c[name]), 0) for name in ("day_calls", "day_tokens")]
+    today = costs.c.namespace == namespace, costs.c.kind == kind, costs.c.day == _day(now)
+    calls, tokens = connection.execute(select(*sums).where(*today)).one()
+    return int(calls), int(tokens)
+
+
+def _day(now: datetime) -> int:
+    return now.date().toordinal()
 
 
 def make_anonymous(connection: Connection, names: Collection[str]) -> None:

@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.storage import lexical_repair
@@ -33,6 +46,8 @@ __all__ = [
     "erase",
     "fail",
     "finish",
+    "finish_once",
+    "gather",
     "has_jobs",
     "hurry",
     "is_day_over",
@@ -53,7 +68,10 @@ _GATHERING = timedelta(seconds=10)
 _DAY = timedelta(days=1)
 
 _GATHERS = and_(
-    jobs.c.kind.in_(["erase", "compact"]), jobs.c.owner.is_(None), jobs.c.error.is_(None), jobs.c.dead == 0
+    jobs.c.kind.in_(["erase", "compact", "learn"]),
+    jobs.c.owner.is_(None),
+    jobs.c.error.is_(None),
+    jobs.c.dead == 0,
 )
 _WAITING = and_(jobs.c.subject == 0, jobs.c.kind == "erase", jobs.c.owner.is_(None), jobs.c.dead == 0)
 _OWE_ERASURE = Statement(
@@ -84,11 +102,13 @@ def enqueue_erasure(connection: Connection, now: datetime) -> None:
         _OWE_ERASURE.run(connection, {"due": to_micros(now + _GATHERING)})
 
 
-def enqueue_once(connection: Connection, kind: JobKind, subjects: Sequence[int], due: datetime) -> None:
-    """Queue a job of the whole store for each subject that has none of this kind."""
+def enqueue_once(
+    connection: Connection, kind: JobKind, subjects: Sequence[int], due: datetime, namespace: str = ""
+) -> None:
+    """Queue a job for each subject that has none of this kind that waits or runs; without a namespace, of the whole store."""
     here = select(jobs.c.subject).where(jobs.c.kind == kind, jobs.c.subject.in_(subjects), jobs.c.dead == 0)
     waiting = set(connection.scalars(here))
-    enqueue(connection, kind, [subject for subject in subjects if subject not in waiting], "", due)
+    enqueue(connection, kind, [subject for subject in subjects if subject not in waiting], namespace, due)
 
 
 def is_day_over(connection: Connection, kind: JobKind, now: datetime) -> bool:
@@ -141,14 +161,25 @@ def lease(
     owner: str,
     now: datetime,
     until: datetime,
+    subjects: tuple[int, int] | None = None,
 ) -> list[Job]:
     """Lease the oldest jobs that are due. When a lease ends, its job is due again.
 
     Jobs whose time is too far in the future are due, too: the clock was wrong when they were queued.
+
+    Args:
+        connection: In a transaction that writes.
+        kinds: The kinds of jobs.
+        limit: How many at the most.
+        owner: Who leases them.
+        now: The present.
+        until: When the leases end.
+        subjects: The first and the last subject; None: any.
     """
+    some = true() if subjects is None else jobs.c.subject.between(*subjects)
     rows = connection.execute(
         select(jobs)
-        .where(_are_due(kinds, now, until))
+        .where(_are_due(kinds, now, until), some)
         .order_by(jobs.c.due, jobs.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -191,6 +222,42 @@ def erase(connection: Connection, job: Job, until: datetime, *, goes_on: bool) -
 def finish(connection: Connection, batch: Sequence[Job]) -> None:
     """Delete jobs that are done."""
     connection.execute(delete(jobs).where(jobs.c.id.in_([job.id for job in batch])))
+
+
+def finish_once(connection: Connection, batch: Sequence[Job]) -> bool:
+    """Delete jobs that are done. Returns False if another worker has leased one since, or has done it."""
+    theirs = or_(*(and_(jobs.c.id == job.id, jobs.c.attempts == job.attempts) for job in batch))
+    return connection.execute(delete(jobs).where(theirs)).rowcount == len(batch)
+
+
+def gather(
+    connection: Connection,
+    kind: JobKind,
+    subjects: tuple[int, int],
+    most: int,
+    now: datetime,
+    later: datetime,
+) -> None:
+    """Put off all waiting jobs of a kind on some subjects until `later`; if there are `most` of them, they are due now.
+
+    Args:
+        connection: In a transaction that writes.
+        kind: The kind.
+        subjects: The first and the last subject.
+        most: How many wait for one another.
+        now: The present.
+        later: When fewer are due.
+    """
+    wait = and_(
+        jobs.c.kind == kind,
+        jobs.c.subject.between(*subjects),
+        jobs.c.owner.is_(None),
+        jobs.c.error.is_(None),
+        jobs.c.dead == 0,
+    )
+    count = connection.scalar(select(func.count()).where(wait)) or 0
+    due = to_micros(now if count >= most else later)
+    connection.execute(update(jobs).where(wait).values(due=due))
 
 
 def fail(
@@ -266,7 +333,9 @@ def backlog(connection: Connection) -> Backlog:
     return Backlog(queued=counted.get(0, 0), dead=counted.get(1, 0))
 
 
-JobKind = Literal["index", "unindex", "compact", "audit", "erase", "summarize", "episode", "maintain"]
+JobKind = Literal[
+    "index", "unindex", "compact", "audit", "erase", "summarize", "episode", "learn", "maintain"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +346,7 @@ class Job:
         id: Id of its row.
         kind: `"index"` makes a message, a record or an item findable; `"unindex"` removes deleted vectors from Chroma;
             `"summarize"` sums up turns of a session that left its window; `"episode"` writes an episode about a part
-            of a session that ended; `"compact"` erases removed vectors of a shard from Chroma's files; `"audit"`
+            of a session that ended; `"learn"` lets a model read facts in a message; `"compact"` erases removed vectors of a shard from Chroma's files; `"audit"`
             compares a Chroma server with the journal; `"erase"` erases deleted rows from the journal's files;
             `"maintain"` does what time asks for, once a day.
         subject: Key of the message, record or item text, or number of the episode or shard; 0 for the whole store.

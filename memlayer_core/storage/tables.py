@@ -239,6 +239,9 @@ costs = Table(
     Column("tokens_in", BigInteger, nullable=False),
     Column("tokens_out", BigInteger, nullable=False),
     Column("facts", BigInteger, nullable=False, server_default="0"),
+    Column("day", BigInteger, nullable=False, server_default="0"),  # the last one, and what was spent on it
+    Column("day_calls", BigInteger, nullable=False, server_default="0"),
+    Column("day_tokens", BigInteger, nullable=False, server_default="0"),
 )
 
 # Each version of a record is a row. Its key is the key of its text: negative, so that it is no message's. A version that

@@ -14,6 +14,7 @@ from memlayer_core.errors import (
     IndexCorruptError,
     IndexUnavailableError,
     MemlayerError,
+    ModelError,
     StoreUnavailableError,
     in_short,
 )
@@ -49,13 +50,20 @@ class JobRunner:
         self._owner, self._step, self._suspects = owner, step, suspects
         self.last_error: str | None = None
 
-    def lease(self, rt: Runtime, kinds: Sequence[JobKind], limit: int, seconds: float = 0.0) -> list[Job]:
-        """Lease the oldest jobs that are due, for so many seconds more than a lease usually has."""
+    def lease(
+        self,
+        rt: Runtime,
+        kinds: Sequence[JobKind],
+        limit: int,
+        seconds: float = 0.0,
+        subjects: tuple[int, int] | None = None,
+    ) -> list[Job]:
+        """Lease the oldest jobs that are due, for so many seconds more than a lease usually has. See `job_queue.lease`."""
         now = rt.now()
         until = now + timedelta(seconds=rt.settings.lease_seconds + seconds)
         if not rt.db.read(job_queue.is_due, kinds, now, until):
             return []
-        return rt.db.write(job_queue.lease, kinds, limit, self._owner, now, until)
+        return rt.db.write(job_queue.lease, kinds, limit, self._owner, now, until, subjects)
 
     def do(self, rt: Runtime, jobs: Sequence[Job]) -> None:
         """Do jobs, those of one kind together; each alone where they fail together."""
@@ -86,7 +94,9 @@ class JobRunner:
         except Exception as problem:
             if isinstance(problem, StoreUnavailableError):
                 raise
-            if len(jobs) > 1:  # one of them may be the cause: try each alone
+            if len(jobs) > 1 and not isinstance(
+                problem, ModelError
+            ):  # one of them may be the cause: try each alone
                 for job in jobs:
                     self._attempt(rt, kind, [job])
                 return

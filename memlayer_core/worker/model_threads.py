@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 
 from memlayer_core.errors import StoreUnavailableError, in_short
+from memlayer_core.extraction.flow import extract
 from memlayer_core.runner import SYNC, step
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage.job_queue import Job, JobKind
+from memlayer_core.storage.keys import LAST, key_of, session_of
 from memlayer_core.summaries.flow.episodes import write_episode
 from memlayer_core.summaries.flow.summarize import summarize
 from memlayer_core.worker.job_runner import JobRunner, log_error
 
 __all__ = ["ModelThreads"]
 
-_KINDS: tuple[JobKind, ...] = ("summarize", "episode")
+_KINDS: tuple[JobKind, ...] = ("summarize", "episode", "learn")
 _RECOVERY = 10.0  # seconds before a thread is started again after an unexpected error
 
 
@@ -77,10 +79,21 @@ class ModelThreads:
             rt.wake()  # a job may have come since the last look
 
     def _lease(self, rt: Runtime) -> list[Job]:
-        return self._jobs.lease(rt, _KINDS, 1, seconds=rt.settings.model_timeout)
+        """Lease a job; with one of kind "learn", the others of its session that are due."""
+        seconds, most = rt.settings.model_timeout, rt.settings.extraction_turns
+        jobs = self._jobs.lease(rt, _KINDS, 1, seconds)
+        if jobs and jobs[0].kind == "learn" and most > 1:
+            session = session_of(jobs[0].subject)
+            inside = key_of(session, 0), key_of(session, LAST)
+            jobs += self._jobs.lease(rt, ["learn"], most - 1, seconds, inside)
+        return jobs
 
 
 def _step(rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
+    if kind == "learn":
+        with rt.health.watch("learning", rt.settings.lease_seconds):
+            step(extract(rt, SYNC, jobs))
+        return
     write = summarize if kind == "summarize" else write_episode
     for job in jobs:
         with rt.health.watch("summarizer", rt.settings.lease_seconds):

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from memlayer_core.errors import StoreUnavailableError, in_short
+from memlayer_core.extraction.flow import queue
 from memlayer_core.index import flow as flows
 from memlayer_core.messages.flow.sessions import end_idle
 from memlayer_core.records.flow import learn
@@ -264,7 +265,9 @@ class Worker:
         began = time.monotonic()
         match kind:
             case "index":
-                step(learn(rt, SYNC, [job.subject for job in jobs]))
+                keys = [job.subject for job in jobs]
+                step(learn(rt, SYNC, keys))
+                step(queue(rt, SYNC, keys))
                 step(flows.index(rt, SYNC, jobs))
             case "unindex":
                 step(flows.unindex(rt, SYNC, jobs, rt.now() + timedelta(seconds=self._gathering)))
@@ -280,5 +283,5 @@ class Worker:
                 for job in jobs:
                     step(erase(rt, SYNC, job, self._stopping.wait))
                 self._erasures_rest_until = time.monotonic() + _ERASURE_SHARE * (time.monotonic() - began)
-            case "summarize" | "episode":
+            case "summarize" | "episode" | "learn":
                 raise AssertionError(f"{kind} is a job of the model threads")

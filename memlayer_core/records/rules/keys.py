@@ -11,9 +11,12 @@ from typing import Any
 
 from memlayer_core.records.model import USER, Record
 
-__all__ = ["Key", "as_fact", "key_of", "known_keys"]
+__all__ = ["COLLECTION", "Key", "as_fact", "key_of", "known_keys"]
 
-_CHANGING = frozenset({"preference", "plan", "instruction", "state"})
+COLLECTION = "collection"
+"""The category of unknown keys of which several values hold at a time."""
+
+_CHANGING = frozenset({"preference", "plan", "instruction", "state", COLLECTION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +58,8 @@ def known_keys() -> dict[str, Key]:
 def key_of(name: str, category: str | None = None) -> Key:
     """Return what is known of a key.
 
-    An unknown key has one value. It changes if its category is a preference, a plan, an instruction or a state;
-    otherwise it takes more confidence to replace its value.
+    An unknown key has one value, but several in the category "collection". It changes if its category is a preference, a
+    plan, an instruction or a state; otherwise it takes more confidence to replace its value.
 
     Args:
         name: The key, such as `"home"`, or with a part of its own, such as `"favorite:colour"`.
@@ -64,7 +67,8 @@ def key_of(name: str, category: str | None = None) -> Key:
     """
     stem, _, part = name.partition(":")
     if (key := known_keys().get(stem)) is None:
-        return Key(name=name, category=category, changes=category in _CHANGING, label=name)
+        many = category == COLLECTION
+        return Key(name=name, category=category, changes=category in _CHANGING, many=many, label=name)
     if not part:
         return key
     return Key(

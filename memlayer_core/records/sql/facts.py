@@ -41,7 +41,11 @@ Narrow = Callable[[Record], PreparedRecord]
 
 
 def learn(
-    connection: Connection, statements: Sequence[tuple[Any, Sequence[Candidate]]], now: datetime, shards: int
+    connection: Connection,
+    statements: Sequence[tuple[Any, Sequence[Candidate]]],
+    now: datetime,
+    shards: int,
+    author: str = BY_RULES,
 ) -> list[Record]:
     """Enter what messages state, and make records of it. Returns the records that are new or changed.
 
@@ -52,6 +56,7 @@ def learn(
         statements: The rows of messages, as `ledger.unlearned` returns them, with what they state.
         now: The present.
         shards: Number of collections that users are spread over.
+        author: What read them: the name of a model, or "rules".
     """
     keys = sorted(message.key for message, _ in statements)
     topics = {
@@ -79,7 +84,7 @@ def learn(
         changed += of_owner
     for namespace, facts in sorted(gains.items()):
         if facts:
-            spend(connection, [Cost("learn", BY_RULES, facts=facts)], namespace)
+            spend(connection, [Cost("learn", author, facts=facts)], namespace)
     return changed
 
 

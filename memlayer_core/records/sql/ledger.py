@@ -30,16 +30,21 @@ __all__ = [
     "candidate_of",
     "evidence_of",
     "forget_owner",
+    "from_users",
     "give_up",
+    "message_keys",
     "newest",
     "note_deletion",
+    "of_messages",
     "of_records",
     "of_topic",
     "prune",
     "quarantined",
     "quotes",
+    "refuse",
     "release",
     "take_back",
+    "take_up",
     "unlearned",
 ]
 
@@ -67,18 +72,27 @@ _ROWS = select(
 
 
 def unlearned(connection: Connection, keys: Sequence[int]) -> list[Any]:
+    """Return those of some messages that a user said and nothing was learned from, as `from_users` does."""
+    known = select(ledger.c.message).where(ledger.c.message == messages.c.key).exists()
+    return _from_users(connection, keys, ~known)
+
+
+def from_users(connection: Connection, keys: Sequence[int]) -> list[Any]:
     """Return those of some messages that a user said: their key, id, text and time, and whose they are.
 
-    Hidden messages, replaced versions and sessions without a user are left out; so is what was learned already.
+    Hidden messages, replaced versions and sessions without a user are left out.
     """
-    known = select(ledger.c.message).where(ledger.c.message == messages.c.key).exists()
+    return _from_users(connection, keys)
+
+
+def _from_users(connection: Connection, keys: Sequence[int], *conditions: Any) -> list[Any]:
     query = (
         select(
             *(messages.c[name] for name in ("key", "id", "id_digest", "digest", "text", "created_at")),
             *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id")),
         )
         .join(sessions, sessions.c.number == session_of(messages.c.key))
-        .where(messages.c.role == "user", messages.c.tokens > 0, sessions.c.superseded == 0, ~known)
+        .where(messages.c.role == "user", messages.c.tokens > 0, sessions.c.superseded == 0, *conditions)
         .order_by(messages.c.key)
     )
     return [
@@ -138,18 +152,63 @@ def add(
 
 def give_up(connection: Connection, message: Any, reason: str, now: datetime) -> None:
     """Note that nothing could be learned from a message."""
-    row = {
+    _insert(connection, _note(message, "given up", reason, {}, now))
+
+
+def take_up(connection: Connection, keys: Sequence[int]) -> None:
+    """Delete the notes that nothing could be learned from some messages: now something can."""
+    for some in chunks(keys):
+        gone = delete(ledger).where(ledger.c.message.in_(some), ledger.c.outcome == "given up")
+        connection.execute(gone)
+
+
+def refuse(connection: Connection, message: Any, reason: str, said: dict[str, str], now: datetime) -> None:
+    """Note that a statement makes no fact.
+
+    Args:
+        connection: In a transaction that writes.
+        message: The row of the message that it was read in.
+        reason: Why, in plain words.
+        said: Its subject, key and value, as far as it has them.
+        now: The present.
+    """
+    _insert(connection, _note(message, "refused", reason, said, now))
+
+
+def _note(message: Any, outcome: str, reason: str, said: dict[str, str], now: datetime) -> dict[str, Any]:
+    named = [bytes(message.id_digest).hex(), outcome, *([reason, said] if said else [])]
+    return {
         "namespace": message.namespace,
         "agent_id": message.agent_id,
-        "digest": _digest([bytes(message.id_digest).hex(), "given up"]),
+        "digest": _digest(named),
         "message": message.key,
         "said_at": message.created_at,
-        "body": "{}",
-        "outcome": "given up",
+        "body": json_text(said),
+        "outcome": outcome,
         "reason": reason,
         "at": to_micros(now),
     }
-    _insert(connection, row)
+
+
+def message_keys(connection: Connection, namespace: str, ordinals: Collection[int]) -> dict[int, list[int]]:
+    """Return the keys of the messages that records were learned from, by the records' numbers."""
+    found: dict[int, list[int]] = {}
+    for some in chunks(sorted(ordinals)):
+        these = ledger.c.namespace == namespace, ledger.c.ordinal.in_(some), ledger.c.message.is_not(None)
+        for row in connection.execute(select(ledger.c.ordinal, ledger.c.message).where(*these)):
+            found.setdefault(row.ordinal, []).append(row.message)
+    return found
+
+
+def of_messages(connection: Connection, keys: Sequence[int]) -> list[Any]:
+    """Return the statements that were read in some messages and are no notes."""
+    return [
+        row
+        for some in chunks(keys)
+        for row in connection.execute(
+            _ROWS.where(ledger.c.message.in_(some), ledger.c.outcome.not_in(_FACTLESS))
+        )
+    ]
 
 
 def note_deletion(connection: Connection, record: Any, reason: str, at: datetime) -> None:

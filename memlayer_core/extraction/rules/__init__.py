@@ -1,0 +1,1 @@
+"""The decisions of this room, without a database and without a model."""

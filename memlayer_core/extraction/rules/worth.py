@@ -1,0 +1,33 @@
+"""Decides whether a message may state a fact at all. Without one, no model is asked."""
+
+from __future__ import annotations
+
+import regex
+
+from memlayer_core.storage.languages import first_person, language_of, omits_subject, question_word
+from memlayer_core.storage.terms import content_words, sentences
+
+__all__ = ["may_state_facts"]
+
+_ASKS = regex.compile(r"[?？؟;;]\s*$")
+_NAMED = regex.compile(r"(?<=\w\W{1,2})\p{Lu}\p{Ll}+|\p{Nd}")
+_WORDS = 2  # words besides stop words that a statement about somebody else has
+_READ = 4000  # characters
+
+
+def may_state_facts(text: str) -> bool:
+    """Tell whether a sentence of a message is no question, and is about its speaker, a name or a number."""
+    return any(map(_may_state, sentences(text[:_READ])))
+
+
+def _may_state(sentence: str) -> bool:
+    language = language_of(sentence)
+    asks = question_word(language)
+    if _ASKS.search(sentence) or (asks is not None and asks.search(sentence)):
+        return False
+    words = content_words(sentence)
+    if not words:
+        return False
+    if first_person(language).search(sentence) or omits_subject(language):
+        return True
+    return len(words) >= _WORDS and _NAMED.search(sentence) is not None
