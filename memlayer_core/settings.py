@@ -169,7 +169,7 @@ class Settings(BaseSettings):
     reranker_timeout: float = Field(default=5.0, gt=0)
     lease_seconds: float = Field(default=60.0, gt=0)
     extraction_turns: int = Field(default=10, ge=1)
-    extraction_idle_seconds: float = Field(default=60.0, ge=0)
+    extraction_idle_seconds: float = Field(default=60.0, ge=0, le=600)
     extraction_tokens: int = Field(default=2500, ge=1500)
     extraction_daily_calls: int | None = Field(default=None, ge=0)
     extraction_daily_tokens: int | None = Field(default=None, ge=0)

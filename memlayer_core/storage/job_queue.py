@@ -67,12 +67,15 @@ _GATHERING = timedelta(seconds=10)
 
 _DAY = timedelta(days=1)
 
+_INDEX = jobs.alias()
+_INDEXES = exists().where(_INDEX.c.kind == "index", _INDEX.c.dead == 0)
 _GATHERS = and_(
-    jobs.c.kind.in_(["erase", "compact", "learn"]),
+    or_(jobs.c.kind.in_(["erase", "compact"]), and_(jobs.c.kind == "learn", ~_INDEXES)),
     jobs.c.owner.is_(None),
     jobs.c.error.is_(None),
     jobs.c.dead == 0,
 )
+"""Jobs that are delayed in order to do several at once. From what waits to be indexed there may be more to learn."""
 _WAITING = and_(jobs.c.subject == 0, jobs.c.kind == "erase", jobs.c.owner.is_(None), jobs.c.dead == 0)
 _OWE_ERASURE = Statement(
     insert(jobs).from_select(

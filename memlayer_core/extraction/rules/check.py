@@ -163,13 +163,22 @@ def _candidate(
 
 
 def _is_about(candidate: Candidate, fact: Fact) -> bool:
-    """Tell whether the words of a statement speak of what a known fact says: by its value, their words or their patterns."""
-    if _is_in(fact.value, candidate.text) or bears_on(
-        candidate.text, fact.text, has_key=fact.key is not None
-    ):
+    """Tell whether the words of a statement speak of what a known fact says.
+
+    They have its value or the name of its key, enough words in common with its sentence, or a pattern reads its key in them.
+    """
+    if _is_in(fact.value, candidate.text) or _names_key(candidate.text, fact.key):
+        return True
+    if bears_on(candidate.text, fact.text, has_key=fact.key is not None):
         return True
     read = extract_facts(candidate.text, candidate.said_at)
     return any(one.key is not None and one.key == fact.key for one in read)
+
+
+def _names_key(text: str, key: str | None) -> bool:
+    """Tell whether a text has a word of a key's name: "shop" or "garden" of "garden_shop"."""
+    names = re.findall(r"[^\W_]+", key) if key is not None else []
+    return not set(index_terms(" ".join(names))).isdisjoint(index_terms(text)) if names else False
 
 
 def _same_key(candidate: Candidate, facts: Sequence[Fact]) -> list[Fact]:

@@ -51,7 +51,6 @@ class FactSchema:
         return COLLECTION if self._fields[key][1] else "state"
 
 
-@lru_cache(maxsize=100)
 def fact_schema(model: object) -> FactSchema | None:
     """Return the schema of a Pydantic model; None without one.
 
@@ -65,6 +64,11 @@ def fact_schema(model: object) -> FactSchema | None:
             f"`fact_schema` must be a class of Pydantic models with fields, got {model!r:.80}",
             hint="Its fields are the keys of facts: `class Facts(BaseModel): home: str; hobbies: list[str]`.",
         )
+    return _schema(model)
+
+
+@lru_cache(maxsize=100)
+def _schema(model: type[BaseModel]) -> FactSchema:
     return FactSchema(model)
 
 
