@@ -48,7 +48,7 @@ from memlayer_core.storage import costs as model_costs
 from memlayer_core.storage import job_queue
 from memlayer_core.storage.costs import Cost
 from memlayer_core.storage.files import FileWriter, LineReader
-from memlayer_core.storage.job_queue import Backlog
+from memlayer_core.storage.jobs import Backlog
 from memlayer_core.summaries.flow import condense
 from memlayer_core.transfer.flow import export as transfer
 from memlayer_core.transfer.flow import forget, imports

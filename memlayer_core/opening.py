@@ -35,7 +35,7 @@ from memlayer_core.show import View, Viewable, line_of
 from memlayer_core.storage import database as database_sql
 from memlayer_core.storage import migrations as migration
 from memlayer_core.storage import vectors
-from memlayer_core.storage.job_queue import Backlog
+from memlayer_core.storage.jobs import Backlog
 from memlayer_core.storage.languages import language_of
 from memlayer_core.vector import OTHER_LANGUAGES, SimilarityScale
 from memlayer_core.worker.worker import Worker

@@ -24,7 +24,7 @@ from memlayer_core.show import View
 from memlayer_core.storage import job_queue, vectors
 from memlayer_core.storage import migrations as migration
 from memlayer_core.storage.database import Database, open_database
-from memlayer_core.storage.job_queue import Backlog
+from memlayer_core.storage.jobs import Backlog
 from memlayer_core.storage.keys import from_micros
 from memlayer_core.storage.sqlite import journal_file
 from memlayer_core.storage.tables import jobs, messages, meta, namespaces, sessions, texts

@@ -18,10 +18,11 @@ from memlayer_core.records.model import Reader, Record, RecordFilter
 from memlayer_core.records.rules.records import ordinal_of
 from memlayer_core.records.sql import facts as fact_sql
 from memlayer_core.records.sql import ledger as ledger_sql
+from memlayer_core.records.sql import ledger_notes
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.storage import costs, job_queue, vectors
 from memlayer_core.storage.costs import Cost
-from memlayer_core.storage.job_queue import Job
+from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.keys import LAST, key_of, session_of
 from memlayer_core.vector import FloatVector
 
@@ -150,14 +151,14 @@ def commit(connection: Connection, batch: Commit, now: datetime, shards: int) ->
         LeaseLostError: Another worker has the jobs, or has done them.
     """
     every = [row.key for row, _ in (*batch.statements, *batch.refusals)]
-    ledger_sql.take_up(connection, every)
+    ledger_notes.take_up(connection, every)
     changed = fact_sql.learn(connection, batch.statements, now, shards, batch.author)
     for row, refusal in batch.refusals:
         said = {"subject": refusal.subject, "key": refusal.key, "value": refusal.value}
         told = {name: value for name, value in said.items() if value}
-        ledger_sql.refuse(connection, row, refusal.reason, told, now)
+        ledger_notes.refuse(connection, row, refusal.reason, told, now)
     for row, reason in batch.failures:
-        ledger_sql.give_up(connection, row, reason, now)
+        ledger_notes.give_up(connection, row, reason, now)
     if not job_queue.finish_once(connection, batch.jobs):
         raise LeaseLostError
     if batch.jobs:

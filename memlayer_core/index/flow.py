@@ -21,7 +21,7 @@ from memlayer_core.seams import VectorIndex
 from memlayer_core.storage import job_queue
 from memlayer_core.storage import texts as texts_sql
 from memlayer_core.storage import vectors as vectors_sql
-from memlayer_core.storage.job_queue import Job
+from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.keys import shard_of
 from memlayer_core.storage.parts import parts
 from memlayer_core.storage.statistics import Layout

@@ -36,6 +36,7 @@ from memlayer_core.records.rules.redact import redact_record
 from memlayer_core.records.rules.repetition import digest, names_access, narrow_access, words
 from memlayer_core.records.sql import facts as fact_sql
 from memlayer_core.records.sql import ledger as ledger_sql
+from memlayer_core.records.sql import ledger_notes
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.records.sql.rows import record_of
@@ -235,7 +236,7 @@ def _read_facts(rt: Runtime, message: Any) -> list[Candidate]:
 async def _give_up(rt: Runtime, run: Runner, rows: Sequence[Any], problem: Exception) -> None:
     rt.health.down("learning", in_short(problem))
     for message in rows:
-        await run(rt.db.write, ledger_sql.give_up, message, in_short(problem), rt.now())
+        await run(rt.db.write, ledger_notes.give_up, message, in_short(problem), rt.now())
 
 
 def _why(connection: Connection, reader: Reader, record_id: str) -> Why | None:

@@ -16,7 +16,8 @@ from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, or_,
 
 from memlayer_core.messages.sql.changes import Change, Follower, register
 from memlayer_core.storage.costs import Cost, spend
-from memlayer_core.storage.job_queue import Job, enqueue
+from memlayer_core.storage.job_queue import enqueue
+from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.keys import LAST, chunks, from_micros, key_of, to_micros
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import jobs, messages, sessions, summaries

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from memlayer_core.errors import FlushTimeoutError
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import job_queue
-from memlayer_core.storage.job_queue import Backlog
+from memlayer_core.storage.jobs import Backlog
 from memlayer_core.worker.bell import Bell
 
 __all__ = ["wait_until_done"]

@@ -21,7 +21,7 @@ from memlayer_core.errors import (
 from memlayer_core.events import JobDead, JobFailed, Source
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import job_queue
-from memlayer_core.storage.job_queue import Job, JobKind, backoff
+from memlayer_core.storage.jobs import Job, JobKind, backoff
 from memlayer_core.storage.keys import shard_of
 from memlayer_core.worker.upkeep import ErasureDelayError
 

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 
 from memlayer_core.events import StoreMaintained
 from memlayer_core.messages.rules.check import in_utc
-from memlayer_core.records.sql import ledger, upkeep
+from memlayer_core.records.sql import ledger_notes, upkeep
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import job_queue
-from memlayer_core.storage.job_queue import Job
+from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.keys import micros_of, to_micros
 
 __all__ = ["enqueue_daily", "maintain", "maintain_daily"]
@@ -71,6 +71,6 @@ async def _prune_ledger(rt: Runtime, run: Runner, moment: datetime) -> int:
     if days is None:
         return 0
     before = to_micros(moment) - micros_of(timedelta(days=days))
-    while more := await run(rt.db.write, ledger.prune, before, _PAGE, rt.now()):
+    while more := await run(rt.db.write, ledger_notes.prune, before, _PAGE, rt.now()):
         gone += more
     return gone

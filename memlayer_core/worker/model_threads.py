@@ -10,7 +10,7 @@ from memlayer_core.errors import StoreUnavailableError, in_short
 from memlayer_core.extraction.flow import extract
 from memlayer_core.runner import SYNC, step
 from memlayer_core.runtime import Runtime
-from memlayer_core.storage.job_queue import Job, JobKind
+from memlayer_core.storage.jobs import Job, JobKind
 from memlayer_core.storage.keys import LAST, key_of, session_of
 from memlayer_core.summaries.flow.episodes import write_episode
 from memlayer_core.summaries.flow.summarize import summarize

@@ -12,7 +12,7 @@ from memlayer_core.index.flow import adopt, rebuild
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import job_queue, texts, vectors
-from memlayer_core.storage.job_queue import Job
+from memlayer_core.storage.jobs import Job
 
 __all__ = ["ErasureDelayError", "erase", "reindex", "retry_dead", "verify"]
 

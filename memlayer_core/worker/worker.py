@@ -17,7 +17,7 @@ from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.runner import SYNC, step
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import job_queue
-from memlayer_core.storage.job_queue import LONGEST_BACKOFF, Backlog, Job, JobKind
+from memlayer_core.storage.jobs import LONGEST_BACKOFF, Backlog, Job, JobKind
 from memlayer_core.summaries import sql as summaries
 from memlayer_core.worker.bell import Bell
 from memlayer_core.worker.flush import wait_until_done

@@ -22,7 +22,8 @@ from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.records.sql.reads import OWN
 from memlayer_core.scope import Scope
 from memlayer_core.storage.costs import Cost, spend
-from memlayer_core.storage.job_queue import Job, enqueue, finish
+from memlayer_core.storage.job_queue import enqueue, finish
+from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, reach_parameters, to_micros
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import episodes, jobs, messages, records, sessions

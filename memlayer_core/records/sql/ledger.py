@@ -19,32 +19,30 @@ from memlayer_core.records.facts import Candidate, Evidence
 from memlayer_core.records.rules.replay import topic_of
 from memlayer_core.scope import Scope
 from memlayer_core.storage.codec import json_text
-from memlayer_core.storage.job_queue import enqueue_erasure
 from memlayer_core.storage.keys import chunks, from_micros, session_of, to_micros
 from memlayer_core.storage.tables import ledger, messages, sessions
 
 __all__ = [
+    "DELETED",
+    "FACTLESS",
     "FORGOTTEN",
     "QUARANTINED",
     "add",
     "candidate_of",
+    "digest_of",
     "evidence_of",
     "forget_owner",
     "from_users",
-    "give_up",
+    "insert_row",
     "message_keys",
     "newest",
-    "note_deletion",
     "of_messages",
     "of_records",
     "of_topic",
-    "prune",
     "quarantined",
     "quotes",
-    "refuse",
     "release",
     "take_back",
-    "take_up",
     "unlearned",
 ]
 
@@ -54,7 +52,7 @@ FORGOTTEN = "forgotten"
 DELETED = "deleted"
 """The outcome of a record that was archived for long. The entry has no words."""
 
-_FACTLESS = ("refused", "given up", DELETED)
+FACTLESS = ("refused", "given up", DELETED)
 """Outcomes on which no fact rests. `FORGOTTEN` is none of them: without it, the words would be learned again."""
 QUARANTINED = "quarantined"
 """The outcome of a statement that seems to instruct a model. No record is made of it."""
@@ -135,7 +133,7 @@ def add(
         "namespace": owner.namespace,
         "agent_id": owner.agent_id,
         "topic": topic,
-        "digest": _digest(named),
+        "digest": digest_of(named),
         "message": None if message is None else message.key,
         "start": None if place is None else place.start,
         "until": None if place is None else place.end,
@@ -146,48 +144,8 @@ def add(
         "ordinal": ordinal,
         "at": to_micros(now),
     }
-    number = _insert(connection, row)
+    number = insert_row(connection, row)
     return None if number is None or topic is None else (number, topic)
-
-
-def give_up(connection: Connection, message: Any, reason: str, now: datetime) -> None:
-    """Note that nothing could be learned from a message."""
-    _insert(connection, _note(message, "given up", reason, {}, now))
-
-
-def take_up(connection: Connection, keys: Sequence[int]) -> None:
-    """Delete the notes that nothing could be learned from some messages: now something can."""
-    for some in chunks(keys):
-        gone = delete(ledger).where(ledger.c.message.in_(some), ledger.c.outcome == "given up")
-        connection.execute(gone)
-
-
-def refuse(connection: Connection, message: Any, reason: str, said: dict[str, str], now: datetime) -> None:
-    """Note that a statement makes no fact.
-
-    Args:
-        connection: In a transaction that writes.
-        message: The row of the message that it was read in.
-        reason: Why, in plain words.
-        said: Its subject, key and value, as far as it has them.
-        now: The present.
-    """
-    _insert(connection, _note(message, "refused", reason, said, now))
-
-
-def _note(message: Any, outcome: str, reason: str, said: dict[str, str], now: datetime) -> dict[str, Any]:
-    named = [bytes(message.id_digest).hex(), outcome, *([reason, said] if said else [])]
-    return {
-        "namespace": message.namespace,
-        "agent_id": message.agent_id,
-        "digest": _digest(named),
-        "message": message.key,
-        "said_at": message.created_at,
-        "body": json_text(said),
-        "outcome": outcome,
-        "reason": reason,
-        "at": to_micros(now),
-    }
 
 
 def message_keys(connection: Connection, namespace: str, ordinals: Collection[int]) -> dict[int, list[int]]:
@@ -206,48 +164,9 @@ def of_messages(connection: Connection, keys: Sequence[int]) -> list[Any]:
         row
         for some in chunks(keys)
         for row in connection.execute(
-            _ROWS.where(ledger.c.message.in_(some), ledger.c.outcome.not_in(_FACTLESS))
+            _ROWS.where(ledger.c.message.in_(some), ledger.c.outcome.not_in(FACTLESS))
         )
     ]
-
-
-def note_deletion(connection: Connection, record: Any, reason: str, at: datetime) -> None:
-    """Note that a record was deleted, which nobody asked for.
-
-    Args:
-        connection: In a transaction that writes.
-        record: Its row.
-        reason: Why, in plain words.
-        at: The moment that counts.
-    """
-    row = {
-        "namespace": record.namespace,
-        "agent_id": record.agent_id,
-        "digest": _digest([record.namespace, record.ordinal, record.number, DELETED]),
-        "said_at": record.created_at,
-        "body": "{}",
-        "outcome": DELETED,
-        "reason": reason,
-        "ordinal": record.ordinal,
-        "at": to_micros(at),
-    }
-    _insert(connection, row)
-
-
-def prune(connection: Connection, before: int, limit: int, now: datetime) -> int:
-    """Delete entries that no fact rests on and that are older than a moment. Returns how many, at most `limit`.
-
-    Args:
-        connection: In a transaction that writes.
-        before: The moment, in microseconds.
-        limit: How many at the most.
-        now: The present.
-    """
-    old = select(ledger.c.number).where(ledger.c.outcome.in_(_FACTLESS), ledger.c.at < before).limit(limit)
-    gone = connection.execute(delete(ledger).where(ledger.c.number.in_(old))).rowcount
-    if gone:
-        enqueue_erasure(connection, now)
-    return gone
 
 
 def of_topic(connection: Connection, topic: bytes) -> list[Any]:
@@ -346,7 +265,8 @@ def evidence_of(row: Any) -> Evidence | None:
     return Evidence(row.id, row.start, row.until, row.quote if redacted is None else redacted, row.role)
 
 
-def _insert(connection: Connection, row: dict[str, Any]) -> int | None:
+def insert_row(connection: Connection, row: dict[str, Any]) -> int | None:
+    """Enter a row. Returns its number; None if it is entered already."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     made = dialect.insert(ledger).values(row).on_conflict_do_nothing().returning(ledger.c.number)
     number: int | None = connection.scalar(made)
@@ -367,6 +287,7 @@ def _body(candidate: Candidate) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None and value is not False}
 
 
-def _digest(parts: Any) -> bytes:
+def digest_of(parts: Any) -> bytes:
+    """Return 16 bytes, equal for equal entries."""
     written = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
     return hashlib.blake2b(written, digest_size=16).digest()

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, case, func, not_, or_, select
 
-from memlayer_core.records.sql import ledger
+from memlayer_core.records.sql import ledger_notes
 from memlayer_core.records.sql.decay import KEPT, USED, kept_values
 from memlayer_core.records.sql.facts import lock
 from memlayer_core.records.sql.rows import record_of
@@ -86,7 +86,7 @@ def delete_archived(
     heads, versions = chosen()
     deleted = delete_records(connection, versions, now)
     for head in heads:
-        ledger.note_deletion(connection, head, _reason(head, at), at)
+        ledger_notes.note_deletion(connection, head, _reason(head, at), at)
     settle(connection, _topics(versions), now)
     return deleted
 

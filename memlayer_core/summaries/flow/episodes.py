@@ -27,7 +27,7 @@ from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import costs, job_queue
-from memlayer_core.storage.job_queue import Job
+from memlayer_core.storage.jobs import Job
 from memlayer_core.summaries.flow.condense import (
     condense,
     episode_bounds,

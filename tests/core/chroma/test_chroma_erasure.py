@@ -28,7 +28,7 @@ from memlayer_core.items.model import PutItem
 from memlayer_core.messages.sql import transcript
 from memlayer_core.scope import Scope
 from memlayer_core.storage import job_queue, vectors
-from memlayer_core.storage.job_queue import Job
+from memlayer_core.storage.jobs import Job
 
 SETTINGS = Settings(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
 SECRET = "the password of the vault is swordfish"

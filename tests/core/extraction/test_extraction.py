@@ -33,7 +33,7 @@ class Reader:
     def __call__(self, instructions: str, text: str) -> str:
         self.prompts.append(text)
         self.instructions.append(instructions)
-        said = text.split("Conversation:")[-1].split("对话：")[-1]
+        said = text.rsplit("Conversation:", maxsplit=1)[-1].rsplit("对话：", maxsplit=1)[-1]
         numbers = {line.split("] ")[0][1:]: line for line in said.splitlines() if line.startswith("[")}
         found = []
         for one in self.operations:

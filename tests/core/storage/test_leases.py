@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memlayer_core.messages.sql import writes
 from memlayer_core.scope import Scope
 from memlayer_core.storage import job_queue
-from memlayer_core.storage.job_queue import LONGEST_BACKOFF, backoff, latest
+from memlayer_core.storage.jobs import LONGEST_BACKOFF, backoff, latest
 from memlayer_core.testing import NOON, drafts
 
 WAITS = st.floats(0, LONGEST_BACKOFF)

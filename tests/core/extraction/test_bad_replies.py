@@ -1,0 +1,191 @@
+"""Models answer badly in many ways: no fact is lost, none is made up, and every turn ends in a state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.extraction.model import Operation
+from memlayer_core.extraction.rules.answer import AnswerError, operations_in
+
+QUICK = Settings(index_delay=0, durability="normal", job_backoff=0, model_timeout=0.3)
+BOAT = {"op": "add", "key": "boat", "value": "red boat", "quote": "a red boat", "messages": [1]}
+GOOD = json.dumps({"operations": [BOAT]})
+INVENTED = json.dumps({"operations": [{**BOAT, "quote": "a golden yacht", "value": "golden yacht"}]})
+
+
+def hang(_prompt: str) -> str:
+    import threading
+
+    threading.Event().wait(1)
+    return GOOD
+
+
+def fail(_prompt: str) -> str:
+    raise ConnectionError("the model is not there")
+
+
+READABLE: dict[str, str] = {
+    "prose around it": f"Sure, here is what I found: {GOOD} I hope this helps!",
+    "fences": f"```json\n{GOOD}\n```",
+    "thoughts": f"<think>The user has {{a boat}}, so [1] …</think>\n{GOOD}",
+    "half of it": GOOD[: GOOD.index('"messages"') + len('"messages": [1')],
+    "a list": json.dumps([BOAT]),
+    "one operation": json.dumps(BOAT),
+    "single quotes": str({"operations": [BOAT]}),
+    "numbers as texts": json.dumps({"operations": [{**BOAT, "messages": ["1"], "fact": None}]}),
+    "megabytes": GOOD + " " + "and so on " * 500_000,
+}
+
+UNUSABLE: dict[str, str | Callable[[str], str]] = {
+    "empty": "",
+    "refusal": "I'm sorry, but I cannot help with that.",
+    "another form": json.dumps({"facts": "a red boat"}),
+    "wrong types": json.dumps({"operations": [{"op": 3, "value": ["x"]}, "boat", None]}),
+    "thoughts alone": "<think>Let me think about it",
+    "no end": hang,
+    "an exception": fail,
+}
+
+UNSUPPORTED: dict[str, str] = {
+    "an unknown number": json.dumps({"operations": [{**BOAT, "messages": [4]}]}),
+    "an invented quote": INVENTED,
+    "another language": json.dumps({"operations": [{**BOAT, "value": "ein rotes Boot"}]}),
+}
+
+
+def say(memory: Memory, text: str = "You see, I own a red boat.") -> None:
+    memory.chat(user_id="louis", session_id="s").add_messages([Message("user", text)])
+
+
+def boats(memory: Memory) -> list[str | None]:
+    return [one.value for one in memory.records(user_id="louis") if one.key == "boat"]
+
+
+@pytest.mark.parametrize("reply", READABLE.values(), ids=READABLE)
+def test_what_can_be_read_is_read(reply) -> None:
+    with Memory.in_memory(extractor=lambda _prompt: reply, settings=QUICK) as memory:
+        say(memory)
+        memory.flush(30)
+        assert boats(memory) == ["red boat"]
+        assert sum(one.calls for one in memory.costs(user_id="louis")) == 1
+
+
+@pytest.mark.parametrize("reply", UNUSABLE.values(), ids=UNUSABLE)
+def test_after_a_bad_answer_the_model_heals_and_nothing_is_lost(reply) -> None:
+    asked = count()
+    prompts: list[str] = []
+
+    def model(prompt: str) -> str:
+        prompts.append(prompt)
+        if next(asked) == 0:
+            return reply(prompt) if callable(reply) else reply
+        return GOOD
+
+    with Memory.in_memory(extractor=model, settings=QUICK) as memory:
+        say(memory)
+        memory.flush(30)
+        assert boats(memory) == ["red boat"]
+        assert len(prompts) == 2
+        if not callable(reply):
+            assert "could not be used" in prompts[1], "the error is quoted"
+        assert "given up" not in {entry.outcome for entry in memory.ledger(user_id="louis")}
+        assert memory.status().problems == {}
+
+
+@pytest.mark.parametrize("reply", UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_what_no_message_says_is_refused_and_not_learned(reply) -> None:
+    with Memory.in_memory(extractor=lambda _prompt: reply, settings=QUICK) as memory:
+        say(memory)
+        memory.flush(30)
+        assert boats(memory) == []
+        assert "refused" in {entry.outcome for entry in memory.ledger(user_id="louis")}
+
+
+@pytest.mark.parametrize(
+    "reply", [text for text in UNUSABLE.values() if isinstance(text, str)], ids=lambda text: text[:12]
+)
+def test_an_answer_that_stays_bad_is_paid_for_a_few_times_and_each_turn_is_given_up_in_the_ledger(
+    reply,
+) -> None:
+    prompts: list[str] = []
+
+    def model(prompt: str) -> str:
+        prompts.append(prompt)
+        return reply
+
+    with Memory.in_memory(extractor=model, settings=QUICK) as memory:
+        chat = memory.chat(user_id="louis", session_id="s")
+        chat.add_messages([Message("user", f"My locker {number} has a green door.") for number in range(4)])
+        memory.flush(30)
+        assert len(prompts) == 4, "one, a second try, and one for each half"
+        given_up = [one for one in memory.ledger(user_id="louis") if one.outcome == "given up"]
+        assert len(given_up) == 4
+        assert all("could not be read" in one.reason for one in given_up)
+        assert memory.status().backlog == type(memory.status().backlog)(queued=0, dead=0)
+
+
+def test_half_of_a_batch_is_learned_though_the_other_half_cannot_be_read() -> None:
+    def model(prompt: str) -> str:
+        return "no" if "poison" in prompt else GOOD
+
+    with Memory.in_memory(extractor=model, settings=QUICK) as memory:
+        chat = memory.chat(user_id="louis", session_id="s")
+        chat.add_messages(
+            [
+                Message("user", text)
+                for text in (
+                    "I own a red boat.",
+                    "It is mine.",
+                    "Behind our shed grows poison ivy.",
+                    "We go.",
+                )
+            ]
+        )
+        memory.flush(30)
+        assert boats(memory) == ["red boat"]
+        assert [one.outcome for one in memory.ledger(user_id="louis")].count("given up") == 2
+
+
+def test_a_model_that_is_away_for_long_is_asked_again_when_it_is_back() -> None:
+    away = True
+
+    def model(_prompt: str) -> str:
+        if away:
+            raise ConnectionError("away")
+        return GOOD
+
+    settings = QUICK.replace(job_attempts=2)
+    with Memory.in_memory(extractor=model, settings=settings) as memory:
+        say(memory)
+        memory.flush(30)
+        status = memory.status()
+        assert status.backlog.dead == 1, "it waits for somebody who looks"
+        assert "did not answer" in status.problems["learning"]
+        away = False
+        memory.retry_dead()
+        memory.flush(30)
+        assert boats(memory) == ["red boat"]
+        assert memory.status().problems == {}
+
+
+@given(st.text() | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.sampled_from(["operations", "op", "value", "messages", "x"]), inner, max_size=4),
+    max_leaves=12,
+).map(json.dumps))  # fmt: skip
+def test_any_answer_is_operations_or_an_error_that_says_what_is_wrong(answer: Any) -> None:
+    try:
+        found = operations_in(answer)
+    except AnswerError as problem:
+        assert str(problem)
+    else:
+        assert all(isinstance(one, Operation | str) for one in found)
