@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Literal
 
 from memlayer_core.storage.terms import index_terms
@@ -41,6 +41,7 @@ _DENIED = 0.6
 _CHANGED = 6  # words of a value that was replaced
 _FRAMED = 3  # words in front of it
 _READ = 400  # characters of a text that are compared
+_CACHED = 10_000  # texts: those of one user are compared again and again
 _COSINE = 0.2  # what a cosine of 1 adds to a rank; it decides nothing
 
 _WORD = re.compile(r"[^\W_]+")
@@ -134,6 +135,7 @@ def bears_on(statement: str, fact: str, *, has_key: bool) -> bool:
     return contradicts(statement, [fact])[0].verdict != "none"
 
 
+@lru_cache(maxsize=_CACHED)
 def _terms(text: str) -> frozenset[str]:
     """Return the stems of a text, its pairs of neighbours, and the groups that its words belong to."""
     stems = index_terms(text)
@@ -145,8 +147,10 @@ def _terms(text: str) -> frozenset[str]:
 
 def _weights(texts: Sequence[frozenset[str]]) -> Weight:
     """Return the weight of a term: less if many of the texts have it."""
-    having = Counter(term for text in texts for term in text)
-    return lambda term: math.log(1 + (len(texts) + 1) / (having[term] + 0.5))
+    having = Counter(chain.from_iterable(texts))
+    by_count = {count: math.log(1 + (len(texts) + 1) / (count + 0.5)) for count in {0, *having.values()}}
+    weights = {term: by_count[count] for term, count in having.items()}
+    return lambda term: weights.get(term, by_count[0])
 
 
 def _overlap(one: frozenset[str], other: frozenset[str], weight: Weight) -> float:

@@ -35,6 +35,7 @@ def same_meaning(one: Statement, other: Statement) -> bool:
     return said is not None and said == meaning(other.key, one.category, other.modality, other.value)
 
 
+@lru_cache(maxsize=_CACHED)
 def meaning(key: str | None, category: str | None, modality: str | None, value: str) -> Hashable | None:
     """Return what is equal for values that say the same; None if a value has no words but those of its key."""
     words = _content(value, _empty_words(key, category))
