@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel
+
 from memlayer_core import temporaries as temporary
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import EventBus, Health
@@ -41,8 +43,6 @@ from memlayer_core.vector import OTHER_LANGUAGES, SimilarityScale
 from memlayer_core.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
     from memlayer_core.storage.database import Connection, Database
 

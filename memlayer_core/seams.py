@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+from pydantic import BaseModel
 
 from memlayer_core.message import Message, MessageList
 from memlayer_core.policy import Policy, Portion
 from memlayer_core.vector import FloatVector, IndexEntry, Neighbour, Sample
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 __all__ = [
     "Embedder",

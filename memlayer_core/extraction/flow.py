@@ -66,12 +66,12 @@ async def extract(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
     if not rows or model is None or not rt.settings.learn:
         await run(rt.db.write, job_queue.finish, jobs)
         return
-    said = {row.key: own_words(rt, row) for row in rows}
-    rows = [row for row in rows if instructs(said[row.key].text) is None]
-    if not any(may_state_facts(said[row.key].text) for row in rows):
+    words = {row.key: own_words(rt, row) for row in rows}
+    rows = [row for row in rows if instructs(words[row.key].text) is None]
+    if not any(may_state_facts(words[row.key].text) for row in rows):
         await run(rt.db.write, job_queue.finish, jobs)
         return
-    batch = _Batch(rt, ModelUsage(rt, model, _KIND), rows, said)
+    batch = _Batch(rt, ModelUsage(rt, model, _KIND), rows, words)
     if (limit := await run(rt.db.read, _limit, rt, rows[0].namespace)) is not None:
         batch.failures += [(row, limit) for row in rows]
     else:
@@ -111,9 +111,9 @@ class _Batch:
     """Messages of one session, and what a model says about them."""
 
     def __init__(
-        self, rt: Runtime, usage: ModelUsage, rows: Sequence[Any], said: dict[int, OwnWords]
+        self, rt: Runtime, usage: ModelUsage, rows: Sequence[Any], words: dict[int, OwnWords]
     ) -> None:
-        self._rt, self.usage, self._said = rt, usage, said
+        self._rt, self.usage, self._words = rt, usage, words
         self._rows = {row.id: row for row in rows}
         self._candidates: dict[int, list[Candidate]] = {row.key: [] for row in rows}
         self.refusals: list[tuple[Any, Refusal]] = []
@@ -192,12 +192,12 @@ class _Batch:
         for number, row in enumerate(rows, 1):
             if row.key in self._before:
                 lines.append(self._before[row.key])
-            text = self._said[row.key].text
+            text = self._words[row.key].text
             lines.append(Line("user", text, from_micros(row.created_at), number, row.id))
         return lines
 
     def _facts(self, rows: Sequence[Any]) -> list[Fact]:
-        texts = [self._said[row.key].text for row in rows]
+        texts = [self._words[row.key].text for row in rows]
         nothing = [0.0] * len(self._known)
         cosines = [self._cosines.get(row.key, nothing) for row in rows]
         places = choose(texts, [one.fact.text for one in self._known], cosines, _SHOWN)
@@ -220,7 +220,7 @@ class _Batch:
                 self.refusals.append((rows[found.place], found))
             elif found is not None and not self._is_stated(found):
                 row = self._rows[found.evidence[0].message_id]
-                said = self._said[row.key]
+                said = self._words[row.key]
                 self._candidates[row.key].append(quarantine_candidate(said.at_original(found), said.clean))
 
     def _is_stated(self, candidate: Candidate) -> bool:

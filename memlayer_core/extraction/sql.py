@@ -79,17 +79,17 @@ class Commit:
     author: str
 
 
-def queue(connection: Connection, keys: Sequence[int], most: int, now: datetime, later: datetime) -> None:
+def queue(connection: Connection, keys: Sequence[int], turns: int, now: datetime, later: datetime) -> None:
     """Queue jobs of kind `"learn"` for those of some messages that a user said.
 
-    All that wait in a session wait for its next message, until `later`, or until there are `most` of them.
+    All that wait in a session wait for its next message, until `later`, or until there are as many as `turns`.
     """
     rows = ledger_sql.from_users(connection, keys)
     for session, some in groupby(rows, key=lambda row: session_of(row.key)):
         told = list(some)
         subjects = [row.key for row in told]
         job_queue.enqueue_once(connection, "learn", subjects, later, told[0].namespace)
-        job_queue.gather(connection, "learn", (key_of(session, 0), key_of(session, LAST)), most, now, later)
+        job_queue.gather(connection, "learn", (key_of(session, 0), key_of(session, LAST)), turns, now, later)
 
 
 def rows_of(connection: Connection, jobs: Sequence[Job]) -> list[Any]:

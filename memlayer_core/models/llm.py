@@ -12,14 +12,13 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic import BaseModel
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
 from memlayer_core.models.deadline import in_thread
 from memlayer_core.seams import Reply
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 __all__ = ["LanguageModel", "language_model"]
 
@@ -29,7 +28,7 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _LONGEST = 100_000  # characters of an answer that are read
-Ask = Callable[[str, str, "type[BaseModel] | None"], Reply]
+Ask = Callable[[str, str, type[BaseModel] | None], Reply]
 _INTERNAL = {"tags": ["nostream"], "metadata": {"lc_source": "memlayer"}}
 """LangGraph shows a call with this tag in no user's stream; traces show where it comes from."""
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pydantic import BaseModel
 
 from memlayer_core.runtime import Runtime
 from memlayer_core.seams import LanguageModel
 from memlayer_core.storage.costs import Cost
 from memlayer_core.storage.terms import searchable
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 __all__ = ["ModelUsage"]
 

@@ -90,19 +90,19 @@ class OwnWords:
     Attributes:
         text: The message, redacted, with spaces in place of lines that memory itself told.
         clean: The message, redacted.
-        sent: The message as it is stored, as far as it is read.
+        original: The message as it is stored, as far as it is read.
     """
 
     text: str
     clean: str
-    sent: str
+    original: str
 
     def at_original(self, fact: Candidate) -> Candidate:
         """Return a fact whose evidence names its place in the message as it is stored; the quote stays redacted."""
-        if self.clean == self.sent[: len(self.clean)]:
+        if self.clean == self.original[: len(self.clean)]:
             return fact
         (quote,) = fact.evidence
-        start, end = original_span(self.sent, self.clean, quote.start, quote.end)
+        start, end = original_span(self.original, self.clean, quote.start, quote.end)
         return replace(fact, evidence=(replace(quote, start=start, end=end),))
 
 

@@ -231,17 +231,17 @@ def gather(
     connection: Connection,
     kind: JobKind,
     subjects: tuple[int, int],
-    most: int,
+    number: int,
     now: datetime,
     later: datetime,
 ) -> None:
-    """Put off all waiting jobs of a kind on some subjects until `later`; if there are `most` of them, they are due now.
+    """Put off all waiting jobs of a kind on some subjects until `later`; if there are as many as `number`, they are due now.
 
     Args:
         connection: In a transaction that writes.
         kind: The kind.
         subjects: The first and the last subject.
-        most: How many wait for one another.
+        number: How many wait for one another.
         now: The present.
         later: When fewer are due.
     """
@@ -253,7 +253,7 @@ def gather(
         jobs.c.dead == 0,
     )
     count = connection.scalar(select(func.count()).where(wait)) or 0
-    due = to_micros(now if count >= most else later)
+    due = to_micros(now if count >= number else later)
     connection.execute(update(jobs).where(wait).values(due=due))
 
 

@@ -52,29 +52,29 @@ def check(
     own = [line for line in lines if line.number is not None]
     named = [own[number - 1] for number in operation.messages if 1 <= number <= len(own)]
     try:
-        known = _known(operation, facts)
-        operation = _completed(operation, known)
+        target = _known(operation, facts)
+        operation = _completed(operation, target)
         _check_value(operation, schema)
         _check_messages(operation, named)
         line, start, end = _evidence(operation, named, lines)
-        _check_words(operation, known, line.text[start:end], lines)
+        _check_words(operation, target, line.text[start:end], lines)
     except _UnsupportedError as problem:
         place = own.index(named[0]) if named else 0
         return Refusal(str(problem), place, operation.subject, operation.key, operation.value)
-    category = _category(operation.key, known, schema)
-    return _candidate(operation, line, start, end, known, facts, category)
+    category = _category(operation.key, target, schema)
+    return _candidate(operation, line, start, end, target, facts, category)
 
 
-def _check_messages(operation: Operation, named: Sequence[Line]) -> None:
-    if len(named) < max(1, len(operation.messages)):
+def _check_messages(operation: Operation, lines: Sequence[Line]) -> None:
+    if len(lines) < max(1, len(operation.messages)):
         raise _UnsupportedError("it names a message that there is not, or none")
 
 
-def _check_words(operation: Operation, known: Fact | None, quote: str, lines: Sequence[Line]) -> None:
+def _check_words(operation: Operation, target: Fact | None, quote: str, lines: Sequence[Line]) -> None:
     """Check that the quote has the value, and that somebody spoke of the subject."""
     if operation.op != "end" and not _is_in(operation.value, quote):
         raise _UnsupportedError("its value is not in the words that it quotes")
-    subjects = (USER, known.subject if known is not None else USER)
+    subjects = (USER, target.subject if target is not None else USER)
     if operation.subject not in subjects and not any(_is_in(operation.subject, one.text) for one in lines):
         raise _UnsupportedError("nobody spoke of its subject")
 
@@ -109,20 +109,20 @@ def _evidence(operation: Operation, own: Sequence[Line], lines: Sequence[Line]) 
     raise _UnsupportedError("its quote stands in no message that it names")
 
 
-def _completed(operation: Operation, known: Fact | None) -> Operation:
+def _completed(operation: Operation, target: Fact | None) -> Operation:
     """Return an operation with the subject and the key of the fact that it is about."""
-    if known is None:
+    if target is None:
         key = plain(operation.key).replace(" ", "_").replace("-", "_") if operation.key else None
         subject = USER if plain(operation.subject) == USER else operation.subject.strip()
         return operation.model_copy(update={"key": key or None, "subject": subject})
-    value = known.value if operation.op in {"end", "confirm"} else operation.value
-    return operation.model_copy(update={"key": known.key, "subject": known.subject, "value": value})
+    value = target.value if operation.op in {"end", "confirm"} else operation.value
+    return operation.model_copy(update={"key": target.key, "subject": target.subject, "value": value})
 
 
-def _category(key: str | None, known: Fact | None, schema: FactSchema | None) -> str | None:
+def _category(key: str | None, target: Fact | None, schema: FactSchema | None) -> str | None:
     """Return the category of a fact: that of the known fact, of its key, or a state, which changes."""
-    if key is None or known is not None:
-        return known.category if known is not None else None
+    if key is None or target is not None:
+        return target.category if target is not None else None
     return schema.category(key) if schema is not None else key_of(key).category or "state"
 
 
@@ -131,7 +131,7 @@ def _candidate(
     line: Line,
     start: int,
     end: int,
-    known: Fact | None,
+    target: Fact | None,
     facts: Sequence[Fact],
     category: str | None,
 ) -> Candidate:
@@ -151,12 +151,12 @@ def _candidate(
         valid_until=_day(operation.until, line, ahead=not ends),
         evidence=(Evidence(line.message_id, start, end, quote),),
         ends=ends,
-        replaces=known.value if known is not None and operation.op == "update" else None,
-        is_correction=known is not None
+        replaces=target.value if target is not None and operation.op == "update" else None,
+        is_correction=target is not None
         and operation.op == "update"
-        and any(one.message_id == line.message_id for one in known.evidence),
+        and any(one.message_id == line.message_id for one in target.evidence),
     )
-    closes = [known] if known is not None else _same_key(candidate, facts)
+    closes = [target] if target is not None else _same_key(candidate, facts)
     if operation.op == "confirm" or all(_is_about(candidate, fact) for fact in closes):
         return candidate
     return replace(candidate, source="implicit_inference", confidence=INFERRED)

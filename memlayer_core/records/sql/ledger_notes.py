@@ -32,28 +32,32 @@ def take_up(connection: Connection, keys: Sequence[int]) -> None:
         connection.execute(gone)
 
 
-def refuse(connection: Connection, message: Any, reason: str, said: dict[str, str], now: datetime) -> None:
+def refuse(
+    connection: Connection, message: Any, reason: str, statement: dict[str, str], now: datetime
+) -> None:
     """Note that a statement makes no fact.
 
     Args:
         connection: In a transaction that writes.
         message: The row of the message that it was read in.
         reason: Why, in plain words.
-        said: Its subject, key and value, as far as it has them.
+        statement: Its subject, key and value, as far as it has them.
         now: The present.
     """
-    insert_row(connection, _note(message, "refused", reason, said, now))
+    insert_row(connection, _note(message, "refused", reason, statement, now))
 
 
-def _note(message: Any, outcome: str, reason: str, said: dict[str, str], now: datetime) -> dict[str, Any]:
-    named = [bytes(message.id_digest).hex(), outcome, *([reason, said] if said else [])]
+def _note(
+    message: Any, outcome: str, reason: str, statement: dict[str, str], now: datetime
+) -> dict[str, Any]:
+    named = [bytes(message.id_digest).hex(), outcome, *([reason, statement] if statement else [])]
     return {
         "namespace": message.namespace,
         "agent_id": message.agent_id,
         "digest": digest_of(named),
         "message": message.key,
         "said_at": message.created_at,
-        "body": json_text(said),
+        "body": json_text(statement),
         "outcome": outcome,
         "reason": reason,
         "at": to_micros(now),
