@@ -103,7 +103,7 @@ class Settings(BaseSettings):
             model after `model_timeout` more.
         extraction_turns: Turns of a session that an `extractor` reads in one call.
         extraction_idle_seconds: Seconds without a new message after which it reads fewer.
-        extraction_tokens: Tokens of its prompt. Of long messages, the beginnings are in it.
+        extraction_tokens: Tokens of its prompt, at the most. Of long messages, the sentences that may state facts are in it.
         extraction_daily_calls: Its calls for one user on one day, in UTC, at the most. What is said after that is read by
             patterns alone, and the ledger says so. None: any number.
         extraction_daily_tokens: The same for the tokens that it reads and writes.
@@ -170,7 +170,7 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(default=60.0, gt=0)
     extraction_turns: int = Field(default=10, ge=1)
     extraction_idle_seconds: float = Field(default=60.0, ge=0, le=600)
-    extraction_tokens: int = Field(default=2500, ge=1500)
+    extraction_tokens: int = Field(default=1800, ge=1500)
     extraction_daily_calls: int | None = Field(default=None, ge=0)
     extraction_daily_tokens: int | None = Field(default=None, ge=0)
     model_concurrency: int = Field(default=1, ge=1)

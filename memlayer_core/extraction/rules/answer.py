@@ -15,8 +15,7 @@ __all__ = ["AnswerError", "operations_in"]
 
 _READ = 20_000  # characters of an answer that are read: far more than the operations of ten turns
 _MOST = 50  # operations
-_THOUGHTS = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
-_FENCE = re.compile(r"```(?:json)?\s*(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _JSON = re.compile(r"\{|\[\s*[\]{]")
 
 
@@ -33,8 +32,6 @@ def operations_in(answer: str) -> list[Operation | str]:
     text = _THOUGHTS.sub("", answer).strip()[:_READ]
     if not text:
         raise AnswerError("it was empty")
-    fenced = _FENCE.search(text)
-    text = fenced[1] if fenced is not None else text
     begin = _JSON.search(text)
     if begin is None:
         raise AnswerError("there was no JSON object in it")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
 
 from memlayer_core.extraction.model import Line
+from memlayer_core.extraction.rules.worth import what_may_state_facts
 from memlayer_core.records.facts import Fact
 from memlayer_core.records.rules.keys import known_keys
 from memlayer_core.storage.languages import ENGLISH, language_of
@@ -19,7 +21,7 @@ __all__ = ["language_of_lines", "prompt_of", "retry_prompt", "system_prompt"]
 _SPACE = re.compile(r"\s+")
 _LEAST = 8  # tokens of a line that are always shown
 _CONTEXT = 60  # tokens of a line without a number
-_QUOTE = 120  # characters of a known fact's sentence
+_QUOTE = 80  # characters of a known fact's value, and of its sentence
 
 
 @cache
@@ -60,7 +62,7 @@ def prompt_of(
     budget: int,
     cost: Callable[[str], int],
 ) -> str:
-    """Return the prompt. Of lines that are too long for it, the beginnings are shown, about as much of each.
+    """Return the prompt. Of lines that are too long for it, what may state facts is shown, about as much of each.
 
     Args:
         language: As `language_of_lines` returns it.
@@ -81,7 +83,13 @@ def prompt_of(
         min(price, _CONTEXT) if line.number is None else price
         for line, price in zip(lines, costs, strict=True)
     ]
-    most = _most(costs, budget - sum(cost(text) + 1 for text in head))
+    room = budget - sum(cost(text) + 1 for text in head)
+    most = _most(costs, room)
+    for place, (line, price) in enumerate(zip(lines, costs, strict=True)):
+        if line.number is not None and price > most:
+            shown[place] = _line(replace(line, text=what_may_state_facts(line.text)))
+            costs[place] = cost(shown[place]) + 1
+    most = _most(costs, room)
     cut = [_beginning(text, min(price, most), cost) for text, price in zip(shown, costs, strict=True)]
     return "\n".join([*head, *cut])
 
@@ -92,10 +100,9 @@ def retry_prompt(language: str, prompt: str, problem: str) -> str:
 
 
 def _fact(fact: Fact) -> str:
-    key = f"{fact.key} = {fact.value}" if fact.key is not None else _one_line(fact.value)
     since = f", {fact.valid_from:%Y-%m-%d}" if fact.valid_from is not None else ""
-    said = _one_line(fact.text)[:_QUOTE]
-    return f'{fact.subject}: {key} ({fact.modality}{since}) "{said}"'
+    key = f"{fact.key} = {_one_line(fact.value)[:_QUOTE]} " if fact.key is not None else ""
+    return f'{fact.subject}: {key}({fact.modality}{since}) "{_one_line(fact.text)[:_QUOTE]}"'
 
 
 def _line(line: Line) -> str:

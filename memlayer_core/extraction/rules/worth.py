@@ -7,17 +7,23 @@ import regex
 from memlayer_core.storage.languages import first_person, language_of, omits_subject, question_word
 from memlayer_core.storage.terms import content_words, sentences
 
-__all__ = ["may_state_facts"]
+__all__ = ["may_state_facts", "what_may_state_facts"]
 
 _ASKS = regex.compile(r"[?？؟;;]\s*$")
 _NAMED = regex.compile(r"(?<=\w\W{1,2})\p{Lu}\p{Ll}+|\p{Nd}")
+_CODE = regex.compile(r"```.*?(?:```|\Z)", regex.DOTALL)
 _WORDS = 2  # words besides stop words that a statement about somebody else has
-_READ = 4000  # characters
+_READ = 8000  # characters
 
 
 def may_state_facts(text: str) -> bool:
     """Tell whether a sentence of a message is no question, and is about its speaker, a name or a number."""
-    return any(map(_may_state, sentences(text[:_READ])))
+    return any(map(_may_state, sentences(_CODE.sub(" ", text)[:_READ])))
+
+
+def what_may_state_facts(text: str) -> str:
+    """Return the sentences of a message that may state a fact, with "…" in place of the others and of code."""
+    return " … ".join(filter(_may_state, sentences(_CODE.sub(" ", text)[:_READ])))
 
 
 def _may_state(sentence: str) -> bool:

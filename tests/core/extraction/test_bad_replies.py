@@ -61,6 +61,14 @@ UNSUPPORTED: dict[str, str] = {
 }
 
 
+def test_fences_and_thoughts_that_a_user_wrote_are_part_of_a_quote() -> None:
+    text = "My script is ```run()``` and <think>so</think> it ends."
+    answer = {"operations": [{**BOAT, "value": "```run()```", "quote": text}]}
+    (found,) = operations_in(f"Here:\n```json\n{json.dumps(answer)}\n```\nDone.")
+    assert isinstance(found, Operation)
+    assert (found.value, found.quote) == ("```run()```", text)
+
+
 def say(memory: Memory, text: str = "You see, I own a red boat.") -> None:
     memory.chat(user_id="louis", session_id="s").add_messages([Message("user", text)])
 

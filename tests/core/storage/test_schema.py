@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.migrations import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {13: "dc78d0a650852be6"}
+TABLES = {14: "680c97654272ff7f"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 

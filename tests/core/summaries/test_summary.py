@@ -517,7 +517,7 @@ def test_a_summary_of_what_was_changed_meanwhile_is_not_put_in_force_but_made_ag
 def _asking(model: Scripted):
     from memlayer_core.seams import Reply
 
-    return lambda instructions, text: Reply(model(instructions, text))
+    return lambda instructions, text, schema: Reply(model(instructions, text))
 
 
 @pytest.mark.parametrize("way", ["edit", "delete", "resync", "replace", "rewrite"])
