@@ -93,8 +93,22 @@ def queue(connection: Connection, keys: Sequence[int], turns: int, now: datetime
 
 
 def rows_of(connection: Connection, jobs: Sequence[Job]) -> list[Any]:
-    """Return the rows of the messages that jobs are about, in the order in which they were said."""
-    return ledger_sql.from_users(connection, sorted(job.subject for job in jobs))
+    """Return the rows of the messages that jobs are about, in the order in which they were said.
+
+    Those of which somebody deleted a record are left out: their words are not learned again.
+    """
+    rows = ledger_sql.from_users(connection, sorted(job.subject for job in jobs))
+    gone = ledger_sql.forgotten(connection, [row.key for row in rows])
+    return [row for row in rows if row.key not in gone]
+
+
+def _unchanged(connection: Connection, rows: Sequence[Any]) -> set[int]:
+    """Lock messages, and return the keys of those that still say what they said when they were read."""
+    keys = sorted({row.key for row in rows})
+    fact_sql.lock(connection, (), keys)
+    digests = {row.key: bytes(row.digest) for row in ledger_sql.from_users(connection, keys)}
+    gone = ledger_sql.forgotten(connection, keys)
+    return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}
 
 
 def conversation(connection: Connection, rows: Sequence[Any]) -> list[StoredMessage]:
@@ -150,15 +164,19 @@ def commit(connection: Connection, batch: Commit, now: datetime, shards: int) ->
     Raises:
         LeaseLostError: Another worker has the jobs, or has done them.
     """
-    every = [row.key for row, _ in (*batch.statements, *batch.refusals)]
-    ledger_notes.take_up(connection, every)
-    changed = fact_sql.learn(connection, batch.statements, now, shards, batch.author)
+    there = _unchanged(connection, [row for row, _ in (*batch.statements, *batch.refusals, *batch.failures)])
+    ledger_notes.take_up(connection, sorted(there))
+    statements = [(row, stated) for row, stated in batch.statements if row.key in there]
+    changed = fact_sql.learn(connection, statements, now, shards, batch.author)
     for row, refusal in batch.refusals:
+        if row.key not in there:
+            continue
         said = {"subject": refusal.subject, "key": refusal.key, "value": refusal.value}
         told = {name: value for name, value in said.items() if value}
         ledger_notes.refuse(connection, row, refusal.reason, told, now)
     for row, reason in batch.failures:
-        ledger_notes.give_up(connection, row, reason, now)
+        if row.key in there:
+            ledger_notes.give_up(connection, row, reason, now)
     if not job_queue.finish_once(connection, batch.jobs):
         raise LeaseLostError
     if batch.jobs:

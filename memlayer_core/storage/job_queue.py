@@ -321,10 +321,14 @@ def has_jobs(connection: Connection, besides: Sequence[JobKind] = ()) -> bool:
     return bool(connection.scalar(select(others)))
 
 
-def backlog(connection: Connection) -> Backlog:
-    """Return how many jobs are queued and dead."""
+def backlog(connection: Connection, besides: Sequence[JobKind] = ()) -> Backlog:
+    """Return how many jobs are queued and dead, of other kinds than `besides`."""
     counted = {
         row.dead: row.number
-        for row in connection.execute(select(jobs.c.dead, func.count().label("number")).group_by(jobs.c.dead))
+        for row in connection.execute(
+            select(jobs.c.dead, func.count().label("number"))
+            .where(jobs.c.kind.not_in(besides))
+            .group_by(jobs.c.dead)
+        )
     }
     return Backlog(queued=counted.get(0, 0), dead=counted.get(1, 0))

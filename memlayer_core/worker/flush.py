@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from memlayer_core.errors import FlushTimeoutError
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import job_queue
-from memlayer_core.storage.jobs import Backlog
+from memlayer_core.storage.jobs import Backlog, JobKind
 from memlayer_core.worker.bell import Bell
 
 __all__ = ["wait_until_done"]
@@ -43,13 +43,16 @@ def wait_until_done(
         FlushTimeoutError: Jobs are left after that time, or nothing progressed for a minute.
         StoreUnavailableError: The store was removed while it was open.
     """
+    others: tuple[JobKind, ...] = (
+        () if rt.extractor is not None else ("learn",)
+    )  # another process has the model
     patience = _PATIENCE if timeout is None else timeout
     deadline = time.monotonic() + patience
     fewest: int | None = None
     with _progress() as show:
         while True:
             noted = has_notes()  # read first: notes that become jobs now are in the backlog
-            backlog = rt.db.read(job_queue.backlog)
+            backlog = rt.db.read(job_queue.backlog, others)
             if not noted and not backlog.queued:
                 return backlog
             if timeout is None and (fewest is None or backlog.queued < fewest):

@@ -18,7 +18,7 @@ from memlayer_core.worker.job_runner import JobRunner, log_error
 
 __all__ = ["ModelThreads"]
 
-_KINDS: tuple[JobKind, ...] = ("summarize", "episode", "learn")
+_KINDS: tuple[JobKind, ...] = ("summarize", "episode")
 _RECOVERY = 10.0  # seconds before a thread is started again after an unexpected error
 
 
@@ -81,7 +81,8 @@ class ModelThreads:
     def _lease(self, rt: Runtime) -> list[Job]:
         """Lease a job; with one of kind "learn", the others of its session that are due."""
         seconds, most = rt.settings.model_timeout, rt.settings.extraction_turns
-        jobs = self._jobs.lease(rt, _KINDS, 1, seconds)
+        kinds: tuple[JobKind, ...] = (*_KINDS, "learn") if rt.extractor is not None else _KINDS
+        jobs = self._jobs.lease(rt, kinds, 1, seconds)
         if jobs and jobs[0].kind == "learn" and most > 1:
             session = session_of(jobs[0].subject)
             inside = key_of(session, 0), key_of(session, LAST)

@@ -32,6 +32,7 @@ __all__ = [
     "digest_of",
     "evidence_of",
     "forget_owner",
+    "forgotten",
     "from_users",
     "insert_row",
     "message_keys",
@@ -158,13 +159,23 @@ def message_keys(connection: Connection, namespace: str, ordinals: Collection[in
     return found
 
 
+def forgotten(connection: Connection, keys: Sequence[int]) -> set[int]:
+    """Return those of some messages of which somebody deleted a record."""
+    gone = ledger.c.outcome == FORGOTTEN
+    return {
+        key
+        for some in chunks(keys)
+        for key in connection.scalars(select(ledger.c.message).where(ledger.c.message.in_(some), gone))
+    }
+
+
 def of_messages(connection: Connection, keys: Sequence[int]) -> list[Any]:
     """Return the statements that were read in some messages and are no notes."""
     return [
         row
         for some in chunks(keys)
         for row in connection.execute(
-            _ROWS.where(ledger.c.message.in_(some), ledger.c.outcome.not_in(FACTLESS))
+            _ROWS.where(ledger.c.message.in_(some), ledger.c.outcome.not_in([*FACTLESS, FORGOTTEN]))
         )
     ]
 

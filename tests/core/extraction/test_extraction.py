@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import RecordStored
+from memlayer_core.storage import job_queue
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 QUICK = Settings(index_delay=0, durability="normal", job_backoff=0)
@@ -291,6 +292,55 @@ def test_an_edited_message_is_read_again_and_what_it_said_is_forgotten(opened) -
     memory.forget(user_id="louis", session_id="s")
     memory.flush(30)
     assert known(memory) == {}
+
+
+def test_what_somebody_deleted_does_not_come_back_from_the_model(opened) -> None:
+    model = Reader({"quote": "I live in Graz", "key": "town", "value": "Graz"})
+    memory = opened(model, QUICK.replace(extraction_idle_seconds=600))
+    memory.chat(user_id="louis", session_id="s").add("user", "By the way, I live in Graz.")
+    wait_for(lambda: known(memory))
+    (record,) = memory.records(user_id="louis")
+    memory.forget(user_id="louis", record_id=record.memory_id)
+    memory.flush(30)
+    assert known(memory) == {}
+    assert model.prompts == []
+
+
+@pytest.mark.parametrize("way", ["message", "user"])
+def test_what_is_forgotten_while_the_model_thinks_leaves_nothing(opened, way) -> None:
+    memory: Memory
+    operations = [
+        {"op": "add", "key": "boat", "value": "red", "quote": "a red boat", "messages": [1]},
+        {"op": "add", "key": "boat", "value": "purple", "quote": "purple", "messages": [1]},
+    ]
+
+    def model(_prompt: str) -> str:
+        if way == "user":
+            memory.forget(user_id="louis")
+        else:
+            memory.forget(user_id="louis", session_id="s")
+        return json.dumps({"operations": operations})
+
+    memory = opened(model)
+    say(memory, "You know that I own a red boat.")
+    assert memory.records(user_id="louis", every=True) == []
+    assert memory.ledger(user_id="louis") == []
+
+
+def test_a_process_without_the_model_leaves_the_work_to_one_that_has_it(opened) -> None:
+    model = Reader({"quote": "a red boat", "key": "boat", "value": "red"})
+    first = opened(model, QUICK.replace(extraction_idle_seconds=600))
+    first.chat(user_id="louis", session_id="s").add("user", "You know that I own a red boat.")
+    wait_for(lambda: first.runtime.db.read(job_queue.count_kinds) == {"learn": 1})
+    first.close()
+    without = opened(None)
+    without.flush(30)
+    assert ("user", "boat") not in known(without)
+    assert without.status().backlog.queued == 1
+    without.close()
+    again = opened(model)
+    again.flush(30)
+    assert known(again)["user", "boat"] == "red"
 
 
 class Facts(BaseModel):
