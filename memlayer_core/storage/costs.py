@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, delete, exists, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
+from memlayer_core.storage.statements import dialect_insert
 from memlayer_core.storage.tables import costs, namespaces
 
 __all__ = ["Cost", "ledger", "make_anonymous", "spend"]
@@ -46,10 +46,11 @@ def spend(connection: Connection, model_costs: Sequence[Cost], namespace: str = 
         return
     here = select(namespaces.c.namespace).where(namespaces.c.namespace == namespace)
     whose = connection.scalar(here.with_for_update(read=True)) or ""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     for cost in model_costs:
         counts = {name: getattr(cost, name) for name in _COUNTS}
-        noted = dialect.insert(costs).values(namespace=whose, kind=cost.kind, model=cost.model, **counts)
+        noted = dialect_insert(connection.dialect.name, costs).values(
+            namespace=whose, kind=cost.kind, model=cost.model, **counts
+        )
         added = {name: costs.c[name] + noted.excluded[name] for name in _COUNTS}
         connection.execute(
             noted.on_conflict_do_update(index_elements=["namespace", "kind", "model"], set_=added)

@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, literal, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.storage import lexical_repair
 from memlayer_core.storage.keys import to_micros
-from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.statements import Statement, dialect_insert
 from memlayer_core.storage.tables import jobs, meta
 
 __all__ = [
@@ -100,8 +99,7 @@ def enqueue_daily(connection: Connection, kind: JobKind, now: datetime) -> None:
     The first time, only the moment is noted. A moment in the future was noted by a clock that was wrong.
     """
     name, at = f"{kind}_queued", _sortable(now)
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    first = dialect.insert(meta).values(name=name, value=at).on_conflict_do_nothing()
+    first = dialect_insert(connection.dialect.name, meta).values(name=name, value=at).on_conflict_do_nothing()
     if connection.scalar(first.returning(meta.c.name)) is not None:
         return
     day_ago, day_ahead = _day_around(now)
