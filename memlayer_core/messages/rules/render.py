@@ -235,9 +235,9 @@ def profile_block(lines: Sequence[str]) -> str:
 
 def has_escapes(message: Message) -> bool:
     """Tell whether a message contains escapes, so that it may be a copy of an original without them."""
-    return any(
-        _ESCAPED.search(text) for text in (message.text, *(call.arguments for call in message.tool_calls))
-    )
+    if _ESCAPED.search(message.text):
+        return True
+    return any(_ESCAPED.search(call.arguments) for call in message.tool_calls)
 
 
 def split_blocks(message: Message) -> tuple[tuple[str, ...], Message | None]:
