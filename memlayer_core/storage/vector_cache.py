@@ -111,8 +111,8 @@ class Similarities:
     def without(self, keys: Iterable[int]) -> Similarities:
         """Return the same without some texts."""
         values = self._values.copy()
-        places = [self._places[key] for key in keys if key in self._places]
-        values[[place for place in places if place < len(values)]] = np.nan
+        size, places = len(values), self._places
+        values[[place for key in keys if (place := places.get(key, size)) < size]] = np.nan
         return Similarities(self._keys, values, self._places, self._parts, self._starts)
 
     def only(self, keys: Collection[int]) -> Similarities:
