@@ -154,8 +154,7 @@ class MessageList(NamedTuple):
     version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A message without its content: only what decides whether it is in a window.
 
     Attributes:

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, case, delete, exists, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
+from memlayer_core.storage.statements import dialect_insert
 from memlayer_core.storage.tables import costs, namespaces
 
 __all__ = ["Cost", "ledger", "make_anonymous", "spend", "spent_on_day"]
@@ -55,12 +55,13 @@ def spend(
         return
     here = select(namespaces.c.namespace).where(namespaces.c.namespace == namespace)
     whose = connection.scalar(here.with_for_update(read=True)) or ""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     for cost in model_costs:
         counts = {name: getattr(cost, name) for name in _COUNTS}
         tokens = cost.tokens_in + cost.tokens_out
         counts |= {"day": _day(now), "day_calls": cost.calls, "day_tokens": tokens} if now is not None else {}
-        noted = dialect.insert(costs).values(namespace=whose, kind=cost.kind, model=cost.model, **counts)
+        noted = dialect_insert(connection.dialect.name, costs).values(
+            namespace=whose, kind=cost.kind, model=cost.model, **counts
+        )
         added = {name: costs.c[name] + noted.excluded[name] for name in _COUNTS}
         if now is not None:
             same = costs.c.day == noted.excluded.day

@@ -10,7 +10,6 @@ from sqlalchemy import Connection, exc, make_url
 
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.settings import Settings
-from memlayer_core.storage.postgres import PostgresDatabase
 from memlayer_core.storage.sqlite import SqliteDatabase
 
 __all__ = ["Connection", "Database", "open_database"]
@@ -91,4 +90,6 @@ def open_database(target: Path | str | None, settings: Settings, *, read_only: b
             f"`database_url` names {url.drivername!r}, and only PostgreSQL is supported by URL",
             hint="Use `postgresql+psycopg://user@host:5432/name`; for SQLite give a directory instead.",
         )
+    from memlayer_core.storage.postgres import PostgresDatabase  # SQLite needs nothing of it
+
     return PostgresDatabase(target, settings)

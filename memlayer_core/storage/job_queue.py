@@ -20,12 +20,11 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.storage import lexical_repair
 from memlayer_core.storage.jobs import Backlog, Job, JobKind, latest
 from memlayer_core.storage.keys import to_micros
-from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.statements import Statement, dialect_insert
 from memlayer_core.storage.tables import jobs, meta
 
 if TYPE_CHECKING:
@@ -121,8 +120,7 @@ def enqueue_daily(connection: Connection, kind: JobKind, now: datetime) -> None:
     The first time, only the moment is noted. A moment in the future was noted by a clock that was wrong.
     """
     name, at = f"{kind}_queued", _sortable(now)
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    first = dialect.insert(meta).values(name=name, value=at).on_conflict_do_nothing()
+    first = dialect_insert(connection.dialect.name, meta).values(name=name, value=at).on_conflict_do_nothing()
     if connection.scalar(first.returning(meta.c.name)) is not None:
         return
     day_ago, day_ahead = _day_around(now)

@@ -9,13 +9,17 @@ from __future__ import annotations
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BindParameter, Connection, Dialect, Executable, bindparam, exc
+from sqlalchemy import BindParameter, Connection, Dialect, Executable, Table, bindparam, exc
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.sql.compiler import SQLCompiler
 
-__all__ = ["SNAPSHOT", "ListStatement", "Statement", "error_of", "server_snapshot"]
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
+
+__all__ = ["SNAPSHOT", "ListStatement", "Statement", "dialect_insert", "error_of", "server_snapshot"]
 
 SNAPSHOT = "snapshot"
 """The name, in the connection's `info`, of what `server_snapshot` returns."""
@@ -210,6 +214,15 @@ class ListStatement:
             parameters: list[BindParameter[Any]] = [bindparam(f"one_{place}") for place in range(length)]
             self._prepared[length] = Statement(self._build(parameters))
         return self._prepared[length]
+
+
+def dialect_insert(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
+    """Return an `INSERT` that knows `ON CONFLICT`, in the dialect of this name."""
+    if dialect == "sqlite":
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # with asyncpg's: a process that uses SQLite needs none of it
+
+    return postgresql.insert(table)
 
 
 def _compile(statement: Executable, dialect: Dialect) -> _Written:

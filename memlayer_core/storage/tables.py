@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
     Computed,
+    Connection,
     Float,
     Index,
     Integer,
@@ -15,6 +18,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    event,
     text,
 )
 
@@ -168,14 +172,8 @@ texts = Table(
     Column("vector", LargeBinary),
     Column("vectors", SmallInteger),
     Column("changed", BigInteger),
-    Index(
-        "memlayer_texts_namespace",
-        "namespace",
-        "changed",
-        sqlite_where=_EMBEDDED,
-        postgresql_where=_EMBEDDED,
-    ),
-    Index("memlayer_texts_shard", "shard", "key", sqlite_where=_EMBEDDED, postgresql_where=_EMBEDDED),
+    Index("memlayer_texts_namespace", "namespace", "changed", sqlite_where=_EMBEDDED),
+    Index("memlayer_texts_shard", "shard", "key", sqlite_where=_EMBEDDED),
 )
 
 jobs = Table(
@@ -285,28 +283,11 @@ records = Table(
     Column("text", Text, nullable=False),
     Column("body", Text, nullable=False),
     Index("memlayer_records_topic", "topic"),
-    Index(
-        "memlayer_records_identity",
-        "identity",
-        unique=True,
-        sqlite_where=text("replaced_by IS NULL"),
-        postgresql_where=text("replaced_by IS NULL"),
-    ),
+    Index("memlayer_records_identity", "identity", unique=True, sqlite_where=text("replaced_by IS NULL")),
     Index("memlayer_records_versions", "namespace", "ordinal", "version", unique=True),
     Index("memlayer_records_shelf", "shelf"),
-    Index(
-        "memlayer_records_profile",
-        "namespace",
-        sqlite_where=text("always = 1 AND replaced_by IS NULL"),
-        postgresql_where=text("always = 1 AND replaced_by IS NULL"),
-    ),
-    Index(
-        "memlayer_records_words",
-        "digest",
-        unique=True,
-        sqlite_where=text("replaced_by IS NULL"),
-        postgresql_where=text("replaced_by IS NULL"),
-    ),
+    Index("memlayer_records_profile", "namespace", sqlite_where=text("always = 1 AND replaced_by IS NULL")),
+    Index("memlayer_records_words", "digest", unique=True, sqlite_where=text("replaced_by IS NULL")),
     sqlite_autoincrement=True,
 )
 
@@ -403,3 +384,11 @@ item_texts = Table(
     Column("text", Text, nullable=False),
     sqlite_autoincrement=True,
 )
+
+
+@event.listens_for(tables, "before_create")
+def _set_conditions(_: MetaData, connection: Connection, **__: Any) -> None:
+    """Give the indexes' conditions, which name SQLite above, to the dialect in use: to name PostgreSQL's would import it."""
+    for table in tables.tables.values():
+        for index in table.indexes:
+            index.dialect_options[connection.dialect.name]["where"] = index.dialect_options["sqlite"]["where"]

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage import lexical, lexical_repair
 from memlayer_core.storage.job_queue import enqueue, enqueue_erasure
 from memlayer_core.storage.keys import chunks, to_micros
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert
 from memlayer_core.storage.tables import jobs, namespaces, texts
 
 __all__ = [
@@ -46,10 +46,6 @@ __all__ = [
 Kind = Literal["message", "record", "item"]
 _ROW: dict[str, BindParameter[Any]] = {
     name: bindparam(name) for name in ("key", "kind", "namespace", "agent_lane", "session_lane")
-}
-_ADD = {
-    "sqlite": Statement(sqlite.insert(texts).values(_ROW).on_conflict_do_nothing()),
-    "postgresql": Statement(postgresql.insert(texts).values(_ROW).on_conflict_do_nothing()),
 }
 _HERE = ListStatement(lambda keys: select(texts.c.key).where(texts.c.key.in_(keys)))
 _REMOVE = ListStatement(
@@ -118,7 +114,7 @@ def add(
         return
     lanes = lanes_of(scope)
     fixed = {"kind": kind, "namespace": scope.namespace, "agent_lane": lanes[1], "session_lane": lanes[2]}
-    _ADD[connection.dialect.name].run(connection, *({**fixed, "key": key} for key, _ in rows))
+    _add_statement(connection.dialect.name).run(connection, *({**fixed, "key": key} for key, _ in rows))
     lexical.insert(connection, lanes, [(key, terms) for key, terms in rows if terms is not None], owners)
     enqueue(connection, "index", [key for key, _ in rows], scope.namespace, now)
 
@@ -237,6 +233,11 @@ def without_words(connection: Connection, keys: Sequence[int]) -> list[int]:
 def add_words(connection: Connection, keys: Sequence[int], redact: Redact) -> None:
     """Index the words of these texts, as far as that is not done."""
     _add_words(connection, without_words(connection, keys), redact)
+
+
+@lru_cache(maxsize=2)
+def _add_statement(dialect: str) -> Statement:
+    return Statement(dialect_insert(dialect, texts).values(_ROW).on_conflict_do_nothing())
 
 
 def _add_words(connection: Connection, keys: Sequence[int], redact: Redact) -> None:

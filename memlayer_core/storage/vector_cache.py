@@ -111,8 +111,8 @@ class Similarities:
     def without(self, keys: Iterable[int]) -> Similarities:
         """Return the same without some texts."""
         values = self._values.copy()
-        places = [self._places[key] for key in keys if key in self._places]
-        values[[place for place in places if place < len(values)]] = np.nan
+        size, places = len(values), self._places
+        values[[place for key in keys if (place := places.get(key, size)) < size]] = np.nan
         return Similarities(self._keys, values, self._places, self._parts, self._starts)
 
     def only(self, keys: Collection[int]) -> Similarities:
@@ -123,19 +123,19 @@ class Similarities:
 
     def of(self, keys: Iterable[int]) -> dict[int, tuple[float, ...]]:
         """Return the cosines of those of the keys that have one: of each part, in their order."""
-        places = {key: self._places[key] for key in keys if key in self._places}
+        size, places = len(self._values), self._places
+        inside = {key: place for key in keys if (place := places.get(key, size)) < size}
+        wanted = list(inside.values())
+        nearest = zip(inside, self._values[wanted].tolist(), strict=True)
         if len(self._parts) == len(self._starts):  # each text has one part
-            inside = {key: place for key, place in places.items() if place < len(self._values)}
-            some = self._values[list(inside.values())].tolist()
-            return {key: (one,) for key, one in zip(inside, some, strict=True) if not isnan(one)}
+            return {key: (one,) for key, one in nearest if not isnan(one)}
+        ends = np.append(self._starts[1:], len(self._parts))
+        parts = zip(self._starts[wanted].tolist(), ends[wanted].tolist(), strict=True)
         return {
-            key: tuple(self._parts[self._starts[place] : self._behind(place)].tolist())
-            for key, place in places.items()
-            if place < len(self._values) and not np.isnan(self._values[place])
+            key: (one,) if behind == first + 1 else tuple(self._parts[first:behind].tolist())
+            for (key, one), (first, behind) in zip(nearest, parts, strict=True)
+            if not isnan(one)
         }
-
-    def _behind(self, place: int) -> int:
-        return int(self._starts[place + 1]) if place + 1 < len(self._starts) else len(self._parts)
 
 
 class VectorCache:

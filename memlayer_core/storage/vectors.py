@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, bindparam, delete, exists, func, insert, literal, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage.keys import chunks, shard_of, to_micros
 from memlayer_core.storage.parts import MOST_PARTS
-from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.statements import Statement, dialect_insert
 from memlayer_core.storage.statistics import Layout, ScopeStatistics
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
 from memlayer_core.storage.texts import (
@@ -278,13 +277,12 @@ def set_embedder(
     Returns:
         The layout as it is now.
     """
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     if layout(connection).dimension is None:
         pairs = {language: (scale.mean, scale.deviation) for language, scale in (scales or {}).items()}
         values = {"embedder": embedder, _SCALES: json.dumps(pairs)}
         if dimension is not None:
             values["dimension"] = str(dimension)
-        record = dialect.insert(meta)
+        record = dialect_insert(connection.dialect.name, meta)
         connection.execute(
             record.on_conflict_do_update(index_elements=["name"], set_={"value": record.excluded.value}),
             [{"name": name, "value": value} for name, value in values.items()],

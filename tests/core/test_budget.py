@@ -82,6 +82,15 @@ def test_a_context_with_recall_reads_one_snapshot_in_six_statements(memory, monk
         assert counter.statements <= 6
 
 
+def test_a_context_that_recalls_nothing_reads_no_candidates(memory, monkeypatch) -> None:
+    chat = memory.chat(user_id="ada", session_id="s0")
+    for remark in ("Thanks, that was all.", "The violin is fine.", "Is a volcano hot?"):
+        chat.context(remark, token_limit=1000)
+        with counted(memory, monkeypatch) as counter:
+            assert not chat.context(remark, token_limit=1000).recall
+        assert counter.statements <= 5
+
+
 def test_a_context_costs_the_same_snapshot_when_the_question_is_pending(memory, monkeypatch) -> None:
     chat = memory.chat(user_id="ada", session_id="s1")
     asked = Message("user", "What violin is it?")

@@ -375,6 +375,17 @@ def test_importing_the_core_loads_no_index_and_no_framework() -> None:
     assert not (heavy - {"numpy", "sqlalchemy"}) & set(loaded)  # verbs need these two
 
 
+def test_a_memory_in_sqlite_loads_nothing_of_postgresql() -> None:
+    code = (
+        "import sys; from memlayer_core import Memory\n"
+        "with Memory.in_memory() as m:\n"
+        "    c = m.chat(user_id='u'); c.add('user', 'I like pears.'); m.flush(); c.context('pears')\n"
+        "print(*(name for name in sys.modules if 'postgres' in name or 'psycopg' in name))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert not done.stdout.strip()
+
+
 def test_a_memory_in_memory_never_loads_chroma() -> None:
     code = (
         "import sys; from memlayer_core import Memory\n"

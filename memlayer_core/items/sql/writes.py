@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, delete, exists, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.items.model import Change, Put
 from memlayer_core.items.rules.items import expiry
@@ -23,6 +22,7 @@ from memlayer_core.storage import texts
 from memlayer_core.storage.codec import json_text
 from memlayer_core.storage.job_queue import enqueue_erasure
 from memlayer_core.storage.keys import chunks, shard_of, to_micros
+from memlayer_core.storage.statements import dialect_insert
 from memlayer_core.storage.tables import (
     folders,
     folders_within,
@@ -104,17 +104,16 @@ def _hold(connection: Connection, folder: Folder, shards: int) -> None:
     """Lock a folder until the transaction ends. It is created if it does not exist."""
     if owners_locked(connection, [folder.namespace]):
         return
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     row = {"namespace": folder.namespace, "tenant_id": folder.tenant_id}
-    made = dialect.insert(namespaces).on_conflict_do_update(
+    made = dialect_insert(connection.dialect.name, namespaces).on_conflict_do_update(
         index_elements=["namespace"], set_={"shard": namespaces.c.shard}
     )
     shard = shard_of(folder.namespace, shards)
     connection.execute(made, {**row, "user_id": "", "shard": shard, "vectors": 0})
-    new = dialect.insert(folders).on_conflict_do_nothing()
+    new = dialect_insert(connection.dialect.name, folders).on_conflict_do_nothing()
     connection.execute(new, {**row, "labels": json_text(folder.labels)})
     connection.execute(
-        dialect.insert(folders_within).on_conflict_do_nothing(),
+        dialect_insert(connection.dialect.name, folders_within).on_conflict_do_nothing(),
         [{"folder": around, "namespace": folder.namespace} for around in folder.namespaces],
     )
 

@@ -129,10 +129,9 @@ def as_prompt(message: Message) -> Message:
     if raw is not None:
         dump = _change_texts(raw.dump, change)
         raw = raw if dump is raw.dump else replace(raw, dump=dump)
-    content, calls = (
-        _change_texts(message.content, change),
-        tuple(_change_call(call, change) for call in message.tool_calls),
-    )
+    content, calls = _change_texts(message.content, change), message.tool_calls
+    if calls:
+        calls = tuple(_change_call(call, change) for call in calls)
     name = None if message.name is None else change(message.name)
     if (content, raw) == (message.content, message.raw) and (name, calls) == (
         message.name,
@@ -235,9 +234,13 @@ def profile_block(lines: Sequence[str]) -> str:
 
 def has_escapes(message: Message) -> bool:
     """Tell whether a message contains escapes, so that it may be a copy of an original without them."""
-    return any(
-        _ESCAPED.search(text) for text in (message.text, *(call.arguments for call in message.tool_calls))
+    return _is_escaped(message.text) or (
+        bool(message.tool_calls) and any(_is_escaped(call.arguments) for call in message.tool_calls)
     )
+
+
+def _is_escaped(text: str) -> bool:
+    return ("&" in text or not text.isascii()) and _ESCAPED.search(text) is not None
 
 
 def split_blocks(message: Message) -> tuple[tuple[str, ...], Message | None]:

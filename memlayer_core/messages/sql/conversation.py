@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import StoredMessage
@@ -15,7 +14,7 @@ from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.sql.rows import stored_of
 from memlayer_core.scope import Scope
 from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, next_number, shard_of, to_micros
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert
 from memlayer_core.storage.tables import messages, namespaces, sessions
 
 __all__ = [
@@ -145,9 +144,10 @@ def list_by_id(connection: Connection, scope: Scope, number: int, ids: Sequence[
 
 def _make_session(connection: Connection, scope: Scope, now: datetime, **more: Any) -> int | None:
     """Create a session's row, with `more` columns. Returns its number; None if the session exists already."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     number: int | None = connection.scalar(
-        dialect.insert(sessions).on_conflict_do_nothing().returning(sessions.c.number),
+        dialect_insert(connection.dialect.name, sessions)
+        .on_conflict_do_nothing()
+        .returning(sessions.c.number),
         {
             **next_number(connection),
             "lane": scope.session_lane,
@@ -166,9 +166,8 @@ def _make_session(connection: Connection, scope: Scope, now: datetime, **more: A
 
 def _ensure_user(connection: Connection, scope: Scope, shards: int) -> None:
     """Create the user's row if needed, and lock it: it is not deleted before the transaction ends."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     connection.execute(
-        dialect.insert(namespaces).on_conflict_do_update(
+        dialect_insert(connection.dialect.name, namespaces).on_conflict_do_update(
             index_elements=["namespace"], set_={"shard": namespaces.c.shard}
         ),
         {

@@ -67,7 +67,11 @@ def entry_of(row: Any) -> Entry:
 
 def stored_of(row: Any, scope: Scope) -> StoredMessage:
     """Return the message of a row, equal to what went in."""
-    body: Mapping[str, Any] = parse_exact(row.body) if row.body else {}
+    at = from_micros(row.created_at)
+    if not row.body:
+        plain = Message(row.role, row.text, id=row.id, name=row.name, created_at=at)
+        return StoredMessage(row.key, scope, plain, row.tokens, row.counter, bytes(row.digest))
+    body: Mapping[str, Any] = parse_exact(row.body)
     content = body.get("content", row.text)
     raw = body.get("raw")
     message = Message(
@@ -77,7 +81,7 @@ def stored_of(row: Any, scope: Scope) -> StoredMessage:
         name=row.name,
         tool_calls=tuple(ToolCall(*call) for call in body.get("tool_calls", ())),
         tool_call_id=body.get("tool_call_id"),
-        created_at=from_micros(row.created_at),
+        created_at=at,
         metadata=body.get("metadata", {}),
         model_visible=body.get("model_visible", True),
         raw=Raw(*raw) if raw else None,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.messages.model import Session, WindowStart
 from memlayer_core.storage.keys import key_of
-from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.statements import Statement, dialect_insert
 from memlayer_core.storage.tables import messages, window_starts
 
 __all__ = ["find", "move", "unmark"]
@@ -33,8 +32,7 @@ def move(connection: Connection, session: int, size: int, start: WindowStart) ->
     """
     if not connection.scalar(select(exists().where(messages.c.key == key_of(session, start.first)))):
         return
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    made = dialect.insert(window_starts)
+    made = dialect_insert(connection.dialect.name, window_starts)
     further = window_starts.c.first_seq < made.excluded.first_seq
     newer = and_(
         window_starts.c.first_seq == made.excluded.first_seq, window_starts.c.version < made.excluded.version

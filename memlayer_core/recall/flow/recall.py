@@ -24,9 +24,9 @@ from memlayer_core.recall.flow.search_scope import (
     shorten,
 )
 from memlayer_core.recall.model import Hit, Hits, Reason
-from memlayer_core.recall.rules.gate import FOR_REMARK, IN_PROMPT, STRICT, Cut, bar_of, relevant
+from memlayer_core.recall.rules.gate import FOR_REMARK, IN_PROMPT, SEARCH_BAR, STRICT, Cut, bar_of, relevant
 from memlayer_core.recall.rules.pack import Gist, Gists
-from memlayer_core.recall.rules.rank import Matches, ScoredCandidate, rank, shortlist
+from memlayer_core.recall.rules.rank import Matches, ScoredCandidate, most_support, rank, shortlist
 from memlayer_core.recall.rules.rerank import FIRST, choose, reorder
 from memlayer_core.records.episodes import part_of
 from memlayer_core.records.flow import reader_of
@@ -119,6 +119,13 @@ def weigh(
         if key not in seen and (passing is None or key in passing)
     ]
     near = findings.cosines(connection, keys)
+    scale = rt.similarity_scale(connection, asked.text)
+    bar = bar_of(asked, matches.statistics.messages, findings.trust)
+    problem = findings.meaning.problem
+    notes = (Reason("embedder_failed", f"found by words alone: {problem}"),) if problem is not None else ()
+    least = SEARCH_BAR if session is None else max(bar, SEARCH_BAR)
+    if most_support(asked, keys, matches, findings.trust, scale, near) < least:
+        return Answers(notes=notes)  # nothing is told, whatever the texts are: they need not be read
     cosines = {key: max(some) for key, some in near.items()}
     wanted = [key for key in keys if not is_message(key)]
     if unread := [key for key in wanted if key not in known]:
@@ -141,13 +148,10 @@ def weigh(
         candidates,
         matches,
         findings.trust,
-        scale=rt.similarity_scale(connection, asked.text),
+        scale=scale,
         part_cosines=near,
     )
-    bar = bar_of(asked, matches.statistics.messages, findings.trust)
     cut = STRICT if findings.explicit else IN_PROMPT if asked.asks or asked.helps else FOR_REMARK
-    problem = findings.meaning.problem
-    notes = (Reason("embedder_failed", f"found by words alone: {problem}"),) if problem is not None else ()
     return Answers(ranked, notes, records, findings.trust, bar, cut, rows)
 
 

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from memlayer_core.recall.rules.frequency import Use, use_of
 
 if TYPE_CHECKING:
+    from memlayer_core.recall.rules.adjacent import Column
     from memlayer_core.recall.rules.question import Question
     from memlayer_core.recall.rules.rank import ScoredCandidate
+    from memlayer_core.storage.scores import TermStatistics
+    from memlayer_core.vector import SimilarityScale
 
 __all__ = [
     "FOR_REMARK",
@@ -33,6 +38,7 @@ __all__ = [
     "information",
     "relevant",
     "stands",
+    "support_of",
     "word_support",
 ]
 
@@ -143,6 +149,38 @@ def word_support(share: float, nats: float, trust: float) -> float:
         trust: How much the embedder's cosine counts, 0 to 1; words count more without it.
     """
     return (_WORDS * trust + _WORDS_ALONE * (1 - trust)) * share * min(1.0, nats / _ENOUGH)
+
+
+def support_of(
+    question: Question,
+    keys: Sequence[int],
+    cosines: Column,
+    statistics: TermStatistics,
+    vectors: int,
+    trust: float,
+    scale: SimilarityScale,
+) -> tuple[Column, Mapping[int, float]]:
+    """Return how much texts bear on a question, and the information of its words that each text has, by key.
+
+    Args:
+        question: The question.
+        keys: Keys of the texts.
+        cosines: The cosine of each to the question; NaN if there is none.
+        statistics: The question's words in messages and sessions.
+        vectors: How many vectors were compared.
+        trust: How much the embedder's cosine counts, 0 to 1.
+        scale: The scale of the embedder's cosines.
+    """
+    every, shares = statistics.information(question.content, information)
+    words = [
+        word_support(nats / every, nats, trust) if (nats := shares.get(key, 0.0)) else 0.0 for key in keys
+    ]
+    above = np.maximum(0.0, np.nan_to_num((cosines - scale.mean) / scale.deviation))
+    support: Column = np.array(words) + trust * above / MEANING
+    support /= chance(max(vectors, statistics.messages))
+    if not every:  # nothing but words that everybody uses: who searches for them wants what has them
+        support += SEARCH_BAR * np.array([key in statistics.worth for key in keys])
+    return support, shares
 
 
 def bar_of(question: Question, messages: int, trust: float) -> float:

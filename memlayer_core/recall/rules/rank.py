@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.rules.adjacent import ADJACENT, Column, worth_of_adjacent
-from memlayer_core.recall.rules.gate import MEANING, SEARCH_BAR, chance, information, stands, word_support
+from memlayer_core.recall.rules.gate import SEARCH_BAR, stands, support_of
 from memlayer_core.recall.rules.question import Question
 from memlayer_core.storage.scores import Candidate, TermStatistics, is_message
 from memlayer_core.storage.terms import possible_names
 from memlayer_core.storage.wishes import is_instruction
 from memlayer_core.vector import Neighbour, SimilarityScale
 
-__all__ = ["LONG", "WEIGHTS", "Matches", "ScoredCandidate", "Weights", "rank", "shortlist"]
+__all__ = ["LONG", "WEIGHTS", "Matches", "ScoredCandidate", "Weights", "most_support", "rank", "shortlist"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +194,36 @@ def shortlist(matches: Matches, limit: int) -> list[int]:
     return list(dict.fromkeys(chain(told, meant, *marked, beside)))
 
 
+def most_support(
+    question: Question,
+    keys: Sequence[int],
+    matches: Matches,
+    trust: float,
+    scale: SimilarityScale,
+    part_cosines: Mapping[int, Sequence[float]],
+) -> float:
+    """Return a support that no text of the shortlist exceeds, before any of them is read; infinite if a wish may hold.
+
+    Args:
+        question: The question.
+        keys: The shortlist.
+        matches: What the sources found.
+        trust: How much the embedder's cosine counts for this question, 0 to 1.
+        scale: The scale of the embedder's cosines.
+        part_cosines: Of the parts of the texts, by key.
+    """
+    if matches.wish_matches:
+        return math.inf
+    if not keys:
+        return 0.0
+    nearest = [max(part_cosines.get(key, (math.nan,))) if trust else math.nan for key in keys]
+    support, _ = support_of(
+        question, keys, np.array(nearest), matches.statistics, matches.vectors, trust, scale
+    )
+    most: float = (support + _ALL * _among(keys, matches.date_matches)).max()
+    return most
+
+
 def rank(
     question: Question,
     candidates: Sequence[Candidate],
@@ -223,12 +253,7 @@ def rank(
     cosines = np.array(
         [one.similarity if trust and one.similarity is not None else math.nan for one in candidates]
     )
-    every, shares = statistics.information(question.content, information)
-    above = np.maximum(0.0, np.nan_to_num((cosines - scale.mean) / scale.deviation))
-    support = _by_words(every, shares, keys, trust) + trust * above / MEANING
-    support /= chance(max(matches.vectors, statistics.messages))
-    if not every:  # nothing but words that everybody uses: who searches for them wants what has them
-        support += SEARCH_BAR * _among(keys, statistics.worth)
+    support, shares = support_of(question, keys, cosines, statistics, matches.vectors, trust, scale)
     dated = _among(keys, matches.date_matches)
     about = ("assistant",) if question.about_assistant else ("user",) if question.about_user else ()
     own = _among([one.role for one in candidates], about)
@@ -284,13 +309,6 @@ def rank(
         )
         for place in order
     ]
-
-
-def _by_words(every: float, shares: Mapping[int, float], keys: Sequence[int], trust: float) -> Column:
-    """Return the support of each candidate by its words, which have `shares` of `every` nat of the question's."""
-    return np.array(
-        [word_support(nats / every, nats, trust) if (nats := shares.get(key, 0.0)) else 0.0 for key in keys]
-    )
 
 
 def _among(values: Sequence[object], some: Collection[object]) -> NDArray[np.bool_]:

@@ -13,13 +13,13 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.records.facts import Candidate, Evidence
 from memlayer_core.records.rules.replay import topic_of
 from memlayer_core.scope import Scope
 from memlayer_core.storage.codec import json_text
 from memlayer_core.storage.keys import chunks, from_micros, session_of, to_micros
+from memlayer_core.storage.statements import dialect_insert
 from memlayer_core.storage.tables import ledger, messages, sessions
 
 __all__ = [
@@ -278,8 +278,12 @@ def evidence_of(row: Any) -> Evidence | None:
 
 def insert_row(connection: Connection, row: dict[str, Any]) -> int | None:
     """Enter a row. Returns its number; None if it is entered already."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    made = dialect.insert(ledger).values(row).on_conflict_do_nothing().returning(ledger.c.number)
+    made = (
+        dialect_insert(connection.dialect.name, ledger)
+        .values(row)
+        .on_conflict_do_nothing()
+        .returning(ledger.c.number)
+    )
     number: int | None = connection.scalar(made)
     return number
 

@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Text, and_, bindparam, case, delete, exists, insert, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 from memlayer_core.messages.sql import pinned_recalls
@@ -34,7 +33,7 @@ from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.storage import texts
 from memlayer_core.storage.job_queue import enqueue_erasure
 from memlayer_core.storage.keys import chunks, reach_parameters, shard_of, to_micros
-from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.statements import Statement, dialect_insert
 from memlayer_core.storage.tables import labels, namespaces, records
 
 __all__ = [
@@ -251,8 +250,7 @@ def hold(connection: Connection, owner: Scope, shards: int) -> None:
 
 def hold_own(connection: Connection, owner: Scope, shards: int) -> None:
     """Lock a user's records until the transaction ends. The user's row is created if needed."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    made = dialect.insert(namespaces).on_conflict_do_update(
+    made = dialect_insert(connection.dialect.name, namespaces).on_conflict_do_update(
         index_elements=["namespace"], set_={"shard": namespaces.c.shard}
     )
     connection.execute(made, _namespace_row(owner, shards))
@@ -297,8 +295,7 @@ def add_version(
         connection.execute(insert(labels), named)
     if draft.record.replaced_by is None and draft.record.quarantine is None and is_filed:
         if isinstance(shelf, SharedScope):
-            dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-            made = dialect.insert(namespaces).on_conflict_do_nothing()
+            made = dialect_insert(connection.dialect.name, namespaces).on_conflict_do_nothing()
             connection.execute(made, _namespace_row(shelf, shards))
         found = [(stored.key, draft.terms)]
         texts.add(connection, "record", shelf, found, now, readers_of(draft.record))

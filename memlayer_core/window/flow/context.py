@@ -126,9 +126,10 @@ async def context(
         view = _view(connection, rt, known, waiting, allowed, 0)
         if found is None:
             return known, view, None
-        budget = recall_budget(allowed.tokens, settings.recall_tokens, allowed.tokens - view.tokens)
+        used = view.tokens
+        budget = recall_budget(allowed.tokens, settings.recall_tokens, allowed.tokens - used)
         recalled = _recall(connection, rt, scope, known, found, view, budget)
-        if view.tokens + recalled.tokens > allowed.tokens:
+        if used + recalled.tokens > allowed.tokens:
             # Older turns leave the window for the recall, and may then be recalled themselves.
             view = _view(connection, rt, known, waiting, allowed, recalled.tokens)
             room = min(budget, allowed.tokens - view.tokens)

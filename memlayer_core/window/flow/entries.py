@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memlayer_core.message import Entry, Message, StoredMessage
@@ -109,7 +108,7 @@ def without_old_recalls(entries: Iterable[Entry], question: int | None) -> Itera
         yield (
             entry
             if entry.seq == question or entry.recall_tokens is None
-            else replace(entry, recall_tokens=None)
+            else entry._replace(recall_tokens=None)
         )
 
 
@@ -151,6 +150,6 @@ def _recount(
 
 
 def _with_counts(entry: Entry, tokens: int, pinned_tokens: int | None) -> Entry:
-    return replace(
-        entry, tokens=tokens, recall_tokens=entry.recall_tokens if pinned_tokens is None else pinned_tokens
+    return entry._replace(
+        tokens=tokens, recall_tokens=entry.recall_tokens if pinned_tokens is None else pinned_tokens
     )

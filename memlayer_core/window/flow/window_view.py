@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memlayer_core.message import Entry, Message, PinnedText, StoredMessage
 from memlayer_core.messages.model import Session, WindowStart
@@ -39,8 +39,7 @@ _KEPT = (Reason("kept", "recalled for the question behind it, and stays with it"
 _ONCE = (Reason("temporary", "shown until a model has answered to it"),)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A message as the model sees it.
 
     Attributes:
@@ -176,7 +175,7 @@ def read_window(
         withheld = _hidden_recalls(connection, session, entries, shown, reader)
         if withheld:
             entries = [
-                replace(entry, recall_tokens=None) if entry.seq in withheld else entry for entry in entries
+                entry._replace(recall_tokens=None) if entry.seq in withheld else entry for entry in entries
             ]
             continue
         least = {
@@ -189,7 +188,7 @@ def read_window(
         if not least:
             break
         # Images cannot be shortened, and only the whole message shows that it has some.
-        entries = [replace(entry, min_tokens=least.get(entry.seq, entry.min_tokens)) for entry in entries]
+        entries = [entry._replace(min_tokens=least.get(entry.seq, entry.min_tokens)) for entry in entries]
     parts, once, orphans = _without_orphans(_join_parts(rt, chosen, shown), once)
     reasons = (*chosen.reasons, *orphans, *_over((*system, *once), limits.tokens))
     # Temporary messages displace turns only for this call: the window start stays.
@@ -219,9 +218,9 @@ def _pending_parts(
 ) -> list[tuple[Entry, Part]]:
     """Return pending messages with the places that they will have."""
     told = [one for one in pending if one.message.role != "system" and one.message.model_visible]
-    parts = [replace(_part(rt, stored, (PENDING,)), keys=()) for stored in told]
+    parts = [_part(rt, stored, (PENDING,))._replace(keys=()) for stored in told]
     entries = [
-        replace(_entry(seq, part.message), tokens=part.tokens)
+        _entry(seq, part.message)._replace(tokens=part.tokens)
         for seq, part in enumerate(parts, session.next_seq if session is not None else 0)
     ]
     return list(zip(entries, parts, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -21,10 +22,17 @@ from memlayer_core.message import StoredMessage
 from memlayer_core.messages.rules.render import CLOSE, OPEN, block, line
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.policy import recall_budget
-from memlayer_core.recall.rules.gate import Cut, answers_to, relevant
+from memlayer_core.recall.rules.gate import SEARCH_BAR, Cut, answers_to, relevant
 from memlayer_core.recall.rules.pack import pack
 from memlayer_core.recall.rules.question import Question, question
-from memlayer_core.recall.rules.rank import INGREDIENTS, Matches, ScoredCandidate, rank, shortlist
+from memlayer_core.recall.rules.rank import (
+    INGREDIENTS,
+    Matches,
+    ScoredCandidate,
+    most_support,
+    rank,
+    shortlist,
+)
 from memlayer_core.recall.rules.times import days_meant_by
 from memlayer_core.scope import Scope
 from memlayer_core.storage.scores import Candidate, TermStatistics
@@ -97,6 +105,29 @@ def test_ranking_loses_and_invents_nothing_and_says_what_each_ingredient_gave(fo
         assert {name for name, part in one.parts.items() if abs(part) >= 0.005} - {"words", "meaning"} <= told
         assert ("words" in told) == bool(one.words)
         assert ("meaning" in told) == (one.cosine is not None and trust > 0)
+
+
+@given(
+    findings(),
+    st.sampled_from([0.0, 1 / 3, 1.0]),
+    st.integers(0, 3),
+    st.booleans(),
+    st.sampled_from([("a", "b"), ("the",)]),
+)
+def test_no_candidate_has_more_support_than_was_foreseen_before_it_was_read(
+    found, trust, dated, only, words
+) -> None:
+    candidates, postings = found
+    asked = asking(*words, asks=True, only_when=only)
+    near = {one.key: (one.similarity, -1.0) for one in candidates if one.similarity is not None}
+    keys = [one.key for one in candidates]
+    matches, scale = found_at(postings, date_matches=set(keys[:dated])), SimilarityScale(0.1, 0.1)
+    most = most_support(asked, keys, matches, trust, scale, near)
+    ranked = rank(asked, candidates, matches, trust, scale=scale)
+    assert max((one.support for one in ranked), default=0.0) <= most
+    if most < SEARCH_BAR:
+        assert not ranked
+    assert most_support(asked, keys, replace(matches, wish_matches={1}), trust, scale, near) == math.inf
 
 
 @given(findings())

@@ -198,3 +198,22 @@ def test_other_tables_are_another_version(tmp_path: Path) -> None:
     engine.dispose()
     digest = hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:16]
     assert {SCHEMA_VERSION: digest} == TABLES
+
+
+def test_an_index_of_some_rows_has_its_condition_in_each_database(where: Where) -> None:
+    catalogue = (
+        "SELECT name, sql FROM sqlite_master"
+        if "path" in where
+        else "SELECT indexname, indexdef FROM pg_indexes"
+    )
+    found = {
+        name: re.sub(r"[()]", "", sql or "").partition(" WHERE ")[2]
+        for name, sql in execute(where, catalogue)
+    }
+    assert {name: condition for name, condition in found.items() if condition} == {
+        "memlayer_texts_namespace": "shard IS NOT NULL",
+        "memlayer_texts_shard": "shard IS NOT NULL",
+        "memlayer_records_identity": "replaced_by IS NULL",
+        "memlayer_records_profile": "always = 1 AND replaced_by IS NULL",
+        "memlayer_records_words": "replaced_by IS NULL",
+    }
