@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Concatenate, Literal, NotRequired, ParamSpec, TypeVar, get_args
+from typing import Annotated, Any, Concatenate, NotRequired, ParamSpec, TypeVar
 
 from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, SystemMessage
 
 from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
 from memlayer_core import Chat, Context, Memory, Message
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
+from memlayer_core.errors import InvalidLimitError, MissingExtraError
 from memlayer_core.integration import (
     ASYNC,
     SYNC,
     Limits,
+    Mode,
     Policies,
     Runner,
     as_prompt,
+    check_mode,
     limits,
     memory_of,
     step,
@@ -62,12 +64,10 @@ except ImportError as problem:
         hint="pip install 'memlayer-core[langchain]'",
     ) from problem
 
-__all__ = ["MemlayerMiddleware", "Mode"]
+__all__ = ["MemlayerMiddleware"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Mode = Literal["STATIC", "AGENT", "BOTH"]
-"""How an agent reads the memory: `"STATIC"`, by recall; `"AGENT"`, by tools; or `"BOTH"`."""
 
 
 class MemlayerState(AgentState[Any]):
@@ -124,8 +124,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         tenant_id: The user's tenant, or a function.
         agent_id: Only sessions with this agent are searched.
         roles: The roles in which the user speaks, or a function.
-        mode: `"STATIC"`: recall, and no tool that reloads previews (see `Settings.offload`). `"AGENT"`: the tools
-            `record_to_memory`, `retrieve_from_memory` and `context_reload`, and no recall. `"BOTH"`: recall and tools.
+        mode: `"STATIC"`: recall, and no tools, not even that which reloads previews (see `Settings.offload`). `"AGENT"`: the
+            tools of `create_memory_tools`, and no recall. `"BOTH"`: recall and tools.
         token_limit: Token limit of a call, system prompt and tools included; `Settings.max_tokens` by default.
         policy: Further limits of a context: see `Chat.context`.
         destructive: Remove messages from the agent's state when they leave the context. The memory keeps them.
@@ -153,10 +153,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         destructive: bool = False,
     ) -> None:
         super().__init__()
-        if mode not in get_args(Mode):
-            raise ConfigurationError(
-                f"unknown mode {mode!r:.80}", hint=f"Use one of {', '.join(map(repr, get_args(Mode)))}."
-            )
+        check_mode(mode)
         self._memory = memory_of(memory)
         self._run_scope = RunScope(user_id, session_id, tenant_id, agent_id, roles)
         self._recalls = mode != "AGENT"

@@ -25,48 +25,35 @@ from memlayer_core.storage import codec
 from memlayer_core.storage.codec import TAG, Instance, TaggedJson, json_text, parse_json, read, short_repr
 from memlayer_core.storage.files import write_whole
 from memlayer_core.storage.terms import searchable
-from memlayer_core.tools import (
-    RECORD,
-    RECORD_TOOL,
-    RETRIEVE,
-    RETRIEVE_TOOL,
-    RecordArguments,
-    ReloadArguments,
-    RetrieveArguments,
-    record_functions,
-    reload_functions,
-    retrieve_functions,
-)
+from memlayer_core.tool_arguments import ReloadArguments
+from memlayer_core.tools import AGENT_TOOLS, AgentTool, Mode, check_mode, reload_functions
 from memlayer_core.transcripts import Transcripts
 from memlayer_core.window.rules.policy import Policies, limits, policy_json
 
 __all__ = [
+    "AGENT_TOOLS",
     "ASYNC",
     "AUDIO_TOKENS",
     "DOCUMENT_TOKENS",
     "IMAGE_TOKENS",
     "JSON",
-    "RECORD",
-    "RECORD_TOOL",
     "RELOAD",
     "RELOAD_TOOL",
-    "RETRIEVE",
-    "RETRIEVE_TOOL",
     "ROLES",
     "SYNC",
     "TAG",
     "VIDEO_TOKENS",
+    "AgentTool",
     "Block",
     "ChatState",
     "EmbedderLike",
     "Instance",
     "Limits",
+    "Mode",
     "Part",
     "Policies",
     "Raw",
-    "RecordArguments",
     "ReloadArguments",
-    "RetrieveArguments",
     "Role",
     "Runner",
     "TaggedJson",
@@ -75,6 +62,7 @@ __all__ = [
     "as_prompt",
     "at_least_one",
     "block",
+    "check_mode",
     "check_whole_number",
     "codec",
     "directory_at",
@@ -86,9 +74,7 @@ __all__ = [
     "policy_json",
     "quote_line",
     "read",
-    "record_functions",
     "reload_functions",
-    "retrieve_functions",
     "roles_of",
     "search_wider",
     "searchable",

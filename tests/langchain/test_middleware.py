@@ -54,7 +54,13 @@ from memlayer_core.errors import (
 )
 from memlayer_core.policy import MaxRounds
 
-OURS_ALONE = ["record_to_memory", "retrieve_from_memory", "context_reload"]
+OURS_ALONE = [
+    "record_to_memory",
+    "retrieve_from_memory",
+    "correct_memory",
+    "forget_memory",
+    "context_reload",
+]
 Script = Callable[[list[BaseMessage]], AIMessage]
 
 
@@ -882,6 +888,12 @@ def test_the_model_can_name_nobody_elses_memory(memory) -> None:
             "thinking",
             "content",
             "keywords",
+            "memory_id",
+            "memory_ids",
+            "text",
+            "reason",
+            "value",
+            "quote",
             "id",
             "offset",
         }
