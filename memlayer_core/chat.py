@@ -19,7 +19,7 @@ from memlayer_core.show import View, Viewable
 from memlayer_core.summaries.flow import summarize
 from memlayer_core.summaries.model import Summary
 from memlayer_core.transfer.flow import export as transfer
-from memlayer_core.window.flow import context
+from memlayer_core.window.flow import long_term as contexts
 from memlayer_core.window.model import Context, Placement, recall_to_pin
 from memlayer_core.window.rules.policy import Policies
 
@@ -485,7 +485,7 @@ class Chat(Viewable):
             InvalidMessageError: A pending message could not be stored.
         """
         return step(
-            context.context(
+            contexts.context(
                 self.memory.runtime,
                 SYNC,
                 self.scope,
@@ -511,7 +511,7 @@ class Chat(Viewable):
     ) -> Context:
         """Do `context` without blocking the event loop."""
         return await self.memory.runtime.threads.read(
-            context.context(
+            contexts.context(
                 self.memory.runtime,
                 ASYNC,
                 self.scope,

@@ -52,6 +52,7 @@ Source = Literal[
     "redactor",
     "worker",
     "learning",
+    "long-term memory",
 ]
 
 

@@ -35,7 +35,7 @@ from memlayer_core.records.rules.records import roles_of
 from memlayer_core.runner import ASYNC, SYNC, step
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Redactor, TokenCounter
+from memlayer_core.seams import LongTermMemory, Redactor, TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable
 from memlayer_core.storage import costs as model_costs
@@ -87,6 +87,7 @@ class Memory(Viewable):
         summarizer: SummarizerLike | None = "extractive",
         reranker: RerankerLike | None = None,
         redactor: Redactor | None = None,
+        long_term_memory: Callable[[Scope], LongTermMemory] | None = None,
         settings: Settings | None = None,
         reembed: bool = False,
     ) -> Self:
@@ -122,6 +123,10 @@ class Memory(Viewable):
                 index and what is told. Without it, `Settings.redact_kinds` says what is replaced: passwords and keys. If it
                 raises, `remember` raises a `RedactorError`; a message is stored, and indexed when the function works
                 again; `status()` names the problem.
+            long_term_memory: A function from a `Scope` to another service's memory of that user (see `seams.LongTermMemory`),
+                which then stands in for the recall of other sessions and of records. It is told each round in the
+                background. If it fails, or takes longer than `Settings.long_term_timeout`, contexts do without it, and
+                `status()` names the problem. Facts that memlayer learns stay in the profile: `Settings(learn=False)`.
             settings: All other settings. `Settings()` reads the MEMLAYER_ environment variables.
             reembed: If another embedder made the store's vectors, delete them and embed everything again in the
                 background. Otherwise, this raises an error.
@@ -150,6 +155,7 @@ class Memory(Viewable):
             summarizer=summarizer,
             reranker=reranker,
             redactor=redactor,
+            long_term_memory=long_term_memory,
             settings=settings,
             reembed=reembed,
         )
@@ -165,6 +171,7 @@ class Memory(Viewable):
         summarizer: SummarizerLike | None = "extractive",
         reranker: RerankerLike | None = None,
         redactor: Redactor | None = None,
+        long_term_memory: Callable[[Scope], LongTermMemory] | None = None,
         settings: Settings | None = None,
     ) -> Self:
         """Open a memory that is deleted when it is closed, for tests and notebooks.
@@ -183,6 +190,7 @@ class Memory(Viewable):
             summarizer=summarizer,
             reranker=reranker,
             redactor=redactor,
+            long_term_memory=long_term_memory,
             settings=settings,
             reembed=False,
         )

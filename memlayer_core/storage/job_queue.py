@@ -253,7 +253,9 @@ def backlog(connection: Connection) -> Backlog:
     return Backlog(queued=counted.get(0, 0), dead=counted.get(1, 0))
 
 
-JobKind = Literal["index", "unindex", "compact", "audit", "erase", "summarize", "episode", "maintain"]
+JobKind = Literal[
+    "index", "unindex", "compact", "audit", "erase", "summarize", "episode", "maintain", "record"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from memlayer_core.storage.keys import shard_of
 from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.flow.episodes import write_episode
 from memlayer_core.summaries.flow.summarize import summarize
+from memlayer_core.window.flow.long_term import record
 from memlayer_core.worker.bell import Bell
 from memlayer_core.worker.flush import wait_until_done
 from memlayer_core.worker.index_keeper import UNSOUND, IndexKeeper
@@ -45,7 +46,7 @@ __all__ = ["Worker"]
 logger = logging.getLogger("memlayer")
 
 _INDEXING: tuple[JobKind, ...] = ("index", "unindex")
-_WRITING: tuple[JobKind, ...] = ("summarize", "episode", "maintain")
+_WRITING: tuple[JobKind, ...] = ("summarize", "episode", "maintain", "record")
 _UPKEEP: tuple[JobKind, ...] = ("compact", "audit")
 _REMOVED = 1000  # removals in one batch: embedded Chroma writes to the disk 8 times for any number of them
 _REST = 4  # after a batch of removals, the worker waits this many times as long as the batch took
@@ -54,7 +55,6 @@ _GATHERING = 10.0  # seconds, at least, that Chroma's files contain deleted vect
 _SHARE = 20  # after erasing Chroma's files, the worker waits this many times as long as that took
 _ERASURE_SHARE = 100  # the same for the journal's files, which cost as much as the store is large
 _IDLE = 1.0  # seconds between two looks for jobs of other processes
-_HOUR = timedelta(hours=1)
 _RECOVERY = 10.0  # seconds before background work is tried again after an unexpected error
 _LATER = 10  # an erasure that a reader held back is tried after so many times the usual wait: writers wait meanwhile
 _CLOSING = 5.0  # seconds that `close` waits for the current batch; then its leases are given back
@@ -100,7 +100,7 @@ class Worker:
     def _look_at_clock(self, rt: Runtime) -> None:
         """Queue the daily job if a day is over; once an hour, or when the clock was set, it is looked up."""
         now = rt.now()
-        if self._looked_at is None or abs(now - self._looked_at) >= _HOUR:
+        if self._looked_at is None or abs(now - self._looked_at) >= timedelta(hours=1):
             self._looked_at = now
             enqueue_daily(rt)
 
@@ -326,10 +326,11 @@ class Worker:
                 self._gathering = min(LONGEST_BACKOFF, max(_GATHERING, _SHARE * (time.monotonic() - began)))
             case "audit":
                 step(flows.audit(rt, SYNC, jobs, reason=UNSOUND))
-            case "summarize" | "episode":
-                write = summarize if kind == "summarize" else write_episode
+            case "summarize" | "episode" | "record":
+                write = {"summarize": summarize, "episode": write_episode, "record": record}[kind]
+                source: Source = "long-term memory" if kind == "record" else "summarizer"
                 for job in jobs:
-                    with rt.health.watch("summarizer", rt.settings.lease_seconds):
+                    with rt.health.watch(source, rt.settings.lease_seconds):
                         step(write(rt, SYNC, job))
             case "maintain":
                 step(maintain_daily(rt, SYNC, jobs))
@@ -356,5 +357,4 @@ class Worker:
 
 def _log(text: str, problem: Exception) -> None:
     """Log an error of another library with its traceback, but without its text, which may quote a message."""
-    frames = "".join(traceback.format_tb(problem.__traceback__))
-    logger.error("%s: %s\n%s", text, in_short(problem), frames)
+    logger.error("%s: %s\n%s", text, in_short(problem), "".join(traceback.format_tb(problem.__traceback__)))
