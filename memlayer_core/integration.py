@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from memlayer_core import registry
 from memlayer_core.items import model as items
 from memlayer_core.items.rules.items import whole_text
 from memlayer_core.memory import memory_of
@@ -74,6 +75,7 @@ __all__ = [
     "policy_json",
     "quote_line",
     "read",
+    "registry",
     "reload_functions",
     "roles_of",
     "search_wider",

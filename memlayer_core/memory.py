@@ -16,6 +16,7 @@ from typing import IO, Annotated, Self, TypeAlias
 
 from pydantic import InstanceOf
 
+from memlayer_core import registry
 from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, StoreClosedError
 from memlayer_core.events import EventBus, Listener, StoreMaintained
@@ -73,6 +74,7 @@ class Memory(Viewable):
         self._survives_fork = survives_fork
         self._closed = False
         self._resources = opener(self._bus)
+        registry.register(self)
 
     @classmethod
     def open(
@@ -887,6 +889,10 @@ class Memory(Viewable):
 
     async def __aenter__(self) -> Self:
         return self
+
+    def __reduce__(self) -> "tuple[Callable[[str | None, str | None], Memory], tuple[str, str | None]]":
+        """Pickle it as its store's id and its directory. Whoever loads it gets the open memory, or opens the directory."""
+        return registry.find_memory, (self.store_id, None if self.path is None else str(self.path))
 
     def __repr__(self) -> str:
         place = f"path={str(self.path)!r}, " if self.path is not None else ""
