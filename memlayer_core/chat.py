@@ -173,8 +173,8 @@ class Chat(Viewable):
         """Add temporary messages: a tool's result, a hint, a step of reasoning. A model sees them until it has answered.
 
         They are at the end of every context until an assistant's message is stored. If a model call fails, its
-        repetition has them, too. They exist in this process only, and are never in the history. A tool message is left
-        out if its call is not in the context.
+        repetition has them, too. They exist in this process only, and are never in the history. A tool message
+        whose call is not in the context is told as a user's, since providers refuse it otherwise.
 
         Args:
             messages: One message, or several.
