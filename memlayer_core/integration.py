@@ -15,6 +15,7 @@ from memlayer_core.messages.rules.check import at_least_one, check_whole_number
 from memlayer_core.messages.rules.offload import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.rules.render import as_prompt, block, quote_line, shorten_block
 from memlayer_core.models.foreign import EmbedderLike
+from memlayer_core.models.overflow import retry_limit
 from memlayer_core.models.tokens import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, VIDEO_TOKENS
 from memlayer_core.opening import directory_at
 from memlayer_core.policy import Limits
@@ -77,6 +78,7 @@ __all__ = [
     "read",
     "registry",
     "reload_functions",
+    "retry_limit",
     "roles_of",
     "search_wider",
     "searchable",

@@ -46,7 +46,9 @@ def _content(message: Message) -> str | list[dict[str, JSON]]:
     parts = [part for block in message.content if (part := _part(block)) is not None]
     if message.role == "user" and any(part["type"] != "text" for part in parts):
         return parts
-    texts = (part["text"] if part["type"] == "text" else f"[{part['type'].removesuffix('_url')}]" for part in parts)
+    texts = (
+        part["text"] if part["type"] == "text" else f"[{part['type'].removesuffix('_url')}]" for part in parts
+    )
     return "\n".join(texts)
 
 
