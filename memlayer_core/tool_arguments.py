@@ -1,10 +1,10 @@
-"""The arguments of agents' memory tools, as a model sees them."""
+"""The arguments of agents' memory tools, as a model sees them. They are short, since every call of a model has them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
     "CorrectArguments",
@@ -15,36 +15,42 @@ __all__ = [
     "RetrieveArguments",
 ]
 
-
-class FactArguments(BaseModel):
-    """One thing to record, with what it is about and who says it."""
-
-    text: str = Field(description="A whole sentence that can be understood by itself.")
-    key: str | None = Field(
-        None,
-        description='What it is about, such as "home", "job" or "allergy". What you conclude under a key later replaces '
-        "what you concluded before.",
-    )
-    value: str | None = Field(None, description='The value under the key, in few words, such as "Berlin".')
-    asserted_by: Literal["agent", "user"] = Field(
-        "agent", description='"user" only if the user said it in this conversation; then `quote` is needed.'
-    )
-    quote: str | None = Field(
-        None, description="The user's own words, copied exactly from a message of this conversation."
-    )
+_QUOTE = "The user's words, exactly as in a message here."
 
 
-class RecordArguments(BaseModel):
+def _shorten(schema: dict[str, Any]) -> None:
+    """Leave out of a schema what tells a model nothing: titles, and the class's own docstring."""
+    schema.pop("title", None)
+    schema.pop("description", None)
+    for field in schema.get("properties", {}).values():
+        field.pop("title", None)
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(json_schema_extra=_shorten)
+
+
+class FactArguments(_Arguments):
+    """One thing to record, with what it is about and who says it. Texts that are empty are not given."""
+
+    text: str = Field(description="A whole sentence.")
+    key: str = Field("", description='What it is about: "home", "job", "allergy".')
+    value: str = Field("", description='In few words: "Berlin".')
+    asserted_by: Literal["agent", "user"] = Field("agent", description='"user" needs `quote`.')
+    quote: str = Field("", description=_QUOTE)
+
+
+class RecordArguments(_Arguments):
     """Arguments of the record tool."""
 
     thinking: str = Field(description="Why this is worth remembering. It is not recorded.")
     content: list[str | FactArguments] = Field(
-        description="What to remember: each a whole sentence that can be understood by itself; or an object, for a fact with "
-        "a key, or for what the user said."
+        description="What to remember: each a whole sentence that can be understood by itself; as an object if it has a key, "
+        "or if the user said it."
     )
 
 
-class RetrieveArguments(BaseModel):
+class RetrieveArguments(_Arguments):
     """Arguments of the retrieve tool."""
 
     keywords: list[str] = Field(
@@ -52,34 +58,24 @@ class RetrieveArguments(BaseModel):
     )
 
 
-class CorrectArguments(BaseModel):
-    """Arguments of the correct tool."""
+class CorrectArguments(_Arguments):
+    """Arguments of the correct tool. Texts that are empty are not given."""
 
-    memory_id: str = Field(
-        description='The record, as `retrieve_from_memory` names it, such as "u7_mem_001".'
-    )
-    text: str = Field(description="What it should say: a whole sentence.")
-    reason: str = Field(description="Why it is wrong or out of date. This is kept with the new version.")
-    value: str | None = Field(None, description="The new value, if the record is a fact with a key.")
-    quote: str | None = Field(
-        None,
-        description="The user's own words that say so, copied exactly from a message of this conversation. Needed for a "
-        "record that the user said.",
-    )
+    memory_id: str = Field(description="As in the answer of `retrieve_from_memory`.")
+    text: str = Field(description="What the record should say.")
+    reason: str
+    value: str = Field("", description="The new value, if it has a key.")
+    quote: str = Field("", description=_QUOTE)
 
 
-class ForgetArguments(BaseModel):
-    """Arguments of the forget tool."""
+class ForgetArguments(_Arguments):
+    """Arguments of the forget tool. A quote that is empty is not given."""
 
-    memory_ids: list[str] = Field(description="The records, as `retrieve_from_memory` names them.")
-    quote: str | None = Field(
-        None,
-        description="The words with which the user asks for it, copied exactly from a message of this conversation. Needed "
-        "for a record that the user said.",
-    )
+    memory_ids: list[str] = Field(description="As in the answer of `retrieve_from_memory`.")
+    quote: str = Field("", description=_QUOTE)
 
 
-class ReloadArguments(BaseModel):
+class ReloadArguments(_Arguments):
     """Arguments of the reload tool."""
 
     id: str = Field(description='The id that the preview names, such as "msg-17".')

@@ -134,15 +134,11 @@ def correct_functions(chat: Chat, error: ToolError) -> Functions:
             raise error(f"{problem}. {problem.hint}") from problem
         return f"Corrected: {record.memory_id} is now version {record.version}, {SAYS[record.source]}: {record.text}"
 
-    def correct(
-        memory_id: str, text: str, reason: str, value: str | None = None, quote: str | None = None
-    ) -> str:
-        return step(change(SYNC, memory_id, text, reason, value, quote))
+    def correct(memory_id: str, text: str, reason: str, value: str = "", quote: str = "") -> str:
+        return step(change(SYNC, memory_id, text, reason, value or None, quote or None))
 
-    async def acorrect(
-        memory_id: str, text: str, reason: str, value: str | None = None, quote: str | None = None
-    ) -> str:
-        return await _written(chat, change(ASYNC, memory_id, text, reason, value, quote))
+    async def acorrect(memory_id: str, text: str, reason: str, value: str = "", quote: str = "") -> str:
+        return await _written(chat, change(ASYNC, memory_id, text, reason, value or None, quote or None))
 
     return correct, acorrect
 
@@ -164,11 +160,11 @@ def forget_functions(chat: Chat, error: ToolError) -> Functions:
             raise error(f"{problem}. {problem.hint}") from problem
         return f"Forgotten for good: {', '.join(dict.fromkeys(memory_ids))}"
 
-    def forget(memory_ids: Sequence[str], quote: str | None = None) -> str:
-        return step(delete(SYNC, memory_ids, quote))
+    def forget(memory_ids: Sequence[str], quote: str = "") -> str:
+        return step(delete(SYNC, memory_ids, quote or None))
 
-    async def aforget(memory_ids: Sequence[str], quote: str | None = None) -> str:
-        return await _written(chat, delete(ASYNC, memory_ids, quote))
+    async def aforget(memory_ids: Sequence[str], quote: str = "") -> str:
+        return await _written(chat, delete(ASYNC, memory_ids, quote or None))
 
     return forget, aforget
 
@@ -296,7 +292,11 @@ def _assertion(one: str | FactArguments) -> Assertion:
     if isinstance(one, str):
         return Assertion(text=one)
     return Assertion(
-        text=one.text, key=one.key, value=one.value, by_user=one.asserted_by == "user", quote=one.quote
+        text=one.text,
+        key=one.key or None,
+        value=one.value or None,
+        by_user=one.asserted_by == "user",
+        quote=one.quote or None,
     )
 
 
@@ -321,15 +321,15 @@ AGENT_TOOLS: dict[str, AgentTool] = {
         ),
         AgentTool(
             "correct_memory",
-            "Correct a record about the user that is wrong or out of date. The earlier version is kept. What the user said "
-            "you can correct only with other words of the user in this conversation.",
+            "Correct a record about the user that is wrong or out of date. What the user said can be corrected only "
+            "with a `quote`.",
             CorrectArguments,
             lambda chat, _limit, error, _filter: correct_functions(chat, error),
         ),
         AgentTool(
             "forget_memory",
-            "Delete records about the user for good. Call it only if the user asks for it. To change a record, call "
-            "`correct_memory`.",
+            "Delete records about the user for good, if the user asks for it. What the user said can be deleted only "
+            "with a `quote`.",
             ForgetArguments,
             lambda chat, _limit, error, _filter: forget_functions(chat, error),
         ),

@@ -59,7 +59,9 @@ def memory() -> Iterator[Memory]:
     with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=None) as opened:
         chat = opened.chat(user_id="ada", session_id="s")
         for number in range(30):
-            chat.add("user", f"{number}: pears and apples and plums and quinces, and pears again, and again plums")
+            chat.add(
+                "user", f"{number}: pears and apples and plums and quinces, and pears again, and again plums"
+            )
             chat.add("assistant", "I see.")
         yield opened
 

@@ -36,7 +36,11 @@ def session() -> Any:
     with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=None) as memory:
         made = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="s", token_limit=1000)
         for number in range(30):
-            made.put(ChatMessage(f"{number}: pears and apples and plums and quinces, and pears again, and again plums"))
+            made.put(
+                ChatMessage(
+                    f"{number}: pears and apples and plums and quinces, and pears again, and again plums"
+                )
+            )
             made.put(ChatMessage("I see.", role="assistant"))
         yield made
 

@@ -38,11 +38,9 @@ def agent(chat: Any) -> Agent:
     return Agent(chat)
 
 
-def fact(
-    text: str, key: str | None = None, value: str | None = None, quote: str | None = None
-) -> dict[str, Any]:
+def fact(text: str, key: str = "", value: str = "", quote: str | None = None) -> dict[str, Any]:
     asserted_by = "user" if quote is not None else "agent"
-    return {"text": text, "key": key, "value": value, "quote": quote, "asserted_by": asserted_by}
+    return {"text": text, "key": key, "value": value, "quote": quote or "", "asserted_by": asserted_by}
 
 
 def by_key(chat: Any) -> dict[Any, list[Any]]:
@@ -187,7 +185,7 @@ def test_what_the_user_said_is_corrected_by_words_of_the_user_alone(chat, agent,
     chat.add("user", "I live in Graz.")
     chat.memory.flush()
     [home] = chat.memory.records(user_id="louis")
-    for quote in (None, "I live in Oslo"):
+    for quote in ("", "I live in Oslo"):
         with pytest.raises(RefusedError, match="what the user said"):
             do(agent, "correct", home.memory_id, "Oslo", "moved", "Oslo", quote)
     assert chat.memory.records(user_id="louis") == [home]
