@@ -27,8 +27,8 @@ from memlayer_core.storage import codec
 from memlayer_core.storage.codec import TAG, Instance, TaggedJson, json_text, parse_json, read, short_repr
 from memlayer_core.storage.files import write_whole
 from memlayer_core.storage.terms import searchable
-from memlayer_core.tool_arguments import ReloadArguments
-from memlayer_core.tools import AGENT_TOOLS, AgentTool, Mode, check_mode, reload_functions
+from memlayer_core.tool_arguments import Mode, ReloadArguments, check_mode
+from memlayer_core.tools import AGENT_TOOLS, AgentTool, reload_functions
 from memlayer_core.transcripts import Transcripts
 from memlayer_core.window.rules.policy import Policies, limits, policy_json
 

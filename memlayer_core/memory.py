@@ -483,8 +483,8 @@ class Memory(Viewable):
         Nothing finds it any more when this returns. Chroma's vectors and the journal's files are erased in the
         background; `flush` waits for that.
 
-        What stays: items of the tenant, since they belong to no user (`memory.items(tenant_id=…).forget(labels)`);
-        forks of a session, if only that session is forgotten; your exports, saved states and backups. Some databases
+        What stays: items of the tenant that are in no namespace of the user (`ForgetReport.undeclared_folders` names those that
+        bear the user's id; `memory.items(tenant_id=…).forget(labels)`); forks of a session, if only that session is forgotten; your exports, saved states and backups. Some databases
         keep deleted data for a while: PostgreSQL keeps rows until it vacuums the tables, and its write-ahead log as
         configured; a Chroma server keeps vectors in its files until it rewrites them; SQLite keeps fragments of texts
         in a file above 256 MB until somebody runs `VACUUM`.
@@ -619,7 +619,7 @@ class Memory(Viewable):
 
         Args:
             target: A path, or an open text file. The file at a path appears when it is complete.
-            user_id: The user; if left out, all users of the tenant, and the tenant's items.
+            user_id: The user, with the items in their namespaces; if left out, all users and all items of the tenant.
             tenant_id: The tenant.
             progress: Called after each page with the number of messages that are done and of all messages.
 

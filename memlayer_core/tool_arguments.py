@@ -1,20 +1,29 @@
-"""The arguments of agents' memory tools, as a model sees them. They are short, since every call of a model has them."""
+"""How an agent reads a memory, and the arguments of its tools as a model sees them.
+
+They are short, since every call of a model has them.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from memlayer_core.errors import ConfigurationError
 
 __all__ = [
     "CorrectArguments",
     "FactArguments",
     "ForgetArguments",
+    "Mode",
     "RecordArguments",
     "ReloadArguments",
     "RetrieveArguments",
+    "check_mode",
 ]
 
+Mode: TypeAlias = Literal["STATIC", "AGENT", "BOTH"]
+"""How an agent reads the memory: `"STATIC"`, by recall; `"AGENT"`, by tools; or `"BOTH"`."""
 _QUOTE = "The user's words, exactly as in a message here."
 
 
@@ -24,6 +33,18 @@ def _shorten(schema: dict[str, Any]) -> None:
     schema.pop("description", None)
     for field in schema.get("properties", {}).values():
         field.pop("title", None)
+
+
+def check_mode(mode: object) -> None:
+    """Check how an agent reads the memory.
+
+    Raises:
+        ConfigurationError: It is no `Mode`.
+    """
+    if mode not in get_args(Mode):
+        raise ConfigurationError(
+            f"unknown mode {mode!r:.80}", hint=f"Use one of {', '.join(map(repr, get_args(Mode)))}."
+        )
 
 
 class _Arguments(BaseModel):
