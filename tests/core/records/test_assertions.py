@@ -137,11 +137,11 @@ def test_words_of_others_are_not_the_users(chat, agent) -> None:
 
 def test_a_line_that_memory_told_is_not_said_by_the_user(chat, agent) -> None:
     past = chat.memory.chat(user_id="louis", session_id="past")
-    past.add("assistant", "My locker is B17, said the porter.")
+    past.add("assistant", "My locker is B17.")
     chat.memory.flush()
     chat.add("user", chat.context("Which locker is B17?").recall or "nothing recalled")
     assert "B17" in chat.history()[0].text
-    answer = agent.record("why", [fact("x", "locker", "B17", quote="My locker is B17, said the porter")])
+    answer = agent.record("why", [fact("x", "locker", "B17", quote="My locker is B17")])
     assert "as your conclusion" in answer
 
 
