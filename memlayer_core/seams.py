@@ -1,6 +1,6 @@
-"""What a user may bring: models, a reranker, a redactor, a window policy, a message store, an index of vectors.
+"""What a user may bring: models, a reranker, a redactor, a window policy, stores, an index of vectors, another memory.
 
-`memlayer_core.testing` has a suite of claims for each.
+`memlayer_core.testing` has a suite of claims for each but the long-term memory.
 """
 
 from __future__ import annotations
