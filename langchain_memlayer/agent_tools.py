@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -13,23 +12,7 @@ from langchain_memlayer.history import MemlayerChatMessageHistory
 from langchain_memlayer.tools import build_tool
 from memlayer_core import Chat, Memory, RecallFilter
 from memlayer_core.errors import ConfigurationError, MissingExtraError
-from memlayer_core.integration import (
-    RECORD,
-    RECORD_TOOL,
-    RELOAD,
-    RELOAD_TOOL,
-    RETRIEVE,
-    RETRIEVE_TOOL,
-    Limits,
-    RecordArguments,
-    ReloadArguments,
-    RetrieveArguments,
-    limits,
-    memory_of,
-    record_functions,
-    reload_functions,
-    retrieve_functions,
-)
+from memlayer_core.integration import AGENT_TOOLS, AgentTool, Limits, limits, memory_of
 
 try:
     from langchain.tools import ToolRuntime
@@ -57,7 +40,11 @@ def create_memory_tools(
     token_limit: int | None = None,
     filter: RecallFilter | None = None,
 ) -> list[BaseTool]:
-    """Return the tools `record_to_memory`, `retrieve_from_memory` and `context_reload`, for any agent or graph.
+    """Return the memory tools for any agent or graph.
+
+    `record_to_memory`, `retrieve_from_memory`, `correct_memory`, `forget_memory` and `context_reload`. What the user said
+    is corrected and deleted only with the user's own words, which the tool looks for in the session's messages: somebody has
+    to store them, such as a history or a middleware.
 
     The model never sees or chooses the user: the ids come from these arguments or from the run. `MemlayerMiddleware`
     has the same tools; use this function for agents without it.
@@ -104,7 +91,7 @@ def create_memory_tools(
 def agent_tools(
     chat_of: Callable[[Any], Chat], token_limit: int, recall_filter: RecallFilter | None = None
 ) -> list[BaseTool]:
-    """Return the tools by which an agent records, retrieves and reloads.
+    """Return the tools by which an agent records, retrieves, corrects, forgets and reloads.
 
     LangGraph gives each call its `runtime`. No model sees or chooses it.
 
@@ -113,37 +100,23 @@ def agent_tools(
         token_limit: Token limit of the agent's context. One answer costs at most a quarter of it.
         recall_filter: What the agent may find; None: everything.
     """
-    search = partial(
-        retrieve_functions,
-        token_limit=max(1, token_limit // 4),
-        error=ToolException,
-        recall_filter=recall_filter,
-    )
 
     def chat(config: RunnableConfig, runtime: object) -> Chat:
         # Outside of LangGraph nothing removes a `runtime` that the model invented.
         return chat_of(runtime if isinstance(runtime, ToolRuntime) else DirectCall(config))
 
-    def record(config: RunnableConfig, runtime: ToolRuntime = _NONE, **arguments: Any) -> str:
-        return record_functions(chat(config, runtime), ToolException)[0](**arguments)
+    def build(tool: AgentTool) -> BaseTool:
+        def functions(config: RunnableConfig, runtime: object) -> Any:
+            return tool.functions(chat(config, runtime), token_limit, ToolException, recall_filter)
 
-    async def arecord(config: RunnableConfig, runtime: ToolRuntime = _NONE, **arguments: Any) -> str:
-        return await record_functions(chat(config, runtime), ToolException)[1](**arguments)
+        def call(config: RunnableConfig, runtime: ToolRuntime = _NONE, **arguments: Any) -> str:
+            answer: str = functions(config, runtime)[0](**arguments)
+            return answer
 
-    def retrieve(config: RunnableConfig, runtime: ToolRuntime = _NONE, **arguments: Any) -> str:
-        return search(chat(config, runtime))[0](**arguments)
+        async def acall(config: RunnableConfig, runtime: ToolRuntime = _NONE, **arguments: Any) -> str:
+            answer: str = await functions(config, runtime)[1](**arguments)
+            return answer
 
-    async def aretrieve(config: RunnableConfig, runtime: ToolRuntime = _NONE, **arguments: Any) -> str:
-        return await search(chat(config, runtime))[1](**arguments)
+        return build_tool(tool.name, tool.description, tool.arguments, call, acall)
 
-    def reload(config: RunnableConfig, runtime: ToolRuntime = _NONE, **arguments: Any) -> str:
-        return reload_functions(chat(config, runtime), token_limit, ToolException)[0](**arguments)
-
-    async def areload(config: RunnableConfig, runtime: ToolRuntime = _NONE, **arguments: Any) -> str:
-        return await reload_functions(chat(config, runtime), token_limit, ToolException)[1](**arguments)
-
-    return [
-        build_tool(RECORD_TOOL, RECORD, RecordArguments, record, arecord),
-        build_tool(RETRIEVE_TOOL, RETRIEVE, RetrieveArguments, retrieve, aretrieve),
-        build_tool(RELOAD_TOOL, RELOAD, ReloadArguments, reload, areload),
-    ]
+    return [build(tool) for tool in AGENT_TOOLS.values()]

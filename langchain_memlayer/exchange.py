@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.prompt_values import PromptValue
 
+from memlayer_core import Chat, Context, Message
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
+from memlayer_core.integration import ASYNC, Runner, retry_limit
 
-__all__ = ["INTERRUPTED", "STEPS", "Keys", "join_chunks", "mark_interrupted", "tool_messages"]
+__all__ = [
+    "INTERRUPTED",
+    "STEPS",
+    "Exchange",
+    "Keys",
+    "finish",
+    "join_chunks",
+    "mark_interrupted",
+    "store",
+    "tool_messages",
+    "write",
+]
 
 INTERRUPTED = "interrupted"
 """Marks an interrupted answer, in its `response_metadata` and in the metadata of the stored message."""
@@ -22,6 +36,9 @@ STEPS = "intermediate_steps"
 """The key of the tool calls in an `AgentExecutor`'s output, if it returns them."""
 
 _ACTIONS = "langchain_classic.agents.output_parsers.tools"
+
+_store_tasks: set[asyncio.Task[None]] = set()
+"""Running tasks that store interrupted streams; an event loop holds its tasks only weakly."""
 
 logger = logging.getLogger("memlayer")
 
@@ -138,6 +155,33 @@ def tool_messages(steps: Any) -> list[BaseMessage]:
     return format_to_tool_messages([pair for pair in pairs if isinstance(pair[0], ToolAgentAction)])
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A call of a runnable with memory.
+
+    Attributes:
+        chat: The conversation of the call.
+        incoming: The user's new messages.
+        context: The context of the call.
+        prompt: The context as messages.
+        input: The input for the runnable.
+    """
+
+    chat: Chat
+    incoming: list[Message]
+    context: Context
+    prompt: list[BaseMessage]
+    input: Any
+
+    def smaller_limit(self, problem: Exception | None) -> int:
+        """Return the token limit to call once more with; anything but an overflow is raised again."""
+        assert problem is not None
+        emit, tokens = self.chat.memory.runtime.emit, self.context.tokens
+        return retry_limit(
+            emit, self.chat.scope, problem, token_limit=self.context.token_limit, tokens=tokens
+        )
+
+
 def join_chunks(chunks: Iterable[Any]) -> Any:
     """Return the sum of a stream's chunks; the last chunk if they cannot be added; None if there are none."""
     together: Any = None
@@ -164,3 +208,25 @@ def _unreadable(side: str, value: object) -> MessageTypeError:
         f"cannot find the messages in the {side}, a {type(value).__name__}: {value!r:.80}",
         hint="Use a text, a message, a list of messages, or a dict with one of these under a key.",
     )
+
+
+async def store(run: Runner, call: Exchange, answer: Sequence[Message]) -> None:
+    """Store the question and the answer of a call in one transaction."""
+    chat = call.chat
+    every = enumerate([*call.incoming, *answer])
+    messages = {one.id or place: one for place, one in every}  # an id is one message
+    await run.verb(chat.add_messages, chat.aadd_messages, messages.values(), context=call.context)
+
+
+async def write(flow: Callable[..., Coroutine[Any, Any, None]], call: Exchange, output: Any) -> None:
+    """Run a flow that stores a call, in a thread of its memory."""
+    threads = call.chat.memory.runtime.threads  # raises if the memory is closed
+    await threads.write(flow(ASYNC, call, output))
+
+
+async def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that continues if the caller is cancelled, as servers do when a client disconnects."""
+    task = asyncio.ensure_future(work)
+    _store_tasks.add(task)
+    task.add_done_callback(_store_tasks.discard)
+    await asyncio.shield(task)

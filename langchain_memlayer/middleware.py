@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Concatenate, Literal, NotRequired, ParamSpec, TypeVar, get_args
+from typing import Annotated, Any, Concatenate, NotRequired, ParamSpec, TypeVar
 
 from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, SystemMessage
 
 from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
 from memlayer_core import Chat, Context, Memory, Message
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
+from memlayer_core.errors import InvalidLimitError, MissingExtraError
 from memlayer_core.integration import (
     ASYNC,
     SYNC,
     Limits,
+    Mode,
     Policies,
     Runner,
     as_prompt,
+    check_mode,
     limits,
     memory_of,
+    retry_limit,
     step,
 )
 
@@ -62,12 +65,10 @@ except ImportError as problem:
         hint="pip install 'memlayer-core[langchain]'",
     ) from problem
 
-__all__ = ["MemlayerMiddleware", "Mode"]
+__all__ = ["MemlayerMiddleware"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Mode = Literal["STATIC", "AGENT", "BOTH"]
-"""How an agent reads the memory: `"STATIC"`, by recall; `"AGENT"`, by tools; or `"BOTH"`."""
 
 
 class MemlayerState(AgentState[Any]):
@@ -86,6 +87,7 @@ class _Call:
         request: The request for the model.
         prompt: The messages in it.
         newest: The message that the model answers; None in an empty thread.
+        tokens: Tokens of the call, as memlayer counts them.
         rewinds: Whether the history has messages after `newest`. The answer then replaces them.
         removals: Ids of messages that are no longer in the context, to be removed from the agent's state.
     """
@@ -94,7 +96,8 @@ class _Call:
     original: ModelRequest[Any]
     request: ModelRequest[Any]
     prompt: tuple[AnyMessage, ...]
-    newest: Message | None
+    newest: Newest | None
+    tokens: int
     rewinds: bool
     removals: tuple[str, ...]
 
@@ -124,8 +127,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         tenant_id: The user's tenant, or a function.
         agent_id: Only sessions with this agent are searched.
         roles: The roles in which the user speaks, or a function.
-        mode: `"STATIC"`: recall, and no tool that reloads previews (see `Settings.offload`). `"AGENT"`: the tools
-            `record_to_memory`, `retrieve_from_memory` and `context_reload`, and no recall. `"BOTH"`: recall and tools.
+        mode: `"STATIC"`: recall, and no tools, not even that which reloads previews (see `Settings.offload`). `"AGENT"`: the
+            tools of `create_memory_tools`, and no recall. `"BOTH"`: recall and tools.
         token_limit: Token limit of a call, system prompt and tools included; `Settings.max_tokens` by default.
         policy: Further limits of a context: see `Chat.context`.
         destructive: Remove messages from the agent's state when they leave the context. The memory keeps them.
@@ -153,10 +156,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         destructive: bool = False,
     ) -> None:
         super().__init__()
-        if mode not in get_args(Mode):
-            raise ConfigurationError(
-                f"unknown mode {mode!r:.80}", hint=f"Use one of {', '.join(map(repr, get_args(Mode)))}."
-            )
+        check_mode(mode)
         self._memory = memory_of(memory)
         self._run_scope = RunScope(user_id, session_id, tenant_id, agent_id, roles)
         self._recalls = mode != "AGENT"
@@ -179,7 +179,12 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         """Store new messages, give the model its context, and store its answer."""
         call = step(self._prepare(SYNC, request))
         with tool_errors(call.request):
-            return step(self._conclude(SYNC, call, handler(call.request)))
+            try:
+                response = handler(call.request)
+            except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
+                call = step(self._recover(SYNC, call, problem))
+                response = handler(call.request)
+            return step(self._conclude(SYNC, call, response))
 
     async def awrap_model_call(
         self,
@@ -189,7 +194,11 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         """Store new messages, give the model its context, and store its answer."""
         call = await self._run(self._prepare, request)
         with tool_errors(call.request):
-            response = await handler(call.request)
+            try:
+                response = await handler(call.request)
+            except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
+                call = await self._run(self._recover, call, problem)
+                response = await handler(call.request)
             return await self._run(self._conclude, call, response)
 
     def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
@@ -221,23 +230,26 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
             await apply_changes(run, Thread(self._chat(runtime), before), messages, before, change)
         return {"memlayer": snapshot}
 
-    async def _prepare(self, run: Runner, request: ModelRequest[Any]) -> _Call:
+    async def _prepare(
+        self, run: Runner, request: ModelRequest[Any], limit: int | None = None, before: Newest | None = None
+    ) -> _Call:
+        most = self._limit if limit is None else limit
         snapshot = snapshot_in(request)
         trims = snapshot is not None and was_shortened(snapshot, request.state["messages"])
         chat = Thread(self._chat(request.runtime or get_runtime()), snapshot, trims=trims)
         incoming = split_request(request)
         warn_of_summaries(incoming.thread, snapshot)
-        newest = await store_new_messages(run, chat, incoming.thread)
+        newest = before or await store_new_messages(run, chat, incoming.thread)
         overhead = await run(cost, self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
-        if overhead >= self._limit:
+        if overhead >= most:
             raise InvalidLimitError(
-                f"the system prompt and the tools need {overhead} of {self._limit} tokens, and nothing is left",
+                f"the system prompt and the tools need {overhead} of {most} tokens, and nothing is left",
                 hint="Pass a larger `token_limit` to the middleware, or give the agent fewer tools.",
             )
 
         async def read_context() -> Context:
-            query, limit, policy = None if self._recalls else "", self._limit - overhead, self._policy
-            return await run.verb(chat.context, chat.acontext, query, token_limit=limit, policy=policy)
+            query, rest, policy = None if self._recalls else "", most - overhead, self._policy
+            return await run.verb(chat.context, chat.acontext, query, token_limit=rest, policy=policy)
 
         context = await read_context()
         place, rewinds = _window_place(context, newest), False
@@ -251,8 +263,17 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
                 context = _rewind(context, place, incoming.thread)
         composed = await run(_compose_request, context, incoming, request)
         removals = _left_out_ids(context, incoming.thread) if self._destructive else ()
-        question = newest.message if newest is not None else None
-        return _Call(chat, request, composed, tuple(composed.messages), question, rewinds, removals)
+        prompt, tokens = tuple(composed.messages), overhead + context.tokens
+        return _Call(chat, request, composed, prompt, newest, tokens, rewinds, removals)
+
+    async def _recover(self, run: Runner, call: _Call, problem: Exception) -> _Call:
+        """Return the call with less, once, if the model answered that its context is too long."""
+        emit, scope = self._memory.runtime.emit, call.chat.scope
+        limit = retry_limit(emit, scope, problem, token_limit=self._limit, tokens=call.tokens)
+        try:
+            return await self._prepare(run, call.original, limit, call.newest)
+        except InvalidLimitError:
+            raise problem from None  # what cannot be left out is larger
 
     async def _conclude(
         self, run: Runner, call: _Call, response: ModelResponse[Any]
@@ -264,7 +285,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
         chat, messages = call.chat, call.chat.with_lineage(await run(all_to_core, answer))
         if call.rewinds and call.newest is not None:
-            messages = [call.newest, *messages]
+            messages = [call.newest.message, *messages]
             await run.verb(chat.resync, chat.aresync, messages, replaceable=chat.replaceable)
         else:
             await run.verb(chat.add_messages, chat.aadd_messages, messages, verbatim=True)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
-    Coroutine,
     Generator,
     Iterable,
     Iterator,
     Sequence,
 )
 from contextlib import aclosing, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -25,7 +23,7 @@ from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
 from langchain_core.runnables.utils import get_unique_config_specs
 from langchain_core.utils.pydantic import TypeBaseModel, create_model_v2
 
-from langchain_memlayer.exchange import INTERRUPTED, Keys, join_chunks
+from langchain_memlayer.exchange import INTERRUPTED, Exchange, Keys, finish, join_chunks, store, write
 from langchain_memlayer.history import MemlayerChatMessageHistory, compose_messages, translate_batch
 from langchain_memlayer.sessions import HistoryFactory, factory_of
 from memlayer_core import Chat, Context, Memory, Message
@@ -35,28 +33,6 @@ from memlayer_core.integration import ASYNC, SYNC, Policies, Runner, step
 __all__ = ["RunnableWithMemory", "with_memory"]
 
 MessageInput = str | BaseMessage | Sequence[MessageLikeRepresentation]
-
-_store_tasks: set[asyncio.Task[None]] = set()
-"""Running tasks that store interrupted streams; an event loop holds its tasks only weakly."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of the runnable.
-
-    Attributes:
-        chat: The conversation of the call.
-        incoming: The user's new messages.
-        context: The context of the call.
-        prompt: The context as messages.
-        input: The input for the runnable.
-    """
-
-    chat: Chat
-    incoming: list[Message]
-    context: Context
-    prompt: list[BaseMessage]
-    input: Any
 
 
 class RunnableWithMemory(Runnable[Any, Any]):
@@ -98,65 +74,47 @@ class RunnableWithMemory(Runnable[Any, Any]):
         Raises:
             MemlayerError: As for `invoke`.
         """
-        call: _Call | None = None
-
-        def answer(
-            inputs: Iterator[Any],
-            run_manager: CallbackManagerForChainRun,
-            config: RunnableConfig,
-            **kwargs: Any,
-        ) -> Iterator[Any]:
-            nonlocal call
-            call = step(self._open(SYNC, next(inputs), config))
-            yield from self.bound.stream(call.input, config, **kwargs)
-
+        calls: list[Exchange] = []
         chunks: list[Any] = []
-        stream = self._transform_stream_with_config(iter([input]), answer, config, **kwargs)
+        stream = self._transform_stream_with_config(
+            iter([input]), partial(self._stream, calls), config, **kwargs
+        )
         try:
             with closing(cast("Generator[Any]", stream)):
                 for chunk in stream:
                     chunks.append(chunk)
                     yield chunk
         except BaseException:
-            if call is not None:
-                step(self._break_off(SYNC, call, chunks))
+            if calls:
+                step(self._break_off(SYNC, calls[-1], chunks))
             raise
-        if call is not None:
-            step(self._close(SYNC, call, partial(join_chunks, chunks)))
+        if calls:
+            step(self._close(SYNC, calls[-1], partial(join_chunks, chunks)))
 
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
         """Answer with memory in chunks, as `stream` does."""
-        call: _Call | None = None
+        calls: list[Exchange] = []
 
         async def inputs() -> AsyncIterator[Any]:
             yield input
 
-        async def answer(
-            inputs: AsyncIterator[Any],
-            run_manager: AsyncCallbackManagerForChainRun,
-            config: RunnableConfig,
-            **kwargs: Any,
-        ) -> AsyncIterator[Any]:
-            nonlocal call
-            call = await self._open(ASYNC, await anext(inputs), config)
-            async for chunk in self.bound.astream(call.input, config, **kwargs):
-                yield chunk
-
         chunks: list[Any] = []
-        stream = self._atransform_stream_with_config(inputs(), answer, config, **kwargs)
+        stream = self._atransform_stream_with_config(
+            inputs(), partial(self._astream, calls), config, **kwargs
+        )
         try:
             async with aclosing(cast("AsyncGenerator[Any]", stream)):
                 async for chunk in stream:
                     chunks.append(chunk)
                     yield chunk
         except BaseException:
-            if call is not None:
-                await _finish(_write(self._break_off, call, chunks))
+            if calls:
+                await finish(write(self._break_off, calls[-1], chunks))
             raise
-        if call is not None:
-            await _finish(_write(self._close, call, partial(join_chunks, chunks)))
+        if calls:
+            await finish(write(self._close, calls[-1], partial(join_chunks, chunks)))
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -195,7 +153,11 @@ class RunnableWithMemory(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> Any:
         call = step(self._open(SYNC, value, config))
-        output = self.bound.invoke(call.input, config, **kwargs)
+        try:
+            output = self.bound.invoke(call.input, config, **kwargs)
+        except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
+            call = step(self._open(SYNC, value, config, call, problem))
+            output = self.bound.invoke(call.input, config, **kwargs)
         step(self._close(SYNC, call, lambda: output))
         return output
 
@@ -207,11 +169,64 @@ class RunnableWithMemory(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> Any:
         call = await self._open(ASYNC, value, config)
-        output = await self.bound.ainvoke(call.input, config, **kwargs)
-        await _write(self._close, call, lambda: output)
+        try:
+            output = await self.bound.ainvoke(call.input, config, **kwargs)
+        except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
+            call = await self._open(ASYNC, value, config, call, problem)
+            output = await self.bound.ainvoke(call.input, config, **kwargs)
+        await write(self._close, call, lambda: output)
         return output
 
-    async def _open(self, run: Runner, value: Any, config: RunnableConfig) -> _Call:
+    def _stream(
+        self,
+        calls: list[Exchange],
+        inputs: Iterator[Any],
+        run_manager: CallbackManagerForChainRun,
+        config: RunnableConfig,
+        **kwargs: Any,
+    ) -> Iterator[Any]:
+        value, begun = next(inputs), False
+        calls.append(step(self._open(SYNC, value, config)))
+        try:
+            for chunk in self.bound.stream(calls[-1].input, config, **kwargs):
+                begun = True
+                yield chunk
+        except Exception as problem:
+            if begun:
+                raise
+            calls.append(step(self._open(SYNC, value, config, calls[-1], problem)))
+            yield from self.bound.stream(calls[-1].input, config, **kwargs)
+
+    async def _astream(
+        self,
+        calls: list[Exchange],
+        inputs: AsyncIterator[Any],
+        run_manager: AsyncCallbackManagerForChainRun,
+        config: RunnableConfig,
+        **kwargs: Any,
+    ) -> AsyncIterator[Any]:
+        value, begun = await anext(inputs), False
+        calls.append(await self._open(ASYNC, value, config))
+        try:
+            async for chunk in self.bound.astream(calls[-1].input, config, **kwargs):
+                begun = True
+                yield chunk
+        except Exception as problem:
+            if begun:
+                raise
+            calls.append(await self._open(ASYNC, value, config, calls[-1], problem))
+            async for chunk in self.bound.astream(calls[-1].input, config, **kwargs):
+                yield chunk
+
+    async def _open(
+        self,
+        run: Runner,
+        value: Any,
+        config: RunnableConfig,
+        before: Exchange | None = None,
+        problem: Exception | None = None,
+    ) -> Exchange:
+        """Read what the runnable gets; with less of it if the call `before` failed since its context is too long."""
         history = await self._histories.history_of(run, config)
         if not isinstance(history, MemlayerChatMessageHistory):
             raise ConfigurationError(
@@ -219,12 +234,15 @@ class RunnableWithMemory(Runnable[Any, Any]):
                 hint="Other histories go into LangChain's `RunnableWithMessageHistory`.",
             )
         threads = history.chat.memory.runtime.threads  # raises if the memory is closed
-        flow = self._read(run, history, value)
+        limit = history.token_limit if before is None else before.smaller_limit(problem)
+        flow = self._read(run, history, value, limit)
         return await (flow if run is SYNC else threads.read(flow))
 
-    async def _read(self, run: Runner, history: MemlayerChatMessageHistory, value: Any) -> _Call:
+    async def _read(
+        self, run: Runner, history: MemlayerChatMessageHistory, value: Any, limit: int
+    ) -> Exchange:
         messages = await run(self._keys.input_messages, value)
-        chat, limit, policy = history.chat, history.token_limit, history.policy
+        chat, policy = history.chat, history.policy
         incoming = await run(translate_batch, messages)
         context = await run.verb(
             chat.context, chat.acontext, pending=incoming, token_limit=limit, policy=policy
@@ -238,47 +256,27 @@ class RunnableWithMemory(Runnable[Any, Any]):
         messages: Sequence[BaseMessage],
         incoming: list[Message],
         context: Context,
-    ) -> _Call:
+    ) -> Exchange:
         if self._keys.history is None:
             prompt = compose_messages(context)
-            return _Call(chat, incoming, context, prompt, self._keys.fill(value, (), prompt))
+            return Exchange(chat, incoming, context, prompt, self._keys.fill(value, (), prompt))
         system = () if any(one.role == "system" for one in incoming) else context.system
         history = compose_messages(replace(context, system=system, pending=()))
-        return _Call(chat, incoming, context, [*history, *messages], self._keys.fill(value, history, ()))
+        return Exchange(chat, incoming, context, [*history, *messages], self._keys.fill(value, history, ()))
 
-    async def _close(self, run: Runner, call: _Call, output: Callable[[], Any]) -> None:
+    async def _close(self, run: Runner, call: Exchange, output: Callable[[], Any]) -> None:
         # In a thread if the caller awaits: adding up thousands of chunks takes time.
         answer = await run(lambda: self._keys.output_messages(output(), call.prompt))
-        await _store(run, call, await run(translate_batch, answer))
+        await store(run, call, await run(translate_batch, answer))
 
-    async def _break_off(self, run: Runner, call: _Call, chunks: Sequence[Any]) -> None:
+    async def _break_off(self, run: Runner, call: Exchange, chunks: Sequence[Any]) -> None:
         answer = await run(translate_batch, await run(self._keys.partial_answer, chunks, call.prompt))
         if answer:
             last = replace(answer[-1], metadata={INTERRUPTED: True})
-            await _store(run, call, [*answer[:-1], last])
+            await store(run, call, [*answer[:-1], last])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.bound!r})"
-
-
-async def _store(run: Runner, call: _Call, answer: Sequence[Message]) -> None:
-    chat = call.chat
-    every = enumerate([*call.incoming, *answer])
-    messages = {one.id or place: one for place, one in every}  # an id is one message
-    await run.verb(chat.add_messages, chat.aadd_messages, messages.values(), context=call.context)
-
-
-async def _write(flow: Callable[..., Coroutine[Any, Any, None]], call: _Call, output: Any) -> None:
-    threads = call.chat.memory.runtime.threads  # raises if the memory is closed
-    await threads.write(flow(ASYNC, call, output))
-
-
-async def _finish(work: Coroutine[Any, Any, None]) -> None:
-    """Await work that continues if the caller is cancelled, as servers do when a client disconnects."""
-    task = asyncio.ensure_future(work)
-    _store_tasks.add(task)
-    task.add_done_callback(_store_tasks.discard)
-    await asyncio.shield(task)
 
 
 def with_memory(

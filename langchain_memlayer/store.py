@@ -59,11 +59,15 @@ class MemlayerStore(BaseStore):
     those that only get.
 
     LangGraph allows no period in a label: write an e-mail address in another way, or use its digest. Items belong to a
-    tenant and to no user, so there is no `user_id`: `Memory.forget` of a user leaves them, `forget` deletes a namespace.
+    tenant and to no user, unless `user_namespace` says so: `Memory.forget` of a user leaves them and names those that bear
+    the user's id; `forget` deletes a namespace.
 
     Args:
         memory: The memory that stores the items; open one for the whole application.
         tenant_id: Items of different tenants are separate, even if their namespaces are equal.
+        user_namespace: A namespace that belongs to the users, such as `("memories", "{user_id}")`: the items of
+            `("memories", "ada")` and below are ada's. They are exported and forgotten with the user, and found by the tool
+            `retrieve_from_memory`. The memory remembers it, for all processes; the user's id must be the label as it is.
         index: `{"fields": ["text", "notes[*].title"]}`: the fields by which items are found, each by itself, if `put`
             names none. The memory's embedder makes the vectors: `embed` and `dims` here must be its own.
         ttl: `default_ttl` in minutes; `refresh_on_read` (true): reading restarts that time; `omit_expired` (false):
@@ -71,7 +75,7 @@ class MemlayerStore(BaseStore):
 
     Raises:
         ConfigurationError: `memory` is no `Memory`, or a configuration cannot be used.
-        InvalidItemError: `fields` is no list of paths.
+        InvalidItemError: `fields` is no list of paths, or `user_namespace` does not name `"{user_id}"` once.
         EmbedderError: `dims` is given, and the embedder, which must say its own for a new store, does not answer.
         InvalidScopeError: The tenant's id cannot be stored.
     """
@@ -83,6 +87,7 @@ class MemlayerStore(BaseStore):
         memory: Memory,
         *,
         tenant_id: str = "default",
+        user_namespace: Sequence[str] | None = None,
         index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
     ) -> None:
@@ -90,6 +95,8 @@ class MemlayerStore(BaseStore):
         self.ttl_config = _check_ttl(ttl)
         omit_expired = bool((ttl or {}).get("omit_expired", False))
         self._items = memory.items(tenant_id=tenant_id, omit_expired=omit_expired)
+        if user_namespace is not None:
+            self._items.declare_user_namespace(user_namespace)
         self._sweeper = Sweeper(self._items.sweep)
         self._gets = Batches(self._items.abatch)
         self._writes = Batches(self._items.abatch)

@@ -29,6 +29,7 @@ from llamaindex_memlayer.events import MemoryEvent, MemoryReadEvent
 from llamaindex_memlayer.memory import MemlayerMemory
 from llamaindex_memlayer.memory_block import MemlayerMemoryBlock
 from llamaindex_memlayer.messages import from_core, to_core
+from llamaindex_memlayer.overflow import acall_with_retry, call_with_retry
 from llamaindex_memlayer.retriever import MemlayerRetriever
 from llamaindex_memlayer.tool_spec import MemlayerToolSpec
 from llamaindex_memlayer.tools import reload_tool
@@ -42,6 +43,8 @@ __all__ = [
     "MemlayerToolSpec",
     "MemoryEvent",
     "MemoryReadEvent",
+    "acall_with_retry",
+    "call_with_retry",
     "from_core",
     "reload_tool",
     "to_core",

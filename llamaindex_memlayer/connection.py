@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.bridge.pydantic import ConfigDict, PrivateAttr, field_serializer
 from llama_index.core.llms.llm import LLM
 from llama_index.core.memory.memory import InsertMethod
@@ -15,9 +17,23 @@ from pydantic import SkipValidation
 from llamaindex_memlayer.component import MemoryComponent
 from memlayer_core import Chat, Memory, Scope
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.integration import Limits, Policies, at_least_one, limits, policy_json
+from memlayer_core.integration import Limits, Mode, Policies, at_least_one, check_mode, limits, policy_json
 
-__all__ = ["MemoryBinding", "context_window"]
+__all__ = ["MemoryBinding", "context_window", "refuse_unknown"]
+
+
+def refuse_unknown(kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments that `MemlayerMemory.from_defaults` does not have.
+
+    Raises:
+        ConfigurationError: There is one.
+    """
+    if kwargs:
+        raise ConfigurationError(
+            f"`from_defaults` does not know {', '.join(f'`{name}`' for name in kwargs)}",
+            hint="It takes memory, user_id, session_id, tenant_id, agent_id, token_limit, policy, chat_history, "
+            "llm, path, embed_model, tokenizer_fn, insert_method and mode.",
+        )
 
 
 def context_window(llm: LLM) -> int:
@@ -43,6 +59,7 @@ class MemoryBinding(MemoryComponent, BaseMemory):
     token_limit: int | None = None
     policy: SkipValidation[Policies | None] = None
     insert_method: Literal["user", "system"] | None = None
+    mode: Mode = "BOTH"
     _chat: Chat = PrivateAttr()
 
     def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
@@ -55,6 +72,7 @@ class MemoryBinding(MemoryComponent, BaseMemory):
             limits(Limits(1), fields["policy"], None)  # raises before anything is opened
         if isinstance(fields.get("insert_method"), InsertMethod):
             fields["insert_method"] = fields["insert_method"].value
+        check_mode(fields.setdefault("mode", "BOTH"))
         super().__init__(memory=memory, **fields)
         ids = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
         self._chat = self._memory.chat_of(Scope.of_session(self.session_id, **ids))  # type: ignore[arg-type]
@@ -62,6 +80,16 @@ class MemoryBinding(MemoryComponent, BaseMemory):
     @field_serializer("policy")
     def _policy_json(self, policy: Policies | None) -> dict[str, int] | None:
         return None if policy is None else policy_json(policy)
+
+    def _query(self, value: object) -> str | None:
+        """Return the text of a question; "", for no recall, in the mode `"AGENT"`.
+
+        None means the newest user message, if there is no text in the question.
+        """
+        if self.mode == "AGENT":
+            return ""
+        text = value.content if isinstance(value, ChatMessage) else value
+        return None if text is None else str(text) or None  # the text of a `QueryBundle` is its question
 
     @property
     def chat(self) -> Chat:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -12,7 +12,7 @@ from llama_index.core.llms.llm import LLM
 from llama_index.core.memory.memory import InsertMethod
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 
-from llamaindex_memlayer.connection import MemoryBinding, context_window
+from llamaindex_memlayer.connection import MemoryBinding, context_window, refuse_unknown
 from llamaindex_memlayer.events import emit_read, in_span
 from llamaindex_memlayer.messages import (
     Verbatim,
@@ -23,7 +23,7 @@ from llamaindex_memlayer.messages import (
     put_before,
 )
 from memlayer_core import Context, Memory
-from memlayer_core.errors import ConfigurationError, InvalidLimitError
+from memlayer_core.errors import InvalidLimitError
 from memlayer_core.integration import (
     ASYNC,
     JSON,
@@ -31,6 +31,7 @@ from memlayer_core.integration import (
     ChatState,
     EmbedderLike,
     Limits,
+    Mode,
     Policies,
     Runner,
     check_whole_number,
@@ -68,6 +69,8 @@ class MemlayerMemory(ChatState, MemoryBinding):
         insert_method: Where recalled text goes: `"user"`, in front of the newest user message; `"system"`, behind the
             session's own system message (if there is none, in front of the question, so that an agent's system prompt
             stays the only one); None: `Settings.recall_placement`.
+        mode: `"STATIC"`: recall, and no tools. `"AGENT"`: tools, and no recall: `get` returns the session's own messages.
+            `"BOTH"`: recall and tools. The tools are those of `MemlayerToolSpec(memory)`, which an agent takes as `tools=`.
         path: The directory of the memory, if it has one.
     """
 
@@ -106,6 +109,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
         embed_model: EmbedderLike | None = None,
         tokenizer_fn: Callable[[str], Sized] | None = None,
         insert_method: InsertMethod | Literal["user", "system"] | None = None,
+        mode: Mode = "BOTH",
         **kwargs: Any,
     ) -> Self:
         """Open the memory of a session, or begin a new session.
@@ -125,13 +129,14 @@ class MemlayerMemory(ChatState, MemoryBinding):
             embed_model: Embedder of the memory that is opened here: see `Memory.open`.
             tokenizer_fn: Returns the tokens of a text, for the memory that is opened here.
             insert_method: Where recalled text goes, `"user"` or `"system"`.
+            mode: `"STATIC"`, `"AGENT"` or `"BOTH"`.
             **kwargs: Unknown names are refused.
 
         Raises:
             ConfigurationError: An argument is unknown, two exclude each other, `memory` is no `Memory`, or `llm` is
                 no language model.
         """
-        _refuse_unknown(kwargs)
+        refuse_unknown(kwargs)
         if token_limit is None and llm is not None:
             token_limit = max(1, int(context_window(llm) * _WINDOW_SHARE))
         session = cls._open(
@@ -146,6 +151,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
             token_limit=token_limit,
             policy=policy,
             insert_method=insert_method,
+            mode=mode,
         )
         if chat_history:
             session.set(list(chat_history))
@@ -172,7 +178,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
     ) -> Context:
         """Return the context that `get` makes its messages of, with costs and reasons."""
         options = self._options(initial_token_count, token_limit, policy)
-        return self._chat.context(_query(input), **options)
+        return self._chat.context(self._query(input), **options)
 
     async def acontext(
         self,
@@ -184,7 +190,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
     ) -> Context:
         """Return the context that `aget` makes its messages of, with costs and reasons."""
         options = self._options(initial_token_count, token_limit, policy)
-        return await self._chat.acontext(_query(input), **options)
+        return await self._chat.acontext(self._query(input), **options)
 
     @in_span
     def get(
@@ -339,20 +345,5 @@ class MemlayerMemory(ChatState, MemoryBinding):
         return [Verbatim.of(message) for message in messages]
 
 
-def _query(value: object) -> str | None:
-    """Return the text of a question; None, which means the newest user message, if there is no text in it."""
-    text = value.content if isinstance(value, ChatMessage) else value
-    return None if text is None else str(text) or None  # the text of a `QueryBundle` is its question
-
-
 def _is_archived(status: MessageStatus | None) -> bool:
     return status is not None and MessageStatus(status) is MessageStatus.ARCHIVED
-
-
-def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
-    if kwargs:
-        raise ConfigurationError(
-            f"`from_defaults` does not know {', '.join(f'`{name}`' for name in kwargs)}",
-            hint="It takes memory, user_id, session_id, tenant_id, agent_id, token_limit, policy, chat_history, "
-            "llm, path, embed_model, tokenizer_fn and insert_method.",
-        )

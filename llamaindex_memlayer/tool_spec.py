@@ -1,4 +1,4 @@
-"""`MemlayerToolSpec`: the tools by which an agent records, retrieves and reloads."""
+"""`MemlayerToolSpec`: the tools by which an agent records, retrieves, corrects, forgets and reloads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from llama_index.core.bridge.pydantic import BaseModel
+from llama_index.core.tools import FunctionTool
 from llama_index.core.tools.tool_spec.base import SPEC_FUNCTION_TYPE, BaseToolSpec
 from llama_index.core.tools.types import ToolMetadata
 
@@ -13,32 +14,9 @@ from llamaindex_memlayer.memory import MemlayerMemory
 from llamaindex_memlayer.tools import conversation
 from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.integration import (
-    JSON,
-    RECORD,
-    RECORD_TOOL,
-    RELOAD,
-    RELOAD_TOOL,
-    RETRIEVE,
-    RETRIEVE_TOOL,
-    RecordArguments,
-    ReloadArguments,
-    RetrieveArguments,
-    at_least_one,
-    memory_of,
-    record_functions,
-    reload_functions,
-    retrieve_functions,
-    roles_of,
-)
+from memlayer_core.integration import AGENT_TOOLS, JSON, AgentTool, at_least_one, memory_of, roles_of
 
 __all__ = ["MemlayerToolSpec"]
-
-_TOOLS: dict[str, tuple[str, type[BaseModel]]] = {
-    RECORD_TOOL: (RECORD, RecordArguments),
-    RETRIEVE_TOOL: (RETRIEVE, RetrieveArguments),
-    RELOAD_TOOL: (RELOAD, ReloadArguments),
-}
 
 
 class MemlayerToolSpec(BaseToolSpec):
@@ -68,9 +46,7 @@ class MemlayerToolSpec(BaseToolSpec):
     """
 
     spec_functions: list[SPEC_FUNCTION_TYPE] = [  # noqa: RUF012  (the framework's own declaration)
-        (RECORD_TOOL, f"a{RECORD_TOOL}"),
-        (RETRIEVE_TOOL, f"a{RETRIEVE_TOOL}"),
-        (RELOAD_TOOL, f"a{RELOAD_TOOL}"),
+        (name, f"a{name}") for name in AGENT_TOOLS
     ]
 
     def __init__(
@@ -85,6 +61,7 @@ class MemlayerToolSpec(BaseToolSpec):
         token_limit: int | None = None,
         filter: RecallFilter | None = None,
     ) -> None:
+        self._is_static = isinstance(memory, MemlayerMemory) and memory.mode == "STATIC"
         if token_limit is not None:
             at_least_one("token_limit", token_limit)
         if not isinstance(memory, Chat | MemlayerMemory):
@@ -99,10 +76,17 @@ class MemlayerToolSpec(BaseToolSpec):
             )
         else:
             chat, token_limit = conversation(memory, token_limit)
-        part = None if token_limit is None else max(1, token_limit // 4)
-        self._record, self._arecord = record_functions(chat, ValueError)
-        self._retrieve, self._aretrieve = retrieve_functions(chat, part, ValueError, filter)
-        self._reload, self._areload = reload_functions(chat, token_limit, ValueError)
+        self._functions = {
+            name: tool.functions(chat, token_limit, ValueError, filter) for name, tool in AGENT_TOOLS.items()
+        }
+
+    def to_tool_list(
+        self,
+        spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,
+        func_to_metadata_mapping: dict[str, ToolMetadata] | None = None,
+    ) -> list[FunctionTool]:
+        """Return the tools; none for a `MemlayerMemory` of the mode `"STATIC"`."""
+        return [] if self._is_static else super().to_tool_list(spec_functions, func_to_metadata_mapping)
 
     def get_fn_schema_from_fn_name(
         self,
@@ -110,7 +94,7 @@ class MemlayerToolSpec(BaseToolSpec):
         spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,
     ) -> type[BaseModel] | None:
         """Return the schema of a tool's arguments."""
-        return _tool_of(fn_name)[2]
+        return _tool_of(fn_name).arguments
 
     def get_metadata_from_fn_name(
         self,
@@ -118,37 +102,58 @@ class MemlayerToolSpec(BaseToolSpec):
         spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,
     ) -> ToolMetadata | None:
         """Return the name, the description and the schema of a tool, as the model sees them."""
-        name, description, schema = _tool_of(fn_name)
-        return ToolMetadata(name=name, description=description, fn_schema=schema)
+        tool = _tool_of(fn_name)
+        return ToolMetadata(name=tool.name, description=tool.description, fn_schema=tool.arguments)
 
     def record_to_memory(self, **arguments: JSON) -> str:
         """Record something about the user."""
-        return self._record(**_checked(RecordArguments, arguments))
+        return self._call("record_to_memory", arguments)
 
     async def arecord_to_memory(self, **arguments: JSON) -> str:
         """Record something about the user."""
-        return await self._arecord(**_checked(RecordArguments, arguments))
+        return await self._acall("record_to_memory", arguments)
 
     def retrieve_from_memory(self, **arguments: JSON) -> str:
         """Search the messages and records of the user."""
-        return self._retrieve(**_checked(RetrieveArguments, arguments))
+        return self._call("retrieve_from_memory", arguments)
 
     async def aretrieve_from_memory(self, **arguments: JSON) -> str:
         """Search the messages and records of the user."""
-        return await self._aretrieve(**_checked(RetrieveArguments, arguments))
+        return await self._acall("retrieve_from_memory", arguments)
 
-    def context_reload(self, id: str, offset: int = 0) -> str:
+    def correct_memory(self, **arguments: JSON) -> str:
+        """Give a record of the user a new version."""
+        return self._call("correct_memory", arguments)
+
+    async def acorrect_memory(self, **arguments: JSON) -> str:
+        """Give a record of the user a new version."""
+        return await self._acall("correct_memory", arguments)
+
+    def forget_memory(self, **arguments: JSON) -> str:
+        """Delete records of the user."""
+        return self._call("forget_memory", arguments)
+
+    async def aforget_memory(self, **arguments: JSON) -> str:
+        """Delete records of the user."""
+        return await self._acall("forget_memory", arguments)
+
+    def context_reload(self, **arguments: JSON) -> str:
         """Read the whole of a message that a context has only a preview of."""
-        return self._reload(id, offset)
+        return self._call("context_reload", arguments)
 
-    async def acontext_reload(self, id: str, offset: int = 0) -> str:
+    async def acontext_reload(self, **arguments: JSON) -> str:
         """Read the whole of a message that a context has only a preview of."""
-        return await self._areload(id, offset)
+        return await self._acall("context_reload", arguments)
+
+    def _call(self, name: str, arguments: dict[str, Any]) -> str:
+        return self._functions[name][0](**_checked(AGENT_TOOLS[name].arguments, arguments))
+
+    async def _acall(self, name: str, arguments: dict[str, Any]) -> str:
+        return await self._functions[name][1](**_checked(AGENT_TOOLS[name].arguments, arguments))
 
 
-def _tool_of(fn_name: str) -> tuple[str, str, type[BaseModel]]:
-    name = fn_name if fn_name in _TOOLS else fn_name.removeprefix("a")
-    return (name, *_TOOLS[name])
+def _tool_of(fn_name: str) -> AgentTool:
+    return AGENT_TOOLS[fn_name if fn_name in AGENT_TOOLS else fn_name.removeprefix("a")]
 
 
 def _checked(schema: type[BaseModel], arguments: dict[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from memlayer_core.storage.costs import Cost as Cost
     from memlayer_core.summaries.model import Summary as Summary
     from memlayer_core.transfer.flow.imports import ImportReport as ImportReport
+    from memlayer_core.user_memory import UserMemory as UserMemory
     from memlayer_core.window.model import Context as Context
     from memlayer_core.window.model import Piece as Piece
     from memlayer_core.window_memory import WindowMemory as WindowMemory
@@ -68,6 +69,7 @@ _HOMES = {
     "Settings": "settings",
     "Summary": "summaries.model",
     "ToolCall": "message",
+    "UserMemory": "user_memory",
     "WindowMemory": "window_memory",
     "message_from_json": "messages.rules.message_json",
     "message_to_json": "messages.rules.message_json",
@@ -102,6 +104,7 @@ __all__ = [
     "Settings",
     "Summary",
     "ToolCall",
+    "UserMemory",
     "WindowMemory",
     "message_from_json",
     "message_to_json",

@@ -19,7 +19,7 @@ from memlayer_core.show import View, Viewable
 from memlayer_core.summaries.flow import summarize
 from memlayer_core.summaries.model import Summary
 from memlayer_core.transfer.flow import export as transfer
-from memlayer_core.window.flow import context
+from memlayer_core.window.flow import long_term as contexts
 from memlayer_core.window.model import Context, Placement, recall_to_pin
 from memlayer_core.window.rules.policy import Policies
 
@@ -173,8 +173,8 @@ class Chat(Viewable):
         """Add temporary messages: a tool's result, a hint, a step of reasoning. A model sees them until it has answered.
 
         They are at the end of every context until an assistant's message is stored. If a model call fails, its
-        repetition has them, too. They exist in this process only, and are never in the history. A tool message is left
-        out if its call is not in the context.
+        repetition has them, too. They exist in this process only, and are never in the history. A tool message
+        whose call is not in the context is told as a user's, since providers refuse it otherwise.
 
         Args:
             messages: One message, or several.
@@ -485,7 +485,7 @@ class Chat(Viewable):
             InvalidMessageError: A pending message could not be stored.
         """
         return step(
-            context.context(
+            contexts.context(
                 self.memory.runtime,
                 SYNC,
                 self.scope,
@@ -511,7 +511,7 @@ class Chat(Viewable):
     ) -> Context:
         """Do `context` without blocking the event loop."""
         return await self.memory.runtime.threads.read(
-            context.context(
+            contexts.context(
                 self.memory.runtime,
                 ASYNC,
                 self.scope,

@@ -29,6 +29,7 @@
     │   └── IndexCorruptError              Chroma's files are damaged; they can be rebuilt
     ├── EmbedderError                      an embedder raised, timed out or returned no vectors
     ├── RerankerError                      a reranker raised, timed out or returned no scores; the order stays
+    ├── LongTermMemoryError                another long-term memory raised, timed out or returned no text
     ├── ModelError                         a language model did not answer
     │   └── ModelContextError              the prompt is longer than it can read
     ├── RedactorError                      a redactor raised or returned no text; nothing was written
@@ -60,6 +61,7 @@ __all__ = [
     "InvalidScopeError",
     "InvalidStateError",
     "JournalCorruptError",
+    "LongTermMemoryError",
     "MemlayerError",
     "MessageChangedError",
     "MessageTypeError",
@@ -206,6 +208,12 @@ class EmbedderLoadingError(EmbedderError):
 
 class RerankerError(MemlayerError):
     """A reranker raised, did not answer in time, or returned no scores. The order of the hits stays as it was."""
+
+    retryable = True
+
+
+class LongTermMemoryError(MemlayerError):
+    """A long-term memory that stands in for memlayer's raised, did not answer in time, or returned no text."""
 
     retryable = True
 

@@ -15,6 +15,7 @@ from threading import Timer
 from typing import Literal
 
 __all__ = [
+    "ContextOverflowed",
     "EmbedderFallback",
     "ErasureDelayed",
     "Event",
@@ -52,6 +53,7 @@ Source = Literal[
     "redactor",
     "worker",
     "learning",
+    "long-term memory",
 ]
 
 
@@ -100,6 +102,25 @@ class TemporaryDropped:
     namespace: str
     session_id: str
     messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOverflowed:
+    """A model answered that a context is longer than it can read. It is called once more with a smaller one.
+
+    Attributes:
+        namespace: The user's namespace.
+        session_id: The session.
+        tokens: Tokens of the context that was refused, as memlayer counts them.
+        token_limit: Token limit of the second call.
+        reason: The type of the model's error.
+    """
+
+    namespace: str
+    session_id: str
+    tokens: int
+    token_limit: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +244,7 @@ Event = (
     | MessagesIndexed
     | SessionEnded
     | TemporaryDropped
+    | ContextOverflowed
     | SummaryWritten
     | SummarizerUnavailable
     | ErasureDelayed
@@ -243,6 +265,7 @@ _LEVELS: dict[type, int] = {
     IndexDegraded: logging.WARNING,
     EmbedderFallback: logging.WARNING,
     SummarizerUnavailable: logging.WARNING,
+    ContextOverflowed: logging.WARNING,
     ErasureDelayed: logging.WARNING,
     WorkerFailed: logging.WARNING,
     WordsRepaired: logging.WARNING,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from memlayer_core import registry
 from memlayer_core.items import model as items
 from memlayer_core.items.rules.items import whole_text
 from memlayer_core.memory import memory_of
@@ -14,6 +15,7 @@ from memlayer_core.messages.rules.check import at_least_one, check_whole_number
 from memlayer_core.messages.rules.offload import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.rules.render import as_prompt, block, quote_line, shorten_block
 from memlayer_core.models.foreign import EmbedderLike
+from memlayer_core.models.overflow import retry_limit
 from memlayer_core.models.tokens import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, VIDEO_TOKENS
 from memlayer_core.opening import directory_at
 from memlayer_core.policy import Limits
@@ -25,48 +27,35 @@ from memlayer_core.storage import codec
 from memlayer_core.storage.codec import TAG, Instance, TaggedJson, json_text, parse_json, read, short_repr
 from memlayer_core.storage.files import write_whole
 from memlayer_core.storage.terms import searchable
-from memlayer_core.tools import (
-    RECORD,
-    RECORD_TOOL,
-    RETRIEVE,
-    RETRIEVE_TOOL,
-    RecordArguments,
-    ReloadArguments,
-    RetrieveArguments,
-    record_functions,
-    reload_functions,
-    retrieve_functions,
-)
+from memlayer_core.tool_arguments import Mode, ReloadArguments, check_mode
+from memlayer_core.tools import AGENT_TOOLS, AgentTool, reload_functions
 from memlayer_core.transcripts import Transcripts
 from memlayer_core.window.rules.policy import Policies, limits, policy_json
 
 __all__ = [
+    "AGENT_TOOLS",
     "ASYNC",
     "AUDIO_TOKENS",
     "DOCUMENT_TOKENS",
     "IMAGE_TOKENS",
     "JSON",
-    "RECORD",
-    "RECORD_TOOL",
     "RELOAD",
     "RELOAD_TOOL",
-    "RETRIEVE",
-    "RETRIEVE_TOOL",
     "ROLES",
     "SYNC",
     "TAG",
     "VIDEO_TOKENS",
+    "AgentTool",
     "Block",
     "ChatState",
     "EmbedderLike",
     "Instance",
     "Limits",
+    "Mode",
     "Part",
     "Policies",
     "Raw",
-    "RecordArguments",
     "ReloadArguments",
-    "RetrieveArguments",
     "Role",
     "Runner",
     "TaggedJson",
@@ -75,6 +64,7 @@ __all__ = [
     "as_prompt",
     "at_least_one",
     "block",
+    "check_mode",
     "check_whole_number",
     "codec",
     "directory_at",
@@ -86,9 +76,9 @@ __all__ = [
     "policy_json",
     "quote_line",
     "read",
-    "record_functions",
+    "registry",
     "reload_functions",
-    "retrieve_functions",
+    "retry_limit",
     "roles_of",
     "search_wider",
     "searchable",

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from memlayer_core.items import flow as items
 from memlayer_core.items.flow import Answer
 from memlayer_core.items.model import DropItem, ItemOp, PutItem
+from memlayer_core.items.rules.users import check_namespace
+from memlayer_core.items.sql import users as user_items
 from memlayer_core.models.foreign import EmbedderLike
 from memlayer_core.runner import ASYNC, SYNC, step
 from memlayer_core.scope import Scope
@@ -16,8 +18,9 @@ __all__ = ["Items"]
 class Items:
     """Items of a tenant: JSON values under keys, in folders. `Memory.items` makes it. It has no state of its own.
 
-    Items belong to the application and to no user: recall in conversations does not find them, and `Memory.forget`
-    does not delete them. An export of a whole tenant contains them; an export of one user does not.
+    Items belong to the application and to no user, unless their namespace is declared to be a user's
+    (`declare_user_namespace`): recall in conversations does not find them, and `Memory.forget` of a user and an export of one
+    leave them out. An export of a whole tenant contains them.
     """
 
     def __init__(
@@ -27,6 +30,36 @@ class Items:
         self.memory = memory
         self.tenant_id = tenant_id
         self.omit_expired = omit_expired
+
+    def declare_user_namespace(self, namespace: Sequence[str]) -> None:
+        """Declare that a namespace belongs to the users: `("memories", "{user_id}")`. To do it again changes nothing.
+
+        The items of `("memories", "ada")` and below then are ada's: `Memory.export(user_id="ada")` and `Memory.forget("ada")`
+        include them, and the tool `retrieve_from_memory` finds them. The store keeps the declaration, for all processes.
+
+        Args:
+            namespace: Labels, one of which is `"{user_id}"`.
+
+        Raises:
+            InvalidItemError: It is no such namespace.
+        """
+        labels = check_namespace(self.tenant_id, namespace)
+        self.memory.runtime.db.write(user_items.declare, self.tenant_id, labels)
+
+    async def adeclare_user_namespace(self, namespace: Sequence[str]) -> None:
+        """Do `declare_user_namespace` without blocking the event loop."""
+        await self.memory.runtime.threads.write(ASYNC(self.declare_user_namespace, namespace))
+
+    def of_user(self, user_id: str) -> list[tuple[str, ...]]:
+        """Return the labels of a user's folders: one in each namespace that was declared."""
+        return [
+            folder.labels
+            for folder in self.memory.runtime.db.read(user_items.folders_of, self.tenant_id, user_id)
+        ]
+
+    async def aof_user(self, user_id: str) -> list[tuple[str, ...]]:
+        """Do `of_user` without blocking the event loop."""
+        return await self.memory.runtime.threads.read(ASYNC(self.of_user, user_id))
 
     def embeds_with(self, embedder: EmbedderLike) -> bool:
         """Return whether an embedder, in any form that `Memory.open` takes, is the one of this memory.

@@ -16,6 +16,7 @@ from typing import IO, Annotated, Self, TypeAlias
 
 from pydantic import BaseModel, InstanceOf
 
+from memlayer_core import registry
 from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, StoreClosedError
 from memlayer_core.events import EventBus, Listener, StoreMaintained
@@ -41,7 +42,7 @@ from memlayer_core.records.rules.records import roles_of
 from memlayer_core.runner import ASYNC, SYNC, step
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Redactor, TokenCounter
+from memlayer_core.seams import LongTermMemory, Redactor, TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable
 from memlayer_core.storage import costs as model_costs
@@ -79,6 +80,7 @@ class Memory(Viewable):
         self._survives_fork = survives_fork
         self._closed = False
         self._resources = opener(self._bus)
+        registry.register(self)
 
     @classmethod
     def open(
@@ -95,6 +97,7 @@ class Memory(Viewable):
         fact_schema: type[BaseModel] | None = None,
         reranker: RerankerLike | None = None,
         redactor: Redactor | None = None,
+        long_term_memory: Callable[[Scope], LongTermMemory] | None = None,
         settings: Settings | None = None,
         reembed: bool = False,
     ) -> Self:
@@ -135,6 +138,10 @@ class Memory(Viewable):
                 index and what is told. Without it, `Settings.redact_kinds` says what is replaced: passwords and keys. If it
                 raises, `remember` raises a `RedactorError`; a message is stored, and indexed when the function works
                 again; `status()` names the problem.
+            long_term_memory: A function from a `Scope` to another service's memory of that user (see `seams.LongTermMemory`),
+                which then stands in for the recall of other sessions and of records. It is told each round in the
+                background. If it fails, or takes longer than `Settings.long_term_timeout`, contexts do without it, and
+                `status()` names the problem. Facts that memlayer learns stay in the profile: `Settings(learn=False)`.
             settings: All other settings. `Settings()` reads the MEMLAYER_ environment variables.
             reembed: If another embedder made the store's vectors, delete them and embed everything again in the
                 background. Otherwise, this raises an error.
@@ -165,6 +172,7 @@ class Memory(Viewable):
             fact_schema=fact_schema,
             reranker=reranker,
             redactor=redactor,
+            long_term_memory=long_term_memory,
             settings=settings,
             reembed=reembed,
         )
@@ -182,6 +190,7 @@ class Memory(Viewable):
         fact_schema: type[BaseModel] | None = None,
         reranker: RerankerLike | None = None,
         redactor: Redactor | None = None,
+        long_term_memory: Callable[[Scope], LongTermMemory] | None = None,
         settings: Settings | None = None,
     ) -> Self:
         """Open a memory that is deleted when it is closed, for tests and notebooks.
@@ -202,6 +211,7 @@ class Memory(Viewable):
             fact_schema=fact_schema,
             reranker=reranker,
             redactor=redactor,
+            long_term_memory=long_term_memory,
             settings=settings,
             reembed=False,
         )
@@ -492,8 +502,8 @@ class Memory(Viewable):
         Nothing finds it any more when this returns. Chroma's vectors and the journal's files are erased in the
         background; `flush` waits for that.
 
-        What stays: items of the tenant, since they belong to no user (`memory.items(tenant_id=…).forget(labels)`);
-        forks of a session, if only that session is forgotten; your exports, saved states and backups. Some databases
+        What stays: items of the tenant that are in no namespace of the user (`ForgetReport.undeclared_folders` names those that
+        bear the user's id; `memory.items(tenant_id=…).forget(labels)`); forks of a session, if only that session is forgotten; your exports, saved states and backups. Some databases
         keep deleted data for a while: PostgreSQL keeps rows until it vacuums the tables, and its write-ahead log as
         configured; a Chroma server keeps vectors in its files until it rewrites them; SQLite keeps fragments of texts
         in a file above 256 MB until somebody runs `VACUUM`.
@@ -628,7 +638,7 @@ class Memory(Viewable):
 
         Args:
             target: A path, or an open text file. The file at a path appears when it is complete.
-            user_id: The user; if left out, all users of the tenant, and the tenant's items.
+            user_id: The user, with the items in their namespaces; if left out, all users and all items of the tenant.
             tenant_id: The tenant.
             progress: Called after each page with the number of messages that are done and of all messages.
 
@@ -898,6 +908,10 @@ class Memory(Viewable):
 
     async def __aenter__(self) -> Self:
         return self
+
+    def __reduce__(self) -> "tuple[Callable[[str | None, str | None], Memory], tuple[str, str | None]]":
+        """Pickle it as its store's id and its directory. Whoever loads it gets the open memory, or opens the directory."""
+        return registry.find_memory, (self.store_id, None if self.path is None else str(self.path))
 
     def __repr__(self) -> str:
         place = f"path={str(self.path)!r}, " if self.path is not None else ""

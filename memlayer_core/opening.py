@@ -31,7 +31,8 @@ from memlayer_core.models.redactor import CheckedRedactor
 from memlayer_core.records.rules.redact import redact
 from memlayer_core.runner import Threads
 from memlayer_core.runtime import Runtime
-from memlayer_core.seams import Redactor
+from memlayer_core.scope import Scope
+from memlayer_core.seams import LongTermMemory, Redactor
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, line_of
 from memlayer_core.storage import database as database_sql
@@ -111,11 +112,12 @@ class Resources:
         fact_schema: type[BaseModel] | None,
         reranker: RerankerLike | None,
         redactor: Redactor | None,
+        long_term_memory: Callable[[Scope], LongTermMemory] | None,
         settings: Settings | None,
         reembed: bool,
     ) -> None:
         settings = Settings() if settings is None else settings
-        _check(settings, truncate_with, redactor)
+        _check(settings, truncate_with, redactor, long_term_memory)
         from memlayer_core.extraction.rules.schema import fact_schema as schema_of
         from memlayer_core.models.embed import (  # numpy, SQLAlchemy: a second
             is_local,
@@ -124,6 +126,7 @@ class Resources:
             trust_of,
         )
         from memlayer_core.models.llm import language_model
+        from memlayer_core.models.long_term import ForeignLongTermMemory
         from memlayer_core.models.query_cache import QueryCache
         from memlayer_core.models.reranker import resolve_reranker
         from memlayer_core.models.tokens import FallbackCounter, token_counter
@@ -187,6 +190,9 @@ class Resources:
             extractor=language_model(extractor, settings.model_timeout, task="an extractor"),
             fact_schema=fact_schema,
             reranker=reorders,
+            long_term=ForeignLongTermMemory(long_term_memory, settings.long_term_timeout)
+            if long_term_memory
+            else None,
             temporaries=temporary.Temporaries(),
             redact=_redact_kinds(settings) if redactor is None else CheckedRedactor(redactor, health),
             truncate_with=truncate_with or truncate_text,
@@ -229,11 +235,11 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().resolve()
 
 
-def _check(settings: object, truncate_with: object, redactor: object) -> None:
+def _check(settings: object, truncate_with: object, redactor: object, long_term_memory: object) -> None:
     """Check arguments that would otherwise fail only in background work.
 
     Raises:
-        ConfigurationError: `settings` is no `Settings`, or `truncate_with` or `redactor` is no function.
+        ConfigurationError: `settings` is no `Settings`, or `truncate_with`, `redactor` or `long_term_memory` is no function.
     """
     if not isinstance(settings, Settings):
         raise ConfigurationError(
@@ -244,6 +250,11 @@ def _check(settings: object, truncate_with: object, redactor: object) -> None:
         raise ConfigurationError(
             f"`truncate_with` must be a function, got {truncate_with!r:.80}",
             hint="It is given a text and a number of characters, and returns a shorter text.",
+        )
+    if long_term_memory is not None and not callable(long_term_memory):
+        raise ConfigurationError(
+            f"`long_term_memory` must be a function, got {long_term_memory!r:.80}",
+            hint="It is given a `Scope`, and returns an object with `record` and `retrieve` for that user.",
         )
     if redactor is not None and not callable(redactor):
         raise ConfigurationError(

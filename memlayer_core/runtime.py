@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from memlayer_core.events import Event, Health
+from memlayer_core.message import Message
 from memlayer_core.runner import Threads
+from memlayer_core.scope import Scope
 from memlayer_core.seams import Embedder, LanguageModel, Reranker, TokenCounter, VectorIndex
 from memlayer_core.settings import Settings
 from memlayer_core.vector import FloatVector, SimilarityScale
@@ -20,7 +22,23 @@ if TYPE_CHECKING:  # a database's driver is loaded when a memory is opened
     from memlayer_core.storage.vector_cache import VectorCache
     from memlayer_core.temporaries import Temporaries
 
-__all__ = ["Runtime"]
+__all__ = ["LongTermService", "Runtime"]
+
+
+class LongTermService(Protocol):
+    """Another service that remembers users, asked for one user at a time."""
+
+    def retrieve(self, scope: Scope, message: Message) -> str:
+        """Return what bears on a message."""
+        ...
+
+    async def aretrieve(self, scope: Scope, message: Message) -> str:
+        """Do the same without blocking the event loop."""
+        ...
+
+    def record(self, scope: Scope, messages: Sequence[Message]) -> None:
+        """Record messages."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,6 +69,7 @@ class Runtime:
         extractor: Reads facts in messages; None: patterns alone do.
         fact_schema: The keys that facts may have which the extractor reads; None: any.
         reranker: Puts the best hits in its order; None: the ranking's stays.
+        long_term: Another service that remembers users; None: memlayer itself does.
         temporaries: The temporary messages.
         redact: Returns a text as it may be remembered. Raises a `RedactorError` if the user's redactor fails.
         truncate_with: Shortens a text to a number of characters, if messages are truncated.
@@ -81,6 +100,7 @@ class Runtime:
     extractor: LanguageModel | None
     fact_schema: type[BaseModel] | None
     reranker: Reranker | None
+    long_term: LongTermService | None
     temporaries: Temporaries
     redact: Callable[[str], str]
     truncate_with: Callable[[str, int], str]

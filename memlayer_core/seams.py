@@ -1,11 +1,11 @@
-"""What a user may bring: models, a reranker, a redactor, a window policy, a message store, an index of vectors.
+"""What a user may bring: models, a reranker, a redactor, a window policy, stores, an index of vectors, another memory.
 
-`memlayer_core.testing` has a suite of claims for each.
+`memlayer_core.testing` has a suite of claims for each but the long-term memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from memlayer_core.vector import FloatVector, IndexEntry, Neighbour, Sample
 __all__ = [
     "Embedder",
     "LanguageModel",
+    "LongTermMemory",
     "MessageList",
     "MessageStore",
     "Policy",
@@ -167,6 +168,27 @@ class Redactor(Protocol):
 
         If it raises, nothing that it should have redacted is written or told, and `Memory.status` names the problem.
         """
+        ...
+
+
+class LongTermMemory(Protocol):
+    """What another service knows of one user beyond a conversation: mem0, Zep, or one of your own.
+
+    `Memory.open(long_term_memory=…)` takes a function from a `Scope` to one of these. It is called for every call, so that
+    no user's memory is read for another one. Both methods may be blocking or async; in the background, an async one
+    runs in an event loop of its own.
+    """
+
+    def record(self, messages: Sequence[Message], /) -> Awaitable[None] | None:
+        """Record what was said: a round of messages of the user and the model, the question first.
+
+        It is called in the background after the answer is stored, and again if it raises: record a message of the same id
+        once.
+        """
+        ...
+
+    def retrieve(self, message: Message, /) -> Awaitable[str] | str:
+        """Return what bears on a message, one thing a line; empty if nothing does."""
         ...
 
 

@@ -99,6 +99,8 @@ class Settings(BaseSettings):
             and do not call it again for the same time.
         reranker_timeout: Seconds that a search waits for a reranker. After that the order stays as it was, and the reranker is
             not called again for the same time.
+        long_term_timeout: Seconds that a context waits for another long-term memory (`Memory.open(long_term_memory=…)`). After
+            that it does without.
         lease_seconds: Seconds of a lease. If a process dies, another one gets its jobs after that time; those that call a
             model after `model_timeout` more.
         extraction_turns: Turns of a session that an `extractor` reads in one call.
@@ -167,6 +169,7 @@ class Settings(BaseSettings):
     download_timeout: float = Field(default=120.0, gt=0)
     embedder_timeout: float = Field(default=5.0, gt=0)
     reranker_timeout: float = Field(default=5.0, gt=0)
+    long_term_timeout: float = Field(default=5.0, gt=0)
     lease_seconds: float = Field(default=60.0, gt=0)
     extraction_turns: int = Field(default=10, ge=1)
     extraction_idle_seconds: float = Field(default=60.0, ge=0, le=600)

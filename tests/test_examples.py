@@ -26,6 +26,7 @@ LINES = {  # of each example, at the most
     "langchain_agent": 60,
     "llamaindex_chat_engine": 60,
     "openai_agents_session": 150,  # a whole adapter
+    "other_memory": 60,
     "plain_chat": 60,
     "redis_store": 60,
     "two_processes": 60,
@@ -72,6 +73,13 @@ def test_a_plain_chat_recalls_the_users_own_words_in_another_session(tmp_path: P
     assert "recalled: I am allergic to peanuts." in own
     assert own.endswith("assistant: To peanuts.")
     assert others == "[friday] bob: What am I allergic to?\n    assistant: You did not tell me."
+
+
+@pytest.mark.requirement("A12")
+def test_another_service_stands_in_for_the_recall_of_its_own_user(tmp_path: Path) -> None:
+    ada, bob = run("other_memory", tmp_path).strip().split("bob's model reads:")
+    assert "- [long-term memory] My parrot is called Coco." in ada
+    assert bob.strip() == "How is my parrot called?"
 
 
 @pytest.mark.parametrize("name", ["langchain_agent", "llamaindex_chat_engine"])

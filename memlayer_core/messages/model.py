@@ -150,11 +150,16 @@ class ForgetReport:
         sessions: Number of sessions.
         messages: Number of messages in these sessions.
         records: Number of records. All versions of a record count as one.
+        items: Number of items in the user's own namespaces (see `Items.declare_user_namespace`).
+        undeclared_folders: Folders with items that bear the user's id as a label, and belong to no user's namespace: they
+            stay. At most 100; `memory.items(tenant_id=…).forget(labels)` deletes one.
     """
 
     sessions: int
     messages: int
     records: int = 0
+    items: int = 0
+    undeclared_folders: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

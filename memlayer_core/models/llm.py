@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,15 +17,11 @@ from pydantic import BaseModel
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
 from memlayer_core.models.deadline import in_thread
+from memlayer_core.models.overflow import is_overflow
 from memlayer_core.seams import Reply
 
 __all__ = ["LanguageModel", "language_model"]
 
-_TOO_LONG = re.compile(
-    r"context[ _-]?length|maximum context|context window|prompt is too long|too many (?:input )?tokens"
-    r"|input is too long|reduce the length|max_tokens_exceeded",
-    re.IGNORECASE,
-)
 _LONGEST = 100_000  # characters of an answer that are read
 Ask = Callable[[str, str, type[BaseModel] | None], Reply]
 _INTERNAL = {"tags": ["nostream"], "metadata": {"lc_source": "memlayer"}}
@@ -75,7 +70,7 @@ class LanguageModel:
             error_type = type(
                 problem
             ).__name__  # what it said may quote a message, or a key: only the cause tells
-            if isinstance(problem, ModelContextError) or _TOO_LONG.search(str(problem)):
+            if is_overflow(problem):
                 raise ModelContextError(
                     f"{self.name} cannot read so long a prompt: {error_type}",
                     hint="It is asked again with half of it.",

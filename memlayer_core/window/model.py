@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Literal, TypeVar
 
 from memlayer_core.errors import InvalidScopeError, MessageTypeError
-from memlayer_core.message import Message, PinnedText
+from memlayer_core.message import JSON, Message, PinnedText
+from memlayer_core.messages.rules.openai import openai_message
 from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.show import Bar, View, Viewable
@@ -95,6 +96,10 @@ class Context(Viewable):
                 create=Message,
             )
         )
+
+    def to_openai(self) -> list[dict[str, JSON]]:
+        """Return the messages as dicts for OpenAI's chat API: `client.chat.completions.create(messages=…)`."""
+        return [openai_message(message) for message in self.messages]
 
     def compose(
         self,

@@ -43,9 +43,10 @@ def wait_until_done(
         FlushTimeoutError: Jobs are left after that time, or nothing progressed for a minute.
         StoreUnavailableError: The store was removed while it was open.
     """
-    others: tuple[JobKind, ...] = (
-        () if rt.extractor is not None else ("learn",)
-    )  # another process has the model
+    others: list[JobKind] = (
+        ["learn"] if rt.extractor is None else []
+    )  # another process has the model, or the service
+    others += ["record"] if rt.long_term is None else []
     patience = _PATIENCE if timeout is None else timeout
     deadline = time.monotonic() + patience
     fewest: int | None = None

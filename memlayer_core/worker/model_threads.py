@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from memlayer_core.errors import StoreUnavailableError, in_short
+from memlayer_core.events import Source
 from memlayer_core.extraction.flow import extract
 from memlayer_core.runner import SYNC, step
 from memlayer_core.runtime import Runtime
@@ -14,6 +15,7 @@ from memlayer_core.storage.jobs import Job, JobKind
 from memlayer_core.storage.keys import LAST, key_of, session_of
 from memlayer_core.summaries.flow.episodes import write_episode
 from memlayer_core.summaries.flow.summarize import summarize
+from memlayer_core.window.flow.long_term import record
 from memlayer_core.worker.job_runner import JobRunner, log_error
 
 __all__ = ["ModelThreads"]
@@ -81,7 +83,9 @@ class ModelThreads:
     def _lease(self, rt: Runtime) -> list[Job]:
         """Lease a job; with one of kind "learn", the others of its session that are due."""
         seconds, most = rt.settings.model_timeout, rt.settings.extraction_turns
-        kinds: tuple[JobKind, ...] = (*_KINDS, "learn") if rt.extractor is not None else _KINDS
+        kinds = [*_KINDS]  # of the others, another process has the model, or the service
+        kinds += ["learn"] if rt.extractor is not None else []
+        kinds += ["record"] if rt.long_term is not None else []
         jobs = self._jobs.lease(rt, kinds, 1, seconds)
         if jobs and jobs[0].kind == "learn" and most > 1:
             session = session_of(jobs[0].subject)
@@ -95,7 +99,8 @@ def _step(rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
         with rt.health.watch("learning", rt.settings.lease_seconds):
             step(extract(rt, SYNC, jobs))
         return
-    write = summarize if kind == "summarize" else write_episode
+    write = {"summarize": summarize, "episode": write_episode, "record": record}[kind]
+    source: Source = "long-term memory" if kind == "record" else "summarizer"
     for job in jobs:
-        with rt.health.watch("summarizer", rt.settings.lease_seconds):
+        with rt.health.watch(source, rt.settings.lease_seconds):
             step(write(rt, SYNC, job))

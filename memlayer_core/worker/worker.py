@@ -38,7 +38,6 @@ _GATHERING = 10.0  # seconds, at least, that Chroma's files contain deleted vect
 _SHARE = 20  # after erasing Chroma's files, the worker waits this many times as long as that took
 _ERASURE_SHARE = 100  # the same for the journal's files, which cost as much as the store is large
 _IDLE = 1.0  # seconds between two looks for jobs of other processes
-_HOUR = timedelta(hours=1)
 _RECOVERY = 10.0  # seconds before background work is tried again after an unexpected error
 _CLOSING = 5.0  # seconds that `close` waits for the current batch; then its leases are given back
 
@@ -84,7 +83,7 @@ class Worker:
     def _look_at_clock(self, rt: Runtime) -> None:
         """Queue the daily job if a day is over; once an hour, or when the clock was set, it is looked up."""
         now = rt.now()
-        if self._looked_at is None or abs(now - self._looked_at) >= _HOUR:
+        if self._looked_at is None or abs(now - self._looked_at) >= timedelta(hours=1):
             self._looked_at = now
             enqueue_daily(rt)
 
@@ -283,5 +282,5 @@ class Worker:
                 for job in jobs:
                     step(erase(rt, SYNC, job, self._stopping.wait))
                 self._erasures_rest_until = time.monotonic() + _ERASURE_SHARE * (time.monotonic() - began)
-            case "summarize" | "episode" | "learn":
+            case "summarize" | "episode" | "learn" | "record":
                 raise AssertionError(f"{kind} is a job of the model threads")

@@ -28,10 +28,18 @@ from langchain_memlayer import MemlayerChatMessageHistory, create_memory_tools
 from memlayer_core import Memory, RecallFilter, Settings
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError, MissingExtraError
 
-NAMES = ["record_to_memory", "retrieve_from_memory", "context_reload"]
+NAMES = [
+    "record_to_memory",
+    "retrieve_from_memory",
+    "correct_memory",
+    "forget_memory",
+    "context_reload",
+]
 EXAMPLES = {
     "record_to_memory": {"thinking": "It will matter.", "content": ["Ada loves pears."]},
     "retrieve_from_memory": {"keywords": ["pears"]},
+    "correct_memory": {"memory_id": "ada_mem_001", "text": "Ada loves plums.", "reason": "She said so."},
+    "forget_memory": {"memory_ids": ["ada_mem_001"]},
     "context_reload": {"id": "msg-0"},
 }
 
@@ -75,6 +83,14 @@ class TestRetrieveUnit(_Standard, ToolsUnitTests):
     name = "retrieve_from_memory"
 
 
+class TestCorrectUnit(_Standard, ToolsUnitTests):
+    name = "correct_memory"
+
+
+class TestForgetUnit(_Standard, ToolsUnitTests):
+    name = "forget_memory"
+
+
 class TestReloadUnit(_Standard, ToolsUnitTests):
     name = "context_reload"
 
@@ -85,6 +101,14 @@ class TestRecordIntegration(_Standard, ToolsIntegrationTests):
 
 class TestRetrieveIntegration(_Standard, ToolsIntegrationTests):
     name = "retrieve_from_memory"
+
+
+class TestCorrectIntegration(_Standard, ToolsIntegrationTests):
+    name = "correct_memory"
+
+
+class TestForgetIntegration(_Standard, ToolsIntegrationTests):
+    name = "forget_memory"
 
 
 class TestReloadIntegration(_Standard, ToolsIntegrationTests):
@@ -153,6 +177,8 @@ def test_a_model_sees_what_it_gives_and_nothing_else(memory) -> None:
     assert [set(one["parameters"]["properties"]) for one in shown] == [
         {"thinking", "content"},
         {"keywords"},
+        {"memory_id", "text", "reason", "value", "quote"},
+        {"memory_ids", "quote"},
         {"id", "offset"},
     ]
     assert all(one["description"] for one in shown)
@@ -365,6 +391,29 @@ def test_roles_that_are_given_once_hold_at_every_call(run, memory) -> None:
 
     for _ in range(2):
         assert "oven" in run(look, {"keywords": ["oven"]})
+
+
+@pytest.mark.requirement("A15")
+def test_an_agent_corrects_and_forgets_what_the_user_says_it_may(memory, run) -> None:
+    chat = memory.chat(user_id="ada", session_id="s")
+    chat.add("user", "My locker is B17.")
+    chat.add("user", "Forget my locker, please.")
+    tools = named(create_memory_tools(memory, user_id="ada", session_id="s"))
+    locker = {
+        "text": "x",
+        "key": "locker",
+        "value": "B17",
+        "asserted_by": "user",
+        "quote": "My locker is B17",
+    }
+    run(tools["record_to_memory"], {"thinking": "", "content": [locker, "Ada has a dog."]})
+    change = {"memory_id": "ada_mem_002", "text": "Ada has a cat.", "reason": "it meows"}
+
+    assert "version 2" in run(tools["correct_memory"], change)
+    assert "what the user said" in run(tools["forget_memory"], {"memory_ids": ["ada_mem_001"]})
+    assert {one.text for one in memory.records(user_id="ada")} == {"My locker is B17.", "Ada has a cat."}
+    run(tools["forget_memory"], {"memory_ids": ["ada_mem_001"], "quote": "forget my locker"})
+    assert {one.text for one in memory.records(user_id="ada")} == {"Ada has a cat."}
 
 
 @pytest.mark.parametrize("home", ["agent_tools", "summarizer"])

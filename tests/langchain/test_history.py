@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import subprocess
 import sys
 import threading
@@ -1090,3 +1091,17 @@ def test_a_history_that_is_opened_again_after_a_week_shows_its_last_turns(histor
     set_ahead(memory, 8)
     memory.flush()
     assert contents(do(history, "context")) == contents(TURN * 2)
+
+
+def test_a_history_pickles_by_reconnecting(memory) -> None:
+    """What holds a conversation can be sent to a worker; it names its store, and contains no message."""
+    history = MemlayerChatMessageHistory(
+        memory, user_id="ada", session_id="s", token_limit=500, policy="max_rounds"
+    )
+    history.add_user_message("My code is 7777.")
+    pickled = pickle.dumps(history)
+    again = pickle.loads(pickled)
+
+    assert b"7777" not in pickled
+    assert [one.text for one in again.messages] == ["My code is 7777."]
+    assert (again.token_limit, again.chat.memory) == (500, memory)

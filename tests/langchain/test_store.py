@@ -927,3 +927,16 @@ def test_nodes_of_a_graph_are_given_it(store) -> None:
     graph.add_edge("count", END)
     compiled = graph.compile(store=store)
     assert [compiled.invoke({})["runs"] for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_namespace_that_is_the_users_is_forgotten_with_the_user(memory) -> None:
+    store = MemlayerStore(memory, user_namespace=("memories", "{user_id}"))
+    store.put(("memories", "ada"), "boat", {"text": "Ada has a boat."})
+    store.put(("memories", "bob"), "boat", {"text": "Bob has a boat."})
+    store.put(("drafts", "ada"), "poem", {"text": "Roses"})
+    report = memory.forget("ada")
+    assert (report.items, report.undeclared_folders) == (1, (("drafts", "ada"),))
+    assert store.get(("memories", "ada"), "boat") is None
+    assert store.get(("memories", "bob"), "boat") is not None
+    with pytest.raises(InvalidItemError, match="user_id"):
+        MemlayerStore(memory, user_namespace=("memories",))

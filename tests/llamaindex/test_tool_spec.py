@@ -19,6 +19,7 @@ from memlayer_core import RecallFilter
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
 
 RECORD, RETRIEVE, RELOAD = "record_to_memory", "retrieve_from_memory", "context_reload"
+CORRECT, FORGET = "correct_memory", "forget_memory"
 WANTED = {"thinking": "it matters later", "content": ["Ada is allergic to peanuts.", "Ada lives in Riga."]}
 
 
@@ -38,9 +39,9 @@ def used(do, tool, **given):
 
 
 @pytest.mark.trap("llamaindex", 11)
-def test_it_is_a_tool_spec_of_three_tools_with_async_twins(tools, session):
+def test_it_is_a_tool_spec_of_five_tools_with_async_twins(tools, session):
     assert isinstance(MemlayerToolSpec(session), BaseToolSpec)
-    assert [*tools] == [RECORD, RETRIEVE, RELOAD]
+    assert [*tools] == [RECORD, RETRIEVE, CORRECT, FORGET, RELOAD]
     for tool in tools.values():
         assert isinstance(tool, FunctionTool)
         assert inspect.iscoroutinefunction(tool.async_fn)
@@ -53,6 +54,8 @@ def test_a_model_sees_what_to_give_and_nothing_of_whose_memory_it_is(tools):
     assert {name: [*schema["properties"]] for name, schema in fields.items()} == {
         RECORD: ["thinking", "content"],
         RETRIEVE: ["keywords"],
+        CORRECT: ["memory_id", "text", "reason", "value", "quote"],
+        FORGET: ["memory_ids", "quote"],
         RELOAD: ["id", "offset"],
     }
     assert fields[RECORD]["properties"]["content"]["type"] == "array"
@@ -210,3 +213,47 @@ async def test_an_agent_records_what_it_is_told_and_looks_it_up_in_the_next_sess
 
     assert results[0].tool_output.content == "Recorded: ada_mem_001, ada_mem_002"
     assert "Ada is allergic to peanuts." in results[1].tool_output.content
+
+
+@pytest.mark.requirement("A13")
+@pytest.mark.parametrize(
+    ("mode", "has_tools", "recalls"), [("STATIC", False, True), ("AGENT", True, False), ("BOTH", True, True)]
+)
+def test_the_mode_decides_who_looks_into_the_memory(memory, do, mode, has_tools, recalls):
+    MemlayerMemory(memory, user_id="ada", session_id="past").put(ChatMessage("my parrot is called Coco"))
+    session = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="now", mode=mode)
+    session.put(ChatMessage("what is my parrot called?"))
+
+    told = " ".join(message.content for message in do(session, "get"))
+    assert ("Coco" in told) == recalls
+    assert "what is my parrot called?" in told
+    tools = {tool.metadata.name for tool in MemlayerToolSpec(session).to_tool_list()}
+    assert tools == ({RECORD, RETRIEVE, CORRECT, FORGET, RELOAD} if has_tools else set())
+    again = MemlayerMemory.from_dict(session.to_dict())
+    assert again.mode == mode
+
+
+def test_an_unknown_mode_is_refused(memory):
+    with pytest.raises(ConfigurationError, match="unknown mode"):
+        MemlayerMemory(memory, user_id="ada", mode="static")
+
+
+def test_an_agent_corrects_and_forgets_through_its_tools(tools, session, memory, do):
+    used(do, tools[RECORD], thinking="x", content=[{"text": "Ada has a dog.", "key": "pet", "value": "dog"}])
+    session.put(ChatMessage("My locker is B17."))
+    locker = {
+        "text": "x",
+        "key": "locker",
+        "value": "B17",
+        "asserted_by": "user",
+        "quote": "My locker is B17",
+    }
+    used(do, tools[RECORD], thinking="x", content=[locker])
+    change = {"memory_id": "ada_mem_001", "text": "Ada has a cat.", "value": "cat", "reason": "it meows"}
+    assert "version 2" in used(do, tools[CORRECT], **change).content
+    refused = used(do, tools[FORGET], memory_ids=["ada_mem_002"])
+    assert refused.is_error
+    assert {one.value for one in memory.records(user_id="ada")} == {"cat", "B17"}
+    session.put(ChatMessage("Forget my locker, please."))
+    assert not used(do, tools[FORGET], memory_ids=["ada_mem_002"], quote="Forget my locker").is_error
+    assert {one.value for one in memory.records(user_id="ada")} == {"cat"}

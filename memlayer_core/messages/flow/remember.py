@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.events import MessagesStored, TemporaryDropped
@@ -12,11 +12,15 @@ from memlayer_core.messages.flow.originals import restore_originals
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.check import check_messages, digest
 from memlayer_core.messages.rules.render import as_prompt, change_contents
-from memlayer_core.messages.sql import lifetime, message_lists, writes
+from memlayer_core.messages.sql import lifetime, message_lists, transcript, writes
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.storage import job_queue
 from memlayer_core.storage.terms import index_terms
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection
 
 __all__ = [
     "add_temporary",
@@ -91,19 +95,33 @@ def _append(
     if not drafts:
         return Receipt((), stored=0)
     pinned = rt.temporaries.recall_of(scope) if recall == "waiting" else recall
-    receipt = rt.db.write(
-        writes.append,
-        scope,
-        drafts,
-        rt.now(),
-        rt.shards,
-        rt.new_id(),
-        verbatim=verbatim,
-        recall=pinned,
-    )
+    answers = [one.message.id or "" for one in drafts if _is_answer(one.message)]
+
+    def write(connection: Connection) -> Receipt:
+        receipt = writes.append(
+            connection,
+            scope,
+            drafts,
+            rt.now(),
+            rt.shards,
+            rt.new_id(),
+            verbatim=verbatim,
+            recall=pinned,
+        )
+        if rt.long_term is not None and answers and receipt.answered:
+            keys = transcript.keys_of(connection, scope, answers)
+            job_queue.enqueue(connection, "record", keys, scope.namespace, rt.now())
+        return receipt
+
+    receipt = rt.db.write(write)
     if receipt.answered:
         rt.temporaries.finish_call(scope)
     return receipt
+
+
+def _is_answer(message: Message) -> bool:
+    """Tell whether a message ends a round: a model's answer that calls no tool."""
+    return message.role == "assistant" and message.model_visible and not message.tool_calls
 
 
 def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:

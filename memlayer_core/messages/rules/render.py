@@ -77,8 +77,8 @@ def line(turn: StoredMessage) -> str:
     return quote_line(message.created_at, message.speaker, message.text, message.role)
 
 
-def quote_line(created_at: datetime | None, speaker: str, text: str, role: str) -> str:
-    """Write a text as a line: day, speaker, text.
+def quote_line(created_at: datetime | None, speaker: str, text: str, role: str, origin: str = "") -> str:
+    """Write a text as a line: day, speaker, text; and where it comes from, if that is given.
 
     White space is folded, so that a text cannot begin a new line and look like another speaker. A tag like ours loses
     its bracket, so that a text cannot end the block.
@@ -88,9 +88,11 @@ def quote_line(created_at: datetime | None, speaker: str, text: str, role: str) 
         speaker: The speaker's name, else the role.
         text: What was said.
         role: The role in which it was said.
+        origin: Where it comes from, such as `"this conversation"`.
     """
     day = f"{created_at:%Y-%m-%d} " if created_at else ""
-    return f"- [{day}{speaker_label(speaker, role)}] {_fold(text)}"
+    place = f", {_fold(origin).translate(_PARTING)}" if origin else ""
+    return f"- [{day}{speaker_label(speaker, role)}{place}] {_fold(text)}"
 
 
 def fact_line(label: str, value: str) -> str:

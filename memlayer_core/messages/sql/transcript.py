@@ -160,6 +160,14 @@ def places(connection: Connection, session: Session, ids: Sequence[str]) -> dict
     return {name: key & LAST for name, key in rows}
 
 
+def keys_of(connection: Connection, scope: Scope, ids: Sequence[str]) -> list[int]:
+    """Return the keys of a session's messages by their ids, in the order of the session."""
+    session = find(connection, scope)
+    if session is None:
+        return []
+    return sorted(key_of(session.number, place) for place in places(connection, session, ids).values())
+
+
 def list_sessions(
     connection: Connection, reach: Scope, limit: int, offset: int, *, superseded: bool = False
 ) -> list[Session]:

@@ -16,10 +16,11 @@ from memlayer_core.message import Role
 from memlayer_core.records.facts import Candidate, Evidence
 from memlayer_core.records.rules.clauses import CONFIDENCE, ClauseReader, Subject, Tense
 from memlayer_core.records.rules.grammar import Grammar, grammars
+from memlayer_core.records.rules.sameness import contains, denies
 from memlayer_core.records.rules.values import EDGES
 from memlayer_core.storage.terms import sentences
 
-__all__ = ["extract_facts"]
+__all__ = ["extract_facts", "find_statement"]
 
 _LONGEST = 300  # characters of a sentence that are read: a longer one is a list or a paste
 _NOTE = 3  # characters of a note at the least
@@ -59,17 +60,35 @@ def extract_facts(
     """
     if role != "user":
         return []
-    lines = list(_lines(text))
     facts: dict[tuple[object, ...], Candidate] = {}
+    for line, grammar in _sentences(text):
+        for fact in _facts_of(line, grammar, said_at, message_id):
+            facts.setdefault((fact.subject, fact.key, fact.value.casefold(), fact.ends), fact)
+    return list(facts.values())
+
+
+def find_statement(text: str, quote: str) -> tuple[int, str] | None:
+    """Return the sentence of a message that holds a quote, with its place; None if none that states something does.
+
+    A sentence that hedges, asks, denies, quotes somebody, reports or jokes states nothing.
+    """
+    for line, grammar in _sentences(text):
+        asks = _states_nothing(line.plain, grammar) or _asks(line.plain, 0, len(line.plain), grammar)
+        if not asks and not denies(line.plain) and contains(line.plain, quote):
+            return line.start, line.text
+    return None
+
+
+def _sentences(text: str) -> Iterator[tuple[_Line, Grammar]]:
+    """Yield the sentences that may state something: none behind fiction or a task, and none that the next takes back."""
+    lines = list(_lines(text))
     for line, after in zip_longest(lines, lines[1:]):
         grammar = _grammar_of(line.plain)
         if after is not None and grammar.forms["retract"].search(after.plain):
             continue
-        for fact in _facts_of(line, grammar, said_at, message_id):
-            facts.setdefault((fact.subject, fact.key, fact.value.casefold(), fact.ends), fact)
+        yield line, grammar
         if grammar.forms["fiction"].search(line.plain) or grammar.forms["task"].search(line.plain):
             break
-    return list(facts.values())
 
 
 def _grammar_of(text: str) -> Grammar:

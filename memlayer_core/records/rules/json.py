@@ -13,6 +13,7 @@ made again from the text.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from memlayer_core.errors import InvalidRecordError, errors_as
 from memlayer_core.message import JSON
@@ -61,6 +62,8 @@ def record_to_json(record: Record) -> dict[str, JSON]:
 def record_from_json(source: str | bytes | Mapping[str, JSON]) -> Record:
     """Return the record that `record_to_json` wrote, equal to it.
 
+    What other memory layers write has no `fact`: it was first observed when it was created.
+
     Args:
         source: The dict, or it as JSON text.
 
@@ -70,7 +73,7 @@ def record_from_json(source: str | bytes | Mapping[str, JSON]) -> Record:
     form = dict(_FORM.object_of(source))
     form.pop("embedding", None)
     visibility = form.pop("scope", None)
-    record = _FORM.read(form)
+    record = _FORM.read(_completed(form, visibility))
     if visibility not in (None, record.scope):
         raise InvalidRecordError(
             f"`scope` says {visibility!r:.80}, and `access_control` says {record.scope!r:.80}",
@@ -85,3 +88,14 @@ def record_from_json(source: str | bytes | Mapping[str, JSON]) -> Record:
                 hint="A record's id is its user's, `_mem_`, and a number.",
             )
     return check_record(record)
+
+
+def _completed(form: Mapping[str, Any], visibility: object) -> dict[str, Any]:
+    """Return a record's form with what another field of it says, too."""
+    fact, time, access = (form.get(part) or {} for part in ("fact", "time", "access_control"))
+    whole = dict(form)
+    if isinstance(fact, Mapping) and isinstance(time, Mapping) and "created_at" in time:
+        whole["fact"] = {"first_observed": time["created_at"], **fact}
+    if isinstance(access, Mapping) and visibility is not None and "visibility" not in access:
+        whole["access_control"] = {"visibility": visibility, **access}
+    return whole

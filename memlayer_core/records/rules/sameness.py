@@ -11,7 +11,7 @@ from memlayer_core.records.facts import Statement
 from memlayer_core.records.rules.keys import key_of
 from memlayer_core.storage.terms import content_words, index_terms
 
-__all__ = ["meaning", "plain", "same_meaning"]
+__all__ = ["common_words", "contains", "denies", "meaning", "plain", "same_meaning"]
 
 _CACHED = 10_000  # texts: those of a few users are compared again and again
 _DENIALS = re.compile(
@@ -23,6 +23,22 @@ _DENIALS = re.compile(
 def plain(text: str) -> str:
     """Return a text without differences of case, width, spaces and punctuation at its ends."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).strip(" .!?,;。！？，\uff1b")
+
+
+def contains(text: str, quote: str) -> bool:
+    """Tell whether a text has the words of a quote, whatever their case and spacing; parts of words do not count."""
+    wanted = plain(quote)
+    return bool(wanted) and bool(re.search(rf"(?<![0-9a-z]){re.escape(wanted)}(?![0-9a-z])", plain(text)))
+
+
+def common_words(one: str, other: str) -> bool:
+    """Tell whether two texts have a word in common that says something, in any of its forms."""
+    return not set(_content(one, frozenset())).isdisjoint(_content(other, frozenset()))
+
+
+def denies(text: str) -> bool:
+    """Tell whether a word of a text denies: "not", "never", 没."""
+    return _DENIALS.search(unicodedata.normalize("NFKC", text).casefold()) is not None
 
 
 def same_meaning(one: Statement, other: Statement) -> bool:

@@ -16,9 +16,11 @@ from sqlalchemy import Connection, and_, delete, func, select, update
 
 from memlayer_core.records.facts import Candidate, Evidence
 from memlayer_core.records.rules.replay import topic_of
+from memlayer_core.records.rules.sameness import plain
 from memlayer_core.scope import Scope
 from memlayer_core.storage.codec import json_text
-from memlayer_core.storage.keys import chunks, from_micros, session_of, to_micros
+from memlayer_core.storage.keys import LAST, chunks, from_micros, session_of, to_micros
+from memlayer_core.storage.keys import key_of as message_key
 from memlayer_core.storage.statements import dialect_insert
 from memlayer_core.storage.tables import ledger, messages, sessions
 
@@ -35,11 +37,13 @@ __all__ = [
     "forgotten",
     "from_users",
     "insert_row",
+    "last_spoken",
     "message_keys",
     "newest",
     "of_messages",
     "of_records",
     "of_topic",
+    "outcome_of",
     "quarantined",
     "quotes",
     "release",
@@ -70,6 +74,36 @@ _ROWS = select(
 ).outerjoin(messages, messages.c.key == ledger.c.message)
 
 
+_SPOKEN = (
+    select(
+        *(messages.c[name] for name in ("key", "id", "id_digest", "digest", "text", "created_at")),
+        *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id")),
+    )
+    .join(sessions, sessions.c.number == session_of(messages.c.key))
+    .where(messages.c.role == "user", messages.c.tokens > 0, sessions.c.superseded == 0)
+)
+
+
+def last_spoken(connection: Connection, scope: Scope, limit: int) -> list[Any]:
+    """Return what the user said last in a session, the newest first, in the rows of `unlearned`."""
+    number = connection.scalar(select(sessions.c.number).where(sessions.c.lane == scope.session_lane))
+    if number is None:
+        return []
+    inside = messages.c.key.between(message_key(number, 0), message_key(number, LAST))
+    return list(connection.execute(_SPOKEN.where(inside).order_by(messages.c.key.desc()).limit(limit)))
+
+
+def outcome_of(connection: Connection, message: Any, candidate: Candidate) -> tuple[int | None, str] | None:
+    """Return the number of the record that a statement of a message made or confirmed, and what became of it."""
+    these = _ROWS.where(ledger.c.message == message.key).order_by(ledger.c.number)
+    for row in connection.execute(these):
+        body = json.loads(row.body)
+        same = plain(body.get("value") or "") == plain(candidate.value)
+        if same and body.get("key") == candidate.key:
+            return row.ordinal, row.outcome
+    return None
+
+
 def unlearned(connection: Connection, keys: Sequence[int]) -> list[Any]:
     """Return those of some messages that a user said and nothing was learned from, as `from_users` does."""
     known = select(ledger.c.message).where(ledger.c.message == messages.c.key).exists()
@@ -85,15 +119,7 @@ def from_users(connection: Connection, keys: Sequence[int]) -> list[Any]:
 
 
 def _from_users(connection: Connection, keys: Sequence[int], *conditions: Any) -> list[Any]:
-    query = (
-        select(
-            *(messages.c[name] for name in ("key", "id", "id_digest", "digest", "text", "created_at")),
-            *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id")),
-        )
-        .join(sessions, sessions.c.number == session_of(messages.c.key))
-        .where(messages.c.role == "user", messages.c.tokens > 0, sessions.c.superseded == 0, *conditions)
-        .order_by(messages.c.key)
-    )
+    query = _SPOKEN.where(*conditions).order_by(messages.c.key)
     return [
         row
         for some in chunks(keys)

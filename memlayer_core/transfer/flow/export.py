@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memlayer_core.items.sql import reads as item_reading
+from memlayer_core.items.sql import users as user_items
 from memlayer_core.message import Message, Receipt
 from memlayer_core.messages.flow.remember import announce, drafts_of
 from memlayer_core.messages.model import Session, SessionDetails
@@ -174,10 +175,13 @@ def _pages(
         quotes = db.read(ledger.quotes, [place for place, _ in kept])
         yield messages, [RecordLine(tuple(versions), quotes.get(place, ())) for place, versions in kept]
         records, place = records + len(kept), kept[-1][0]
-    items = last = 0
-    while user_id is None and (held := db.read(item_reading.pages, Folder(tenant_id), last, AT_ONCE)):
-        yield messages, [item_line(tenant_id, item, texts) for item, texts in held]
-        items, last = items + len(held), held[-1][0].number
+    items = 0
+    own = [Folder(tenant_id)] if user_id is None else db.read(user_items.folders_of, tenant_id, user_id)
+    for folder in own:
+        last = 0
+        while held := db.read(item_reading.pages, folder, last, AT_ONCE):
+            yield messages, [item_line(tenant_id, item, texts) for item, texts in held]
+            items, last = items + len(held), held[-1][0].number
     yield messages, [EndLine(sessions, messages, records, items)]
 
 

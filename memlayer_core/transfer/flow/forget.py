@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
 from memlayer_core.errors import InvalidScopeError
+from memlayer_core.items.sql import users as user_items
+from memlayer_core.items.sql import writes as item_writing
 from memlayer_core.messages.model import ForgetReport
 from memlayer_core.records.flow import forget_record
 from memlayer_core.records.rules.records import ordinal_of
@@ -10,6 +16,9 @@ from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.transfer import sql as forget_sql
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection
 
 __all__ = ["forget"]
 
@@ -39,7 +48,20 @@ async def forget(
             "`session_id=…` alone for a session without a user.",
         )
     rt.temporaries.forget(reach)
-    gone = await run(rt.db.write, forget_sql.forget, reach, rt.now())
-    if gone.sessions or gone.records:
+    gone = await run(rt.db.write, _forget, reach, rt.now(), user_id)
+    if gone.sessions or gone.records or gone.items:
         rt.wake()
     return gone
+
+
+def _forget(connection: Connection, reach: Scope, now: datetime, user_id: str | None) -> ForgetReport:
+    """Delete everything of a scope in one transaction; of a whole user, the items in their namespaces, too."""
+    gone = forget_sql.forget(connection, reach, now)
+    if user_id is None or reach.agent_id is not None or reach.session_id is not None:
+        return gone
+    own = user_items.folders_of(connection, reach.tenant_id, user_id)
+    return replace(
+        gone,
+        items=sum(item_writing.forget(connection, folder, now) for folder in own),
+        undeclared_folders=tuple(user_items.undeclared_folders(connection, reach.tenant_id, user_id)),
+    )

@@ -9,6 +9,7 @@ from typing import Any, Protocol, assert_never
 from memlayer_core.errors import ImportStoppedError, errors_as
 from memlayer_core.items.flow import put_of
 from memlayer_core.items.sql import writes as item_writing
+from memlayer_core.items.sql.users import folders_of
 from memlayer_core.message import Message
 from memlayer_core.messages.flow.remember import announce, draft_of
 from memlayer_core.messages.model import PreparedMessage
@@ -107,7 +108,7 @@ async def import_from(
     owner = Scope(
         "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
     )
-    importing = _Import(rt, tenant_id, owner if user_id is not None else None)
+    importing = await run(_Import, rt, tenant_id, owner if user_id is not None else None)
     try:
         if user_id is not None and await run(source.rewind):
             while await run(importing.look, source):
@@ -134,6 +135,7 @@ class _Import:
         self._rt = rt
         self._tenant_id = tenant_id
         self._owner = owner
+        self._folders = [] if owner is None else rt.db.read(folders_of, owner.tenant_id, owner.user_id)
         self._line = 0
         self._has_header = self._is_complete = False
         self._session: SessionLine | None = None
@@ -180,7 +182,7 @@ class _Import:
         line = export_lines.line_of(text, self._tenant_id, self._rt.settings.import_line_bytes)
         if line is None or self._owner is None:
             return line
-        problem = export_lines.foreign(line, self._owner.user_id, self._owner.tenant_id)
+        problem = export_lines.foreign(line, self._owner.user_id, self._owner.tenant_id, self._folders)
         if problem is not None:
             raise _ForeignError(
                 problem,

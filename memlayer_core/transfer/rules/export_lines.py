@@ -10,7 +10,7 @@
     {"end": {"sessions": 1, "messages": 1, "records": 1}}
 
 A message names its session's line, so that it never goes to another session if a line is lost. A record's line has
-all its versions, and `evidence` if it was learned from what users said: then an import learns it from the messages. Items belong to no user: only the export of a whole tenant has them. Without records or items, the
+all its versions, and `evidence` if it was learned from what users said: then an import learns it from the messages. The export of a user has the items in the namespaces of that user. Without records or items, the
 last line has no number of them.
 """
 
@@ -24,6 +24,7 @@ from typing import Any, TypeVar, assert_never
 from memlayer_core.errors import ImportStoppedError, InvalidItemError, InvalidScopeError, errors_as
 from memlayer_core.items.model import Item, PutItem
 from memlayer_core.items.rules.items import texts_of, value_to_tagged
+from memlayer_core.items.rules.users import is_within
 from memlayer_core.message import JSON, Message
 from memlayer_core.messages.model import SessionDetails
 from memlayer_core.messages.rules.check import in_utc
@@ -31,7 +32,7 @@ from memlayer_core.messages.rules.message_json import message_from_json, message
 from memlayer_core.records.facts import Evidence
 from memlayer_core.records.model import Record
 from memlayer_core.records.rules.json import record_from_json, record_to_json
-from memlayer_core.scope import Scope
+from memlayer_core.scope import Folder, Scope
 from memlayer_core.storage.codec import parse_json, read, short_repr
 from memlayer_core.storage.forms import Codec, Form
 from memlayer_core.transfer.rules.state import DETAILS, check_version
@@ -205,8 +206,8 @@ def item_line(tenant_id: str, item: Item, texts: tuple[str, ...]) -> ItemLine:
     return ItemLine(tenant_id, item.labels, item.key, item.value, *times, named, item.ttl)
 
 
-def foreign(line: Line, user_id: str, tenant_id: str) -> str | None:
-    """Return why a line concerns others than one user of a tenant; None if it does not.
+def foreign(line: Line, user_id: str, tenant_id: str, folders: Sequence[Folder] = ()) -> str | None:
+    """Return why a line concerns others than one user of a tenant; None if it does not. `folders` are the user's own.
 
     A message belongs to the session that it names. A shared record concerns others, too.
     """
@@ -215,8 +216,9 @@ def foreign(line: Line, user_id: str, tenant_id: str) -> str | None:
             what, whose = f"the session {scope.session_id!r}", (scope.tenant_id, scope.user_id)
         case RecordLine(versions=(*_, newest)):
             what, whose = f"the record {newest.memory_id!r}", (newest.tenant_id, newest.user_id)
-        case ItemLine():
-            return "an item belongs to no user"
+        case ItemLine(tenant_id=whose_tenant, labels=labels):
+            is_own = whose_tenant == tenant_id and is_within(labels, folders)
+            return None if is_own else "an item belongs to no user, or to another one"
         case _:
             return None
     if whose == (tenant_id, user_id):

@@ -27,6 +27,7 @@ from memlayer_core.window.rules.list_window import (
     check_instructions,
     prompt_of,
 )
+from memlayer_core.window.rules.temporary import AS_USER, as_user_line, orphan_reasons, over_limit
 from memlayer_core.window.rules.window import COMPRESS_TO, Window, reduced_tokens, window
 
 if TYPE_CHECKING:
@@ -153,12 +154,12 @@ def read_window(
     """
     once = tuple(_part(rt, stored, _ONCE) for stored in temporary)
     if not pending and (session is None or not session.messages):
-        _, once, orphans = _without_orphans((), once)
-        return WindowView(temporary=once, reasons=(*orphans, *_over(once, limits.tokens)))
+        _, once, orphans = _without_orphans(rt, (), once)
+        return WindowView(temporary=once, reasons=(*orphans, *over_limit(once, limits.tokens)))
     system = _instructions(connection, rt, session, limits.tokens, pending)
     new = _pending_parts(rt, session, pending)
     entries, stored = last_entries(connection, rt, session, limits, first, page, [entry for entry, _ in new])
-    beside, overhead = overhead, overhead + sum(part.tokens for part in (*system, *once))
+    beside, overhead = overhead, overhead + sum(_most(rt, part) for part in (*system, *once))
     while True:
         chosen = window(
             entries,
@@ -189,8 +190,8 @@ def read_window(
             break
         # Images cannot be shortened, and only the whole message shows that it has some.
         entries = [entry._replace(min_tokens=least.get(entry.seq, entry.min_tokens)) for entry in entries]
-    parts, once, orphans = _without_orphans(_join_parts(rt, chosen, shown), once)
-    reasons = (*chosen.reasons, *orphans, *_over((*system, *once), limits.tokens))
+    parts, once, orphans = _without_orphans(rt, _join_parts(rt, chosen, shown), once)
+    reasons = (*chosen.reasons, *orphans, *over_limit((*system, *once), limits.tokens))
     # Temporary messages displace turns only for this call: the window start stays.
     moved_to = chosen.entries[0].seq if chosen.moves and chosen.entries and not once else None
     ahead = chosen.next_start if not once and not limits.slides else None
@@ -322,30 +323,28 @@ def _shrink(
 
 
 def _without_orphans(
-    parts: tuple[Part, ...], temporary: tuple[Part, ...]
+    rt: Runtime, parts: tuple[Part, ...], temporary: tuple[Part, ...]
 ) -> tuple[tuple[Part, ...], tuple[Part, ...], tuple[Reason, ...]]:
-    """Leave out tool calls and results that lost their counterpart because temporary messages follow."""
+    """Leave out tool calls and results whose counterpart is missing; tell temporary results as the user's lines."""
     if not temporary:
         return parts, temporary, ()
-    together = (*parts, *temporary)
-    _, left = presentable([_entry(at, part.message) for at, part in enumerate(together)])
-    if not left:
-        return parts, temporary, ()
-    gone = {entry.seq for entry in left}
-    fitting = [part if at not in gone else None for at, part in enumerate(together)]
-    said = f"{len(left)} message(s) left out: what is told once follows a call without its result, or the reverse"
-    return (
-        tuple(part for part in fitting[: len(parts)] if part is not None),
-        tuple(part for part in fitting[len(parts) :] if part is not None),
-        (Reason("incomplete_tools", said),),
-    )
+    told = dict(enumerate((*parts, *temporary)))
+    _, left = presentable([_entry(at, part.message) for at, part in told.items()])
+    lines = {entry.seq for entry in left if entry.seq >= len(parts) and entry.role == "tool"}
+    gone = {entry.seq for entry in left} - lines
+    told = {at: _as_user(rt, one) if at in lines else one for at, one in told.items() if at not in gone}
+    before = tuple(part for at, part in told.items() if at < len(parts))
+    return before, tuple(told.values())[len(before) :], orphan_reasons(len(lines), len(gone))
 
 
-def _over(parts: Sequence[Part], limit: int) -> tuple[Reason, ...]:
-    """Return a reason if instructions and temporary messages alone exceed the limit."""
-    tokens = sum(part.tokens for part in parts)
-    said = f"the instructions and what is told once need {tokens} of {limit} tokens, and are never dropped"
-    return (Reason("temporary_over_limit", said),) if tokens > limit else ()
+def _as_user(rt: Runtime, part: Part) -> Part:
+    message = as_user_line(part.message)
+    return part._replace(message=message, tokens=rt.tokens.message(message), reasons=(*part.reasons, AS_USER))
+
+
+def _most(rt: Runtime, part: Part) -> int:
+    """Return what a part costs at the most: it is not known yet whether the call of a result is in the window."""
+    return max(part.tokens, _as_user(rt, part).tokens) if part.message.role == "tool" else part.tokens
 
 
 def _entry(seq: int, message: Message) -> Entry:

@@ -160,6 +160,64 @@ def test_a_record_in_json_has_exactly_the_names_of_the_schema(store) -> None:
     assert [set(one) for one in form["relations"]] == [{"type", "target_memory_id"}]
 
 
+LAYER = {
+    "memory_id": "louis_mem_002",
+    "tenant_id": "app_iOS",
+    "user_id": "louis",
+    "agent_id": "assistant",
+    "type": "preference",
+    "scope": "private",
+    "content": {
+        "raw": "Please talk in a concise, humorous tone.",
+        "summary": "The user prefers a concise and humorous tone.",
+        "structured": {"tone": ["concise", "humorous"], "communication_style": "casual", "priority": "high"},
+    },
+    "embedding": {"model": "e5-large", "vector": [0.12, -0.03]},
+    "metadata": {
+        "importance": 0.92,
+        "confidence": 0.96,
+        "tags": ["style"],
+        "source": "explicit_user_input",
+        "version": 1,
+    },
+    "time": {
+        "created_at": "2026-01-05T10:00:00Z",
+        "updated_at": "2026-01-06T10:00:00Z",
+        "last_accessed": "2026-01-07T10:00:00Z",
+        "decay_score": 0.95,
+    },
+    "relations": [{"type": "related_to", "target_memory_id": "louis_mem_001"}],
+    "access_control": {
+        "visibility": "private",
+        "allowed_users": ["louis"],
+        "allowed_roles": ["admin", "editor"],
+    },
+}
+"""A record as memory layers write it: with the names of M08 and the values of M13, and with nothing else."""
+
+
+@pytest.mark.requirement("M08", "M09", "M13", "M14", "M15")
+def test_a_record_of_another_memory_layer_loads_as_it_stands() -> None:
+    record = record_from_json(json.dumps(LAYER))
+    assert (record.memory_id, record.tenant_id, record.agent_id) == ("louis_mem_002", "app_iOS", "assistant")
+    assert (record.importance, record.confidence, record.decay_score) == (0.92, 0.96, 0.95)
+    assert record.first_observed == record.created_at == datetime(2026, 1, 5, 10, tzinfo=UTC)
+    assert record.structured["tone"] == ["concise", "humorous"]
+    assert record.relations == (Relation("related_to", "louis_mem_001"),)
+    form = record_to_json(record)
+    assert {key: value for key, value in LAYER.items() if key != "embedding"}.items() <= form.items()
+    assert record_from_json(form) == record
+
+
+def test_its_scope_alone_is_its_visibility() -> None:
+    shared = {**LAYER, "scope": "public", "access_control": {}}
+    assert record_from_json(shared).access_control == Access("public")
+    with pytest.raises(InvalidRecordError, match="`scope` says"):
+        record_from_json({**LAYER, "scope": "public"})
+    with pytest.raises(InvalidRecordError):
+        record_from_json({**LAYER, "fact": "none"})
+
+
 def test_what_is_not_said_has_a_default(store) -> None:
     record = store.chat(user_id="louis").remember(NUTS)
     assert (record.type, record.importance, record.confidence, record.decay_score) == (

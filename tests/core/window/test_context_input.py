@@ -184,9 +184,10 @@ def test_temporary_messages_over_the_limit_are_told_and_a_reason_says_so(memory,
 
     context = do(new, "context", token_limit=20)
 
-    assert [message.role for message in context.messages] == ["user"]
+    assert [message.role for message in context.messages] == ["user", "user"]
+    assert context.messages[1].text == "[result of a tool]\nof no call"
     assert context.tokens > 20
-    assert {reason.code for reason in context.reasons} == {"incomplete_tools", "temporary_over_limit"}
+    assert {reason.code for reason in context.reasons} == {"temporary_as_user", "temporary_over_limit"}
     assert new.history() == []
 
 

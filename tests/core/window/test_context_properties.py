@@ -127,8 +127,10 @@ def test_temporary_messages_stand_at_the_end_until_a_model_has_answered(memory, 
 
     for _ in range(2):  # a call that failed is repeated with them
         context = context_of(chat, limit, None)
-        assert [message.text for message in context.temporary] == [hint.text, "I look", "found"]
-        assert context.messages[-3:] == context.temporary
+        line = "[result of a tool]\nof another call"
+        assert [message.text for message in context.temporary] == [line, hint.text, "I look", "found"]
+        assert [message.role for message in context.temporary] == ["user", "user", "assistant", "tool"]
+        assert context.messages[-4:] == context.temporary
         shown = [from_core(message) for message in verbatim(context)]
         assert_answered([from_core(message) for message in context.messages])
         assert_kept(talk, shown)

@@ -121,6 +121,22 @@ def test_a_temporary_result_answers_its_temporary_call(chat) -> None:
     assert [message.role for message in chat.context().messages] == ["user", "assistant"]
 
 
+@pytest.mark.requirement("F13")
+def test_a_temporary_result_without_a_call_is_told_as_a_line_of_the_user(chat, do) -> None:
+    """Temporary messages are meant for tools' results, and providers refuse one without its call."""
+    chat.add("user", "What is the weather?")
+    do(chat, "add_temporary", Message("tool", "sunny, 25 °C", name="weather"))
+    for _ in range(2):  # a call that failed is repeated with it
+        context = chat.context()
+        assert [message.role for message in context.messages] == ["user", "user"]
+        assert context.messages[-1].text == "[result of the tool weather]\nsunny, 25 °C"
+        assert "temporary_as_user" in {reason.code for reason in context.reasons}
+        assert context.tokens == sum(piece.tokens for piece in context.pieces)
+    chat.add("assistant", "It is sunny.")
+    assert [message.text for message in chat.context().messages] == ["What is the weather?", "It is sunny."]
+    assert [message.role for message in chat.history()] == ["user", "assistant"]
+
+
 def test_what_is_temporary_belongs_to_its_session_alone(memory, chat) -> None:
     chat.add_temporary(Message("user", "(a hint)"))
     for other in (
