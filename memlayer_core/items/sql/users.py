@@ -6,12 +6,12 @@ import hashlib
 import json
 
 from sqlalchemy import Connection, exists, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from memlayer_core.items.rules.users import folder_of_user, is_within
 from memlayer_core.items.sql.reads import inside
 from memlayer_core.scope import Folder
 from memlayer_core.storage.codec import json_text
+from memlayer_core.storage.statements import dialect_insert
 from memlayer_core.storage.tables import folders, items, meta
 
 __all__ = ["declare", "folders_of", "undeclared_folders"]
@@ -23,8 +23,8 @@ def declare(connection: Connection, tenant_id: str, namespace: tuple[str, ...]) 
     """Note that a namespace of a tenant belongs to its users. To do it again changes nothing."""
     written = json_text(namespace)
     name = _prefix(tenant_id) + hashlib.blake2b(written.encode(), digest_size=12).hexdigest()
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    connection.execute(dialect.insert(meta).values(name=name, value=written).on_conflict_do_nothing())
+    made = dialect_insert(connection.dialect.name, meta).values(name=name, value=written)
+    connection.execute(made.on_conflict_do_nothing())
 
 
 def folders_of(connection: Connection, tenant_id: str, user_id: str) -> list[Folder]:
