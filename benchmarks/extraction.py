@@ -104,7 +104,7 @@ def every_sentence(prompt):
             {"op": "add", "value": sentence, "quote": sentence, "messages": [number]}
             for number, text in numbered(prompt)
             for sentence in sentences(text)
-            if not sentence.endswith(("?", "…"))
+            if not sentence.endswith("…")
         ]
     )
 
