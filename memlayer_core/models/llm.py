@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,8 @@ from memlayer_core.models.overflow import is_overflow
 from memlayer_core.seams import Reply
 
 __all__ = ["LanguageModel", "language_model"]
+
+logger = logging.getLogger("memlayer")
 
 _LONGEST = 100_000  # characters of an answer that are read
 Ask = Callable[[str, str, type[BaseModel] | None], Reply]
@@ -153,19 +156,26 @@ def _counts(usage: Any) -> tuple[int | None, int | None]:
 
 def _llamaindex(model: Any, instructions: str, text: str, schema: type[BaseModel] | None) -> Reply:
     prompt = f"{instructions}\n\n{text}"
-    asked = model
+    answer = None
     if schema is not None and getattr(getattr(model, "metadata", None), "is_function_calling_model", False):
-        asked = model.as_structured_llm(schema)
-    try:
-        answer = asked.complete(prompt)
-    except NotImplementedError:  # some have the async half alone
-        answer = asyncio.run(asked.acomplete(prompt))
+        try:
+            answer = _complete(model.as_structured_llm(schema), prompt)
+        except ValueError as problem:  # it called no function, though it was told to: it may answer in words
+            logger.info("%s cannot be held to a schema: %s", type(model).__name__, type(problem).__name__)
+    answer = answer if answer is not None else _complete(model, prompt)
     usage = {**(answer.additional_kwargs or {}), **_raw_usage(answer.raw)}
     return Reply(
         answer.text or "",
         usage.get("prompt_tokens", usage.get("input_tokens")),
         usage.get("completion_tokens", usage.get("output_tokens")),
     )
+
+
+def _complete(model: Any, prompt: str) -> Any:
+    try:
+        return model.complete(prompt)
+    except NotImplementedError:  # some have the async half alone
+        return asyncio.run(model.acomplete(prompt))
 
 
 def _raw_usage(raw: Any) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
-from llama_index.core.llms import MockLLM
+from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from pydantic import BaseModel, Field
+from scripted import answers, speaking
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import ConfigurationError
@@ -432,15 +433,18 @@ def test_one_that_cannot_be_is_asked_in_words(opened) -> None:
     assert known(memory)["user", "boat"] == "red"
 
 
-def test_a_model_of_llamaindex_is_an_extractor(opened) -> None:
-    memory = opened(MockLLM())  # it says what it is asked, where an example of the form stands
+def test_a_model_of_llamaindex_is_held_to_the_schema(opened) -> None:
+    call = ToolCallBlock(tool_call_id="1", tool_name="Operations", tool_kwargs={"operations": [BOAT]})
+    memory = opened(speaking(lambda _: ChatMessage(role="assistant", blocks=[call])))
     say(memory, "I own a red boat.")
-    assert [outcome for outcome, _ in ledger(memory)] in (
-        ["stored", "given up"],
-        ["given up"],
-        ["stored"],
-        [],
-    )
+    assert known(memory)["user", "boat"] == "red"
+    assert memory.status().problems == {}
+
+
+def test_one_that_calls_no_function_is_asked_in_words(opened) -> None:
+    memory = opened(answers(json.dumps({"operations": [BOAT]})))
+    say(memory, "I own a red boat.")
+    assert known(memory)["user", "boat"] == "red"
 
 
 def until_queued(memory: Memory, count: int) -> None:
