@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
-from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
+from llama_index.core.base.llms.types import ChatMessage, CompletionResponse, ToolCallBlock
 from pydantic import BaseModel, Field
-from scripted import answers, speaking
+from scripted import Scripted, speaking
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import ConfigurationError
@@ -441,8 +441,15 @@ def test_a_model_of_llamaindex_is_held_to_the_schema(opened) -> None:
     assert memory.status().problems == {}
 
 
+class Wordy(Scripted):
+    """A chat model of LlamaIndex that calls no function, whatever it is told."""
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        return CompletionResponse(text=json.dumps({"operations": [BOAT]}))
+
+
 def test_one_that_calls_no_function_is_asked_in_words(opened) -> None:
-    memory = opened(answers(json.dumps({"operations": [BOAT]})))
+    memory = opened(Wordy(response_generator=lambda _, **__: ChatMessage("Sure!", role="assistant")))
     say(memory, "I own a red boat.")
     assert known(memory)["user", "boat"] == "red"
 
