@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.events import MessagesStored, TemporaryDropped
@@ -95,27 +97,36 @@ def _append(
     if not drafts:
         return Receipt((), stored=0)
     pinned = rt.temporaries.recall_of(scope) if recall == "waiting" else recall
-    answers = [one.message.id or "" for one in drafts if _is_answer(one.message)]
-
-    def write(connection: Connection) -> Receipt:
-        receipt = writes.append(
-            connection,
-            scope,
-            drafts,
-            rt.now(),
-            rt.shards,
-            rt.new_id(),
-            verbatim=verbatim,
-            recall=pinned,
-        )
-        if rt.long_term is not None and answers and receipt.answered:
-            keys = transcript.keys_of(connection, scope, answers)
-            job_queue.enqueue(connection, "record", keys, scope.namespace, rt.now())
-        return receipt
-
-    receipt = rt.db.write(write)
+    write = writes.append if rt.long_term is None else partial(_append_round, rt)
+    receipt = rt.db.write(
+        write,
+        scope,
+        drafts,
+        rt.now(),
+        rt.shards,
+        rt.new_id(),
+        verbatim=verbatim,
+        recall=pinned,
+    )
     if receipt.answered:
         rt.temporaries.finish_call(scope)
+    return receipt
+
+
+def _append_round(
+    rt: Runtime,
+    connection: Connection,
+    scope: Scope,
+    drafts: Sequence[PreparedMessage],
+    *args: Any,
+    **more: Any,
+) -> Receipt:
+    """Append messages, and queue the round that they end for the other long-term memory."""
+    receipt = writes.append(connection, scope, drafts, *args, **more)
+    answers = [one.message.id or "" for one in drafts if _is_answer(one.message)]
+    if answers and receipt.answered:
+        keys = transcript.keys_of(connection, scope, answers)
+        job_queue.enqueue(connection, "record", keys, scope.namespace, rt.now())
     return receipt
 
 
