@@ -140,6 +140,7 @@ class Resources:
         model: LanguageModel | None = None
         if summarizes and summarizer != "extractive":
             model = language_model(summarizer, settings.model_timeout)
+        reader = language_model(extractor, settings.model_timeout, task="an extractor")
         schema_of(fact_schema)  # refuses what is none
         reorders = resolve_reranker(reranker, settings.reranker_timeout)
         db = database_sql.open_database(database, settings)
@@ -187,7 +188,7 @@ class Resources:
             note_eviction=self.worker.note_eviction if summarizes else None,
             note_recall=self.worker.note_recall,
             summarizer=model,
-            extractor=language_model(extractor, settings.model_timeout, task="an extractor"),
+            extractor=reader,
             fact_schema=fact_schema,
             reranker=reorders,
             long_term=ForeignLongTermMemory(long_term_memory, settings.long_term_timeout)

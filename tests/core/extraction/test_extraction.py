@@ -381,6 +381,13 @@ def test_a_schema_must_be_a_class_of_models_with_fields(given) -> None:
         Memory.in_memory(extractor=lambda prompt: prompt, fact_schema=given)
 
 
+@pytest.mark.parametrize("bad", [{"extractor": "gpt-5"}, {"extractor": 42}, {"fact_schema": dict}])
+def test_what_cannot_be_used_is_refused_before_anything_is_written(tmp_path, bad) -> None:
+    with pytest.raises(ConfigurationError, match=r"extractor must be a model|fact_schema"):
+        Memory.open(tmp_path / "new", embedder="hashing", **bad)
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_limit_of_calls_a_day_stops_the_model_and_the_ledger_says_so(opened) -> None:
     model = Reader()
     memory = opened(model, QUICK.replace(extraction_daily_calls=1))
