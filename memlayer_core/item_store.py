@@ -35,7 +35,8 @@ class Items:
         """Declare that a namespace belongs to the users: `("memories", "{user_id}")`. To do it again changes nothing.
 
         The items of `("memories", "ada")` and below then are ada's: `Memory.export(user_id="ada")` and `Memory.forget("ada")`
-        include them, and the tool `retrieve_from_memory` finds them. The store keeps the declaration, for all processes.
+        include them, and recall in her conversations, searches and the tool `retrieve_from_memory` find them, in those 32 of
+        her folders where something was put last. The store keeps the declaration, for all processes.
 
         Args:
             namespace: Labels, one of which is `"{user_id}"`.

@@ -38,7 +38,7 @@ class Settings(BaseSettings):
             previews load them again.
         offload_characters: Characters from which on a message is large: 5 x 1024, as in AgentScope.
         preview_characters: Characters of a preview.
-        last_keep: Newest messages that become previews only if that of older ones is not enough.
+        last_keep: So many of the newest messages stay whole as long as previews of older ones make the context short enough.
         recall_tokens: Tokens of a context for the recall; never more than two fifths of the token limit. None: it grows
             with the root of the token limit, 1,609 at 8,000. 0: nothing is recalled.
         recall_candidates: Candidates that each part of the search (such as words or vectors) returns at the most.

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from memlayer_core.errors import ConfigurationError
 
 __all__ = [
+    "QUOTE",
     "CorrectArguments",
     "FactArguments",
     "ForgetArguments",
@@ -24,7 +25,8 @@ __all__ = [
 
 Mode: TypeAlias = Literal["STATIC", "AGENT", "BOTH"]
 """How an agent reads the memory: `"STATIC"`, by recall; `"AGENT"`, by tools; or `"BOTH"`."""
-_QUOTE = "The user's words, exactly as in a message here."
+QUOTE = "The user's words, exactly as in a message here."
+"""What a model is told of an argument that quotes the user."""
 
 
 def _shorten(schema: dict[str, Any]) -> None:
@@ -58,7 +60,7 @@ class FactArguments(_Arguments):
     key: str = Field("", description='What it is about: "home", "job", "allergy".')
     value: str = Field("", description='In few words: "Berlin".')
     asserted_by: Literal["agent", "user"] = Field("agent", description='"user" needs `quote`.')
-    quote: str = Field("", description=_QUOTE)
+    quote: str = Field("", description=QUOTE)
 
 
 class RecordArguments(_Arguments):
@@ -86,14 +88,14 @@ class CorrectArguments(_Arguments):
     text: str = Field(description="What the record should say.")
     reason: str
     value: str = Field("", description="The new value, if it has a key.")
-    quote: str = Field("", description=_QUOTE)
+    quote: str = Field("", description=QUOTE)
 
 
 class ForgetArguments(_Arguments):
     """Arguments of the forget tool. A quote that is empty is not given."""
 
     memory_ids: list[str] = Field(description="As in the answer of `retrieve_from_memory`.")
-    quote: str = Field("", description=_QUOTE)
+    quote: str = Field("", description=QUOTE)
 
 
 class ReloadArguments(_Arguments):

@@ -115,7 +115,8 @@ class _Batch:
     ) -> None:
         self._rt, self.usage, self._words = rt, usage, words
         self._rows = {row.id: row for row in rows}
-        self._candidates: dict[int, list[Candidate]] = {row.key: [] for row in rows}
+        self._candidates: dict[str, list[Candidate]] = {row.id: [] for row in rows}
+        self._schema = fact_schema(rt.fact_schema)
         self.refusals: list[tuple[Any, Refusal]] = []
         self.failures: list[tuple[Any, str]] = []
         self._known: list[KnownFact] = []
@@ -143,7 +144,7 @@ class _Batch:
 
     def _compare(self, connection: Connection) -> None:
         """Compare the messages with those that the known facts come from."""
-        keys = list(self._candidates)
+        keys = list(self._words)
         sources = {key for one in self._known for key in one.sources}
         vectors = sql.vectors_of(connection, [*keys, *sources])
         for key in keys:
@@ -162,8 +163,7 @@ class _Batch:
         """
         lines, facts = self._lines(rows), self._facts(rows)
         language = language_of_lines(lines)
-        schema = fact_schema(self._rt.fact_schema)
-        instructions = system_prompt(language, None if schema is None else schema.keys)
+        instructions = system_prompt(language, None if self._schema is None else self._schema.keys)
         count = self._rt.tokens.text
         room = self._rt.settings.extraction_tokens - count(instructions)
         asked = prompt = prompt_of(language, self._rt.now(), facts, lines, room, count)
@@ -215,26 +215,24 @@ class _Batch:
             if isinstance(operation, str):
                 self.refusals.append((rows[0], Refusal(f"its form is wrong: {operation}", 0)))
                 continue
-            found = check(operation, lines, facts, fact_schema(self._rt.fact_schema))
+            found = check(operation, lines, facts, self._schema)
             if isinstance(found, Refusal):
                 self.refusals.append((rows[found.place], found))
             elif found is not None and not self._is_stated(found):
-                row = self._rows[found.evidence[0].message_id]
-                said = self._words[row.key]
-                self._candidates[row.key].append(quarantine_candidate(said.at_original(found), said.clean))
+                place = found.evidence[0].message_id
+                said = self._words[self._rows[place].key]
+                self._candidates[place].append(quarantine_candidate(said.at_original(found), said.clean))
 
     def _is_stated(self, candidate: Candidate) -> bool:
         """Tell whether the same was read in the same message already: by a pattern, or by the model itself."""
         place = candidate.evidence[0].message_id
-        row = self._rows[place]
         return any(
             plain(one.subject) == plain(candidate.subject)
             and (one.key, one.ends) == (candidate.key, candidate.ends)
             and (plain(one.value) == plain(candidate.value) or same_meaning(one, candidate))
-            for one in (*self._stated.get(place, ()), *self._candidates[row.key])
+            for one in (*self._stated.get(place, ()), *self._candidates[place])
         )
 
     def statements(self) -> list[tuple[Any, list[Candidate]]]:
         """Return the rows of the messages, each with what it states."""
-        by_key = {row.key: row for row in self._rows.values()}
-        return [(by_key[key], found) for key, found in self._candidates.items() if found]
+        return [(self._rows[place], found) for place, found in self._candidates.items() if found]

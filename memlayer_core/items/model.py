@@ -62,6 +62,11 @@ class Item:
     expires_at: datetime | None = None
     score: float | None = None
 
+    @property
+    def address(self) -> str:
+        """What it is called among hits: its labels and its key, `"memories/ada/boat"`."""
+        return "/".join((*self.labels, self.key))
+
 
 @dataclass(frozen=True, slots=True)
 class GetItem:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
 from memlayer_core.message import Message
 from memlayer_core.scope import Scope
+from memlayer_core.show import Mark, Report, Tabular, View, line_of
 
 __all__ = [
     "ForgetReport",
@@ -42,7 +44,7 @@ def beginning(text: str, limit: int = _LABEL) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class Session(Tabular):
     """A session with its totals. Reading it costs the same at any length of the session.
 
     Attributes:
@@ -84,6 +86,27 @@ class Session:
         """A name for lists: the title, else the beginning of the user's first message, else the id."""
         return self.title or beginning(self.opening or "") or (self.scope.session_id or "")
 
+    __repr__ = line_of
+
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("session", "begins", "agent", "messages", "tokens", "begun", "last used", "state"),
+            rows=tuple(
+                (
+                    one.scope.session_id,
+                    one.label,
+                    one.scope.agent_id,
+                    one.messages,
+                    one.tokens,
+                    one.created_at,
+                    one.updated_at,
+                    Mark("ended") if one.ended else Mark("open", "green"),
+                )
+                for one in values
+            ),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WindowStart:
@@ -122,7 +145,7 @@ class SessionDetails:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncReport:
+class SyncReport(Report):
     """The result of `resync`. The changes are committed.
 
     Attributes:
@@ -143,7 +166,7 @@ class SyncReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetReport:
+class ForgetReport(Report):
     """What `forget` deleted.
 
     Attributes:
@@ -163,7 +186,7 @@ class ForgetReport:
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedRecall:
+class PinnedRecall(Tabular):
     """The recall that a model saw with a question. It stays with that question in later contexts.
 
     Attributes:
@@ -177,6 +200,13 @@ class PinnedRecall:
     text: str
     tokens: int
     message_ids: tuple[str, ...]
+
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("question", "tokens", "what the model saw with it", "it quotes"),
+            rows=tuple((one.question_id, one.tokens, one.text, ", ".join(one.message_ids)) for one in values),
+        )
 
 
 @dataclass(frozen=True, slots=True)

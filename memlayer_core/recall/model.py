@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
+from memlayer_core.items.model import Item
 from memlayer_core.message import JSON, Role
 from memlayer_core.records.model import Record
-from memlayer_core.show import View, Viewable
+from memlayer_core.show import Tabular, View, Viewable, line_of
 
 __all__ = ["Hit", "Hits", "Reason", "RecallFilter"]
 
@@ -35,8 +36,8 @@ class Reason:
 class RecallFilter:
     """Which messages and records a search, a recall or a context may find.
 
-    Every condition that is given must hold. What does not pass takes the place of nothing that does: the search is as if
-    nothing else were stored.
+    Every condition that is given must hold; with any, no items are found. What does not pass takes the place of nothing that
+    does: the search is as if nothing else were stored.
 
     Attributes:
         kinds: `"message"`, `"record"` (of any type), or types of records, such as `"preference"`. Empty: all.
@@ -60,26 +61,27 @@ class RecallFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """A message or a record that a search found.
+class Hit(Tabular):
+    """A message, a record or an item that a search found.
 
     Attributes:
         text: The text of the message or record.
         score: Larger is better. Compare scores of one search only.
-        kind: `"message"` or `"record"`.
-        message_ids: Ids of the messages that it comes from; empty for a record.
+        kind: `"message"`, `"record"`, or `"item"`: a value in a namespace that is declared to be the user's.
+        message_ids: Ids of the messages that it comes from; empty for a record or an item.
         session_id: Id of its session; empty if it is not known.
-        speaker: The speaker's name, or the role if there is no name. For a record, its type.
+        speaker: The speaker's name, or the role if there is no name. For a record, its type; for an item, `"item"`.
         created_at: When it was said, or when it happened.
         tokens: Tokens that it costs in a context.
         reasons: Why it was found, by each part of the search.
-        record: The record that was found; None for a message.
-        role: The speaker's role; `"user"` for a record.
+        record: The record that was found; None for anything else.
+        role: The speaker's role; `"user"` for a record or an item.
+        item: The item that was found; None for anything else.
     """
 
     text: str
     score: float
-    kind: Literal["message", "record"]
+    kind: Literal["message", "record", "item"]
     message_ids: tuple[str, ...]
     session_id: str
     speaker: str
@@ -88,6 +90,30 @@ class Hit:
     reasons: tuple[Reason, ...]
     record: Record | None = None
     role: Role = "user"
+    item: Item | None = None
+
+    __repr__ = line_of
+
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("score", "when", "who", "what", "why", "where"),
+            rows=tuple(
+                (
+                    hit.score,
+                    hit.created_at.date(),
+                    hit.speaker,
+                    hit.text,
+                    "; ".join(map(str, hit.reasons)),
+                    _place(hit.record or hit.item) or hit.session_id,
+                )
+                for hit in values
+            ),
+        )
+
+
+def _place(one: Record | Item | None) -> str | None:
+    return one.memory_id if isinstance(one, Record) else one.address if one is not None else None
 
 
 class Hits(Viewable, tuple[Hit, ...]):
@@ -96,11 +122,6 @@ class Hits(Viewable, tuple[Hit, ...]):
     __slots__ = ()
 
     def _view(self) -> View:
-        return View(
-            f"{len(self)} hit(s)" if self else "Nothing was found.",
-            columns=("score", "when", "who", "what", "why"),
-            rows=tuple(
-                (hit.score, hit.created_at.date(), hit.speaker, hit.text, "; ".join(map(str, hit.reasons)))
-                for hit in self
-            ),
-        )
+        if not self:
+            return View("Nothing was found.")
+        return replace(Hit._table(self), title=f"Hits: {len(self):,}")  # noqa: SLF001  (its own row)

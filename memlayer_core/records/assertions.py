@@ -174,6 +174,7 @@ async def forget(
             raise _refused(by_user.memory_id, "forget", _missing(quote))
     for record in records:
         await forget_record(rt, run, scope.reach(), record.memory_id)
+    rt.wake()
 
 
 async def _record(rt: Runtime, run: Runner, scope: Scope, record_id: str) -> Record:
@@ -183,7 +184,7 @@ async def _record(rt: Runtime, run: Runner, scope: Scope, record_id: str) -> Rec
     if not found:
         raise UnknownRecordError(
             f"the user has no record {record_id!r:.100}",
-            hint="`retrieve_from_memory` names the records that there are.",
+            hint="What is found in the memory is told with its record's id: look it up first.",
         )
     return found[0]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
 from memlayer_core.message import Role
 from memlayer_core.records.model import MODALITIES, USER, Modality, Record, RecordSource
+from memlayer_core.show import Colour, Mark, Tabular, View, Viewable, ViewList, line_of
 
 __all__ = [
     "MODALITIES",
@@ -52,7 +54,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerEntry:
+class LedgerEntry(Tabular):
     """What became of one statement.
 
     Attributes:
@@ -68,6 +70,7 @@ class LedgerEntry:
         value: Its value.
         evidence: The words of the message; None: the application said it.
         record_id: The record that it made, confirmed or ended; None: there is none.
+        against: The record that it replaced or is in conflict with; None: there is none.
     """
 
     outcome: str
@@ -79,13 +82,46 @@ class LedgerEntry:
     value: str | None = None
     evidence: Evidence | None = None
     record_id: str | None = None
+    against: str | None = None
+
+    __repr__ = line_of
+
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("outcome", "said", "about", "value", "quote", "why", "record"),
+            rows=tuple(
+                (
+                    Mark(one.outcome, _OUTCOMES.get(one.outcome, "plain")),
+                    one.said_at.date(),
+                    " ".join(filter(None, (one.subject if one.subject != USER else "", one.key))),
+                    one.value,
+                    f"“{one.evidence.quote}”" if one.evidence is not None else None,
+                    one.reason,
+                    one.record_id,
+                )
+                for one in values
+            ),
+        )
+
+
+_OUTCOMES: Mapping[str, Colour] = {
+    "stored": "green",
+    "confirmed": "green",
+    "superseded": "blue",
+    "ended": "blue",
+    "merged": "blue",
+    "conflict": "amber",
+    "quarantined": "red",
+    "given up": "red",
+}
 
 
 FindingKind = Literal["junk", "duplicate", "contradiction", "stale", "unverified", "quarantined"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Tabular):
     """What a look through a user's records found.
 
     Attributes:
@@ -100,9 +136,23 @@ class Finding:
     record_ids: tuple[str, ...]
     reason: str
 
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("finding", "records", "why"),
+            rows=tuple(
+                (
+                    Mark(one.kind, "red" if one.kind == "quarantined" else "amber"),
+                    ", ".join(one.record_ids),
+                    one.reason,
+                )
+                for one in values
+            ),
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class Why(Viewable):
     """What a record rests on.
 
     Attributes:
@@ -118,6 +168,16 @@ class Why:
     versions: tuple[Record, ...] = ()
     predecessors: tuple[Record, ...] = ()
     successor: Record | None = None
+
+    def _view(self) -> View:
+        after = () if self.successor is None else (self.successor,)
+        lists = (
+            ViewList("Statements, in the order in which they were said", self.statements),
+            ViewList("Earlier versions", self.versions),
+            ViewList("Facts that it replaced", self.predecessors),
+            ViewList("Record that replaced it", after),
+        )
+        return View(sections=tuple(filter(None, (ViewList("Record", [self.record]), *lists))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

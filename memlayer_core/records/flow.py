@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import (
@@ -41,8 +43,9 @@ from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.records.sql.rows import record_of
 from memlayer_core.runner import Runner
-from memlayer_core.runtime import Runtime
+from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.show import Mark, ViewList
 from memlayer_core.storage.keys import from_micros
 from memlayer_core.storage.scores import is_message
 from memlayer_core.storage.terms import index_terms
@@ -121,7 +124,7 @@ async def revise(
 
 
 async def records(
-    rt: Runtime, run: Runner, reach: Scope, record_filter: RecordFilter, roles: object
+    rt: Journal, run: Runner, reach: Scope, record_filter: RecordFilter, roles: object
 ) -> list[Record]:
     """Return a user's records, the last written first."""
     reader = reader_of(rt, reach, roles, for_recall=False)
@@ -130,17 +133,25 @@ async def records(
     check_filter(record_filter.type, record_filter.tags, record_filter.record_id)
     with errors_as(InvalidRecordError):
         moments: Any = {name: in_utc(getattr(record_filter, name), name) for name in _MOMENTS}
-    return await run(rt.db.read, record_reads.list_records, reader, replace(record_filter, **moments))
+    found = await run(rt.db.read, record_reads.list_records, reader, replace(record_filter, **moments))
+    return ViewList("Records", found, partial(_findings, now=reader.now))
 
 
-async def forget_record(rt: Runtime, run: Runner, reach: Scope, record_id: str) -> ForgetReport:
-    """Delete a record and all its versions."""
+def _findings(records: Sequence[Record], now: datetime) -> Iterator[Mark]:
+    """Yield what people should know of a list of records: conflicts, what is stale, what nobody confirmed."""
+    in_force = [one for one in records if one.replaced_by is None and one.valid_until is None]
+    for finding in audit_records(in_force, (), now):
+        said = f"{finding.kind}: {', '.join(finding.record_ids)}: {finding.reason}"
+        yield Mark(said, "red" if finding.kind == "quarantined" else "amber")
+
+
+async def forget_record(rt: Journal, run: Runner, reach: Scope, record_id: str) -> ForgetReport:
+    """Delete a record and all its versions. The caller wakes the worker."""
     if not await run(rt.db.write, fact_sql.forget, reach, record_id, rt.now()):
         raise UnknownRecordError(
             f"there is no record {record_id!r:.100} to forget",
             hint="`memory.records(user_id=…)` lists the records.",
         )
-    rt.wake()
     return ForgetReport(0, 0, 1)
 
 
@@ -180,7 +191,7 @@ async def learn(rt: Runtime, run: Runner, keys: Sequence[int]) -> int:
     return len(changed)
 
 
-async def why(rt: Runtime, run: Runner, reach: Scope, record_id: str) -> Why:
+async def why(rt: Journal, run: Runner, reach: Scope, record_id: str) -> Why:
     """Return what a record rests on."""
     ordinal_of(record_id)
     found = await run(rt.db.read, _why, reader_of(rt, reach, (), for_recall=False), record_id)
@@ -192,19 +203,19 @@ async def why(rt: Runtime, run: Runner, reach: Scope, record_id: str) -> Why:
     return found
 
 
-async def ledger(rt: Runtime, run: Runner, reach: Scope, limit: int, offset: int) -> list[LedgerEntry]:
+async def ledger(rt: Journal, run: Runner, reach: Scope, limit: int, offset: int) -> list[LedgerEntry]:
     """Return what became of statements about a user, the last one first."""
     at_least_one("limit", limit)
     check_whole_number("offset", offset)
     rows = await run(rt.db.read, ledger_sql.newest, reach, limit, offset)
-    return [_entry(row, reach.user_id) for row in rows]
+    return ViewList("Statements", (_entry(row, reach.user_id) for row in rows))
 
 
-async def audit(rt: Runtime, run: Runner, reach: Scope) -> list[Finding]:
+async def audit(rt: Journal, run: Runner, reach: Scope) -> list[Finding]:
     """Return what somebody should look at among a user's records."""
     reader = reader_of(rt, reach, (), for_recall=False)
     held, entries = await run(rt.db.read, _for_audit, reader)
-    return await run(audit_records, held, entries, reader.now)
+    return ViewList("Findings", await run(audit_records, held, entries, reader.now))
 
 
 def _for_audit(connection: Connection, reader: Reader) -> tuple[list[Record], list[LedgerEntry]]:
@@ -271,10 +282,11 @@ def _entry(row: Any, user_id: str) -> LedgerEntry:
         value=body.get("value"),
         evidence=ledger_sql.evidence_of(row),
         record_id=None if row.ordinal is None else memory_id(user_id, row.ordinal),
+        against=None if row.against is None else memory_id(user_id, row.against),
     )
 
 
-def reader_of(rt: Runtime, reach: Scope, roles: object, *, for_recall: bool = True) -> Reader:
+def reader_of(rt: Journal, reach: Scope, roles: object, *, for_recall: bool = True) -> Reader:
     """Return the reader; for a recall, with the thresholds of importance and confidence."""
     settings = rt.settings
     return Reader(

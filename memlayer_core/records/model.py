@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, TypedDict
+from typing import Literal, Self, TypedDict, get_args
 
 from memlayer_core.message import JSON
 from memlayer_core.scope import Scope
+from memlayer_core.show import Cell, Mark, Tabular, View, line_of
 from memlayer_core.vector import FloatVector
 
 __all__ = [
@@ -41,15 +42,9 @@ MODALITIES: tuple[Modality, ...] = ("states", "wants", "plans", "denies", "used_
 USER = "user"
 """The subject of facts about the user."""
 
-TYPES: tuple[RecordType, ...] = ("episodic", "semantic", "procedural", "preference", "profile")
-VISIBILITIES: tuple[Visibility, ...] = ("private", "share", "public")
-SOURCES: tuple[RecordSource, ...] = (
-    "explicit_user_input",
-    "implicit_inference",
-    "system_generated",
-    "external_data",
-    "corrected_memory",
-)
+TYPES: tuple[RecordType, ...] = get_args(RecordType)
+VISIBILITIES: tuple[Visibility, ...] = get_args(Visibility)
+SOURCES: tuple[RecordSource, ...] = get_args(RecordSource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +94,7 @@ class Embedding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Tabular):
     """Something remembered of a user. A change makes a new version; the old version stays readable.
 
     Attributes:
@@ -195,6 +190,8 @@ class Record:
     quarantine: str | None = None
     embedding: Embedding | None = field(default=None, compare=False, repr=False)
 
+    __repr__ = line_of
+
     @property
     def text(self) -> str:
         """The summary, or the raw text if there is no summary."""
@@ -219,6 +216,40 @@ class Record:
     def owner(self) -> Scope:
         """Scope of its user, with the agent if one is named; or of its session if that has no user."""
         return Scope(self.user_id, self.session_id, self.agent_id, self.tenant_id).reach()
+
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("record", "about", "value", "what", "from", "until", "times", "sure", "state"),
+            rows=tuple(map(_row, values)),
+        )
+
+
+def _row(record: Record) -> tuple[Cell, ...]:
+    subject = record.subject if record.subject not in {None, USER} else ""
+    return (
+        record.memory_id if record.version == 1 else f"{record.memory_id}, version {record.version}",
+        f"{subject} {record.key or record.type}".strip(),
+        record.value,
+        record.text,
+        (record.valid_from or record.occurred_at or record.first_observed).date(),
+        record.valid_until and record.valid_until.date(),
+        record.mentions,
+        f"{record.confidence:.0%}",
+        _state(record),
+    )
+
+
+def _state(record: Record) -> Mark:
+    if record.quarantine is not None:
+        return Mark("quarantine", "red")
+    if record.is_archived or (
+        record.valid_until is not None and record.replaced_by in {None, record.memory_id}
+    ):
+        return Mark("archived" if record.is_archived else "ended")
+    if record.replaced_by is not None:
+        return Mark("replaced by " + record.replaced_by.replace(record.memory_id, "its next version"))
+    return Mark("inferred", "amber") if record.is_inferred else Mark("in force", "green")
 
 
 class RecordFields(TypedDict, total=False):

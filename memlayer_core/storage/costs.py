@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import Connection, case, delete, exists, func, select
 
+from memlayer_core.show import Tabular, View
 from memlayer_core.storage.statements import dialect_insert
 from memlayer_core.storage.tables import costs, namespaces
 
@@ -18,7 +19,7 @@ _COUNTS = ("calls", "tokens_in", "tokens_out", "facts")
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Tabular):
     """The total cost of one model for one kind of work, and the facts that it brought.
 
     Attributes:
@@ -36,6 +37,15 @@ class Cost:
     tokens_in: int = 0
     tokens_out: int = 0
     facts: int = 0
+
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("work", "model", "calls", "tokens in", "tokens out", "facts"),
+            rows=tuple(
+                (one.kind, one.model, one.calls, one.tokens_in, one.tokens_out, one.facts) for one in values
+            ),
+        )
 
 
 def spend(

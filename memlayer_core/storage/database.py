@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
@@ -10,9 +11,9 @@ from sqlalchemy import Connection, exc, make_url
 
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.settings import Settings
-from memlayer_core.storage.sqlite import SqliteDatabase
+from memlayer_core.storage.sqlite import SqliteDatabase, journal_file
 
-__all__ = ["Connection", "Database", "open_database"]
+__all__ = ["Connection", "Database", "may_write", "open_database"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,3 +94,9 @@ def open_database(target: Path | str | None, settings: Settings, *, read_only: b
     from memlayer_core.storage.postgres import PostgresDatabase  # SQLite needs nothing of it
 
     return PostgresDatabase(target, settings)
+
+
+def may_write(target: Path | str | None) -> bool:
+    """Tell whether this process may write to a memory's directory; of a server, nobody knows before it is asked."""
+    files = (target, journal_file(target)) if isinstance(target, Path) else ()
+    return all(os.access(file, os.W_OK) for file in files)

@@ -21,7 +21,15 @@ try:
 except ImportError:  # Windows removes no file that is open
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["FileWriter", "LineReader", "private_directory", "private_file", "tighten", "write_whole"]
+__all__ = [
+    "FileWriter",
+    "LineReader",
+    "flush_directory",
+    "private_directory",
+    "private_file",
+    "tighten",
+    "write_whole",
+]
 
 _PREFIX = ".memlayer-"
 _RESTS = 3600.0  # seconds without a write after which a temporary file without a lock is abandoned
@@ -140,7 +148,7 @@ class FileWriter:
                 os.fsync(self._file.fileno())
                 self._file.close()
                 self._temporary.replace(self._path)
-                _settle(self._path.parent)
+                flush_directory(self._path.parent)
             elif self._path is not None:
                 self._file.close()
 
@@ -313,7 +321,7 @@ def _lock(number: int) -> None:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _settle(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
     """Have the disk remember a new name in a directory, where the system can."""
     with suppress(OSError):
         opened = os.open(directory, os.O_RDONLY)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from memlayer_core.show import Report
+
 __all__ = ["LONGEST_BACKOFF", "Backlog", "Job", "JobKind", "backoff", "latest"]
 
 JobKind = Literal[
@@ -38,7 +40,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(Report):
     """How many background jobs are left.
 
     Attributes:

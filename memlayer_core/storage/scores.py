@@ -7,12 +7,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-__all__ = ["SESSION_BITS", "Candidate", "Postings", "TermStatistics", "is_message", "session_of_key"]
+__all__ = [
+    "SESSION_BITS",
+    "Candidate",
+    "Postings",
+    "TermStatistics",
+    "is_item",
+    "is_message",
+    "is_record",
+    "session_of_key",
+]
 
 Postings = Mapping[str, Mapping[int, int]]
 """For each term of a question: the keys of the messages that contain it, and how often each contains it."""
 
 
+_ITEMS = -(2**62)
 SESSION_BITS = 32
 """Bits of a message's key below the number of its session."""
 
@@ -20,6 +30,16 @@ SESSION_BITS = 32
 def is_message(key: int) -> bool:
     """Return whether a text is a message's. The keys of all others are negative: see the tables of the journal."""
     return key > 0
+
+
+def is_record(key: int) -> bool:
+    """Return whether a text is a record's."""
+    return _ITEMS < key < 0
+
+
+def is_item(key: int) -> bool:
+    """Return whether a text is one that an item is found by."""
+    return key < _ITEMS
 
 
 def session_of_key(key: int) -> int:

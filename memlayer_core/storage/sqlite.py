@@ -19,7 +19,7 @@ from memlayer_core.storage.files import private_directory, private_file, tighten
 from memlayer_core.storage.fork_gate import inside_sqlite
 from memlayer_core.storage.writer import Writer
 
-__all__ = ["SqliteDatabase", "journal_file"]
+__all__ = ["SqliteDatabase", "journal_file", "read_only_uri"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -159,7 +159,7 @@ def _sqlite_engine(
             f"sqlite:///{file}",
             poolclass=poolclass,
             creator=lambda: sqlite3.connect(
-                _read_only_uri(file) if read_only else file,
+                read_only_uri(file) if read_only else file,
                 uri=read_only,
                 check_same_thread=False,
                 timeout=settings.busy_timeout,
@@ -207,7 +207,7 @@ def _make_private(directory: Path) -> None:
         ) from problem
 
 
-def _read_only_uri(file: Path) -> str:
+def read_only_uri(file: Path) -> str:
     """Return the URI of a database in a directory that this process cannot write to.
 
     Without a log beside it nobody writes to it: SQLite then needs no file for its locks.

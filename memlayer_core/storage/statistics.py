@@ -17,10 +17,11 @@ class ScopeStatistics:
     Attributes:
         sessions: Number of sessions with messages; 2 means two or more.
         vectors: Number of the user's vectors: a long text has several.
-        texts: Number of the user's texts that have vectors.
         shard: Number of the user's Chroma collection.
         version: Goes up when vectors of the user are stored.
         records: Whether there are records.
+        texts: Number of the user's texts that have vectors.
+        oppositions: Whether statements of the user contradict or replaced each other.
     """
 
     sessions: int = 0
@@ -29,6 +30,7 @@ class ScopeStatistics:
     version: int = 0
     records: bool = False
     texts: int = 0
+    oppositions: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,8 +301,8 @@ labels = Table(
 
 # Every statement about somebody, and what became of it. `message`, `start` and `until` say where it was said; without a
 # message the application made it. Facts are made of the statements with their `topic`, in the order of `said_at`, and
-# `ordinal` is the number of the record that a statement made, confirmed or ended. `digest` is the statement's own, so
-# that none counts twice.
+# `ordinal` is the number of the record that a statement made, confirmed or ended, and `against` that of the record that it
+# replaced or is in conflict with. `digest` is the statement's own, so that none counts twice.
 ledger = Table(
     "memlayer_ledger",
     tables,
@@ -319,10 +319,12 @@ ledger = Table(
     Column("outcome", String(12), nullable=False),
     Column("reason", Text, nullable=False),
     Column("ordinal", BigInteger),
+    Column("against", BigInteger),
     Column("at", BigInteger, nullable=False),
     Index("memlayer_ledger_topic", "topic"),
     Index("memlayer_ledger_message", "message"),
     Index("memlayer_ledger_record", "namespace", "ordinal"),
+    Index("memlayer_ledger_against", "namespace", "against", sqlite_where=text("against IS NOT NULL")),
     Index("memlayer_ledger_newest", "namespace", "number"),
     sqlite_autoincrement=True,
 )

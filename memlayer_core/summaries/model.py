@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
+
+from memlayer_core.show import Mark, Tabular, View, line_of
 
 __all__ = ["Method", "Summary"]
 
@@ -12,7 +15,7 @@ Method = Literal["model", "extract"]
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Tabular):
     """A summary of some turns of a session.
 
     Attributes:
@@ -50,7 +53,40 @@ class Summary:
     created_at: datetime | None = None
     faults: tuple[str, ...] = ()
 
+    __repr__ = line_of
+
     @property
     def is_fallback(self) -> bool:
         """Whether it is an extract in place of a model's summary, because the model did not answer."""
         return self.method == "extract" and self.model is not None
+
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("version", "of", "what", "tokens", "by", "score", "missing", "when", "state"),
+            rows=tuple(
+                (
+                    one.version,
+                    f"{one.rounds} round(s)" + (", overview" if one.level else ""),
+                    one.text,
+                    one.tokens,
+                    one.model if one.method == "model" else "quotes",
+                    one.score,
+                    ", ".join(one.missing),
+                    one.created_at,
+                    _state(one),
+                )
+                for one in values
+            ),
+            notes=tuple(
+                f"version {one.version}: {one.model} did not answer, and sentences are quoted in its place"
+                for one in values
+                if one.is_fallback
+            ),
+        )
+
+
+def _state(summary: Summary) -> Mark:
+    if summary.replaced_by is not None:
+        return Mark(f"replaced by {summary.replaced_by}")
+    return Mark("stands in", "amber") if summary.is_fallback else Mark("in force", "green")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,7 +13,7 @@ from memlayer_core.message import JSON, Message, PinnedText
 from memlayer_core.messages.rules.openai import openai_message
 from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
-from memlayer_core.show import Bar, View, Viewable
+from memlayer_core.show import Bar, Colour, Mark, View, Viewable
 
 __all__ = ["Context", "Piece", "PieceKind", "Placement", "recall_to_pin"]
 
@@ -66,7 +67,8 @@ class Context(Viewable):
         pending: Messages that are not stored yet. They follow the window.
         pinned_text: The recall to pin to the question once it is answered; None: nothing is pinned.
         scope: Scope of the conversation.
-        profile: Records of type `"profile"` as one message, in front of the summary; None if there are none.
+        profile: Facts that are told always, and records of type `"profile"`, as one message in front of the summary; None if
+            there are none.
     """
 
     system: tuple[Message, ...]
@@ -148,22 +150,57 @@ class Context(Viewable):
         return composed
 
     def _view(self) -> View:
+        costs = Counter[str]()
+        for piece in self.pieces:
+            costs[piece.kind] += piece.tokens
+        parts = [(Mark(kind, colour), costs[kind]) for kind, colour in _PARTS.items() if costs[kind]]
+        free = max(0, self.token_limit - self.tokens)
+        framing = self.tokens - costs.total()
+        rest = (("framing", framing), ("free", free))
         return View(
-            bar=Bar(self.tokens, self.token_limit, "tokens"),
-            columns=("part", "when", "who", "tokens", "what", "why"),
+            "What the model sees",
+            bar=Bar(
+                self.tokens,
+                self.token_limit,
+                "tokens",
+                tuple(parts),
+                note=", ".join(f"{name} {tokens:,}" for name, tokens in rest if tokens),
+            ),
+            columns=("part", "tokens", "when", "who", "what", "why", "source"),
             rows=tuple(
                 (
-                    piece.kind,
+                    Mark(piece.kind, _PARTS[piece.kind]),
+                    Bar(
+                        piece.tokens, self.token_limit, parts=((Mark("", _PARTS[piece.kind]), piece.tokens),)
+                    ),
                     piece.created_at and piece.created_at.date(),
                     piece.speaker,
-                    Bar(piece.tokens, self.token_limit),
                     piece.text,
                     "; ".join(map(str, piece.reasons)),
+                    ", ".join(map(_short, piece.message_ids)),
                 )
                 for piece in self.pieces
             ),
-            notes=tuple(map(str, self.reasons)),
+            notes=tuple(
+                Mark(str(one), "red" if one.code.endswith(_FAILURES) else "amber") for one in self.reasons
+            ),
         )
+
+
+_PARTS: Mapping[PieceKind, Colour] = {
+    "system": "plain",
+    "profile": "amber",
+    "summary": "violet",
+    "recall": "green",
+    "window": "blue",
+    "temporary": "pink",
+}
+_FAILURES = ("_failed", "_unavailable", "_over_limit")
+_ID = 12  # characters of an id that are shown
+
+
+def _short(id: str) -> str:
+    return id if len(id) <= 2 * _ID else f"{id[:_ID]}…"
 
 
 def _results_behind_calls(messages: Sequence[Message]) -> list[int]:

@@ -9,12 +9,12 @@ from memlayer_core.events import StoreMaintained
 from memlayer_core.messages.rules.check import in_utc
 from memlayer_core.records.sql import ledger_notes, upkeep
 from memlayer_core.runner import Runner
-from memlayer_core.runtime import Runtime
+from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.storage import job_queue
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.keys import micros_of, to_micros
 
-__all__ = ["enqueue_daily", "maintain", "maintain_daily"]
+__all__ = ["enqueue_daily", "maintain", "maintain_daily", "maintain_journal"]
 
 _PAGE = 500  # records or entries of one transaction, so that others can write in between
 
@@ -27,15 +27,20 @@ async def maintain(rt: Runtime, run: Runner, now: datetime | None = None) -> Sto
         run: Blocks or awaits.
         now: The moment that counts; None: the present.
     """
-    moment = in_utc(now, "now") or rt.now()
-    deleted = await _delete_archived(rt, run, moment)
-    entries = await _prune_ledger(rt, run, moment)
-    faded, expired = await run(rt.db.read, upkeep.count_archived, rt.settings, moment)
-    if deleted:
+    done = await maintain_journal(rt, run, now)
+    if done.deleted:
         rt.wake()
-    done = StoreMaintained(moment, archived=faded, expired=expired, deleted=deleted, entries=entries)
     rt.emit(done)
     return done
+
+
+async def maintain_journal(journal: Journal, run: Runner, now: datetime | None = None) -> StoreMaintained:
+    """Do `maintain` in the journal alone. What is left to erase from the index and the files is queued."""
+    moment = in_utc(now, "now") or journal.now()
+    deleted = await _delete_archived(journal, run, moment)
+    entries = await _prune_ledger(journal, run, moment)
+    faded, expired = await run(journal.db.read, upkeep.count_archived, journal.settings, moment)
+    return StoreMaintained(moment, archived=faded, expired=expired, deleted=deleted, entries=entries)
 
 
 async def maintain_daily(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
@@ -51,7 +56,7 @@ def enqueue_daily(rt: Runtime) -> None:
         rt.db.write(job_queue.enqueue_daily, "maintain", now)
 
 
-async def _delete_archived(rt: Runtime, run: Runner, at: datetime) -> int:
+async def _delete_archived(rt: Journal, run: Runner, at: datetime) -> int:
     settings, days, deleted = rt.settings, rt.settings.delete_archived_days, 0
     if days is None:
         return 0
@@ -66,7 +71,7 @@ async def _delete_archived(rt: Runtime, run: Runner, at: datetime) -> int:
     return deleted
 
 
-async def _prune_ledger(rt: Runtime, run: Runner, moment: datetime) -> int:
+async def _prune_ledger(rt: Journal, run: Runner, moment: datetime) -> int:
     days, gone = rt.settings.ledger_days, 0
     if days is None:
         return 0

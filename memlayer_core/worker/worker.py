@@ -88,7 +88,9 @@ class Worker:
             enqueue_daily(rt)
 
     def wake(self) -> None:
-        """Wake the worker, since there is a job."""
+        """Wake the worker, since there is a job. One without a runtime, of a store that is only looked at, does nothing."""
+        if self._rt is None:
+            return
         self._wake.ring()
         if not self._started:
             with self._starting:

@@ -9,10 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, get_args
 
 from memlayer_core.errors import InvalidItemError
-from memlayer_core.items.model import End, Item, ListFolders, Pattern
+from memlayer_core.items.model import End, ListFolders, Pattern
 from memlayer_core.messages.rules.check import at_least_one, check_whole_number
-from memlayer_core.records.rules.quarantine import instructs
-from memlayer_core.records.rules.sameness import common_words
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.storage.codec import json_text, read, write
 from memlayer_core.storage.scores import Postings
@@ -24,7 +22,6 @@ __all__ = [
     "expiry",
     "folder_of",
     "folder_page",
-    "is_about",
     "key_of",
     "literal_start",
     "order",
@@ -275,13 +272,3 @@ def order(numbers: Iterable[int], item_scores: Mapping[int, float]) -> list[int]
     return sorted(told, key=lambda number: -item_scores[number]) + [
         number for number in listed if number not in item_scores
     ]
-
-
-_ALIKE = 0.5
-"""Cosine of an item to a query from which on the item bears on it, without a word in common."""
-
-
-def is_about(item: Item, query: str) -> bool:
-    """Tell whether a found item bears on a query, and does not try to instruct a model."""
-    text = whole_text(item.value)
-    return instructs(text) is None and ((item.score or 0.0) >= _ALIKE or common_words(query, text))

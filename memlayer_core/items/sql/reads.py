@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, false, or_, select, true
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, exists, false, or_, select, true
 
 from memlayer_core.items.model import Condition, Item, ItemQuery, ItemText
 from memlayer_core.items.rules.items import value_from_json
@@ -20,6 +20,7 @@ from memlayer_core.scope import Folder
 from memlayer_core.storage import tables as schema
 from memlayer_core.storage import texts as texts_sql
 from memlayer_core.storage.keys import chunks, from_micros, to_micros
+from memlayer_core.storage.statements import ListStatement
 from memlayer_core.storage.tables import (
     folders,
     folders_within,
@@ -33,6 +34,7 @@ from memlayer_core.vector import FloatVector, Neighbour
 
 __all__ = [
     "find",
+    "find_by_key",
     "find_by_number",
     "get",
     "inside",
@@ -47,6 +49,18 @@ __all__ = [
 _AT_ONCE = 1000  # vectors that are compared at a time
 _NEWEST = (items.c.updated_at.desc(), items.c.number.desc())
 _SHOWN = select(items, folders.c.labels).join(folders, folders.c.namespace == items.c.namespace)
+
+_BY_TEXT = ListStatement(
+    lambda keys: (
+        select(items, folders.c.labels, item_texts.c.key.label("text_key"))
+        .join(item_texts, item_texts.c.item == items.c.number)
+        .join(folders, folders.c.namespace == items.c.namespace)
+        .where(
+            item_texts.c.key.in_(keys),
+            or_(items.c.expires_at.is_(None), items.c.expires_at > bindparam("now")),
+        )
+    )
+)
 
 
 def item_digest(folder: Folder, key: str) -> bytes:
@@ -76,6 +90,15 @@ def find(connection: Connection, item_query: ItemQuery, limit: int, offset: int)
     """Return the items of a query, the last put first."""
     query = _SHOWN.where(_matches(item_query)).order_by(*_NEWEST).limit(limit).offset(offset)
     return [_item(row) for row in connection.execute(query)]
+
+
+def find_by_key(
+    connection: Connection, folders: Collection[Folder], keys: Sequence[int], now: datetime
+) -> dict[int, Item]:
+    """Return the items in some folders that these texts find and that live now, by the keys of the texts."""
+    named = {folder.namespace for folder in folders}
+    rows = _BY_TEXT.all(connection, keys, {"now": to_micros(now)}) if keys else []
+    return {row.text_key: _item(row) for row in rows if row.namespace in named}
 
 
 def find_by_number(connection: Connection, item_query: ItemQuery, numbers: Sequence[int]) -> dict[int, Item]:

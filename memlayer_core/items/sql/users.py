@@ -5,18 +5,46 @@ from __future__ import annotations
 import hashlib
 import json
 
-from sqlalchemy import Connection, exists, select
+from sqlalchemy import Connection, bindparam, exists, func, select
 
 from memlayer_core.items.rules.users import folder_of_user, is_within
 from memlayer_core.items.sql.reads import inside
 from memlayer_core.scope import Folder
 from memlayer_core.storage.codec import json_text
-from memlayer_core.storage.statements import dialect_insert
-from memlayer_core.storage.tables import folders, items, meta
+from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert
+from memlayer_core.storage.statistics import ScopeStatistics
+from memlayer_core.storage.tables import folders, folders_within, items, meta, namespaces
 
-__all__ = ["declare", "folders_of", "undeclared_folders"]
+__all__ = ["DECLARED", "declare", "declared_names", "folders_of", "searched_folders", "undeclared_folders"]
 
 _LISTED = 100  # folders that bear a user's id
+_SEARCHED = 32  # folders of a user that a recall looks into
+
+DECLARED = exists().where(meta.c.name.like(bindparam("declared_names")))
+"""The condition that a tenant has declared namespaces of its users; `declared_names` gives the parameter."""
+
+_PATTERNS = Statement(
+    select(meta.c.value).where(meta.c.name.like(bindparam("declared_names"))).order_by(meta.c.name)
+)
+_newest = select(func.max(items.c.updated_at)).where(items.c.namespace == folders.c.namespace)
+_FOLDERS = ListStatement(
+    lambda tops: (
+        select(
+            folders.c.labels,
+            namespaces.c.shard,
+            namespaces.c.vectors,
+            namespaces.c.texts,
+            namespaces.c.version,
+            _newest.scalar_subquery().label("newest"),
+        )
+        .join(namespaces, namespaces.c.namespace == folders.c.namespace)
+        .where(
+            folders.c.namespace.in_(
+                select(folders_within.c.namespace).where(folders_within.c.folder.in_(tops))
+            )
+        )
+    )
+)
 
 
 def declare(connection: Connection, tenant_id: str, namespace: tuple[str, ...]) -> None:
@@ -29,9 +57,27 @@ def declare(connection: Connection, tenant_id: str, namespace: tuple[str, ...]) 
 
 def folders_of(connection: Connection, tenant_id: str, user_id: str) -> list[Folder]:
     """Return the folders of a user: one in each namespace that was declared."""
-    declared = select(meta.c.value).where(meta.c.name.startswith(_prefix(tenant_id), autoescape=True))
-    values = connection.scalars(declared.order_by(meta.c.name))
-    return [folder_of_user(tenant_id, json.loads(value), user_id) for value in values]
+    rows = _PATTERNS.all(connection, {"declared_names": declared_names(tenant_id)})
+    return [folder_of_user(tenant_id, json.loads(row.value), user_id) for row in rows]
+
+
+def searched_folders(
+    connection: Connection, tenant_id: str, user_id: str
+) -> list[tuple[Folder, ScopeStatistics]]:
+    """Return the folders of a user that hold items and that a recall looks into, those with the newest items first.
+
+    These are at most 32, each with the numbers of its vectors.
+    """
+    tops = [folder.namespace for folder in folders_of(connection, tenant_id, user_id)]
+    rows = _FOLDERS.all(connection, tops) if tops else []
+    newest = sorted((row for row in rows if row.newest is not None), key=lambda row: -row.newest)
+    return [
+        (
+            Folder(tenant_id, tuple(json.loads(row.labels))),
+            ScopeStatistics(vectors=row.vectors, shard=row.shard, version=row.version, texts=row.texts),
+        )
+        for row in newest[:_SEARCHED]
+    ]
 
 
 def undeclared_folders(connection: Connection, tenant_id: str, user_id: str) -> list[tuple[str, ...]]:
@@ -42,6 +88,11 @@ def undeclared_folders(connection: Connection, tenant_id: str, user_id: str) -> 
     query = select(folders.c.labels).where(inside(folders.c.namespace, Folder(tenant_id)), bearing, held)
     every = (tuple(json.loads(labels)) for labels in connection.scalars(query.limit(_LISTED)))
     return sorted(labels for labels in every if user_id in labels and not is_within(labels, own))
+
+
+def declared_names(tenant_id: str) -> str:
+    """Return the pattern of the names under which a tenant's declarations are kept."""
+    return _prefix(tenant_id) + "%"
 
 
 def _prefix(tenant_id: str) -> str:

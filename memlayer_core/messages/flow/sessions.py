@@ -35,6 +35,7 @@ from memlayer_core.messages.sql import writes as resync_sql
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.show import ViewList
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -61,7 +62,8 @@ async def sessions(
     """Return a user's sessions, the last used first."""
     at_least_one("limit", limit)
     check_whole_number("offset", offset)
-    return await run(rt.db.read, transcript.list_sessions, reach, limit, offset, superseded=all_versions)
+    found = await run(rt.db.read, transcript.list_sessions, reach, limit, offset, superseded=all_versions)
+    return ViewList("Sessions", found)
 
 
 async def history(
@@ -85,7 +87,7 @@ async def history(
             return [one.message for one in transcript.read(connection, session, places)]
         return [one.message for one in transcript.history(connection, session, -1, limit, offset)]
 
-    return await run(rt.db.read, read)
+    return ViewList("Messages", await run(rt.db.read, read))
 
 
 async def rename(rt: Runtime, run: Runner, scope: Scope, title: str | None) -> bool:

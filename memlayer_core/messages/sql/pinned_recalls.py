@@ -1,7 +1,7 @@
 """Recalled text that stays with the question that it was shown with. Each function runs in its caller's transaction.
 
 A prompt is cheap as long as it begins like the one before. So what was recalled for a question stands with it until
-the question leaves the window; and it goes when anything that it quotes, a message or a record, is deleted or edited.
+the question leaves the window; and it goes when anything that it quotes is deleted or edited: a message, a record, an item.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from memlayer_core.message import PinnedText
 from memlayer_core.storage.keys import LAST, chunks, key_of, session_of
+from memlayer_core.storage.scores import is_item, is_record
 from memlayer_core.storage.statements import ListStatement, Statement
-from memlayer_core.storage.tables import messages, recall_sources, records
+from memlayer_core.storage.tables import item_texts, messages, recall_sources, records
 from memlayer_core.storage.tables import pinned_recalls as recalls
 
 __all__ = ["drop", "lock", "move", "pin", "questions_of"]
@@ -29,6 +30,13 @@ _IN_FORCE = ListStatement(
     lambda keys: (
         select(records.c.key)
         .where(records.c.key.in_(keys), records.c.replaced_by.is_(None))
+        .with_for_update(read=True, key_share=True, skip_locked=True)
+    )
+)
+_ITEMS = ListStatement(
+    lambda keys: (
+        select(item_texts.c.key)
+        .where(item_texts.c.key.in_(keys))
         .with_for_update(read=True, key_share=True, skip_locked=True)
     )
 )
@@ -58,8 +66,13 @@ def pin(connection: Connection, session: int, recall: PinnedText) -> None:
     if session_of(recall.key) != session:
         return
     there = {row.key: row for row in _THERE.all(connection, [recall.key, *recall.sources])}
-    of_records = {*recall.sources} - there.keys()
-    if {row.key for row in _IN_FORCE.all(connection, list(of_records))} != of_records:
+    others = {*recall.sources} - there.keys()
+    for statement, some in (
+        (_IN_FORCE, set(filter(is_record, others))),
+        (_ITEMS, set(filter(is_item, others))),
+    ):
+        others -= {row.key for row in statement.all(connection, list(some))} if some else set()
+    if others:
         return
     if recall.key not in there or there[recall.key].recall_tokens is not None:
         return
@@ -86,7 +99,7 @@ def questions_of(connection: Connection, session: int, text: str) -> list[str]:
 def lock(connection: Connection, keys: Sequence[int]) -> None:
     """Lock messages that will be deleted or edited, and messages with pinned recall that quotes them.
 
-    The keys may be of records, too. Messages are locked in the order of their keys, as everywhere, and before users
+    The keys may be of records and items, too. Messages are locked in the order of their keys, as everywhere, and before users
     and records (see `records/sql/writes.py`), so that there is no deadlock. SQLite has one writer, and needs no locks.
     """
     if connection.dialect.name == "sqlite":

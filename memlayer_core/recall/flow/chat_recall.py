@@ -1,4 +1,4 @@
-"""Recalls for a prompt that somebody else builds: what bears on a query and is not in that prompt."""
+"""Recalls for a prompt that somebody else builds: what bears on a query and is not in that prompt; and lists earlier recalls."""
 
 from __future__ import annotations
 
@@ -7,24 +7,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memlayer_core.message import Message, StoredMessage
-from memlayer_core.messages.model import Session
-from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
+from memlayer_core.messages.model import PinnedRecall, Session
+from memlayer_core.messages.rules.check import at_least_one, check_messages, check_whole_number, text_of
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import recall_budget
+from memlayer_core.recall.flow.adjust import with_other_sides, without_visible_episodes
 from memlayer_core.recall.flow.elsewhere import Meaning, on_snapshot
-from memlayer_core.recall.flow.recall import hits, relevant_answers, weigh, without_visible_episodes
+from memlayer_core.recall.flow.recall import (
+    hits,
+    relevant_answers,
+    weigh,
+)
 from memlayer_core.recall.flow.retrieve import retrieve
 from memlayer_core.recall.flow.search_scope import search_scope_of
 from memlayer_core.recall.model import Hits
 from memlayer_core.recall.rules.filter import check_filter
+from memlayer_core.recall.sql.pinned import list_recalls
+from memlayer_core.records.flow import reader_of
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.show import ViewList
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["recall"]
+__all__ = ["pinned_recalls", "recall"]
 
 _NEWER = 8  # messages at the session's end that the caller may not have yet
 
@@ -68,21 +76,40 @@ async def recall(
             return Hits()
         found = retrieve(connection, rt, search_scope, asked, limit, rt.now(), meaning, wanted, explicit=True)
         end = _visible_end(connection, scope, known)
+        seen = {one.key for one in end.messages}
         answers = weigh(
             connection,
             rt,
             found,
-            {one.key for one in end.messages},
+            seen,
             lambda records: without_visible_episodes(connection, records, scope, end.session, end.first),
             end.session.number if end.session is not None else 0,
         )
         worth, settings = relevant_answers(connection, rt, reach, found, answers, known), rt.settings
+        worth = with_other_sides(connection, found, worth, seen)
         room = (
             recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit
         )
         return hits(connection, rt, reach, worth, limit, room, known)
 
     return await on_snapshot(rt, run, look)
+
+
+async def pinned_recalls(
+    rt: Runtime, run: Runner, scope: Scope, limit: int, offset: int, roles: Sequence[str]
+) -> list[PinnedRecall]:
+    """Return the pinned recalls of a session, the newest question first."""
+    at_least_one("limit", limit)
+    check_whole_number("offset", offset)
+    reader = reader_of(rt, scope.reach(), roles).without_thresholds()
+
+    def read(connection: Connection) -> list[PinnedRecall]:
+        session = transcript.find(connection, scope)
+        if session is None:
+            return []
+        return list_recalls(connection, session.number, limit, offset, reader)
+
+    return ViewList("Pinned recalls", await run(rt.db.read, read))
 
 
 def _visible_end(connection: Connection, scope: Scope, messages: Sequence[Message]) -> _VisibleEnd:

@@ -24,6 +24,7 @@ __all__ = [
     "Order",
     "OrderNeededError",
     "any_index_pays",
+    "compare_folders",
     "nearest_first",
     "on_snapshot",
 ]
@@ -150,6 +151,8 @@ def _nearest_indexed(
         neighbours = nearest(rt, search_scope.reach, vector, search_scope.own, depth)
         if search_scope.shared.records:
             neighbours += _nearest_shared(rt, search_scope, vector, depth)
+        if search_scope.folders:
+            neighbours += rt.db.read(compare_folders, rt, search_scope, vector, depth)
         found = neighbours if keys is None else [one for one in neighbours if one.key in keys]
         if keys is None or len(found) >= limit:
             return nearest_first(found)
@@ -177,6 +180,17 @@ def _nearest_shared(
         if len(neighbours) < depth:
             break
     return rt.db.read(record_reads.scan_shared, reader, vector, limit)
+
+
+def compare_folders(
+    connection: Connection, rt: Runtime, search_scope: SearchScope, vector: FloatVector, limit: int
+) -> list[Neighbour]:
+    """Return the nearest items of a user: those of each folder, by an exact comparison."""
+    return [
+        near
+        for folder, statistics in search_scope.folders
+        for near in rt.vectors.similarities(connection, folder, statistics, vector).nearest(limit)
+    ]
 
 
 def nearest_first(neighbours: Iterable[Neighbour]) -> list[Neighbour]:

@@ -7,18 +7,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from memlayer_core.items.model import Item
+from memlayer_core.items.sql.reads import find_by_key
 from memlayer_core.message import Message, StoredMessage
-from memlayer_core.messages.model import PinnedRecall, Session
-from memlayer_core.messages.rules.check import at_least_one, check_whole_number
 from memlayer_core.messages.rules.render import line
-from memlayer_core.messages.sql import transcript
-from memlayer_core.recall import sql as candidates_sql
-from memlayer_core.recall import sql as pinned_recalls_sql
 from memlayer_core.recall.flow.elsewhere import OrderNeededError
 from memlayer_core.recall.flow.retrieve import Findings, visible_matches
 from memlayer_core.recall.flow.search_scope import (
     as_told,
     fit_into_budget,
+    item_candidates,
+    message_of_item,
     message_of_record,
     record_candidates,
     shorten,
@@ -28,14 +27,13 @@ from memlayer_core.recall.rules.gate import FOR_REMARK, IN_PROMPT, SEARCH_BAR, S
 from memlayer_core.recall.rules.pack import Gist, Gists
 from memlayer_core.recall.rules.rank import Matches, ScoredCandidate, most_support, rank, shortlist
 from memlayer_core.recall.rules.rerank import FIRST, choose, reorder
+from memlayer_core.recall.sql import candidates as candidates_sql
 from memlayer_core.records.episodes import part_of
-from memlayer_core.records.flow import reader_of
 from memlayer_core.records.model import Record
 from memlayer_core.records.sql import reads as record_reads
-from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.storage.scores import TermStatistics, is_message
+from memlayer_core.storage.scores import TermStatistics, is_item, is_record
 from memlayer_core.storage.terms import WISH
 
 if TYPE_CHECKING:
@@ -45,12 +43,10 @@ __all__ = [
     "Answers",
     "best",
     "hits",
-    "pinned_recalls",
     "relevant_answers",
     "rerank",
     "weigh",
     "without_own_turns",
-    "without_visible_episodes",
 ]
 
 _BEGINNING = candidates_sql.READ_AHEAD
@@ -72,6 +68,7 @@ class Answers:
         bar: Support that the best candidate needs before anything is told in a prompt.
         cut: Which of the others are then told.
         rows: The rows of the messages among the candidates, by key.
+        items: The items among the candidates, by the key of the text that finds them.
     """
 
     candidates: Sequence[ScoredCandidate] = ()
@@ -81,6 +78,7 @@ class Answers:
     bar: float = 0.0
     cut: Cut = IN_PROMPT
     rows: Mapping[int, Any] = field(default_factory=dict)
+    items: Mapping[int, Item] = field(default_factory=dict)
 
 
 def weigh(
@@ -127,7 +125,7 @@ def weigh(
     if most_support(asked, keys, matches, findings.trust, scale, near) < least:
         return Answers(notes=notes)  # nothing is told, whatever the texts are: they need not be read
     cosines = {key: max(some) for key, some in near.items()}
-    wanted = [key for key in keys if not is_message(key)]
+    wanted = list(filter(is_record, keys))
     if unread := [key for key in wanted if key not in known]:
         record_reads.ask_records(connection, search_scope.reader, unread)
     rows = candidates_sql.find_candidates(connection, search_scope.reach, keys)
@@ -143,6 +141,10 @@ def weigh(
         records = filter_records({key: known[key] for key in wanted if key in known})
         beginning = _BEGINNING if has_text else 0
         candidates += record_candidates(rt, search_scope.reach, records, cosines, beginning)
+    of_items = list(filter(is_item, keys))
+    folders = [folder for folder, _ in search_scope.folders]
+    items = find_by_key(connection, folders, of_items, rt.now()) if of_items else {}
+    candidates += item_candidates(rt, items, cosines, _BEGINNING if has_text else 0)
     ranked = rank(
         asked,
         candidates,
@@ -152,30 +154,7 @@ def weigh(
         part_cosines=near,
     )
     cut = STRICT if findings.explicit else IN_PROMPT if asked.asks or asked.helps else FOR_REMARK
-    return Answers(ranked, notes, records, findings.trust, bar, cut, rows)
-
-
-def without_visible_episodes(
-    connection: Connection,
-    records: Mapping[int, Record],
-    scope: Scope,
-    session: Session | None,
-    first: int,
-) -> Mapping[int, Record]:
-    """Leave out episodes of turns that the context already has, or has a summary of.
-
-    Args:
-        connection: On the snapshot of the search.
-        records: The candidates among the records, by key.
-        scope: Scope of the session.
-        session: The session as it was read; None before its first message.
-        first: Place of the first turn in the context, or in one of its summaries.
-    """
-    ends = {key: part[1] for key, record in records.items() if (part := part_of(record, scope)) is not None}
-    if session is None or not ends:
-        return records
-    places = transcript.places(connection, session, list(ends.values()))
-    return {key: one for key, one in records.items() if key not in ends or places.get(ends[key], -1) < first}
+    return Answers(ranked, notes, records, findings.trust, bar, cut, rows, items)
 
 
 def relevant_answers(
@@ -231,23 +210,6 @@ def rerank(
     return replace(answers, candidates=reorder(answers.candidates, order.scores))
 
 
-async def pinned_recalls(
-    rt: Runtime, run: Runner, scope: Scope, limit: int, offset: int, roles: Sequence[str]
-) -> list[PinnedRecall]:
-    """Return the pinned recalls of a session, the newest question first."""
-    at_least_one("limit", limit)
-    check_whole_number("offset", offset)
-    reader = reader_of(rt, scope.reach(), roles).without_thresholds()
-
-    def read(connection: Connection) -> list[PinnedRecall]:
-        session = transcript.find(connection, scope)
-        if session is None:
-            return []
-        return pinned_recalls_sql.list_recalls(connection, session.number, limit, offset, reader)
-
-    return await run(rt.db.read, read)
-
-
 def best(
     connection: Connection,
     rt: Runtime,
@@ -277,6 +239,8 @@ def best(
         by_key = {stored.key: stored for stored in read}
         told = ((one.key, answers.records.get(one.key)) for one in some)
         by_key |= {key: message_of_record(rt, key, record) for key, record in told if record is not None}
+        held = ((one.key, answers.items.get(one.key)) for one in some)
+        by_key |= {key: message_of_item(rt, reach, key, item) for key, item in held if item is not None}
         for ranked in some:
             stored = by_key.get(ranked.key)
             if stored is None or not (words := stored.message.text).strip():
@@ -335,15 +299,15 @@ def hits(
 
 
 def _hit(rt: Runtime, turn: StoredMessage, candidate: ScoredCandidate, answers: Answers) -> Hit:
-    record = answers.records.get(turn.key)
+    record, item = answers.records.get(turn.key), answers.items.get(turn.key)
     message = turn.message
     assert message.id is not None  # the journal gives every message an id and a time
     assert message.created_at is not None
     return Hit(
         text=message.text,
         score=candidate.score,
-        kind="message" if record is None else "record",
-        message_ids=(message.id,) if record is None else (),
+        kind="record" if record is not None else "item" if item is not None else "message",
+        message_ids=(message.id,) if record is None and item is None else (),
         session_id=turn.scope.session_id or "",
         speaker=message.speaker,
         created_at=message.created_at,
@@ -351,4 +315,5 @@ def _hit(rt: Runtime, turn: StoredMessage, candidate: ScoredCandidate, answers: 
         reasons=(*candidate.reasons, *answers.notes),
         record=record,
         role=message.role,
+        item=item,
     )

@@ -9,18 +9,24 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from memlayer_core.index.neighbours import postings_of, vector_at_once
-from memlayer_core.recall.flow.elsewhere import Meaning, MeaningNeededError, any_index_pays, nearest_first
+from memlayer_core.recall.flow.elsewhere import (
+    Meaning,
+    MeaningNeededError,
+    any_index_pays,
+    compare_folders,
+    nearest_first,
+)
 from memlayer_core.recall.flow.search_scope import SearchScope, eligible_keys
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.recall.rules.frequency import Use, use_of
 from memlayer_core.recall.rules.question import Question, question
-from memlayer_core.recall.sql import cosines_of
+from memlayer_core.recall.sql.candidates import cosines_of
 from memlayer_core.records.model import Record
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import lexical, lexical_ahead, spelling
-from memlayer_core.storage.scores import Postings, is_message
+from memlayer_core.storage.scores import Postings, is_record
 from memlayer_core.storage.statements import server_snapshot
 from memlayer_core.storage.terms import SPOKEN, WISH, possible_names, question_terms, readable
 from memlayer_core.storage.vector_cache import Similarities
@@ -47,7 +53,7 @@ class Findings:
         common: In how many texts a word is whose postings are not complete.
         meaning: Its meaning.
         similarities: The cosine of each of the reader's own texts; None without a vector, or with an index.
-        neighbours: The nearest texts of the index, or of the records that others share.
+        neighbours: The nearest texts of the index, or of the items and of the records that others share.
         trust: How much a cosine counts, 0 to 1; 0 without a vector.
         depth: How many candidates to take of each source.
         explicit: Whether somebody asked for a recall.
@@ -162,7 +168,7 @@ def _compare(
     limit: int,
     keys: Collection[int] | None,
 ) -> tuple[Similarities | None, list[Neighbour]]:
-    """Compare a vector with the reader's own texts, and with the records that others share.
+    """Compare a vector with the reader's own texts, and with their items and the records that others share.
 
     Of a user with many texts, only those that pass a filter are read.
     """
@@ -172,9 +178,10 @@ def _compare(
     similarities = rt.vectors.similarities(connection, search_scope.reach, search_scope.own, vector)
     if keys is not None:
         similarities = similarities.only(keys)
-    if not search_scope.shared.records:
-        return similarities, []
-    return similarities, record_reads.scan_shared(connection, search_scope.reader, vector, limit, keys)
+    others = compare_folders(connection, rt, search_scope, vector, limit)
+    if search_scope.shared.records:
+        others += record_reads.scan_shared(connection, search_scope.reader, vector, limit, keys)
+    return similarities, others
 
 
 def _read_as(
@@ -273,7 +280,7 @@ def _hidden_records(
     if not findings.search_scope.has_records:
         return set()
     every = chain(*findings.postings.values(), (one.key for one in neighbours))
-    records = {key for key in every if not is_message(key)}.difference(visible)
+    records = set(filter(is_record, every)).difference(visible)
     reader = findings.search_scope.reader
     if len(records) > _FEW:
         return records - record_reads.visible_keys(connection, reader, records)

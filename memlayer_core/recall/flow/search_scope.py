@@ -7,19 +7,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import RedactorError
+from memlayer_core.items.model import Item
 from memlayer_core.items.rules.filters import conditions_of
+from memlayer_core.items.rules.items import whole_text
+from memlayer_core.items.sql.users import searched_folders
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.recall.rules.pack import excerpt, longest_turn, pack
 from memlayer_core.recall.rules.rank import LONG, ScoredCandidate
-from memlayer_core.recall.sql import matching_keys, overview
+from memlayer_core.recall.sql.candidates import Beginning, matching_keys, overview
 from memlayer_core.records.flow import reader_of
 from memlayer_core.records.model import TYPES, Reader, Record
 from memlayer_core.records.rules.quarantine import instructs
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import rows as record_rows
 from memlayer_core.runtime import Runtime
-from memlayer_core.scope import Scope, SharedScope
+from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage.scores import Candidate
 from memlayer_core.storage.statistics import ScopeStatistics
 from memlayer_core.storage.truncate import ELLIPSIS
@@ -32,8 +35,11 @@ __all__ = [
     "as_told",
     "eligible_keys",
     "fit_into_budget",
+    "item_candidates",
+    "message_of_item",
     "message_of_record",
     "record_candidates",
+    "search_scope",
     "search_scope_of",
     "shorten",
 ]
@@ -47,11 +53,13 @@ class SearchScope:
         reader: The user who asks.
         own: Statistics of the user's own data.
         shared: Statistics of the records that users of the tenant share; empty if only one session is searched.
+        folders: Folders with items of the user, each with its statistics.
     """
 
     reader: Reader
     own: ScopeStatistics
     shared: ScopeStatistics
+    folders: Sequence[tuple[Folder, ScopeStatistics]] = ()
 
     @property
     def reach(self) -> Scope:
@@ -66,41 +74,57 @@ class SearchScope:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to search."""
-        return not (self.own.sessions or self.has_records)
+        return not (self.own.sessions or self.has_records or self.folders)
 
     @property
     def vectors(self) -> int:
         """How many vectors there are to search."""
-        return self.own.vectors + self.shared.vectors
+        return sum(statistics.vectors for _, statistics in self._every)
 
     @property
     def texts(self) -> int:
         """How many texts with vectors there are to search."""
-        return self.own.texts + self.shared.texts
+        return sum(statistics.texts for _, statistics in self._every)
 
     @property
-    def places(self) -> list[tuple[Scope | SharedScope, ScopeStatistics]]:
+    def places(self) -> list[tuple[Scope | SharedScope | Folder, ScopeStatistics]]:
         """The scopes to search, each with its statistics."""
-        shared: list[tuple[Scope | SharedScope, ScopeStatistics]] = [(self.reach.commons, self.shared)]
-        return [(self.reach, self.own), *(shared if self.shared.records else ())]
+        return [one for one in self._every if one[1] is not self.shared or self.shared.records]
 
     @property
-    def word_owners(self) -> list[tuple[Scope, Sequence[str]]]:
+    def _every(self) -> list[tuple[Scope | SharedScope | Folder, ScopeStatistics]]:
+        return [(self.reach, self.own), (self.reach.commons, self.shared), *self.folders]
+
+    @property
+    def word_owners(self) -> list[tuple[Scope | Folder, Sequence[str]]]:
         """The scope, with the tokens that words are filed under: of the user, and of what others share with them.
 
         No other words are looked up, so a record that the reader may not see takes no other one's place.
         """
         reach = self.reach
-        own: list[tuple[Scope, Sequence[str]]] = [(reach, [reach.user_lane])]
-        if not self.shared.records:
-            return own
-        labels = record_rows.grantees(reach, self.reader.roles)
-        return [*own, (reach, [reach.commons.user_lane, *labels])]
+        places: list[tuple[Scope | Folder, Sequence[str]]] = [(reach, [reach.user_lane])]
+        if self.shared.records:
+            labels = record_rows.grantees(reach, self.reader.roles)
+            places.append((reach, [reach.commons.user_lane, *labels]))
+        return places + [(folder, [folder.user_lane]) for folder, _ in self.folders]
 
 
 def search_scope_of(connection: Connection, rt: Runtime, reach: Scope, roles: Sequence[str]) -> SearchScope:
     """Return the reader and what they may find."""
-    return SearchScope(reader_of(rt, reach, roles), *overview(connection, reach))
+    return search_scope(connection, reader_of(rt, reach, roles), overview(connection, reach))
+
+
+def search_scope(connection: Connection, reader: Reader, begin: Beginning) -> SearchScope:
+    """Return what a reader may find.
+
+    Args:
+        connection: On the snapshot of the search.
+        reader: The user who asks.
+        begin: What was read at the beginning.
+    """
+    reach = reader.reach
+    own = searched_folders(connection, reach.tenant_id, reach.user_id) if begin.has_folders else ()
+    return SearchScope(reader, begin.own, begin.shared, own)
 
 
 def eligible_keys(
@@ -145,6 +169,24 @@ def record_candidates(
             beginning=record.text[:beginning],
         )
         for key, record in records.items()
+    ]
+
+
+def item_candidates(
+    rt: Runtime, items: Mapping[int, Item], cosines: Mapping[int, float], beginning: int
+) -> list[Candidate]:
+    """Return items as candidates: like records that nobody stated."""
+    return [
+        Candidate(
+            key,
+            "record",
+            None,
+            rt.tokens.text(text) if len(text := whole_text(item.value)) > LONG else 0,
+            is_question=False,
+            similarity=cosines.get(key),
+            beginning=text[:beginning],
+        )
+        for key, item in items.items()
     ]
 
 
@@ -212,3 +254,9 @@ def message_of_record(rt: Runtime, key: int, record: Record) -> StoredMessage:
     said = Message("user", record.text, id=record.memory_id, name=record.type, created_at=record.date)
     scope = Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
     return StoredMessage(key, scope, said, rt.tokens.message(said), rt.tokens.name)
+
+
+def message_of_item(rt: Runtime, reach: Scope, key: int, item: Item) -> StoredMessage:
+    """Return an item as a message; its folder and key stand for an id, and "item" for the speaker's name."""
+    said = Message("user", whole_text(item.value), id=item.address, name="item", created_at=item.updated_at)
+    return StoredMessage(key, reach, said, rt.tokens.message(said), rt.tokens.name)

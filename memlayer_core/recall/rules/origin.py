@@ -24,7 +24,7 @@ SAYS: dict[RecordSource, str] = {
 
 
 def origin_of(hit: Hit, scope: Scope) -> str:
-    """Return where a hit comes from: this session, another one, or a record.
+    """Return where a hit comes from: this session, another one, a record or an item.
 
     Args:
         hit: The hit.
@@ -32,6 +32,8 @@ def origin_of(hit: Hit, scope: Scope) -> str:
     """
     if hit.record is not None:
         return record_origin(hit.record, scope)
+    if hit.item is not None:
+        return hit.item.address
     return "this conversation" if hit.session_id == scope.session_id else "another conversation"
 
 

@@ -119,6 +119,7 @@ class ScoredCandidate(NamedTuple):
         is_standing: Whether it is a wish that holds for the question.
         part_cosines: The cosine of each part of its text, in their order.
         rerank_score: What the reranker gave it; None: it was not asked.
+        is_other_side: Whether it is told because another candidate contradicts or replaces it, or is replaced by it.
     """
 
     key: int
@@ -132,6 +133,7 @@ class ScoredCandidate(NamedTuple):
     is_standing: bool = False
     part_cosines: Sequence[float] = ()
     rerank_score: float | None = None
+    is_other_side: bool = False
 
     @property
     def parts(self) -> Mapping[str, float]:
@@ -141,6 +143,8 @@ class ScoredCandidate(NamedTuple):
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """The contributions as reasons, the largest first."""
+        if self.is_other_side:
+            return (_OTHER_SIDE, *([_SHORTENED] if self.is_excerpt else []))
         given = []
         if self.rerank_score is not None:
             given.append(Reason("reranker", f"the reranker gave it {self.rerank_score:.3g}"))
@@ -159,6 +163,7 @@ class ScoredCandidate(NamedTuple):
 
 
 _SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
+_OTHER_SIDE = Reason("other_side", "another line says otherwise, and one of the two may have been replaced")
 _SLIGHT = 0.005  # what an ingredient gave, and nobody needs to hear of
 _TOLD = {
     "named": "said by one whom the question names",

@@ -67,11 +67,13 @@ class Outcome:
         verdict: In one word.
         reason: Why, in plain words.
         place: Place of the fact that it made or changed; None: none.
+        against: Place of the fact that it replaced or is in conflict with; None: none.
     """
 
     verdict: Verdict
     reason: str
     place: int | None = None
+    against: int | None = None
 
 
 def topic_of(namespace: str, agent_id: str | None, subject: str, key: str | None) -> bytes:
@@ -145,14 +147,14 @@ def _apply(courses: list[Course], place: int, candidate: Candidate, decision: De
             at = _begin(courses, place, candidate, fact)
             for old in facts:
                 _close(courses[_place(old)], ended, at)
-            return Outcome("superseded", reason, at)
+            return Outcome("superseded", reason, at, _place(facts[0]))
         case End(facts, ended, reason):
             for old in facts:
                 courses[_place(old)].statements.append(place)
                 _close(courses[_place(old)], ended, None)
             return Outcome("ended", reason, _place(facts[0]))
-        case Conflict(_, fact, reason):
-            return Outcome("conflict", reason, _begin(courses, place, candidate, fact))
+        case Conflict(facts, fact, reason):
+            return Outcome("conflict", reason, _begin(courses, place, candidate, fact), _place(facts[0]))
         case Reject(_, reason):
             return Outcome("refused", reason)
         case _:

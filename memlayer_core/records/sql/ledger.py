@@ -269,6 +269,7 @@ def release(connection: Connection, namespace: str, ordinals: Collection[int]) -
         gone = {
             "topic": None,
             "ordinal": None,
+            "against": None,
             "start": None,
             "until": None,
             "body": "{}",

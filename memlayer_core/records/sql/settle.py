@@ -245,9 +245,11 @@ def _enter(
     changed = []
     for row, outcome in zip(rows, outcomes, strict=True):
         ordinal = None if outcome.place is None else ordinals[outcome.place]
-        if (row.outcome, row.reason, row.ordinal) != (outcome.verdict, outcome.reason, ordinal):
-            changed.append((row.number, outcome.verdict, outcome.reason, ordinal))
-    names = ("of", "outcome", "reason", "ordinal")
+        against = None if outcome.against is None else ordinals[outcome.against]
+        became = outcome.verdict, outcome.reason, ordinal, against
+        if (row.outcome, row.reason, row.ordinal, row.against) != became:
+            changed.append((row.number, *became))
+    names = ("of", "outcome", "reason", "ordinal", "against")
     if changed:
         of = ledger.c.number == bindparam("of")
         values = [{**dict(zip(names, one, strict=True)), "at": to_micros(now)} for one in changed]

@@ -27,6 +27,7 @@ from memlayer_core.records.sql import episodes
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.show import ViewList
 from memlayer_core.storage import costs, job_queue
 from memlayer_core.storage.jobs import Job
 from memlayer_core.summaries import sql as summaries_sql
@@ -111,7 +112,7 @@ async def summaries(rt: Runtime, run: Runner, scope: Scope, *, all_versions: boo
         session = transcript.find(connection, scope)
         return find(connection, session.number) if session is not None else []
 
-    return await run(rt.db.read, read)
+    return ViewList("Summaries", await run(rt.db.read, read))
 
 
 async def _stand_in(rt: Runtime, run: Runner, job: Job) -> None:

@@ -13,14 +13,14 @@ from memlayer_core.messages.model import ForgetReport
 from memlayer_core.records.flow import forget_record
 from memlayer_core.records.rules.records import ordinal_of
 from memlayer_core.runner import Runner
-from memlayer_core.runtime import Runtime
+from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.transfer import sql as forget_sql
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["forget"]
+__all__ = ["forget", "forget_in_journal"]
 
 
 async def forget(
@@ -33,25 +33,42 @@ async def forget(
     agent_id: str | None,
 ) -> ForgetReport:
     """Delete a record, a session, everything of a user, or everything of a user with one agent."""
-    if record_id is not None:
-        owner = user_id if user_id is not None else ordinal_of(record_id)[0]
-        reach = Scope.of_user(owner, tenant_id=tenant_id, agent_id=agent_id)
-        return await forget_record(rt, run, reach, record_id)
-    if user_id is not None:
-        reach = Scope(user_id, session_id, agent_id, tenant_id)
-    elif session_id is not None:
-        reach = Scope.alone(session_id, tenant_id=tenant_id, agent_id=agent_id)
-    else:
-        raise InvalidScopeError(
-            "no user, session or record is given to delete",
-            hint="Pass `user_id=…`, with `session_id=…` for one session of that user, or `record_id=…`; "
-            "`session_id=…` alone for a session without a user.",
-        )
-    rt.temporaries.forget(reach)
-    gone = await run(rt.db.write, _forget, reach, rt.now(), user_id)
+    if record_id is None:
+        rt.temporaries.forget(_reach(user_id, session_id, tenant_id, agent_id))
+    gone = await forget_in_journal(rt, run, user_id, session_id, record_id, tenant_id, agent_id)
     if gone.sessions or gone.records or gone.items:
         rt.wake()
     return gone
+
+
+async def forget_in_journal(
+    journal: Journal,
+    run: Runner,
+    user_id: str | None,
+    session_id: str | None,
+    record_id: str | None,
+    tenant_id: str,
+    agent_id: str | None,
+) -> ForgetReport:
+    """Do `forget` in the journal alone. What is left to erase from the index and the files is queued."""
+    if record_id is not None:
+        owner = user_id if user_id is not None else ordinal_of(record_id)[0]
+        reach = Scope.of_user(owner, tenant_id=tenant_id, agent_id=agent_id)
+        return await forget_record(journal, run, reach, record_id)
+    reach = _reach(user_id, session_id, tenant_id, agent_id)
+    return await run(journal.db.write, _forget, reach, journal.now(), user_id)
+
+
+def _reach(user_id: str | None, session_id: str | None, tenant_id: str, agent_id: str | None) -> Scope:
+    if user_id is not None:
+        return Scope(user_id, session_id, agent_id, tenant_id)
+    if session_id is not None:
+        return Scope.alone(session_id, tenant_id=tenant_id, agent_id=agent_id)
+    raise InvalidScopeError(
+        "no user, session or record is given to delete",
+        hint="Pass `user_id=…`, with `session_id=…` for one session of that user, or `record_id=…`; "
+        "`session_id=…` alone for a session without a user.",
+    )
 
 
 def _forget(connection: Connection, reach: Scope, now: datetime, user_id: str | None) -> ForgetReport:

@@ -18,6 +18,7 @@ from memlayer_core.records.sql import facts
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.show import Report
 from memlayer_core.transfer import sql
 from memlayer_core.transfer.flow.export import AT_ONCE, Progress
 from memlayer_core.transfer.rules import export_lines
@@ -51,7 +52,7 @@ class Source(Protocol):
 
 
 @dataclass(slots=True)
-class ImportReport:
+class ImportReport(Report):
     """What an import did.
 
     Attributes:

@@ -14,25 +14,25 @@ from memlayer_core.messages.rules.relist import new_messages
 from memlayer_core.messages.rules.render import block, line, with_separator
 from memlayer_core.messages.sql import transcript, window_starts
 from memlayer_core.policy import Limits, recall_budget
+from memlayer_core.recall.flow.adjust import with_other_sides, without_visible_episodes
 from memlayer_core.recall.flow.elsewhere import Meaning, any_index_pays, on_snapshot
 from memlayer_core.recall.flow.recall import (
     best,
     relevant_answers,
     weigh,
     without_own_turns,
-    without_visible_episodes,
 )
 from memlayer_core.recall.flow.retrieve import Findings, ask_words, retrieve
-from memlayer_core.recall.flow.search_scope import SearchScope, fit_into_budget
+from memlayer_core.recall.flow.search_scope import SearchScope, fit_into_budget, search_scope
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.rules.filter import check_filter
 from memlayer_core.recall.rules.pack import MARGIN, most_that_fit, shares
-from memlayer_core.recall.sql import beginning
+from memlayer_core.recall.sql.candidates import beginning
 from memlayer_core.records.flow import reader_of
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.storage.scores import is_message
+from memlayer_core.storage.scores import is_record
 from memlayer_core.window.flow.additions import lines_of_ours, texts_of_ours
 from memlayer_core.window.flow.entries import Page, ask_page, last_page
 from memlayer_core.window.flow.profile import ask_profile, profile
@@ -138,9 +138,9 @@ async def context(
 
     known, seen, answer = await on_snapshot(rt, run, look)
     recalled = answer or _Recall()
-    if seen.start is not None and known.session is not None:
+    if seen.start is not None and known.session is not None and not rt.looks_only:
         await run(rt.db.write, window_starts.move, known.session.number, size, seen.start)
-    rt.note_recall([key for key in recalled.sources if not is_message(key)])
+    rt.note_recall([key for key in recalled.sources if is_record(key)])
     beside = _pinned_text(rt, known, recalled) if answer is not None and placed == "user" else None
     if not known.pending:
         rt.temporaries.set_recall(scope, beside)
@@ -197,8 +197,8 @@ def _read_state(
             ask_words(connection, rt, reader.reach, text)
     begin = beginning(connection, scope, size_of(limits.tokens))
     session = begin.session
-    search_scope = SearchScope(reader, begin.own, begin.shared)
-    if query != "" and not any_index_pays(rt, search_scope):
+    searched = search_scope(connection, reader, begin)
+    if query != "" and not any_index_pays(rt, searched):
         rt.vectors.ask(connection, reader.reach, begin.own)
     if session is not None:
         ask_summaries(connection, session)
@@ -212,10 +212,10 @@ def _read_state(
     if question is None and session is not None and (last := _last_question(connection, session, page)):
         question, recalled = last[1], last[0].recall_tokens is not None
     said = question.message.text if question is not None else ""
-    lasting, notes = profile(connection, rt, search_scope, limits.tokens, page) if query != "" else (None, ())
+    lasting, notes = profile(connection, rt, searched, limits.tokens, page) if query != "" else (None, ())
     return _State(
         session,
-        search_scope,
+        searched,
         begin.window_start,
         page,
         question if query in {None, said} else None,
@@ -239,8 +239,11 @@ def _may_recall(state: _State, limits: Limits) -> bool:
     """Tell whether there may be messages or records outside the window."""
     session = state.session
     if session is None or not session.messages:
-        return state.search_scope.own.sessions > 0 or state.search_scope.has_records
-    if state.search_scope.own.sessions > 1 or state.search_scope.has_records or state.first or limits.slides:
+        return not state.search_scope.is_empty
+    elsewhere = (
+        state.search_scope.own.sessions > 1 or state.search_scope.has_records or state.search_scope.folders
+    )
+    if elsewhere or state.first or limits.slides:
         return True
     # Half of the limit, because another token counter may have counted the stored messages.
     return session.tokens + sum(one.tokens for one in state.pending) > limits.tokens // 2
@@ -303,6 +306,7 @@ def _recall(
     )
     said = [part.message for part in view.window]
     answers = relevant_answers(connection, rt, reach, findings, answers, said)
+    answers = with_other_sides(connection, findings, answers, view.keys)
     found = best(connection, rt, reach, answers, most_that_fit(budget), said) if budget > 0 else []
     if not found:
         return _Recall(notes=answers.notes)

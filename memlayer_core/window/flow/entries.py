@@ -11,7 +11,7 @@ from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.render import with_separator
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import Limits
-from memlayer_core.recall import sql
+from memlayer_core.recall.sql import pinned as pinned_sql
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage.statements import server_snapshot
@@ -133,7 +133,7 @@ def _recount(
         return list(entries)
     read = [messages[seq] for seq in stale]
     recounted = [stored.key for stored in read if stored.counter != rt.tokens.name]
-    beside = sql.read(connection, recounted, None)
+    beside = pinned_sql.read(connection, recounted, None)
 
     def in_window(one: StoredMessage) -> Message:
         is_question = one.seq == question

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import RedactorError
@@ -64,7 +64,8 @@ def profile(
         if tokens <= room:
             ids = tuple(records[key].memory_id for key in told)
             reason = _reason(len(told), every)
-            return Part(message, tuple(told), ids, tokens, (reason,)), omission(every - len(told), room)
+            notes = (*_conflicts([records[key] for key in told]), *omission(every - len(told), room))
+            return Part(message, tuple(told), ids, tokens, (reason,)), notes
         if len(fitting) == len(lines):  # only then is each line counted
             frame = rt.tokens.message(Message("user", profile_block([""])))
             fitting = [fitting[place] for place in pack(map(rt.tokens.text, lines.values()), room - frame)]
@@ -117,6 +118,16 @@ def omission(records: int, budget: int) -> tuple[Reason, ...]:
     """Return the reason for records of a profile that are left out, if any."""
     said = f"{records} record(s) of the profile left out: {budget} tokens are for all of them"
     return (Reason("profile_left_out", said),) if records else ()
+
+
+def _conflicts(records: Sequence[Record]) -> tuple[Reason, ...]:
+    """Return the reason for facts that are told with their days, since they cannot all be true."""
+    facts = [record for record in records if is_line(record)]
+    disputed = disputes(facts)
+    named = ", ".join(
+        f"{one.key} {one.value} ({one.memory_id})" for one in facts if one.memory_id in disputed
+    )
+    return (Reason("conflict", f"facts of the profile that cannot all be true: {named}"),) if named else ()
 
 
 def _reason(count: int, total: int) -> Reason:

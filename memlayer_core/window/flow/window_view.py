@@ -14,8 +14,8 @@ from memlayer_core.messages.rules.render import as_prompt, with_separator
 from memlayer_core.messages.rules.turns import presentable
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import Limits
-from memlayer_core.recall import sql
 from memlayer_core.recall.model import Reason
+from memlayer_core.recall.sql import pinned as pinned_sql
 from memlayer_core.records.model import Reader
 from memlayer_core.runtime import Runtime
 from memlayer_core.window.flow.entries import Page, last_entries, newest_question, shape_of
@@ -239,7 +239,7 @@ def _window_parts(
     question = newest_question(choice.entries[::-1])
     entries = [entry for entry in choice.entries if entry.seq not in pending]
     hosts = [messages[entry.seq].key for entry in entries if entry.recall_tokens]
-    beside = sql.read(connection, hosts, reader)
+    beside = pinned_sql.read(connection, hosts, reader)
     parts: dict[int, Part] = {}
     for entry in entries:
         message = messages[entry.seq]
@@ -260,7 +260,7 @@ def _hidden_recalls(
     unread = [entry.seq for entry in entries if entry.recall_tokens and entry.seq not in parts]
     if session is not None and unread:
         keys = [session.number << 32 | seq for seq in unread]
-        standing.update(key & _PLACE for key in sql.read(connection, keys, reader))
+        standing.update(key & _PLACE for key in pinned_sql.read(connection, keys, reader))
     return {entry.seq for entry in entries if entry.recall_tokens and entry.seq not in standing}
 
 

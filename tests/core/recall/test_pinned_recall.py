@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from examples import examples
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidLimitError
-from memlayer_core.recall import sql as recall_sql
+from memlayer_core.recall.sql import pinned as recall_sql
 from memlayer_core.records.sql.reads import visible_keys
 
 PEARS = "I grow pears in the garden of Lisbon."

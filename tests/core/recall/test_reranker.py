@@ -182,6 +182,8 @@ def test_it_is_asked_outside_of_every_snapshot(do: Any, verb: str, monkeypatch: 
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             nonlocal reading
+            if threading.current_thread().name == "memlayer-worker":  # it reads for itself
+                return read(*args, **kwargs)
             reading += 1
             try:
                 return read(*args, **kwargs)

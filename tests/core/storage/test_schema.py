@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.migrations import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {14: "680c97654272ff7f"}
+TABLES = {15: "47d48d49854b8fd6"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 
@@ -211,6 +211,7 @@ def test_an_index_of_some_rows_has_its_condition_in_each_database(where: Where) 
         for name, sql in execute(where, catalogue)
     }
     assert {name: condition for name, condition in found.items() if condition} == {
+        "memlayer_ledger_against": "against IS NOT NULL",
         "memlayer_texts_namespace": "shard IS NOT NULL",
         "memlayer_texts_shard": "shard IS NOT NULL",
         "memlayer_records_identity": "replaced_by IS NULL",

@@ -727,7 +727,7 @@ def test_the_command_line_moves_a_user_from_one_store_to_another(directory: Path
     for new in (1, 0):
         shown = run("import", file, second, "--tenant", "new")
         assert shown.exit_code == 0
-        assert f"Imported: 1 message(s) of 1 session(s), {new} of them new." in shown.stdout
+        assert f"Imported\t1 message(s) of 1 session(s), {new} of them new\n" in shown.stdout
         assert "given up" in shown.stdout
         assert shown.stderr == ""  # no bar where nobody watches
     assert "I am Ada" in run("inspect", second, "--user", "ada", "--session", "s", "--tenant", "new").stdout

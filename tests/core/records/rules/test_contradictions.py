@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memlayer_core.records.rules.contradictions import contradicts
+from memlayer_core.records.rules.contradictions import bears_on, contradicts
 
 FACTS = [
     "Mara Quist is fluent in English and Czech.",
@@ -92,3 +92,54 @@ def test_a_cosine_moves_ranks_and_decides_nothing(statement, facts, cosines) -> 
 
 def test_a_long_text_is_compared_by_its_beginning() -> None:
     assert first("word " * 50_000, ["word " * 50_000]).verdict == "none"
+
+
+OF_A_USER = [
+    "I repair violins in a cellar in Graz.",
+    "I downloaded Zettelbox to manage my references.",
+    "My sister lives in Bergen.",
+    "I finished six exercises about conditional probability.",
+]
+
+
+@pytest.mark.parametrize(
+    ("never", "place"),
+    [
+        ("I've never used software like Zettelbox, so how do I begin?", 1),
+        ("I have never practised conditional probability at all.", 3),
+    ],
+)
+def test_who_never_did_something_contradicts_what_they_did(never, place) -> None:
+    contradiction = first(never, OF_A_USER)
+    assert (contradiction.place, contradiction.verdict) == (place, "conflict")
+    facts = [*OF_A_USER[:place], *OF_A_USER[place + 1 :], never]
+    later = first(OF_A_USER[place], facts)
+    assert (facts[later.place], later.verdict) == (never, "conflict")
+
+
+@pytest.mark.parametrize(
+    "never",
+    [
+        "I've never been to Bergen.",  # nobody says that they were there: a sister is
+        "I've never used Notecat.",
+        "I have never eaten oysters.",
+        "They've never used Zettelbox.",
+        "I never give up on violins.",
+    ],
+)
+def test_what_nobody_says_that_they_did_is_not_contradicted(never) -> None:
+    assert first(never, OF_A_USER).verdict == "none"
+
+
+def test_who_never_went_contradicts_it_in_chinese() -> None:
+    facts = ["我喜欢在河边喝茶。", "我去年去过北京出差。"]
+    contradiction = first("我从来没有去过北京。", facts)
+    assert (contradiction.place, contradiction.verdict) == (1, "conflict")
+
+
+def test_that_both_are_about_the_user_counts_only_where_somebody_relates_them() -> None:
+    statement, fact = "我们的面馆搬了，现在在松林街。", "我们的面馆在梧桐路。"
+    assert bears_on(statement, fact, has_key=False)
+    assert not bears_on("I repaired a violin on the island.", "I sold my bicycle.", has_key=False)
+    walks = ["I walk to the lake in the morning.", "I fry an egg on Sundays."]
+    assert first("I read in the garden in the evening.", walks).verdict == "none"

@@ -1,9 +1,4 @@
-"""Reads what a search covers, its candidates, and recalled text that stays with its question.
-
-The latter only as far as the reader may see what it quotes.
-
-Each function runs in its caller's transaction.
-"""
+"""Reads what a search covers, and its candidates. Each function runs in its caller's transaction."""
 
 from __future__ import annotations
 
@@ -16,30 +11,27 @@ from sqlalchemy import Connection, and_, bindparam, case, exists, func, literal,
 
 from memlayer_core.items.model import Condition
 from memlayer_core.items.rules.filters import passes
-from memlayer_core.message import PinnedText, StoredMessage
-from memlayer_core.messages.model import PinnedRecall, Session, WindowStart
+from memlayer_core.items.sql.users import DECLARED, declared_names
+from memlayer_core.message import StoredMessage
+from memlayer_core.messages.model import Session, WindowStart
 from memlayer_core.messages.sql.rows import stored_of
 from memlayer_core.messages.sql.transcript import find_messages, session_from
 from memlayer_core.recall.model import RecallFilter
-from memlayer_core.records.model import Reader
-from memlayer_core.records.rules.records import memory_id
-from memlayer_core.records.sql.reads import visible_keys
 from memlayer_core.scope import Scope
 from memlayer_core.storage.codec import parse_exact
-from memlayer_core.storage.keys import LAST, WITHIN, key_of, reach_parameters, session_of, to_micros
+from memlayer_core.storage.keys import WITHIN, reach_parameters, session_of, to_micros
 from memlayer_core.storage.scores import Candidate
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.statistics import ScopeStatistics
 from memlayer_core.storage.tables import (
+    ledger,
     messages,
     namespaces,
-    recall_sources,
     records,
     sessions,
     texts,
     window_starts,
 )
-from memlayer_core.storage.tables import pinned_recalls as recalls
 from memlayer_core.storage.vectors import EMBEDDED, part_cosines
 from memlayer_core.vector import FloatVector
 
@@ -50,14 +42,13 @@ __all__ = [
     "candidates_of",
     "cosines_of",
     "find_candidates",
-    "list_recalls",
     "matching_keys",
     "messages_of",
     "overview",
-    "read",
 ]
 
 _HELD = exists().where(records.c.shelf == namespaces.c.namespace, records.c.replaced_by.is_(None))
+_OPPOSED = exists().where(ledger.c.namespace == namespaces.c.namespace, ledger.c.against.is_not(None))
 _USED = select(literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
 _COVERED = (
     namespaces.c.namespace.label("name"),
@@ -66,7 +57,9 @@ _COVERED = (
     namespaces.c.texts.label("texts"),
     namespaces.c.version.label("vectors_version"),
     _HELD.label("held"),
+    _OPPOSED.label("opposed"),
     select(func.count()).select_from(_USED).scalar_subquery().label("used"),
+    DECLARED.label("declared"),
 )
 _NAMED = namespaces.c.namespace.in_([bindparam("of"), bindparam("commons")])
 _OVERVIEW = Statement(select(*_COVERED).where(_NAMED))
@@ -99,18 +92,21 @@ class Beginning:
         window_start: Where its window begins.
         own: Statistics of the user's own data.
         shared: Statistics of the records that users of the tenant share.
+        has_folders: Whether folders with items may be the user's.
     """
 
     session: Session | None = None
     window_start: WindowStart = field(default_factory=WindowStart)
     own: ScopeStatistics = field(default_factory=ScopeStatistics)
     shared: ScopeStatistics = field(default_factory=ScopeStatistics)
+    has_folders: bool = False
 
 
-def overview(connection: Connection, reach: Scope) -> tuple[ScopeStatistics, ScopeStatistics]:
+def overview(connection: Connection, reach: Scope) -> Beginning:
     """Return how much of the user's own data a search can find, and how many records that others share."""
     rows = {row.name: row for row in _OVERVIEW.all(connection, _reach_values(reach))}
-    return _statistics(rows.get(reach.namespace)), _statistics(rows.get(reach.commons.namespace))
+    own, shared = _statistics(rows.get(reach.namespace)), _statistics(rows.get(reach.commons.namespace))
+    return Beginning(own=own, shared=shared, has_folders=_has_folders(reach, rows))
 
 
 def beginning(connection: Connection, scope: Scope, size: int) -> Beginning:
@@ -126,22 +122,30 @@ def beginning(connection: Connection, scope: Scope, size: int) -> Beginning:
     rows = {row.name: row for row in _BEGINNING.all(connection, values)}
     mine = rows.get(reach.namespace)
     own, shared = _statistics(mine), _statistics(rows.get(reach.commons.namespace))
+    has_folders = _has_folders(reach, rows)
     if mine is None or mine.number is None:
-        return Beginning(own=own, shared=shared)
+        return Beginning(own=own, shared=shared, has_folders=has_folders)
     start = WindowStart() if mine.first_seq is None else WindowStart(mine.first_seq, mine.summaries_version)
-    return Beginning(session_from(mine), start, own, shared)
+    return Beginning(session_from(mine), start, own, shared, has_folders)
+
+
+def _has_folders(reach: Scope, rows: Mapping[str, Any]) -> bool:
+    """Tell whether folders may be the user's; without any row, that has to be looked up."""
+    return reach.session_id is None and all(row.declared for row in rows.values())
 
 
 def _reach_values(reach: Scope) -> dict[str, str | None]:
     """Return the values of a reach. What stands alone, a session without a user, sees nothing that is shared."""
     commons = "" if reach.session_id is not None else reach.commons.namespace
-    return {**reach_parameters(reach), "commons": commons}
+    declared = declared_names(reach.tenant_id)
+    return {**reach_parameters(reach), "commons": commons, "declared_names": declared}
 
 
 def _statistics(row: Any | None) -> ScopeStatistics:
     if row is None:
         return ScopeStatistics()
-    return ScopeStatistics(row.used, row.vectors, row.shard, row.vectors_version, bool(row.held), row.texts)
+    shard, version, opposed = row.shard, row.vectors_version, bool(row.opposed)
+    return ScopeStatistics(row.used, row.vectors, shard, version, bool(row.held), row.texts, opposed)
 
 
 READ_AHEAD = 1000
@@ -260,77 +264,3 @@ def cosines_of(
     rows = _VECTORS.all(connection, keys)
     near = part_cosines(rows, vector) if rows else []
     return dict(zip((row.key for row in rows), near, strict=True))
-
-
-_LISTED = Statement(
-    select(recalls.c.key, messages.c.id)
-    .join(messages, messages.c.key == recalls.c.key)
-    .where(recalls.c.key.between(bindparam("first"), bindparam("last")))
-    .order_by(recalls.c.key.desc())
-    .limit(bindparam("most"))
-    .offset(bindparam("past"))
-)
-_READ = ListStatement(lambda keys: select(recalls).where(recalls.c.key.in_(keys)))
-_QUOTED = ListStatement(
-    lambda keys: (
-        select(
-            recall_sources.c.question,
-            recall_sources.c.source,
-            messages.c.id,
-            records.c.user_id,
-            records.c.ordinal,
-        )
-        .outerjoin(messages, messages.c.key == recall_sources.c.source)
-        .outerjoin(records, records.c.key == recall_sources.c.source)
-        .where(recall_sources.c.question.in_(keys))
-        .order_by(recall_sources.c.question, recall_sources.c.source)
-    )
-)
-
-
-def read(connection: Connection, keys: Sequence[int], reader: Reader | None) -> dict[int, PinnedText]:
-    """Return what stands with those messages, by their keys, as far as the reader may be told of all that it quotes.
-
-    Without a reader it is told to nobody: it is counted, or compared.
-    """
-    rows = _READ.all(connection, keys)
-    quoted: dict[int, dict[int, str]] = {row.key: {} for row in rows}
-    gone, of_records = set[int](), set[int]()
-    for row in _QUOTED.all(connection, list(quoted)):
-        if row.id is None and row.ordinal is None:
-            gone.add(row.source)
-            quoted[row.question][row.source] = ""
-        else:
-            quoted[row.question][row.source] = row.id or memory_id(row.user_id, row.ordinal)
-            if row.id is None:
-                of_records.add(row.source)
-    if reader is not None and of_records:
-        gone |= of_records - visible_keys(connection, reader, of_records)
-    return {
-        row.key: PinnedText(
-            row.key,
-            row.text,
-            row.tokens,
-            row.counter,
-            tuple(quoted[row.key]),
-            tuple(quoted[row.key].values()),
-        )
-        for row in rows
-        if gone.isdisjoint(quoted[row.key])
-    }
-
-
-def list_recalls(
-    connection: Connection, session: int, limit: int, offset: int, reader: Reader | None
-) -> list[PinnedRecall]:
-    """Return the pinned recalls of a session that the reader may see, the newest first."""
-    rows = _LISTED.all(
-        connection,
-        {"first": key_of(session, 0), "last": key_of(session, LAST), "most": limit, "past": offset},
-    )
-    standing = read(connection, [row.key for row in rows], reader)
-    return [
-        PinnedRecall(row.id, standing[row.key].text, standing[row.key].tokens, standing[row.key].ids)
-        for row in rows
-        if row.key in standing
-    ]

@@ -1,0 +1,82 @@
+"""Adjusts what a search found: leaves out episodes that repeat turns, and adds what contradicts a message or replaced it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memlayer_core.messages.model import Session
+from memlayer_core.messages.sql import transcript
+from memlayer_core.recall.flow.recall import Answers
+from memlayer_core.recall.flow.retrieve import Findings
+from memlayer_core.recall.rules.rank import ScoredCandidate
+from memlayer_core.recall.sql import candidates as candidates_sql
+from memlayer_core.records.episodes import part_of
+from memlayer_core.records.model import Record
+from memlayer_core.records.sql.other_sides import other_sides
+from memlayer_core.scope import Scope
+from memlayer_core.storage.scores import is_message
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection
+
+__all__ = ["with_other_sides", "without_visible_episodes"]
+
+_SIDES = 16
+"""Messages, the best ones, whose other side is told."""
+
+
+def without_visible_episodes(
+    connection: Connection,
+    records: Mapping[int, Record],
+    scope: Scope,
+    session: Session | None,
+    first: int,
+) -> Mapping[int, Record]:
+    """Leave out episodes of turns that the context already has, or has a summary of.
+
+    Args:
+        connection: On the snapshot of the search.
+        records: The candidates among the records, by key.
+        scope: Scope of the session.
+        session: The session as it was read; None before its first message.
+        first: Place of the first turn in the context, or in one of its summaries.
+    """
+    ends = {key: part[1] for key, record in records.items() if (part := part_of(record, scope)) is not None}
+    if session is None or not ends:
+        return records
+    places = transcript.places(connection, session, list(ends.values()))
+    return {key: one for key, one in records.items() if key not in ends or places.get(ends[key], -1) < first}
+
+
+def with_other_sides(
+    connection: Connection, findings: Findings, answers: Answers, seen: Collection[int] = ()
+) -> Answers:
+    """Put behind each message that contradicts another one, or was replaced by it, that other one.
+
+    So a model is told both sides of what the ledger knows to be in conflict, and what was said since.
+
+    Args:
+        connection: On the snapshot of the search.
+        findings: What the search found.
+        answers: What is worth its tokens.
+        seen: Keys of what the context already has.
+    """
+    if not findings.search_scope.own.oppositions:
+        return answers
+    reach = findings.search_scope.reach
+    told = [one.key for one in answers.candidates if is_message(one.key)]
+    sides = other_sides(connection, reach, told[:_SIDES])
+    known = {*told, *seen}
+    added = {key: side for key, side in sides.items() if side not in known}
+    rows = candidates_sql.find_candidates(connection, reach, sorted({*added.values()})) if added else {}
+    order: dict[int, ScoredCandidate] = {}
+    for one in answers.candidates:
+        order.setdefault(one.key, one)
+        side = added.get(one.key)
+        if side in rows and (findings.keys is None or side in findings.keys):
+            order.setdefault(
+                side, one._replace(key=side, cosine=None, words=(), part_cosines=(), is_other_side=True)
+            )
+    return replace(answers, candidates=tuple(order.values()), rows={**answers.rows, **rows})

@@ -1,0 +1,92 @@
+"""What the ledger knows to contradict a recalled message, or to have replaced it, is told beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from memlayer_core import Memory, RecallFilter, Settings
+
+SAID = re.compile(r"^\[(\d+)\] \d{4}-\d\d-\d\d user: (.*)$", re.MULTILINE)
+NEVER = "I've never met Bryan Okafor."
+MET = "I got advice from Bryan Okafor at the harbour, about varnish."
+QUESTION = "Who gave me advice about varnish at the harbour?"
+
+
+def every_line(prompt: str) -> str:
+    """Propose every line of a prompt as a fact without a key."""
+    return json.dumps(
+        {
+            "operations": [
+                {"op": "add", "value": text, "quote": text, "messages": [int(number)]}
+                for number, text in SAID.findall(prompt)
+            ]
+        }
+    )
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def memory(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) -> Any:
+    quiet = Settings(index_delay=0, durability="normal", episodes=False)
+    if request.param == "sqlite":
+        yield open_at("store", settings=quiet, extractor=every_line)
+        return
+    url = request.getfixturevalue("postgres_url")
+    with Memory.open(database_url=url, embedder="hashing", extractor=every_line, settings=quiet) as memory:
+        yield memory
+
+
+def say(memory: Memory, *texts: str, user_id: str = "ada", **more: Any) -> None:
+    for number, text in enumerate(texts):
+        memory.chat(user_id=user_id, session_id=f"of {len(texts)}, {number}", **more).add("user", text)
+        memory.flush()
+
+
+@pytest.mark.parametrize("order", [(NEVER, MET), (MET, NEVER)])
+def test_both_sides_of_a_contradiction_are_told(memory, order) -> None:
+    say(memory, "I repair violins.", *order)
+    [entry] = [one for one in memory.ledger(user_id="ada") if one.outcome == "conflict"]
+    assert entry.value == order[1]
+    of_first = next(one for one in memory.ledger(user_id="ada") if one.value == order[0])
+    assert entry.against == of_first.record_id
+    context = memory.chat(user_id="ada", session_id="now").context(QUESTION)
+    told = {piece.text: piece for piece in context.pieces if piece.kind == "recall"}
+    [never] = [piece for text, piece in told.items() if NEVER in text]
+    assert any(MET in text for text in told)
+    assert "other_side" in {reason.code for reason in never.reasons}
+    found = memory.chat(user_id="ada", session_id="now").recall(QUESTION)
+    assert {MET, NEVER} <= {hit.text for hit in found}
+
+
+def test_without_a_contradiction_the_other_is_not_told(memory) -> None:
+    say(memory, "I repair violins.", NEVER, MET.replace("Bryan Okafor", "Ann Lee"))
+    context = memory.chat(user_id="ada", session_id="now").context(QUESTION)
+    assert "Ann Lee" in context.recall
+    assert NEVER not in context.recall
+
+
+def test_the_other_side_keeps_to_the_scope_and_to_the_filter(memory) -> None:
+    say(memory, NEVER, user_id="bob")
+    say(memory, NEVER, MET, agent_id="cook")
+    chat = memory.chat(user_id="ada", session_id="now", agent_id="pilot")
+    assert not chat.context(QUESTION).recall
+    own = memory.chat(user_id="ada", session_id="now", agent_id="cook")
+    assert NEVER in own.context(QUESTION).recall
+    shown = own.context(QUESTION, filter=RecallFilter(sessions=["of 2, 1"])).recall
+    assert MET in shown
+    assert NEVER not in shown
+
+
+def test_a_side_that_was_deleted_is_not_told(memory) -> None:
+    say(memory, NEVER, MET)
+    chat = memory.chat(user_id="ada", session_id="of 2, 0")
+    chat.clear()
+    now = memory.chat(user_id="ada", session_id="now")
+    assert NEVER not in now.context(QUESTION).recall
+    assert MET in now.context(QUESTION).recall
+    [entry] = [one for one in memory.ledger(user_id="ada") if one.value == MET]
+    assert (entry.outcome, entry.against) == ("stored", None)
