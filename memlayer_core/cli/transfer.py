@@ -1,4 +1,4 @@
-"""Exports and imports conversations, with a progress bar on a terminal."""
+"""Exports, imports and copies a memory, with a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
 from memlayer_core.cli.terminal import console
 from memlayer_core.runner import SYNC, step
+from memlayer_core.storage.backup import copy_journal
 from memlayer_core.storage.files import FileWriter
 from memlayer_core.transfer.flow import export as transfer
 from memlayer_core.transfer.flow import imports
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from memlayer_core.memory import Memory
     from memlayer_core.storage.database import Database
 
-__all__ = ["read_import", "write_export"]
+__all__ = ["read_import", "write_backup", "write_export"]
 
 
 def write_export(db: Database, target: str, tenant_id: str, user_id: str | None) -> int:
@@ -46,6 +48,12 @@ def read_import(
     with _progress_bar("Importing") as progress:
         lines = sys.stdin.buffer if source == "-" else source
         return memory.import_from(lines, user_id=user_id, tenant_id=tenant_id, progress=progress)
+
+
+def write_backup(source: Path, target: Path) -> int:
+    """Copy a journal of SQLite into another directory. Returns its size in bytes."""
+    with _progress_bar("Copying") as progress:
+        return copy_journal(source, target, progress)
 
 
 @contextmanager

@@ -2,57 +2,71 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from sqlalchemy import Connection, func, inspect, select
 
-from memlayer_core.errors import InputError
+from memlayer_core.errors import ConfigurationError, InputError
 from memlayer_core.messages.rules.message_json import message_to_json
 from memlayer_core.messages.sql import transcript
 from memlayer_core.opening import directory_at
+from memlayer_core.runtime import Journal
 from memlayer_core.scope import Scope
 from memlayer_core.settings import Settings
 from memlayer_core.show import View
 from memlayer_core.storage import job_queue, vectors
 from memlayer_core.storage import migrations as migration
-from memlayer_core.storage.database import Database, open_database
+from memlayer_core.storage.database import Database, may_write, open_database
 from memlayer_core.storage.jobs import Backlog
 from memlayer_core.storage.keys import from_micros
 from memlayer_core.storage.sqlite import journal_file
 from memlayer_core.storage.tables import jobs, messages, meta, namespaces, sessions, texts
 
 __all__ = [
+    "backlog_row",
     "directory_of",
     "facts",
+    "has_session",
     "journal_at",
-    "json_of",
+    "journal_of",
+    "journal_size",
     "missing_session",
+    "nothing_of",
     "sessions_view",
-    "show_backlog",
     "store_views",
 ]
 
+_TOTALS = ("users", "sessions", "messages", "vectors")
+
 
 @contextmanager
-def journal_at(path: Path | None, database_url: str | None) -> Iterator[Database]:
+def journal_at(path: Path | None, database_url: str | None, *, writes: bool = False) -> Iterator[Database]:
     """Open the journal of a memory that exists.
+
+    Args:
+        path: The memory's directory; None: `./memory`, or none with a URL.
+        database_url: PostgreSQL; None: SQLite in the directory.
+        writes: Whether it will be written to.
 
     Raises:
         InputError: There is no memory, and none is made.
+        ConfigurationError: It is to be written to, and this process may not.
     """
     directory = directory_of(path, database_url)
     if database_url is None and directory is not None and not journal_file(directory).is_file():
         raise _missing_memory(directory)
     target = directory if database_url is None else database_url
-    db = open_database(target, Settings(), read_only=not _writable(target))
+    is_writable = may_write(target)
+    if writes and not is_writable:
+        raise ConfigurationError(
+            f"this user may not write to {str(directory)!r}",
+            hint="Run it as the user whose process has the memory, or change the owner of its files.",
+        )
+    db = open_database(target, Settings(), read_only=not is_writable)
     try:
         if not db.read(lambda connection: inspect(connection).has_table(meta.name)):
             raise _missing_memory(directory if database_url is None else None)
@@ -62,6 +76,11 @@ def journal_at(path: Path | None, database_url: str | None) -> Iterator[Database
         db.close()
 
 
+def journal_of(db: Database) -> Journal:
+    """Return what flows read that ask no model and no index."""
+    return Journal(db, Settings(), lambda: datetime.now(UTC))
+
+
 def directory_of(path: Path | None, database_url: str | None) -> Path | None:
     """Return a memory's directory: `./memory` if neither a directory nor a database was named."""
     if path is None and database_url is not None:
@@ -69,20 +88,14 @@ def directory_of(path: Path | None, database_url: str | None) -> Path | None:
     return directory_at("memory" if path is None else path)
 
 
-def _writable(target: Path | str | None) -> bool:
-    files = (target, journal_file(target)) if isinstance(target, Path) else ()
-    return all(os.access(file, os.W_OK) for file in files)
-
-
 def facts(db: Database, scope: Scope | None, last: int) -> Any:
     """Return a store, a user's sessions, or a session's messages, as values that JSON has."""
     if scope is None:
         users, totals, dead = db.read(_census, last)
-        names = ("users", "sessions", "messages", "vectors")
         return {
             "store": db.read(vectors.layout),
             "backlog": db.read(job_queue.backlog),
-            "totals": dict(zip(names, totals, strict=True)),
+            "totals": dict(zip(_TOTALS, totals, strict=True)),
             "users": [{**row._mapping, "used": from_micros(int(row.used))} for row in users],  # noqa: SLF001
             "dead": [dict(job._mapping) for job in dead],  # noqa: SLF001  (public in spite of its name)
         }
@@ -92,17 +105,6 @@ def facts(db: Database, scope: Scope | None, last: int) -> Any:
     newest = [] if session is None else db.read(transcript.tail, session, None, last)
     read = [] if session is None else db.read(transcript.read, session, [entry.seq for entry in newest])
     return [message_to_json(stored.message) for stored in read]
-
-
-def json_of(value: Any) -> str:
-    """Return a value as JSON: a dataclass is an object of its fields, and a time is ISO 8601."""
-    return json.dumps(value, indent=2, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return value.isoformat() if isinstance(value, datetime) else int(value)  # PostgreSQL sums decimals
 
 
 def store_views(path: Path | None, db: Database, last: int) -> Iterator[View]:
@@ -118,9 +120,9 @@ def store_views(path: Path | None, db: Database, last: int) -> Iterator[View]:
             ("Index", _index(path)),
             ("Kept", f"{totals[2]:,} message(s) in {totals[1]:,} session(s) of {totals[0]:,} user(s)"),
             ("Vectors", f"{totals[3]:,}"),
-            ("Backlog", f"{backlog.queued} job(s) owed, {backlog.dead} given up"),
+            backlog_row(backlog),
+            *(("Given up", f"{job.kind} of {job.subject}: {job.error}") for job in dead),
         ),
-        notes=tuple(f"  given up: {job.kind} of message {job.subject}: {job.error}" for job in dead),
     )
     if users:
         yield View(
@@ -136,7 +138,7 @@ def sessions_view(db: Database, scope: Scope, last: int) -> View:
     """Return a user's sessions, the last used first."""
     rows = db.read(transcript.list_sessions, scope, last, 0)
     if not rows:
-        return View(notes=(f"Nothing is kept of user {scope.user_id!r} in tenant {scope.tenant_id!r}.",))
+        return View(notes=(nothing_of(scope),))
     return View(
         columns=("session", "agent", "messages", "tokens", "begun", "last used"),
         rows=tuple(
@@ -153,7 +155,18 @@ def sessions_view(db: Database, scope: Scope, last: int) -> View:
     )
 
 
-def missing_session(db: Database, scope: Scope) -> View:
+def nothing_of(scope: Scope) -> str:
+    """Return that nothing is kept of a user."""
+    agent = f" with agent {scope.agent_id!r}" if scope.agent_id is not None else ""
+    return f"Nothing is kept of user {scope.user_id!r} in tenant {scope.tenant_id!r}{agent}."
+
+
+def has_session(db: Database, scope: Scope) -> bool:
+    """Tell whether there is such a session."""
+    return db.read(transcript.find, scope) is not None
+
+
+def missing_session(db: Database, scope: Scope) -> str:
     """Return that a user has no such session, and the agent that has one."""
     everything = Scope(scope.user_id, tenant_id=scope.tenant_id)
     others = [
@@ -162,7 +175,12 @@ def missing_session(db: Database, scope: Scope) -> View:
         if other.scope.session_id == scope.session_id and other.scope.agent_id is not None
     ]
     with_agent = f" without an agent; try `--agent {others[0]}`" if others else ""
-    return View(notes=(f"User {scope.user_id!r} has no session {scope.session_id!r}{with_agent}.",))
+    return f"User {scope.user_id!r} has no session {scope.session_id!r}{with_agent}."
+
+
+def journal_size(db: Database) -> dict[str, int]:
+    """Return how many users, sessions, messages and vectors a store has."""
+    return dict(zip(_TOTALS, db.read(_census, 1)[1], strict=True))
 
 
 def _census(connection: Connection, last: int) -> tuple[Sequence[Any], tuple[int, ...], Sequence[Any]]:
@@ -216,7 +234,7 @@ def _missing_memory(directory: Path | None) -> InputError:
     )
 
 
-def show_backlog(console: Console, backlog: Backlog) -> None:
-    """Show how many jobs are queued, and how many are dead letters."""
-    dead = f"[red]{backlog.dead} given up[/] (`memlayer work --revive`)" if backlog.dead else "0 given up"
-    console.print(f"Backlog  {backlog.queued} job(s) owed, {dead}")
+def backlog_row(backlog: Backlog) -> tuple[str, str]:
+    """Return how many jobs are queued, and how many are dead letters, as a row."""
+    mend = " (`memlayer work --revive` tries them again)" if backlog.dead else ""
+    return "Backlog", f"{backlog.queued} job(s) owed, {backlog.dead} given up{mend}"

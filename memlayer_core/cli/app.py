@@ -1,0 +1,111 @@
+"""The application of the command line, the options that several commands have, and how a command opens a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from memlayer_core.cli.terminal import EXIT_CODES, Commands
+from memlayer_core.models.foreign import EmbedderLike, EmbedderName
+
+if TYPE_CHECKING:
+    from memlayer_core.memory import Memory
+
+__all__ = [
+    "Agent",
+    "AsJson",
+    "Chroma",
+    "Database",
+    "Embedder",
+    "Tenant",
+    "User",
+    "Where",
+    "app",
+    "embedder_of",
+    "open_memory",
+]
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    help="memlayer: a durable memory for chat applications. Start with `memlayer demo`.",
+    epilog=f"In a pipe, each row is one line with tabs between its cells; `--json` prints JSON. {EXIT_CODES}",
+)
+
+Where = Annotated[
+    Path | None,
+    typer.Argument(metavar="DIRECTORY", help="The memory's directory; else ./memory, or --database-url."),
+]
+Database = Annotated[str | None, typer.Option(help="PostgreSQL that holds the journal, by URL.")]
+Chroma = Annotated[str | None, typer.Option(help="A Chroma server, http://host:port.")]
+User = Annotated[str, typer.Option(help="Whose memory it is.")]
+Tenant = Annotated[str, typer.Option(help="The tenant.")]
+Agent = Annotated[str | None, typer.Option(help="What belongs to this agent alone.")]
+Embedder = Annotated[
+    str,
+    typer.Option(
+        help="`auto` is the store's own; `package.module:attribute` one of your application, or a function that returns it."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with the names that Python has.")]
+
+
+def _show_version(flag: bool) -> None:
+    if flag:
+        typer.echo(f"memlayer {version('memlayer-core')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def embedder_of(option: str) -> EmbedderLike:
+    """Return the embedder that `--embedder` names.
+
+    Raises:
+        InputError: It cannot be loaded.
+    """
+    if ":" not in option:
+        return cast("EmbedderName", option)
+    from memlayer_core.cli.spec import load_object
+
+    loaded: EmbedderLike = load_object(option, "--embedder")
+    return loaded
+
+
+@contextmanager
+def open_memory(
+    path: Path | None,
+    database_url: str | None,
+    chroma_url: str | None,
+    embedder: EmbedderLike = "auto",
+    *,
+    reembed: bool = False,
+) -> Iterator[Memory]:
+    """Open an existing memory."""
+    from memlayer_core.cli.views import directory_of, journal_at
+    from memlayer_core.memory import Memory
+
+    with journal_at(path, database_url, writes=True):
+        pass  # it exists
+    with Memory.open(
+        directory_of(path, database_url),
+        database_url=database_url,
+        chroma_url=chroma_url,
+        embedder=embedder,
+        reembed=reembed,
+    ) as memory:
+        yield memory

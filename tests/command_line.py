@@ -1,0 +1,71 @@
+"""Runs commands of the command line in this process, as a pipe sees them, and on a terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from memlayer_core.cli import app
+
+__all__ = ["ROOT", "on_terminal", "run", "unprivileged", "words"]
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments: str | Path, stdin: str | None = None, **environment: str) -> Result:
+    """Run a command; its output goes into a pipe."""
+    env = {"COLUMNS": "160", "MEMLAYER_INDEX_DELAY": "0", **environment}
+    return CliRunner(env=env).invoke(
+        app, [str(argument) for argument in arguments], input=stdin, catch_exceptions=False
+    )
+
+
+def on_terminal(*arguments: str | Path, columns: int = 160, typed: str = "") -> tuple[int, str]:
+    """Run a command in a process with a terminal of so many columns. Returns its exit code and what is seen there.
+
+    Args:
+        arguments: The command and its arguments.
+        columns: Width of the terminal.
+        typed: What somebody types there.
+    """
+    import pty
+
+    leader, follower = pty.openpty()
+    env = {**os.environ, "COLUMNS": str(columns), "TERM": "dumb", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "memlayer_core", *map(str, arguments)]
+    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=env) as process:
+        os.close(follower)
+        os.write(leader, typed.encode())
+        seen = bytearray()
+        while True:
+            try:
+                piece = os.read(leader, 4096)
+            except OSError:  # Linux tells the end of a terminal by an error
+                break
+            if not piece:
+                break
+            seen += piece
+        code = process.wait(30)
+    os.close(leader)
+    return code, seen.decode().replace("\r\n", "\n")
+
+
+def words(shown: str) -> str:
+    """Return a text without line breaks."""
+    return " ".join(shown.split())
+
+
+def unprivileged(*command: str | Path) -> list[str]:
+    """Return a command that cannot write where its user may not: root gives that power up. Skips where it cannot."""
+    given = [str(part) for part in command]
+    if os.geteuid() != 0:
+        return given
+    if not shutil.which("setpriv"):
+        pytest.skip("root cannot give up its power to write everywhere")
+    return ["setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override", *given]

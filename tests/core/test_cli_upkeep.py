@@ -1,0 +1,155 @@
+"""A backup is complete and of one moment while others write; what time asks for is done and told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from command_line import run
+
+from memlayer_core import Memory, Message, Scope, Settings
+from memlayer_core.models.hashing import HashingEmbedder
+from memlayer_core.storage import vectors
+
+WRITER = """
+import sys
+from memlayer_core import Memory, Settings
+with Memory.open(sys.argv[1], embedder="hashing", settings=Settings(durability="normal", index_delay=0)) as memory:
+    chat = memory.chat(user_id="ada", session_id="long")
+    for number in range(100_000):
+        chat.add("user", f"{number}: " + "much " * 200)
+        print(number, flush=True)
+"""
+
+
+@pytest.fixture
+def directory(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
+    with open_at() as memory:
+        memory.chat(user_id="ada", session_id="long").add_messages(
+            [Message("user", f"before {number}: I am allergic to peanuts. " * 20) for number in range(300)]
+        )
+        memory.flush()
+    return tmp_path / "memory"
+
+
+@contextmanager
+def written_to(directory: Path) -> Iterator[Callable[[], int]]:
+    """Let another process write all the time. Gives a function that waits for its next message, and returns its number."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        lines = iter(writer.stdout)
+        try:
+            yield lambda: int(next(lines))
+        finally:
+            writer.kill()
+
+
+def test_a_backup_is_of_one_moment_while_another_process_writes(directory: Path, tmp_path: Path):
+    with written_to(directory) as next_number:
+        for number in range(3):
+            for _ in range(20):
+                before = next_number()
+            shown = run("backup", tmp_path / f"copy {number}", directory, "--json")
+            assert shown.exit_code == 0, shown.output
+            told = json.loads(shown.stdout)
+            after = next_number()
+            with Memory.open(tmp_path / f"copy {number}") as copy:
+                copy.runtime.db.check()
+                (session,) = copy.sessions(user_id="ada")
+                texts = [message.text for message in copy.chat(user_id="ada", session_id="long").history()]
+            assert len(texts) == session.messages == told["messages"]
+            assert [text.split(":")[0] for text in texts[300:]] == [
+                str(one) for one in range(len(texts) - 300)
+            ]
+            assert len(texts) - 300 > before, "what was stored before it is in it"
+            assert after > before, "the other process was not stopped by it"
+
+
+def test_a_backup_is_a_memory_whose_index_is_built_without_a_model(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shown = run("backup", tmp_path / "copy", directory)
+    assert "not copied: the first process that opens the copy builds it again" in shown.stdout
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["journal.sqlite3"]
+    monkeypatch.setattr(HashingEmbedder, "embed", lambda *_: pytest.fail("a model was asked"))
+    with Memory.open(tmp_path / "copy") as memory:
+        memory.flush()
+        memory.verify()
+        rt = memory.runtime
+        assert rt.index is not None
+        assert rt.index.held
+        shard = rt.db.read(vectors.overview, Scope("ada")).shard
+        assert len(rt.index.nearest(shard, None, rt.embedder.embed_query("allergic"), 50)) == 50
+    assert run("verify", tmp_path / "copy").exit_code == 0
+
+
+@pytest.mark.skipif("os.name != 'posix'", reason="modes are POSIX")
+def test_a_backup_is_its_users_own_and_one_that_was_killed_leaves_nothing(directory: Path, tmp_path: Path):
+    (tmp_path / "copy").mkdir()
+    for end in ("", "-journal"):
+        (tmp_path / "copy" / f"journal.sqlite3.partial{end}").write_text("what a killed one left")
+    assert run("backup", tmp_path / "copy", directory).exit_code == 0
+    (file,) = (tmp_path / "copy").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_backup_replaces_no_memory_and_needs_one(directory: Path, tmp_path: Path):
+    run("backup", tmp_path / "copy", directory)
+    before = (tmp_path / "copy" / "journal.sqlite3").read_bytes()
+    for target, source in (("copy", directory), ("memory", directory), ("new", tmp_path / "nothing")):
+        shown = run("backup", tmp_path / target, source)
+        assert (shown.exit_code, shown.stdout) == (2, "")
+        assert "Hint:" in shown.stderr
+    assert (tmp_path / "copy" / "journal.sqlite3").read_bytes() == before
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "a file").touch()
+    shown = run("backup", tmp_path / "a file", directory)
+    assert shown.exit_code == 1
+    assert "cannot be written" in shown.stderr
+
+
+def test_a_damaged_journal_becomes_no_backup(directory: Path, tmp_path: Path):
+    journal = directory / "journal.sqlite3"
+    with journal.open("r+b") as file:
+        file.seek(journal.stat().st_size // 2)
+        file.write(b"\xff" * 20_000)
+    shown = run("backup", tmp_path / "copy", directory)
+    assert shown.exit_code == 1
+    assert "damaged" in shown.stderr
+    assert not (tmp_path / "copy").exists()
+
+
+def test_for_postgresql_the_tool_is_named(tmp_path: Path):
+    shown = run("backup", tmp_path / "copy", "--database-url", "postgresql+psycopg://me:secret@host/name")
+    assert shown.exit_code == 2
+    assert "pg_dump" in shown.stderr
+    assert "secret" not in shown.output
+
+
+def test_maintain_tells_what_has_faded_and_deletes_only_what_the_settings_say(
+    open_at: Callable[..., Memory], tmp_path: Path
+):
+    with open_at(settings=Settings(index_delay=0, learn=False)) as memory:
+        chat = memory.chat(user_id="ada")
+        chat.remember("The sale ends.", expires_at=datetime.now(UTC) + timedelta(seconds=0.3))
+        chat.remember("I like tea.")
+        memory.flush()
+    time.sleep(0.4)
+    shown = run("maintain", tmp_path / "memory")
+    assert shown.exit_code == 0
+    assert "Archived\t0 record(s) have faded, 1 have expired" in shown.stdout
+    assert "nothing is deleted without MEMLAYER_DELETE_ARCHIVED_DAYS" in shown.stdout
+    days = {"MEMLAYER_DELETE_ARCHIVED_DAYS": "0"}
+    assert json.loads(run("maintain", tmp_path / "memory", "--json", **days).stdout)["deleted"] == 1
+    assert json.loads(run("maintain", tmp_path / "memory", "--json", **days).stdout)["deleted"] == 0
+    with open_at() as memory:
+        assert [one.text for one in memory.records(user_id="ada", every=True)] == ["I like tea."]
