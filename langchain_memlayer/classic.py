@@ -41,7 +41,7 @@ class MemlayerConversationMemory(BaseChatMemory):
 
     The tool calls of an `AgentExecutor`, and their results, are stored if it returns its intermediate steps.
 
-    Args:
+    Attributes:
         chat_memory: The history of the session.
         memory_key: The variable of the prompt for the conversation.
         return_messages: Return messages, for a `MessagesPlaceholder`; by default one text.

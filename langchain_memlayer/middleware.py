@@ -165,11 +165,11 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         self._destructive = destructive
         self.tools = [] if mode == "STATIC" else agent_tools(self._chat, self._limit)
 
-    def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
+    def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
         return step(self._begin(SYNC, state, runtime))
 
-    async def abefore_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
+    async def abefore_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
         return await self._begin(ASYNC, state, runtime)
 
@@ -201,11 +201,11 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
                 response = await handler(call.request)
             return await self._run(self._conclude, call, response)
 
-    def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
+    def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
         return step(self._finish(SYNC, state, runtime))
 
-    async def aafter_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
+    async def aafter_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
         end = snapshot_at_end(state["messages"], state.get("memlayer"))
         return {"memlayer": end} if end is not None else await self._run(self._finish, state, runtime)

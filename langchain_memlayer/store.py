@@ -66,8 +66,8 @@ class MemlayerStore(BaseStore):
         memory: The memory that stores the items; open one for the whole application.
         tenant_id: Items of different tenants are separate, even if their namespaces are equal.
         user_namespace: A namespace that belongs to the users, such as `("memories", "{user_id}")`: the items of
-            `("memories", "ada")` and below are ada's. They are exported and forgotten with the user, and found by the tool
-            `retrieve_from_memory`. The memory remembers it, for all processes; the user's id must be the label as it is.
+            `("memories", "ada")` and below are ada's. They are exported and forgotten with the user, and found by her
+            recall and searches. The memory remembers it, for all processes; the user's id must be the label as it is.
         index: `{"fields": ["text", "notes[*].title"]}`: the fields by which items are found, each by itself, if `put`
             names none. The memory's embedder makes the vectors: `embed` and `dims` here must be its own.
         ttl: `default_ttl` in minutes; `refresh_on_read` (true): reading restarts that time; `omit_expired` (false):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 
 from llamaindex_memlayer.component import StoreComponent
 from llamaindex_memlayer.messages import all_from_core, all_to_core, from_core
+from memlayer_core import Memory
 from memlayer_core.integration import ASYNC, Part
 
 __all__ = ["MemlayerAsyncChatStore"]
@@ -20,15 +22,27 @@ _PARTS: dict[MessageStatus, Part] = {MessageStatus.ACTIVE: "active", MessageStat
 class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
     """The conversations of one user, stored in a memlayer memory: `Memory.from_defaults(session_id=…, chat_store=store)`.
 
-    A key is a session id; it exists as long as the session has messages. Archived messages come before the session's
-    working memory: they stay in the history and are recalled. A session that is ended is archived as a whole. Archived
-    messages come before active ones, no matter when they were added.
+    A key is a session id; it exists as long as the session has messages. Archived messages stay in the history and are
+    recalled; they come before the active ones, no matter when they were added. A session that is ended is archived as a
+    whole.
 
     Some versions of `Memory` archive without a lock: concurrent puts into one session may archive more messages than
     necessary. These messages stay in the history, too.
 
     Every method is one transaction, and may be called from any thread and any event loop.
     """
+
+    def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
+        """Connect to a memory; `from_defaults` can also open one.
+
+        Args:
+            memory: The memory that stores it. Without it: the memory at `path`, or the open memory that a dump names.
+            **fields: `user_id`, `tenant_id`, `agent_id` and `path`, or the result of `to_dict`.
+
+        Raises:
+            ConfigurationError: The memory that a dump names was not found, or `memory` is no `Memory`.
+        """
+        super().__init__(**{"memory": memory, **fields})
 
     @classmethod
     def class_name(cls) -> str:

@@ -12,7 +12,7 @@ from llama_index.core.storage.chat_store import BaseChatStore, loading
 from llamaindex_memlayer import chat_store_file
 from llamaindex_memlayer.component import StoreComponent
 from llamaindex_memlayer.messages import all_from_core, all_to_core, from_core, to_core
-from memlayer_core import Message
+from memlayer_core import Memory, Message
 from memlayer_core.integration import ASYNC
 
 __all__ = ["MemlayerChatStore"]
@@ -28,6 +28,18 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
     Places count from 0, or from -1 backwards. If there is no message at a place, nothing is deleted and None is returned.
     Every method is one transaction, and may be called from any thread and any event loop.
     """
+
+    def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
+        """Connect to a memory; `from_defaults` can also open one.
+
+        Args:
+            memory: The memory that stores it. Without it: the memory at `path`, or the open memory that a dump names.
+            **fields: `user_id`, `tenant_id`, `agent_id` and `path`, or the result of `to_dict`.
+
+        Raises:
+            ConfigurationError: The memory that a dump names was not found, or `memory` is no `Memory`.
+        """
+        super().__init__(**{"memory": memory, **fields})
 
     @classmethod
     def class_name(cls) -> str:

@@ -56,7 +56,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
 
     A dump (`to_dict`, pickle, a workflow's `Context.to_dict`) names the store and the session and contains no message;
     LlamaIndex itself puts the user's last line into a `Context`. A restored memory continues with the present state of
-    the store; therefore `memory` is optional here. It has no length and no truth value, and a copy of it is the same
+    the store; therefore `memory` is optional here. It is always true, even if it is empty, and a copy of it is the same
     object: agents evaluate `memory or …` and copy everything in their state.
 
     Attributes:

@@ -56,6 +56,18 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
     token_limit: int | None = Field(default=None, ge=1)
     tokenizer_fn: Callable[[str], Sized] | None = Field(default=None, exclude=True)
 
+    def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
+        """Connect to a memory; `from_defaults` can also open one.
+
+        Args:
+            memory: The memory that stores it. Without it: the memory at `path`, or the open memory that a dump names.
+            **fields: The attributes of this class, or the result of `to_dict`.
+
+        Raises:
+            ConfigurationError: The memory that a dump names was not found, or `memory` is no `Memory`.
+        """
+        super().__init__(memory=memory, **fields)
+
     @classmethod
     def class_name(cls) -> str:
         """Return the name that dumps carry."""

@@ -9,7 +9,7 @@ from memlayer_core.messages.flow import reads, remember, sessions
 from memlayer_core.messages.flow.reads import session_view
 from memlayer_core.messages.model import PinnedRecall, Replace, SyncReport
 from memlayer_core.messages.rules.new_message import new_message
-from memlayer_core.recall.flow import chat_recall, recall
+from memlayer_core.recall.flow import chat_recall
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records
 from memlayer_core.records.model import Record, RecordFields
@@ -585,12 +585,14 @@ class Chat(Viewable):
             limit: Questions at the most, also those whose text is left out.
             offset: Questions to skip.
         """
-        return step(recall.pinned_recalls(self.memory.runtime, SYNC, self.scope, limit, offset, self.roles))
+        return step(
+            chat_recall.pinned_recalls(self.memory.runtime, SYNC, self.scope, limit, offset, self.roles)
+        )
 
     async def apinned_recalls(self, *, limit: int = 20, offset: int = 0) -> list[PinnedRecall]:
         """Do `pinned_recalls` without blocking the event loop."""
         return await self.memory.runtime.threads.read(
-            recall.pinned_recalls(self.memory.runtime, ASYNC, self.scope, limit, offset, self.roles)
+            chat_recall.pinned_recalls(self.memory.runtime, ASYNC, self.scope, limit, offset, self.roles)
         )
 
     def summary(self, *, all_versions: bool = False) -> list[Summary]:
@@ -614,14 +616,14 @@ class Chat(Viewable):
         with one mention more and a little more confidence. With a `key`, it is a fact: the same value confirms what is
         known, and another value replaces it if the key's value can change; otherwise both are kept, in conflict.
 
-        If access is given again, only readers that both name keep it; `revise` gives access to more. An inferred record
-        (`source="implicit_inference"`) has a confidence of 0.6 at the most, and never changes a record that somebody
-        stated.
+        If the record exists and you name other readers, only those keep access whom both name; `revise` adds readers. An
+        inferred record (`source="implicit_inference"`) has a confidence of 0.6 at the most, and never changes a record
+        that somebody stated.
 
         Passwords and keys are redacted first (`Settings.redact_kinds`). A text that seems to instruct a model ("ignore
-        previous instructions") is stored in quarantine: it is never told (`Record.quarantine`). A line or a block that a
-        context or a search of this process told stands for what it quotes: that is stored or confirmed, and the first of
-        it is returned.
+        previous instructions") is stored in quarantine: it is never told (`Record.quarantine`). A text that repeats a line or a
+        block of recall is not stored as it is: what it quotes is stored or confirmed, and the first of these records is
+        returned.
 
         Args:
             text: What the record says.

@@ -14,6 +14,8 @@ from datetime import datetime
 from threading import Timer
 from typing import Literal
 
+from memlayer_core.show import Report
+
 __all__ = [
     "ContextOverflowed",
     "EmbedderFallback",
@@ -144,7 +146,7 @@ class SummarizerUnavailable:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreMaintained:
+class StoreMaintained(Report):
     """What time asks for was done, as `Memory.maintain` does it; in the background once a day.
 
     Attributes:

@@ -44,7 +44,7 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import LongTermMemory, Redactor, TokenCounter
 from memlayer_core.settings import Settings
-from memlayer_core.show import View, Viewable
+from memlayer_core.show import View, Viewable, ViewList
 from memlayer_core.storage import costs as model_costs
 from memlayer_core.storage import job_queue
 from memlayer_core.storage.costs import Cost
@@ -124,11 +124,11 @@ class Memory(Viewable):
             summarizer: Sums up turns that leave the window, in the background. `"extractive"`: it quotes sentences, and
                 no model is called. Or a LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt, blocking
                 or async; a small model is enough. None or `"off"`: there are no summaries, only recall.
-            extractor: Reads facts in what users say, in the background, beside the patterns that need no model: what a
-                `summarizer` may be, but for strings. It is asked once for ten turns, or after a minute without a message;
-                what it says counts only where a quote supports it. None: patterns alone.
-            fact_schema: A class of Pydantic models whose fields are the keys of the facts that the extractor reads; a list has
-                several values at a time. None: the keys of the patterns, and the extractor's own.
+            extractor: A model or a function, as for `summarizer`, that reads facts in what users say, beside the patterns that
+                need no model. It is asked in the background: once for ten turns, or after a minute without a message. What
+                it says counts only where a quote supports it. None: patterns alone.
+            fact_schema: A Pydantic model, the class. Its fields are the keys of the facts that the extractor reads; a field that
+                is a list has several values at a time. None: the keys of the patterns, and the extractor's own.
             reranker: Puts the first 50 hits of a search, a recall or a context in its order: a function of the query and a list
                 of texts that returns a score for each, blocking or async, larger ones for better texts; a LangChain
                 `BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; what these leave out comes last. Whether
@@ -502,11 +502,11 @@ class Memory(Viewable):
         Nothing finds it any more when this returns. Chroma's vectors and the journal's files are erased in the
         background; `flush` waits for that.
 
-        What stays: items of the tenant that are in no namespace of the user (`ForgetReport.undeclared_folders` names those that
-        bear the user's id; `memory.items(tenant_id=…).forget(labels)`); forks of a session, if only that session is forgotten; your exports, saved states and backups. Some databases
-        keep deleted data for a while: PostgreSQL keeps rows until it vacuums the tables, and its write-ahead log as
-        configured; a Chroma server keeps vectors in its files until it rewrites them; SQLite keeps fragments of texts
-        in a file above 256 MB until somebody runs `VACUUM`.
+        This stays: your exports, saved states and backups; forks of a session, if only that session is forgotten; items that
+        are in no namespace of the user (`ForgetReport.undeclared_folders` names the folders that bear the user's id, and
+        `memory.items(tenant_id=…).forget(labels)` deletes one). Some databases keep deleted data for a while: PostgreSQL keeps
+        rows until it vacuums the tables, and its write-ahead log as configured; a Chroma server keeps vectors in its files
+        until it rewrites them; SQLite keeps fragments of texts in a file above 256 MB until somebody runs `VACUUM`.
 
         Args:
             user_id: The user. Not needed with `record_id`, or for a session without a user.
@@ -821,7 +821,7 @@ class Memory(Viewable):
             tenant_id: The user's tenant.
         """
         user = None if user_id is None else Scope.of_user(user_id, tenant_id=tenant_id).namespace
-        return self.runtime.db.read(model_costs.ledger, user)
+        return ViewList("Kinds of work", self.runtime.db.read(model_costs.ledger, user))
 
     async def acosts(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
         """Do `costs` without blocking the event loop."""

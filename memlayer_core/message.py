@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 from memlayer_core.scope import Scope
-from memlayer_core.show import View, Viewable, line_of
+from memlayer_core.show import Mark, Tabular, View, Viewable, line_of
 
 __all__ = [
     "JSON",
@@ -65,7 +65,7 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class Message(Viewable):
+class Message(Tabular):
     """One message of a conversation.
 
     Attributes:
@@ -129,8 +129,18 @@ class Message(Viewable):
         calls = ", ".join(f"calls {call.name}({call.arguments})" for call in self.tool_calls)
         return self.text or calls or "(no text)"
 
-    def _view(self) -> View:
-        return View(rows=((self.created_at, self.speaker, self.label),))
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("when", "who", "what", ""),
+            rows=tuple((one.created_at, one.speaker, one.label, _state(one)) for one in values),
+        )
+
+
+def _state(message: Message) -> Mark | None:
+    if message.withdrawn_at is not None:
+        return Mark(f"until {message.withdrawn_at:%Y-%m-%d %H:%M}", "amber")
+    return None if message.model_visible else Mark("not for the model")
 
 
 _CALLS = frozenset({"tool_use", "tool_call", "function_call"})

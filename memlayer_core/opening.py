@@ -34,7 +34,7 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import LongTermMemory, Redactor
 from memlayer_core.settings import Settings
-from memlayer_core.show import View, Viewable, line_of
+from memlayer_core.show import Mark, View, Viewable, line_of
 from memlayer_core.storage import database as database_sql
 from memlayer_core.storage import migrations as migration
 from memlayer_core.storage import vectors
@@ -86,16 +86,20 @@ class Status(Viewable):
                 ("Store", self.store_id),
                 ("Embedder", self.embedder),
                 ("Index", self.index),
-                ("Backlog", backlog),
+                ("Backlog", Mark(backlog, "red") if self.backlog.dead else backlog),
                 ("Models", f"{self.calls:,} call(s), {self.tokens:,} tokens"),
                 ("Learned", f"{self.facts:,} fact(s)"),
             ),
-            notes=tuple(f"{source}: {reason}" for source, reason in self.problems.items()),
+            notes=tuple(Mark(f"{source}: {reason}", "red") for source, reason in self.problems.items()),
         )
 
 
 class Resources:
-    """Everything that a memory has open in one process: runtime, worker, directory."""
+    """Everything that a memory has open in one process: runtime, worker, directory.
+
+    With `looks_only`, an existing store is opened to look at: nothing is written to it, no work is done, and the journal's
+    vectors are compared one by one.
+    """
 
     def __init__(
         self,
@@ -115,6 +119,7 @@ class Resources:
         long_term_memory: Callable[[Scope], LongTermMemory] | None,
         settings: Settings | None,
         reembed: bool,
+        looks_only: bool = False,
     ) -> None:
         settings = Settings() if settings is None else settings
         _check(settings, truncate_with, redactor, long_term_memory)
@@ -143,9 +148,8 @@ class Resources:
         reader = language_model(extractor, settings.model_timeout, task="an extractor")
         schema_of(fact_schema)  # refuses what is none
         reorders = resolve_reranker(reranker, settings.reranker_timeout)
-        db = database_sql.open_database(database, settings)
+        db = _database(database, settings, looks_only=looks_only)
         try:
-            db.write(migration.ensure_tables, shards=settings.chroma_collections)
             layout = db.read(vectors.layout)
             self.store_id = layout.store_id
             recorded = None if reembed and embedder != "auto" else layout.embedder
@@ -160,9 +164,9 @@ class Resources:
                 db.write(vectors.forget, _now())
             else:
                 index_flows.check_embedder(layout, chosen.identity)
-            if layout.embedder != chosen.identity:
+            if layout.embedder != chosen.identity and not looks_only:
                 db.write(vectors.set_embedder, chosen.identity, None, scales_of(chosen))
-            index = _index(db, directory, chroma_url)
+            index = None if looks_only else _index(db, directory, chroma_url)
         except BaseException:
             db.close()
             raise
@@ -198,13 +202,15 @@ class Resources:
             redact=_redact_kinds(settings) if redactor is None else CheckedRedactor(redactor, health),
             truncate_with=truncate_with or truncate_text,
             threads=Threads(settings.async_threads),
+            looks_only=looks_only,
             now=_now,
             new_id=_new_id,
         )
         self._finalizer = weakref.finalize(
             self, _close_all, self.worker, self.runtime.threads, index, db, self.pid
         )
-        self.worker.employ(self.runtime)
+        if not looks_only:
+            self.worker.employ(self.runtime)
 
     def close(self) -> None:
         """Close everything. A second call does nothing."""
@@ -213,6 +219,21 @@ class Resources:
     def disown(self) -> None:
         """Never close anything of this, since it belongs to the parent process."""
         self._finalizer.detach()
+
+
+def _database(target: Path | str | None, settings: Settings, *, looks_only: bool) -> Database:
+    """Open the database, and see that it has this version of the tables."""
+    is_locked = looks_only and not database_sql.may_write(target)
+    db = database_sql.open_database(target, settings, read_only=is_locked)
+    try:
+        if looks_only:
+            db.read(migration.check_version)
+        else:
+            db.write(migration.ensure_tables, shards=settings.chroma_collections)
+    except BaseException:
+        db.close()
+        raise
+    return db
 
 
 def directory_at(path: str | os.PathLike[str]) -> Path:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # a database's driver is loaded when a memory is opened
     from memlayer_core.storage.vector_cache import VectorCache
     from memlayer_core.temporaries import Temporaries
 
-__all__ = ["LongTermService", "Runtime"]
+__all__ = ["Journal", "LongTermService", "Runtime"]
 
 
 class LongTermService(Protocol):
@@ -42,11 +42,25 @@ class LongTermService(Protocol):
 
 
 @dataclass(frozen=True)
-class Runtime:
-    """Everything that a flow works with.
+class Journal:
+    """What a flow works with that asks no model and no index.
 
     Attributes:
         db: The journal's database.
+        settings: All settings.
+        now: Returns the present, in UTC.
+    """
+
+    db: Database
+    settings: Settings
+    now: Callable[[], datetime]
+
+
+@dataclass(frozen=True)
+class Runtime(Journal):
+    """Everything that a flow works with.
+
+    Attributes:
         shards: Number of collections that users are spread over.
         index: The vector index; None: the journal's vectors are compared one by one.
         embedder: Makes vectors of texts.
@@ -54,7 +68,6 @@ class Runtime:
         vector_at_once: Returns a question's vector if that takes no network: it is cached, or the embedder runs in this
             process. Otherwise None.
         tokens: Counts tokens.
-        settings: All settings.
         emit: Passes an event to the log and the listeners.
         health: The problems at the moment.
         wake: Wakes the worker, since there is a job.
@@ -74,19 +87,17 @@ class Runtime:
         redact: Returns a text as it may be remembered. Raises a `RedactorError` if the user's redactor fails.
         truncate_with: Shortens a text to a number of characters, if messages are truncated.
         threads: The threads of async verbs.
-        now: Returns the present, in UTC.
         new_id: Returns an id for a message that has none.
+        looks_only: Whether nothing is written: a context does not note where its window begins.
         word_counts: A cache: in how many rows of the word index a term is.
     """
 
-    db: Database
     shards: int
     index: VectorIndex | None
     embedder: Embedder
     embeds_here: bool
     vector_at_once: Callable[[str], FloatVector | None]
     tokens: TokenCounter
-    settings: Settings
     emit: Callable[[Event], None]
     health: Health
     wake: Callable[[], None]
@@ -105,8 +116,8 @@ class Runtime:
     redact: Callable[[str], str]
     truncate_with: Callable[[str, int], str]
     threads: Threads
-    now: Callable[[], datetime]
     new_id: Callable[[], str]
+    looks_only: bool = False
     word_counts: dict[str, int] = field(default_factory=dict)
 
     @property

@@ -1,32 +1,70 @@
-"""Shows values to people: a value offers a `View`, which notebooks draw as HTML and terminals as text.
+"""Shows values to people: a value offers a `View`, which notebooks and pages draw as HTML and terminals as text.
 
 A message may contain characters that control a terminal, or that change the direction of writing. `visible` replaces
-them by escapes, everywhere. In HTML every text is escaped, too; there is no script and no style sheet.
+them by escapes, everywhere. In HTML every text is escaped, too. There is no script and no style sheet: each element has its
+own style, in colours that can be read on a light and on a dark page.
 """
 
 from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import date, datetime
 from html import escape
-from typing import Any
+from typing import Any, Literal, Self, TypeVar
 
-__all__ = ["Bar", "Cell", "View", "Viewable", "html_of", "line_of", "text_of", "visible"]
+__all__ = [
+    "Bar",
+    "Cell",
+    "Colour",
+    "Mark",
+    "Report",
+    "Tabular",
+    "View",
+    "ViewList",
+    "Viewable",
+    "html_of",
+    "line_of",
+    "text_of",
+    "visible",
+]
 
 _COMMANDS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """Control characters except line break and tab, characters that change the direction of writing, lone surrogates."""
 
-_CELL = "text-align:left;vertical-align:top;padding:2px 8px;white-space:pre-wrap;max-width:48em"
-_LONGEST = 400  # characters of one cell
+Colour = Literal["plain", "blue", "green", "amber", "red", "violet", "pink"]
+_COLOURS: Mapping[Colour, tuple[str, str]] = {  # in HTML, on light and dark; on a terminal
+    "plain": ("#808690", "dim"),
+    "blue": ("#3f83c8", "blue"),
+    "green": ("#27945a", "green"),
+    "amber": ("#b87a16", "yellow"),
+    "red": ("#d84a4a", "red"),
+    "violet": ("#9065ca", "magenta"),
+    "pink": ("#c4568e", "bright_magenta"),
+}
+_BOX = "font:13px/1.5 system-ui,sans-serif;color:inherit;overflow-x:auto;margin:6px 0;max-width:1100px"
+_TABLE = "table-layout:auto;width:auto;border-collapse:collapse;border:0;margin:4px 0;font:inherit;font-variant-numeric:tabular-nums"
+_CELL = "padding:3px 14px 3px 0;vertical-align:top;border:0;border-bottom:1px solid #8883"
+_PROSE = "white-space:pre-wrap;overflow-wrap:anywhere;min-width:8em;max-width:38em"
+_SHORT = 30  # characters of a text that is never broken
+_FOLD, _HEAD = 280, 200  # a longer cell is folded in HTML: so many characters of it are seen at once
+_LONGEST = 400  # characters of one cell on a terminal
+_WHOLE = 20_000  # characters of one cell in HTML
+_WIDTH = 60  # characters of a bar on a terminal
 _LINE = reprlib.Repr()  # cuts a long field of a value's one line
 _LINE.maxstring = _LINE.maxother = 80
 _LINE.maxtuple = _LINE.maxlist = _LINE.maxdict = 3
-_FORMATS: Mapping[type, str] = {int: ",", float: ".3f", datetime: "%Y-%m-%d %H:%M", date: "%Y-%m-%d"}
+_FORMATS: Mapping[type, str] = {
+    bool: "",
+    int: ",",
+    float: ".3f",
+    datetime: "%Y-%m-%d %H:%M",
+    date: "%Y-%m-%d",
+}
 
 
 class Viewable:
@@ -45,6 +83,73 @@ class Viewable:
         return text_of(self._view())
 
 
+class Tabular(Viewable):
+    """A value that is one row of a table, or several: a subclass returns the table of many."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        raise NotImplementedError
+
+    def _view(self) -> View:
+        return self._table([self])
+
+
+class Report(Viewable):
+    """A dataclass of numbers, which are shown by their names."""
+
+    __slots__ = ()
+
+    def _view(self) -> View:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        counts = {name: len(one) if isinstance(one, tuple) else one for name, one in values.items()}
+        return View(rows=tuple((name.replace("_", " "), cell) for name, cell in counts.items()))
+
+
+T = TypeVar("T", bound=Tabular)
+
+
+class ViewList(Viewable, list[T]):
+    """A list that notebooks and terminals show as one table; for programs it is a list like any other.
+
+    Args:
+        name: What is in it, such as `"Records"`.
+        values: The values.
+        notes: Returns lines below the table, when it is shown.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        values: Iterable[T] = (),
+        notes: Callable[[Sequence[T]], Iterable[str | Mark]] | None = None,
+    ) -> None:
+        super().__init__(values)
+        self._name = name
+        self._notes = notes
+
+    def _view(self) -> View:
+        if not self:
+            return View(f"{self._name}: none")
+        table = type(self[0])._table(self)  # noqa: SLF001  (a row's own table)
+        notes = self._notes(self) if self._notes is not None else ()
+        return replace(table, title=f"{self._name}: {len(self):,}", notes=(*table.notes, *notes))
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A word that catches the eye: the kind of a row, or what is wrong with it.
+
+    Attributes:
+        text: The word, or a sentence if it is a note.
+        colour: Its colour: amber for what somebody should look at, red for what failed.
+    """
+
+    text: str
+    colour: Colour = "plain"
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A number that is shown against a limit.
@@ -53,14 +158,18 @@ class Bar:
         value: The number.
         limit: The limit.
         unit: What is counted.
+        parts: What it consists of, each with its number; they have a colour each. Without them the bar has one.
+        note: What else there is to say of it.
     """
 
     value: int
     limit: int
     unit: str = ""
+    parts: tuple[tuple[Mark, int], ...] = ()
+    note: str = ""
 
 
-Cell = str | int | float | date | Bar | None
+Cell = str | int | float | date | Bar | Mark | None
 """A cell of a table: a time is shown to the minute, a number of points with three digits behind the point."""
 
 
@@ -73,14 +182,16 @@ class View(Viewable):
         bar: A number against a limit, above the table.
         columns: The names of the columns; empty for a table without a head.
         rows: The rows, each with a cell for each column.
-        notes: Lines below the table.
+        notes: Lines below the table; a line that is no mark is amber.
+        sections: Further views, below all that.
     """
 
     title: str = ""
     bar: Bar | None = None
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[Cell, ...], ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | Mark, ...] = ()
+    sections: tuple[Viewable, ...] = ()
 
     def _view(self) -> View:
         return self
@@ -107,18 +218,16 @@ def line_of(value: Any) -> str:
 
 
 def html_of(view: View) -> str:
-    """Return a view as HTML."""
-    head = "".join(f'<th style="{_CELL}">{escape(visible(name))}</th>' for name in view.columns)
-    rows = (
-        "".join(f'<td style="{_CELL}">{_picture(cell)}{escape(_words(cell))}</td>' for cell in row)
-        for row in view.rows
+    """Return a view as HTML, in a `<div class="memlayer">`."""
+    title = f'<div style="font-weight:600;margin:2px 0 4px">{escape(visible(view.title))}</div>'
+    above = (title if view.title else "") + (_meter(view.bar) if view.bar is not None else "")
+    notes = "".join(
+        f'<div style="border-left:3px solid {_COLOURS[note.colour][0]};padding-left:8px;margin:4px 0">'
+        f"{escape(visible(note.text))}</div>"
+        for note in map(_mark, view.notes)
     )
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    lines = [escape(visible(view.title)), view.bar and _picture(view.bar, 240) + escape(_sentence(view.bar))]
-    above = "".join(f"<div>{line}</div>" for line in lines if line)
-    below = "".join(f"<div>{escape(visible(note))}</div>" for note in view.notes)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if head or body else ""
-    return above + table + below
+    below = "".join(section._repr_html_() for section in view.sections)
+    return f'<div class="memlayer" style="{_BOX}">{above}{_rows(view)}{notes}{below}</div>'
 
 
 def text_of(view: View) -> object:
@@ -127,16 +236,23 @@ def text_of(view: View) -> object:
     from rich.table import Table
     from rich.text import Text
 
+    above = [Text(visible(view.title))] if view.title else []
+    if view.bar is not None:
+        above += [Text(_sentence(view.bar)), *_drawn(view.bar)]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=bool(view.columns))
-    for place in range(max(map(len, [view.columns, *view.rows]))):
+    for place in range(max(map(len, [view.columns, *view.rows])) if view.rows else 0):
         name = Text(visible(view.columns[place]), style="bold") if view.columns else ""
-        is_number = any(isinstance(row[place], int | Bar) for row in view.rows)
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(
+            name,
+            justify="right" if _is_number(view, place) else "left",
+            overflow="fold",
+            no_wrap=not any(isinstance(row[place], str) for row in view.rows),
+        )
     for row in view.rows:
-        table.add_row(*(Text(_words(cell)) for cell in row))
-    above = [visible(view.title), _sentence(view.bar) if view.bar else ""]
-    notes = (Text(visible(note), style="yellow") for note in view.notes)
-    return Group(*(Text(line) for line in above if line), *([table] if view.rows else []), *notes)
+        table.add_row(*(Text(_words(cell), style=_style(cell)) for cell in row))
+    notes = (Text(visible(note.text), style=_style(note)) for note in map(_mark, view.notes))
+    below = (part for section in view.sections for part in ("", section))
+    return Group(*above, *([table] if view.rows else []), *notes, *below)  # type: ignore[arg-type]
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -144,11 +260,12 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"  # noqa: PLR2004  (two digits hold it)
 
 
-def _words(cell: Cell) -> str:
-    """Return a cell as text that is safe for a terminal, cut to 400 characters."""
-    if isinstance(cell, str):
-        return visible(cell if len(cell) <= _LONGEST else cell[: _LONGEST - 1] + "…")
-    number = cell.value if isinstance(cell, Bar) else cell
+def _words(cell: Cell, longest: int = _LONGEST) -> str:
+    """Return a cell as text that is safe to show, cut to so many characters."""
+    text = cell.text if isinstance(cell, Mark) else cell
+    if isinstance(text, str):
+        return visible(text if len(text) <= longest else text[: longest - 1] + "…")
+    number = text.value if isinstance(text, Bar) else text
     return "" if number is None else format(number, _FORMATS[type(number)])
 
 
@@ -156,14 +273,88 @@ def _sentence(bar: Bar) -> str:
     return f"{bar.value:,} of {bar.limit:,} {visible(bar.unit)}"
 
 
-def _picture(cell: Cell, width: int = 80) -> str:
-    """Return the picture of a bar as SVG; nothing for other cells."""
-    if not isinstance(cell, Bar):
+def _mark(note: str | Mark) -> Mark:
+    return note if isinstance(note, Mark) else Mark(note, "amber")
+
+
+def _style(cell: Cell) -> str:
+    return _COLOURS[cell.colour][1] if isinstance(cell, Mark) else ""
+
+
+def _is_number(view: View, place: int) -> bool:
+    return any(isinstance(row[place], int | float | Bar) for row in view.rows)
+
+
+def _drawn(bar: Bar) -> list[Any]:
+    from rich.text import Text
+
+    if not bar.parts:
+        return []
+    whole = max(bar.value, bar.limit, 1)
+    drawn, legend = Text(), Text()
+    for mark, value in bar.parts:
+        drawn.append("█" * round(_WIDTH * value / whole), style=_style(mark))
+        legend.append("■ ", style=_style(mark)).append(f"{visible(mark.text)} {value:,}  ")
+    legend.append(visible(bar.note))
+    drawn.append("░" * max(0, _WIDTH - len(drawn)), style="dim")
+    return [drawn, legend]
+
+
+def _rows(view: View) -> str:
+    if not view.rows:
         return ""
-    share = min(1.0, cell.value / cell.limit) if cell.limit > 0 else 1.0
-    colour = "#c0392b" if cell.value > cell.limit else "#2e86c1"
+    aligned = ["right" if _is_number(view, place) else "left" for place in range(len(view.rows[0]))]
+    head = "".join(
+        f'<th style="{_CELL};text-align:{align};font-weight:600;opacity:.7;white-space:nowrap">{escape(visible(name))}</th>'
+        for name, align in zip(view.columns, aligned, strict=False)
+    )
+    body = "".join(
+        f'<tr style="background:none">{"".join(map(_cell, row, aligned))}</tr>' for row in view.rows
+    )
+    above = f'<thead><tr style="background:none">{head}</tr></thead>' if head else ""
+    return f'<table style="{_TABLE}">{above}<tbody>{body}</tbody></table>'
+
+
+def _cell(cell: Cell, align: str) -> str:
+    text = _words(cell, _WHOLE)
+    is_long = isinstance(cell, str) and (len(text) > _SHORT or "\n" in text)
+    kind = _PROSE if is_long else "white-space:nowrap"
+    if isinstance(cell, Mark):
+        kind += f";font-weight:600;color:{_COLOURS[cell.colour][0]}"
+    begin = f'<td style="{_CELL};text-align:{align};{kind}">'
+    if len(text) <= _FOLD:
+        picture = f"{_strip(cell, 48, 6)} " if isinstance(cell, Bar) else ""
+        return f"{begin}{picture}{escape(text)}</td>"
+    cut = max(text.rfind(" ", 0, _HEAD), _HEAD // 2)
     return (
-        f'<svg width="{width}" height="10" role="img" aria-label="{cell.value} of {cell.limit}">'
-        f'<rect width="{width}" height="10" fill="#8884"/>'
-        f'<rect width="{share * width:.1f}" height="10" fill="{colour}"/></svg> '
+        f'{begin}<details><summary style="cursor:pointer">{escape(text[:cut])} …</summary>'
+        f"{escape(text[cut:].lstrip(' '))}</details></td>"
+    )
+
+
+def _meter(bar: Bar) -> str:
+    legend = "".join(
+        f'<span style="white-space:nowrap;margin-right:16px"><span style="display:inline-block;width:9px;height:9px;'
+        f'border-radius:2px;margin-right:5px;background:{_COLOURS[mark.colour][0]}"></span>'
+        f"{escape(visible(mark.text))} {value:,}</span>"
+        for mark, value in bar.parts
+    )
+    below = f'<div style="margin:3px 0 6px">{legend}<span>{escape(visible(bar.note))}</span></div>'
+    return f'<div style="margin:2px 0">{_strip(bar, 320, 10)} {escape(_sentence(bar))}</div>{below}'
+
+
+def _strip(bar: Bar, width: int, height: int) -> str:
+    whole = max(bar.value, bar.limit, 1)
+    over: Colour = "red" if bar.value > bar.limit else "blue"
+    pieces, left = [], 0.0
+    for mark, value in bar.parts or ((Mark("", over), bar.value),):
+        size = width * value / whole
+        pieces.append(
+            f'<rect x="{left:.1f}" width="{size:.1f}" height="{height}" fill="{_COLOURS[mark.colour][0]}"/>'
+        )
+        left += size
+    return (
+        f'<svg width="{width}" height="{height}" role="img" aria-label="{bar.value} of {bar.limit}" '
+        f'style="vertical-align:middle;border-radius:3px;max-width:none">'
+        f'<rect width="{width}" height="{height}" fill="#8884"/>{"".join(pieces)}</svg>'
     )
