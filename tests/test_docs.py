@@ -1,0 +1,214 @@
+"""The documents tell the truth: their examples run, their links lead somewhere, their numbers are those of the code."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memlayer_core import Memory, RecallFilter
+from memlayer_core.models.overflow import RETRY_SHARE
+from memlayer_core.recall.rules.rerank import FIRST
+from memlayer_core.settings import Settings
+from memlayer_core.tools import AGENT_TOOLS
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = {
+    str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *DOCS]
+}
+LINKED = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
+EXAMPLES = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "examples").glob("*.py"))
+BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+RUNS = [name for name, text in PAGES.items() if "```python\n" in text]
+
+
+def examples(page: str) -> Iterator[tuple[str, str]]:
+    """Each example of a page with what it prints. A quote of a file in `examples` runs there."""
+    blocks = BLOCK.findall(PAGES[page])
+    for (kind, code), (next_kind, output) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
+        if kind == "python" and code not in EXAMPLES:
+            yield code, output if next_kind == "text" else ""
+
+
+def close(names: dict[str, Any]) -> None:
+    for memory in {id(one): one for one in names.values() if isinstance(one, Memory)}.values():
+        memory.close()
+
+
+@pytest.fixture
+def names() -> Iterator[dict[str, Any]]:
+    """What every page may use: a chat model of LangChain and one of LlamaIndex, which follow a script."""
+    pytest.importorskip("langchain")
+    pytest.importorskip("llama_index.core")
+    from langchain_core.language_models import GenericFakeChatModel
+    from llama_index.core.llms.mock import MockFunctionCallingLLM
+
+    class ModelWithTools(GenericFakeChatModel):
+        def bind_tools(self, tools: object, **kwargs: object) -> ModelWithTools:
+            return self
+
+    made: dict[str, Any] = {
+        "model": ModelWithTools(messages=iter(["To Tokyo.", "In Tokyo.", "Good.", "Fine."])),
+        "llm": MockFunctionCallingLLM(),
+    }
+    yield made
+    close(made)
+
+
+@pytest.mark.parametrize("page", RUNS)
+def test_every_example_runs_and_prints_what_the_page_says(page, names, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, (code, output) in enumerate(examples(page), start=1):
+        before = dict(names)
+        exec(compile(code, f"{page}, example {number}", "exec"), names)
+        printed = capsys.readouterr().out
+        assert printed == output, f"{page}, example {number}"
+        close({key: one for key, one in before.items() if one is not names.get(key)})
+    CLAIMS.get(page, lambda _: None)(names)
+
+
+def readme(names: dict[str, Any]) -> None:
+    memory = names["memory"]
+    assert {key: fact.value for key, fact in names["facts"].items()} == {"home": "Tokyo", "allergy": "nuts"}
+    assert names["why"].statements[0].evidence.quote == "I moved to Tokyo"
+    agent = memory.chat(user_id="louis", session_id="an-agent")
+    assert [one.text for one in agent.history()] == ["Where did I move?", "To Tokyo."]
+    assert "I moved to Tokyo" in agent.context(token_limit=3000).messages[0].content
+    seen = names["engine"].chat_history
+    assert [one.role.value for one in seen] == ["user", "assistant"]
+    assert "I moved to Tokyo" in seen[1].content  # this model repeats what it is given
+
+
+def agents_page(names: dict[str, Any]) -> None:
+    assert "Hello" in str(names["answer"])  # this model repeats what it is given
+
+
+CLAIMS: dict[str, Callable[[dict[str, Any]], None]] = {"README.md": readme, "docs/agents.md": agents_page}
+"""What is true after a page's examples, beside what they assert themselves."""
+
+
+def test_most_pages_have_examples_and_quotes_are_quotes() -> None:
+    assert len(RUNS) >= 12
+    quotes = [code for kind, code in BLOCK.findall(PAGES["docs/adapters.md"]) if kind == "python"]
+    assert len(quotes) == 4
+    assert [code for code in quotes if code not in EXAMPLES] == []
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page, as GitHub makes them of its headings."""
+    plain = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", plain, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_every_link_leads_to_a_file_and_every_anchor_to_a_heading(page) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"", text)
+    for target in (one or other for one, other in links):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (ROOT / page).parent / file if file else ROOT / page
+        assert there.is_file(), target
+        if anchor:
+            assert anchor in anchors(there.read_text(encoding="utf-8")), target
+
+
+def test_the_page_about_search_has_each_condition_and_its_numbers_are_those_of_the_code() -> None:
+    page = PAGES["docs/search.md"]
+    listed = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))))
+    assert listed == set(RecallFilter.__dataclass_fields__) - {"_"}
+    assert f"the first {FIRST} hits" in page
+    assert f"({Settings().reranker_timeout:g} seconds)" in page
+
+
+def test_the_page_about_agents_has_the_tools_and_the_numbers_of_the_code() -> None:
+    page = PAGES["docs/agents.md"]
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(AGENT_TOOLS)
+    assert f"({Settings().long_term_timeout:g} seconds)" in page
+    assert f"with {RETRY_SHARE:.0%}".replace("%", " %") in page
+
+
+def test_the_page_about_learning_has_each_setting_with_its_default() -> None:
+    page, settings = PAGES["docs/learning.md"], Settings()
+    listed = dict(re.findall(r"^\| (`.*?`) \| (.*?) \|", page, re.MULTILINE))
+    rows = {name: value for names, value in listed.items() for name in re.findall(r"`(\w+)`", names)}
+    wanted = [name for name in Settings.model_fields if name.startswith(("extraction_", "model_"))]
+    assert set(rows) == set(wanted) - {"model_config"}
+    for name in wanted:
+        value = getattr(settings, name)
+        assert rows[name] == ("no limit" if value is None else f"{value:,g}")
+    assert f"{settings.job_attempts:d}" == "12"
+    assert "after twelve times" in page
+
+
+def test_every_setting_that_a_page_names_exists() -> None:
+    for page, text in PAGES.items():
+        for name in re.findall(r"`Settings\.(\w+)`|Settings\((\w+)=", text):
+            assert "".join(name) in {*Settings.model_fields, "replace"}, f"{page}: {name}"
+
+
+@pytest.mark.parametrize("page", ["docs/langchain.md", "docs/llamaindex.md"])
+def test_every_name_that_takes_the_place_of_another_exists(page) -> None:
+    pytest.importorskip("langchain")
+    pytest.importorskip("llama_index.core")
+    import langchain_memlayer
+    import llamaindex_memlayer
+
+    lines = [line for line in PAGES[page].splitlines() if line.startswith("|")]
+    assert len(lines) > 6
+    named = set(re.findall(r"\b(Memlayer\w+|with_memory|create_\w+)\b", "\n".join(lines)))
+    assert len(named) > 4
+    for name in named:
+        assert hasattr(langchain_memlayer, name) or hasattr(llamaindex_memlayer, name), name
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r"^ +- ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert {page.removeprefix("docs/") for page in PAGES} - {"README.md"} <= set(listed)
+
+
+def test_every_command_that_a_page_names_exists() -> None:
+    named = {name for text in PAGES.values() for name in re.findall(r"`memlayer (\w+)", text)}
+    assert {"reindex", "work", "export"} <= named
+    command = [Path(sys.executable).parent / "memlayer", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [name for name in named if not re.search(rf"\b{name}\b", shown)] == []
+
+
+@pytest.mark.parametrize("package", ["memlayer_core", "langchain_memlayer", "llamaindex_memlayer"])
+def test_every_public_name_is_in_the_api_reference(package) -> None:
+    module = pytest.importorskip(package)
+    pages = "".join(text for page, text in PAGES.items() if page.startswith("docs/api/"))
+    listed = set(re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE))
+    assert {name for name in module.__all__ if f"{package}.{name}" not in listed} <= {"MemlayerError"}
+
+
+@pytest.mark.slow
+def test_the_site_is_built_strictly_and_loads_nothing_from_the_network(tmp_path) -> None:
+    command = [Path(sys.executable).parent / "mkdocs", "build", "--strict", "-d", tmp_path / "site"]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    site = {page.relative_to(tmp_path / "site"): page.read_text() for page in tmp_path.rglob("*.html")}
+    for page in PAGES:
+        place = "index.html" if page == "README.md" else page.removeprefix("docs/").replace(".md", ".html")
+        assert Path(place) in site, page
+    for page, text in site.items():
+        assert not re.search(
+            r"<(?:script|img|iframe|source)[^>]*https?://|<link[^>]*stylesheet[^>]*https?://", text
+        ), page
+    assert "Called after each page" in site[Path("api/core.html")]  # the docstrings are there
+
+
+@pytest.mark.requirement("F07")
+def test_the_concepts_name_the_limit_that_suits_most_chats() -> None:
+    assert "four to ten rounds suit most chats" in " ".join(PAGES["docs/concepts.md"].split())
