@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -493,9 +494,13 @@ def test_work_does_what_another_process_left(kept: Path):
 def test_work_goes_on_until_it_is_ended_and_leaves_the_store_whole(kept: Path):
     command = [Path(sys.executable).parent / "memlayer", "work", str(kept)]
     environment: dict[str, Any] = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        assert any("Waiting for work" in line for line in process.stdout)
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process,
+        contextlib.ExitStack() as ended,
+    ):
+        ended.callback(process.kill)  # a claim that fails must not wait for it for ever
+        assert process.stderr is not None
+        assert any("Waiting for work" in line for line in process.stderr)
         owe(kept, "said while it works")
         for _ in range(200):
             if "0 job(s) owed" in run("inspect", kept).stdout:
