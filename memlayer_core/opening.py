@@ -146,6 +146,11 @@ class Resources:
         if summarizes and summarizer != "extractive":
             model = language_model(summarizer, settings.model_timeout)
         reader = language_model(extractor, settings.model_timeout, task="an extractor")
+        if settings.extraction_with_summaries and (model is None or reader is None):
+            raise ConfigurationError(
+                "`Settings.extraction_with_summaries` needs a model as summarizer and one as extractor",
+                hint="Pass the same model as both: Memory.open(path, summarizer=model, extractor=model).",
+            )
         schema_of(fact_schema)  # refuses what is none
         reorders = resolve_reranker(reranker, settings.reranker_timeout)
         db = _database(database, settings, looks_only=looks_only)

@@ -105,6 +105,10 @@ class Settings(BaseSettings):
             model after `model_timeout` more.
         extraction_turns: Turns of a session that an `extractor` reads in one call.
         extraction_idle_seconds: Seconds without a new message after which it reads fewer.
+        extraction_with_summaries: Whether turns are read in the call that sums them up when they leave the window, together
+            with the summary and the episode, instead of every `extraction_turns` turns: fewer calls, and facts that come
+            later. It needs a summariser and an `extractor`; `memlayer doctor --model` says whether a model is good enough.
+            What that call does not answer, and what has waited for `extraction_idle_seconds`, is read by the `extractor`.
         extraction_tokens: Tokens of its prompt, at the most. Of long messages, the sentences that may state facts are in it.
         extraction_daily_calls: Its calls for one user on one day, in UTC, at the most. What is said after that is read by
             patterns alone, and the ledger says so. None: any number.
@@ -173,6 +177,7 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(default=60.0, gt=0)
     extraction_turns: int = Field(default=10, ge=1)
     extraction_idle_seconds: float = Field(default=60.0, ge=0, le=600)
+    extraction_with_summaries: bool = False
     extraction_tokens: int = Field(default=1800, ge=1500)
     extraction_daily_calls: int | None = Field(default=None, ge=0)
     extraction_daily_tokens: int | None = Field(default=None, ge=0)

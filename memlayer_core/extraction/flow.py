@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,17 @@ from memlayer_core.errors import ModelContextError, ModelError
 from memlayer_core.events import RecordStored
 from memlayer_core.extraction import sql
 from memlayer_core.extraction.model import Line, Operation, Operations, Refusal
-from memlayer_core.extraction.rules.answer import AnswerError, operations_in
+from memlayer_core.extraction.rules.answer import AnswerError, operations_in, split_operations
 from memlayer_core.extraction.rules.check import check
 from memlayer_core.extraction.rules.choose import choose
-from memlayer_core.extraction.rules.prompt import language_of_lines, prompt_of, retry_prompt, system_prompt
+from memlayer_core.extraction.rules.prompt import (
+    beside_summary,
+    facts_prompt,
+    language_of_lines,
+    prompt_of,
+    retry_prompt,
+    system_prompt,
+)
 from memlayer_core.extraction.rules.schema import fact_schema
 from memlayer_core.extraction.rules.worth import may_state_facts
 from memlayer_core.extraction.sql import Commit, KnownFact, LeaseLostError
@@ -31,12 +38,17 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import costs, job_queue
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.keys import from_micros
+from memlayer_core.storage.keys import LAST, from_micros
+from memlayer_core.summaries.model import Beside
 
 if TYPE_CHECKING:
+    from memlayer_core.seams import LanguageModel
     from memlayer_core.storage.database import Connection
 
-__all__ = ["extract", "queue"]
+__all__ = ["AT_ONCE", "ReadingBeside", "extract", "queue"]
+
+AT_ONCE = 50
+"""Messages that a model reads at the most in the call that sums them up."""
 
 _SHOWN = 20  # known facts that a model is shown
 _KIND = "learn"
@@ -47,8 +59,9 @@ async def queue(rt: Runtime, run: Runner, keys: Sequence[int]) -> None:
     if rt.extractor is None or not rt.settings.learn or not keys:
         return
     now, settings = rt.now(), rt.settings
+    turns = LAST if settings.extraction_with_summaries else settings.extraction_turns
     later = now + timedelta(seconds=settings.extraction_idle_seconds)
-    await run(rt.db.write, sql.queue, keys, settings.extraction_turns, now, later)
+    await run(rt.db.write, sql.queue, keys, turns, now, later)
 
 
 async def extract(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
@@ -61,17 +74,12 @@ async def extract(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
         ModelError: The model does not answer. The jobs are tried again.
         RedactorError: The user's redactor fails. The same.
     """
-    rows = await run(rt.db.read, sql.rows_of, jobs)
     model = rt.extractor
-    if not rows or model is None or not rt.settings.learn:
+    batch = await run(_batch, rt, jobs, model)
+    if batch is None or model is None:
         await run(rt.db.write, job_queue.finish, jobs)
         return
-    words = {row.key: own_words(rt, row) for row in rows}
-    rows = [row for row in rows if instructs(words[row.key].text) is None]
-    if not any(may_state_facts(words[row.key].text) for row in rows):
-        await run(rt.db.write, job_queue.finish, jobs)
-        return
-    batch = _Batch(rt, ModelUsage(rt, model, _KIND), rows, words)
+    rows = batch.rows
     if (limit := await run(rt.db.read, _limit, rt, rows[0].namespace)) is not None:
         batch.failures += [(row, limit) for row in rows]
     else:
@@ -83,15 +91,85 @@ async def extract(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
             rt.health.down("learning", str(problem))
             raise
         rt.health.up("learning")
-    done = Commit(jobs, batch.statements(), batch.refusals, batch.failures, batch.usage.costs(), model.name)
-    try:
-        changed = await run(rt.db.write, sql.commit, done, rt.now(), rt.shards)
-    except LeaseLostError:  # the other worker's answer counts; this one was paid all the same
+    if not await run(_commit, rt, batch, jobs, model.name):  # this answer was paid all the same
         await run(rt.db.write, costs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
-        return
+
+
+class ReadingBeside:
+    """Messages whose facts a model reads in the call that sums them up; what it does not answer is asked in a call of its own.
+
+    Args:
+        rt: What the memory works with.
+        lease: Leases the jobs of kind `"learn"` about messages with these keys.
+    """
+
+    def __init__(self, rt: Runtime, lease: Callable[[Sequence[int]], Sequence[Job]]) -> None:
+        self._rt, self._lease = rt, lease
+        self._jobs: Sequence[Job] = ()
+        self._batch: _Batch | None = None
+        self._is_read = False
+
+    def ask(self, keys: Sequence[int]) -> Beside | None:
+        """Return what a model is asked about some messages; None if nothing is to be read in them."""
+        rt = self._rt
+        self._jobs = self._lease(keys)
+        batch = self._batch = _batch(rt, self._jobs, rt.summarizer) if self._jobs else None
+        if batch is None:
+            self._is_read = True
+            return None
+        if rt.db.read(_limit, rt, batch.rows[0].namespace) is not None:
+            return None
+        rt.db.read(batch.read)
+        numbers, instructions, material = batch.beside()
+        return Beside(numbers, instructions, material, self._take)
+
+    def _take(self, answer: str) -> str:
+        rest, operations = split_operations(answer)
+        if self._batch is not None and operations:
+            try:
+                self._batch.take(operations_in(operations))
+            except AnswerError:
+                return rest
+            self._is_read = True
+        return rest
+
+    def finish(self) -> None:
+        """Store what was read. Jobs whose messages were not read are done soon, in calls of their own."""
+        rt, batch, model = self._rt, self._batch, self._rt.summarizer
+        if not self._jobs:
+            return
+        if not self._is_read:
+            problem = "not answered beside the summary"
+            rt.db.write(job_queue.fail, self._jobs, problem, rt.now(), count_attempt=False)
+        elif batch is None or model is None:
+            rt.db.write(job_queue.finish, self._jobs)
+        else:
+            _commit(rt, batch, self._jobs, model.name)
+
+
+def _batch(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Batch | None:
+    """Return the messages of jobs as a batch; None if there is nothing in them that a model should read."""
+    rows = rt.db.read(sql.rows_of, jobs)
+    if not rows or model is None or not rt.settings.learn:
+        return None
+    words = {row.key: own_words(rt, row) for row in rows}
+    rows = [row for row in rows if instructs(words[row.key].text) is None]
+    if not any(may_state_facts(words[row.key].text) for row in rows):
+        return None
+    return _Batch(rt, ModelUsage(rt, model, _KIND), rows, words)
+
+
+def _commit(rt: Runtime, batch: _Batch, jobs: Sequence[Job], author: str) -> bool:
+    """Store what a model said. Returns False if another worker has the jobs, whose model's answer counts."""
+    done = Commit(jobs, batch.statements(), batch.refusals, batch.failures, batch.usage.costs(), author)
+    try:
+        changed = rt.db.write(sql.commit, done, rt.now(), rt.shards)
+    except LeaseLostError:
+        return False
     for record in changed:
         rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
     rt.wake()
+    return True
 
 
 def _limit(connection: Connection, rt: Runtime, namespace: str) -> str | None:
@@ -114,6 +192,7 @@ class _Batch:
         self, rt: Runtime, usage: ModelUsage, rows: Sequence[Any], words: dict[int, OwnWords]
     ) -> None:
         self._rt, self.usage, self._words = rt, usage, words
+        self.rows = rows
         self._rows = {row.id: row for row in rows}
         self._candidates: dict[str, list[Candidate]] = {row.id: [] for row in rows}
         self._schema = fact_schema(rt.fact_schema)
@@ -163,7 +242,7 @@ class _Batch:
         """
         lines, facts = self._lines(rows), self._facts(rows)
         language = language_of_lines(lines)
-        instructions = system_prompt(language, None if self._schema is None else self._schema.keys)
+        instructions = self._instructions(language)
         count = self._rt.tokens.text
         room = self._rt.settings.extraction_tokens - count(instructions)
         asked = prompt = prompt_of(language, self._rt.now(), facts, lines, room, count)
@@ -186,6 +265,21 @@ class _Batch:
         middle = len(rows) // 2
         await self.ask(run, rows[:middle], tries=1)
         await self.ask(run, rows[middle:], tries=1)
+
+    def beside(self) -> tuple[dict[int, int], str, str]:
+        """Return the numbers of the messages by their keys, instructions and material, for the call that sums them up."""
+        lines = self._lines(self.rows)
+        language = language_of_lines(lines)
+        numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
+        material = facts_prompt(language, self._rt.now(), self._facts(self.rows))
+        return numbers, beside_summary(self._instructions(language), language), material
+
+    def take(self, operations: Sequence[Operation | str]) -> None:
+        """Take what a model said of all the messages."""
+        self._take(operations, self.rows, self._lines(self.rows), self._facts(self.rows))
+
+    def _instructions(self, language: str) -> str:
+        return system_prompt(language, None if self._schema is None else self._schema.keys)
 
     def _lines(self, rows: Sequence[Any]) -> list[Line]:
         lines: list[Line] = []

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Self
 
 from memlayer_core.show import Mark, Tabular, View, line_of
 
-__all__ = ["Method", "Summary"]
+__all__ = ["Beside", "Method", "Summary"]
 
 Method = Literal["model", "extract"]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a model is asked in the call that sums up messages, beside their summary.
+
+    Attributes:
+        numbers: Numbers of the messages that it is about, from 1, by the messages' keys.
+        instructions: What it is to do.
+        material: What it needs besides the conversation.
+        take: Takes the part of an answer that is about it, and returns the rest.
+    """
+
+    numbers: Mapping[int, int]
+    instructions: str
+    material: str
+    take: Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 from memlayer_core.errors import StoreUnavailableError, in_short
 from memlayer_core.events import Source
-from memlayer_core.extraction.flow import extract
-from memlayer_core.runner import SYNC, step
+from memlayer_core.extraction.flow import AT_ONCE, ReadingBeside, extract
+from memlayer_core.runner import SYNC, Runner, step
 from memlayer_core.runtime import Runtime
+from memlayer_core.storage import job_queue
 from memlayer_core.storage.jobs import Job, JobKind
 from memlayer_core.storage.keys import LAST, key_of, session_of
 from memlayer_core.summaries.flow.episodes import write_episode
@@ -36,7 +37,7 @@ class ModelThreads:
     """
 
     def __init__(self, owner: str, stop: threading.Event, notify: Callable[[], None]) -> None:
-        self._jobs = JobRunner(owner, _step, set())
+        self._jobs = JobRunner(owner, self._step, set())
         self._stop, self._notify = stop, notify
         self._threads: set[threading.Thread] = set()
         self._rests_until = 0.0
@@ -93,14 +94,29 @@ class ModelThreads:
             jobs += self._jobs.lease(rt, ["learn"], most - 1, seconds, inside)
         return jobs
 
+    def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
+        if kind == "learn":
+            with rt.health.watch("learning", rt.settings.lease_seconds):
+                step(extract(rt, SYNC, jobs))
+            return
+        write = {"summarize": self._summarize, "episode": write_episode, "record": record}[kind]
+        source: Source = "long-term memory" if kind == "record" else "summarizer"
+        for job in jobs:
+            with rt.health.watch(source, rt.settings.lease_seconds):
+                step(write(rt, SYNC, job))
 
-def _step(rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
-    if kind == "learn":
-        with rt.health.watch("learning", rt.settings.lease_seconds):
-            step(extract(rt, SYNC, jobs))
-        return
-    write = {"summarize": summarize, "episode": write_episode, "record": record}[kind]
-    source: Source = "long-term memory" if kind == "record" else "summarizer"
-    for job in jobs:
-        with rt.health.watch(source, rt.settings.lease_seconds):
-            step(write(rt, SYNC, job))
+    async def _summarize(self, rt: Runtime, run: Runner, job: Job) -> None:
+        if not rt.settings.extraction_with_summaries:
+            await summarize(rt, run, job)
+            return
+        reading = ReadingBeside(rt, lambda keys: self._lease_all(rt, keys))
+        try:
+            await summarize(rt, run, job, reading.ask)
+        finally:
+            reading.finish()
+
+    def _lease_all(self, rt: Runtime, keys: Sequence[int]) -> list[Job]:
+        """Lease the jobs of kind "learn" that wait for messages from the first to the last key, due or not."""
+        inside, now = (keys[0], keys[-1]), rt.now()
+        rt.db.write(job_queue.gather, "learn", inside, 1, now, now)
+        return self._jobs.lease(rt, ["learn"], AT_ONCE, rt.settings.model_timeout, inside)

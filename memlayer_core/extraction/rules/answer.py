@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +12,16 @@ from pydantic import ValidationError
 
 from memlayer_core.extraction.model import Operation
 
-__all__ = ["AnswerError", "operations_in"]
+__all__ = ["AnswerError", "operations_in", "split_operations"]
 
 _READ = 20_000  # characters of an answer that are read: far more than the operations of ten turns
 _MOST = 50  # operations
 _THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _JSON = re.compile(r"\{|\[\s*[\]{]")
+
+
+_OPERATIONS = re.compile(r"\{\s*\"operations\"\s*:")
+_FENCE = re.compile(r"^\s*```\w*\s*$", re.MULTILINE)
 
 
 class AnswerError(ValueError):
@@ -42,6 +47,23 @@ def operations_in(answer: str) -> list[Operation | str]:
     if read and all(isinstance(one, str) for one in read):
         raise AnswerError(f"no operation had the form that was asked for: {read[0]}")
     return read
+
+
+def split_operations(answer: str) -> tuple[str, str]:
+    """Return an answer without its object of operations, and that object; empty if there is none.
+
+    What cannot be read as JSON goes to the end of the answer.
+    """
+    answer = _THOUGHTS.sub("", answer)
+    found = max(_OPERATIONS.finditer(answer), key=lambda one: one.start(), default=None)
+    if found is None:
+        return answer, ""
+    try:
+        _, end = json.JSONDecoder().raw_decode(answer, found.start())
+    except (ValueError, RecursionError):
+        end = len(answer)
+    rest = _FENCE.sub("", f"{answer[: found.start()]}\n{answer[end:]}")
+    return rest.strip(), answer[found.start() : end]
 
 
 def _listed(value: Any) -> Sequence[Any] | None:

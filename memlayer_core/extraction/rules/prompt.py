@@ -16,7 +16,14 @@ from memlayer_core.records.facts import Fact
 from memlayer_core.records.rules.keys import known_keys
 from memlayer_core.storage.languages import ENGLISH, language_of
 
-__all__ = ["language_of_lines", "prompt_of", "retry_prompt", "system_prompt"]
+__all__ = [
+    "beside_summary",
+    "facts_prompt",
+    "language_of_lines",
+    "prompt_of",
+    "retry_prompt",
+    "system_prompt",
+]
 
 _SPACE = re.compile(r"\s+")
 _LEAST = 8  # tokens of a line that are always shown
@@ -54,6 +61,20 @@ def system_prompt(language: str, keys: Sequence[str] | None = None) -> str:
     )
 
 
+def beside_summary(instructions: str, language: str) -> str:
+    """Return the instructions for a model that sums up the lines first."""
+    return f"{_words_of(language)['beside']}\n\n{instructions}"
+
+
+def facts_prompt(language: str, now: datetime, facts: Sequence[Fact]) -> str:
+    """Return what a model needs besides the lines: the day and the known facts, whose places, from 1, are their numbers."""
+    words = _words_of(language)
+    head = [words["today"].format(day=f"{now:%Y-%m-%d}")]
+    if facts:
+        head += [words["facts"], *(f"{number}. {_fact(fact)}" for number, fact in enumerate(facts, 1))]
+    return "\n".join(head)
+
+
 def prompt_of(
     language: str,
     now: datetime,
@@ -72,11 +93,7 @@ def prompt_of(
         budget: Tokens that the prompt may cost.
         cost: Counts the tokens of a text.
     """
-    words = _words_of(language)
-    head = [words["today"].format(day=f"{now:%Y-%m-%d}")]
-    if facts:
-        head += [words["facts"], *(f"{number}. {_fact(fact)}" for number, fact in enumerate(facts, 1))]
-    head.append(words["messages"])
+    head = [*facts_prompt(language, now, facts).splitlines(), _words_of(language)["messages"]]
     shown = [_line(line) for line in lines]
     costs = [cost(text) + 1 for text in shown]
     costs = [

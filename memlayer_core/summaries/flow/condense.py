@@ -14,7 +14,7 @@ from memlayer_core.policy import quarter_at_most
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import costs
-from memlayer_core.summaries.model import Method
+from memlayer_core.summaries.model import Beside, Method
 from memlayer_core.summaries.rules.episodes import (
     CLOSING_INSTRUCTIONS,
     EpisodeText,
@@ -145,13 +145,15 @@ async def condense(
     budget: int,
     *,
     is_last: bool = False,
+    beside: tuple[Beside, Sequence[int | None]] | None = None,
 ) -> Summarization:
     """Summarize lines with a model, together with the summary of what came before them.
 
     A long text is summarized part by part, each part with the summary of those before it; a part that is too long
     for the model is halved. Extracted sentences are used if the text is shorter than its summary may be, or if no
     answer of the model is usable. If the summary `is_last`, which nothing is added to, the model tells its episode in
-    the same answer.
+    the same answer. What it is asked `beside`, with a number or None for each line, it is asked once, and only if the
+    text has one part.
 
     Raises:
         ModelError: The model did not answer.
@@ -163,15 +165,19 @@ async def condense(
     if rt.tokens.text("\n".join(source)) <= budget:
         return extractive_summary(rt, [*lines_of_summary(previous), *lines], budget)
     waiting = deque(parts(flattened, rt.settings.summary_input, rt.tokens.text))
+    beside = beside if len(waiting) == 1 else None
     text, method = previous, "model"
     faults: dict[Fault, None] = {}
     episode: EpisodeText | None = None
     while waiting:
         part = waiting.popleft()
-        instructions = CLOSING_INSTRUCTIONS if is_last and not waiting else INSTRUCTIONS
+        closes = is_last and not waiting
         try:
-            found, held, episode = await _summary_by_model(rt, run, usage, text, part, budget, instructions)
+            found, held, episode = await _summary_by_model(
+                rt, run, usage, text, part, budget, closes=closes, beside=beside
+            )
         except ModelContextError:
+            beside = None
             halves = halve(part)
             if halves is None:
                 raise
@@ -197,7 +203,9 @@ async def _summary_by_model(
     previous: str,
     part: Sequence[str],
     budget: int,
-    instructions: str,
+    *,
+    closes: bool,
+    beside: tuple[Beside, Sequence[int | None]] | None,
 ) -> tuple[str | None, tuple[Fault, ...], EpisodeText | None]:
     """Return the first good answer, else the best usable one with its faults; None without any. And the episode.
 
@@ -206,18 +214,26 @@ async def _summary_by_model(
     source = [*filter(None, previous.splitlines()), *part]
     tokens = rt.tokens.text("\n".join(source))
     bounds = Bounds(min(_SHORTEST, tokens // 20), budget, rt.settings.summary_coverage)
-    asked = request(previous, part, budget)
-    prompt = asked
+    instructions = CLOSING_INSTRUCTIONS if closes else INSTRUCTIONS
+    prompt = asked = request(previous, part, budget)
+    if beside is not None:
+        prompt = f"{request(previous, part, budget, beside[1])}\n\n{beside[0].material}"
     best: tuple[tuple[bool, float], str, tuple[Fault, ...]] | None = None
     verdict, episode = Verdict(0.0), None
     for _ in range(1 + rt.settings.summary_rewrites):
         try:
-            answer = strip_wrapping(await run(usage.ask, prompt, instructions))
+            if beside is not None:
+                both = f"{instructions}\n\n{beside[0].instructions}"
+                answer = beside[0].take(await run(usage.ask, prompt, both))
+                beside = None
+            else:
+                answer = await run(usage.ask, prompt, instructions)
         except ModelError:
             if best is None:
                 raise
             break  # the best answer so far is used
-        if instructions is CLOSING_INSTRUCTIONS:
+        answer = strip_wrapping(answer)
+        if closes:
             answer, told = split_episode(answer)
             episode = _check_episode(rt, told, source) or episode
         cost = rt.tokens.text(answer)

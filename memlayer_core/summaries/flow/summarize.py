@@ -9,7 +9,7 @@ If a worker dies, the next one repeats its step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -30,10 +30,11 @@ from memlayer_core.scope import Scope
 from memlayer_core.show import ViewList
 from memlayer_core.storage import costs, job_queue
 from memlayer_core.storage.jobs import Job
+from memlayer_core.storage.keys import key_of
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.flow.condense import Summarization, condense, extractive_summary
 from memlayer_core.summaries.flow.episodes import prepare_episode
-from memlayer_core.summaries.model import Summary
+from memlayer_core.summaries.model import Beside, Summary
 from memlayer_core.summaries.rules.episodes import EpisodeText
 from memlayer_core.summaries.rules.extract import Line
 from memlayer_core.summaries.rules.prompt import is_conversation, line_of, lines_of_summary
@@ -63,6 +64,7 @@ class _Task:
         summary: The next summary, without its text.
         old_versions: The versions that it replaces.
         ends: The first and the last message if it is the session's next episode.
+        keys: Keys of the messages that the new lines are; empty if they are to be summed up anew.
     """
 
     session: Session
@@ -72,10 +74,19 @@ class _Task:
     summary: Summary
     old_versions: tuple[int, ...]
     ends: tuple[Message, Message] | None = None
+    keys: tuple[int, ...] = ()
 
 
-async def summarize(rt: Runtime, run: Runner, job: Job) -> None:
+async def summarize(
+    rt: Runtime, run: Runner, job: Job, beside: Callable[[Sequence[int]], Beside | None] | None = None
+) -> None:
     """Do the next step of a job of kind `"summarize"`; finish the job if nothing is left to do.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        job: The job.
+        beside: Returns what the model is asked in the same call about messages with these keys; None: nothing.
 
     Raises:
         ModelError: The model does not answer. After `Settings.summary_attempts` attempts extracts stand in for its
@@ -91,9 +102,10 @@ async def summarize(rt: Runtime, run: Runner, job: Job) -> None:
     if rt.summarizer is None:
         await _commit(rt, run, task, await _write_summary(rt, run, task, None), None, job)
         return
+    also = await run(beside, task.keys) if beside is not None and task.keys else None
     bill = ModelUsage(rt, rt.summarizer)
     try:
-        made = await _write_summary(rt, run, task, bill)
+        made = await _write_summary(rt, run, task, bill, also)
     except ModelError as problem:
         await run(rt.db.write, costs.spend, bill.costs(), task.session.scope.namespace)
         rt.health.down("summarizer", str(problem))
@@ -178,6 +190,7 @@ def _following_task(
         _blank(first, until, level, rounds),
         tuple(one.version for one in before),
         ends,
+        tuple(key_of(session.number, stored.seq) for stored in step.messages),
     )
 
 
@@ -212,11 +225,16 @@ def _blank(first: int, until: int, level: int, rounds: int) -> Summary:
     return Summary(first, until, level, rounds, "", 0, "", "extract", None, 0.0)
 
 
-async def _write_summary(rt: Runtime, run: Runner, task: _Task, usage: ModelUsage | None) -> _Result:
+async def _write_summary(
+    rt: Runtime, run: Runner, task: _Task, usage: ModelUsage | None, beside: Beside | None = None
+) -> _Result:
     """Write the next summary, and the episode that it is."""
     room, is_last = budget_of(_limit(rt), task.summary.level), task.ends is not None
     if usage is not None:
-        text = await condense(rt, run, usage, task.previous, task.new_lines, room, is_last=is_last)
+        also = None if beside is None else (beside, [beside.numbers.get(key) for key in task.keys])
+        text = await condense(
+            rt, run, usage, task.previous, task.new_lines, room, is_last=is_last, beside=also
+        )
     else:
         text = await run(extractive_summary, rt, task.lines, room)
     episode = await run(_episode, rt, task, text.episode, usage) if is_last else None

@@ -37,6 +37,9 @@ _TELLING_ITEMS = 40  # the most frequent names, numbers and words that coverage 
 _COPIED = 0.8  # share of a summary's sentences of eight words that stand in the source as they are
 _GRAM = 8
 
+_LABEL = regex.compile(r"^(?:\[\d{4}-\d\d-\d\d\] )?(?:(?:user|assistant|tool): )?")
+"""The day and the role in front of a line: in English whatever the language, and nothing that a summary has to tell."""
+
 _FENCE = regex.compile(r"^\s*```[\w-]*\n(.*?)\n?```\s*$", regex.DOTALL)
 _PREFACE = regex.compile(
     r"^(?:(?:sure|certainly|of course|okay|ok)[,.!]?\s*)?(?:here(?:'s| is| are)\b[^\n:]{0,80}:|(?:updated |rolling |new )?"
@@ -141,12 +144,13 @@ def assess(summary: str, source: Sequence[str], tokens: int, bounds: Bounds) -> 
     if not summary.strip():
         return Verdict(0.0, ("empty",))
     text = "\n".join(source)
+    said = [_LABEL.sub("", line, count=1) for line in source]
     faults: list[Fault] = []
     if tokens < bounds.shortest:
         faults.append("too_short")
     if tokens > bounds.longest:
         faults.append("too_long")
-    if abs(_share_of_han(summary) - _share_of_han(text)) > _OTHER_SCRIPT:
+    if abs(_share_of_han(summary) - _share_of_han("\n".join(said))) > _OTHER_SCRIPT:
         faults.append("other_language")
     if _REFUSAL.search(summary) and not _REFUSAL.search(text):
         faults.append("refusal")
@@ -157,7 +161,7 @@ def assess(summary: str, source: Sequence[str], tokens: int, bounds: Bounds) -> 
     invented = _inventions(summary, text)
     if invented:
         faults.append("invented")
-    score, missing = _coverage(summary, source)
+    score, missing = _coverage(summary, said)
     if score < bounds.coverage:
         faults.append("coverage")
     none = {"refusal", "instructions", "other_language"} & set(faults)

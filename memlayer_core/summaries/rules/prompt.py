@@ -52,10 +52,13 @@ _SAID: dict[Fault, str] = {
 }
 
 
-def request(previous: str, lines: Sequence[str], budget: int) -> str:
-    """Return the prompt for a summary: the summary so far, the new lines, and the length."""
+def request(
+    previous: str, lines: Sequence[str], budget: int, numbers: Sequence[int | None] | None = None
+) -> str:
+    """Return the prompt for a summary: the summary so far, the new lines, with numbers if they have any, and the length."""
     asked = [f"<summary_so_far>\n{_tame(previous)}\n</summary_so_far>"] if previous else []
-    said = "\n".join(map(_tame, lines))
+    labels = ["" if number is None else f"[{number}] " for number in numbers or [None] * len(lines)]
+    said = "\n".join(f"{label}{_tame(line)}" for label, line in zip(labels, lines, strict=True))
     asked.append(f"<conversation>\n{said}\n</conversation>")
     whole = "the summary so far and the conversation together" if previous else "the conversation"
     asked.append(f"Sum up {whole} in at most {max(10, int(_WORDS * budget))} words.")

@@ -83,6 +83,14 @@ def test_a_chinese_conversation_wants_a_chinese_summary_and_may_name_products() 
     )
 
 
+def test_the_days_and_roles_in_front_of_short_chinese_lines_are_no_english_and_need_not_be_told() -> None:
+    source = ["[2026-05-08] user: 我的菜地在河边。", "[2026-05-08] assistant: 好的。"]
+    chinese = assess("用户的菜地在河边。", source, 8, BOUNDS)
+    assert chinese.good, chinese
+    assert not {"2026", "user", "assistant"} & set(chinese.missing)
+    assert "other_language" in assess("The user has a garden at the river.", source, 8, BOUNDS).faults
+
+
 def test_only_the_sentences_with_what_nobody_said_are_taken_out() -> None:
     text = "Louis moved to Lisbon. Konstantin lives there too. He has cats.\nHe paid 99 euros."
     assert without_inventions(text, ["Konstantin", "99"]) == "Louis moved to Lisbon. He has cats."

@@ -1,0 +1,269 @@
+"""One call of a model gives turns that leave the window their summary, their episode and their facts."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.errors import ConfigurationError
+from memlayer_core.extraction.rules.answer import operations_in, split_operations
+from memlayer_core.storage import job_queue
+
+TOGETHER = Settings(
+    index_delay=0,
+    durability="normal",
+    job_backoff=0,
+    max_tokens=1000,
+    summary_tokens=300,
+    summary_rounds=5,
+    summary_coverage=0.0,
+    extraction_idle_seconds=600,
+    extraction_with_summaries=True,
+)
+TASK = "second task"
+EPISODE = json.dumps({"summary": "Louis spoke of his boats.", "key_topics": ["boats"], "importance": 0.8})
+MORE = (
+    "It is moored at the old quay below the hill, where one hears the bells of the chapel in the evening. "
+    * 2
+)
+BOAT = re.compile(r"a boat called (\w+)")
+
+
+class Model:
+    """Sums up, tells episodes, and reads the names of boats: what it is asked for, in one answer or in several.
+
+    Args:
+        write: Makes the part of a joint answer that is about facts.
+    """
+
+    def __init__(self, write: Callable[[str], str] = lambda operations: operations) -> None:
+        self.write = write
+        self.calls: list[tuple[str, str]] = []
+
+    def __call__(self, instructions: str, text: str) -> str:
+        self.calls.append((instructions, text))
+        summary = f"Louis told of the boats {', '.join(BOAT.findall(text.split('</conversation>', maxsplit=1)[0]))}."
+        if "Known facts" not in text and '"operations"' not in instructions:
+            return summary
+        told = [
+            {
+                "op": "add",
+                "key": f"boat_{name.lower()}",
+                "value": name,
+                "quote": f"a boat called {name}",
+                "messages": [number],
+            }
+            for number, name in re.findall(r"^\[(\d+)\] .*?a boat called (\w+)", text, re.MULTILINE)
+        ]
+        operations = json.dumps({"operations": told})
+        if TASK not in instructions:
+            return operations
+        return f"{summary}\n\n{EPISODE}\n{self.write(operations)}"
+
+    def count(self, word: str) -> int:
+        return sum(word in instructions for instructions, _ in self.calls)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def opened(request, tmp_path) -> Iterator[Callable[..., Memory]]:
+    """Return a function that opens the test's memory with a model for both tasks."""
+    place = (
+        {"database_url": request.getfixturevalue("postgres_url")}
+        if request.param == "postgres"
+        else {"path": tmp_path / "memory"}
+    )
+    memories: list[Memory] = []
+
+    def open_memory(model: Any, **changes: Any) -> Memory:
+        settings = TOGETHER.replace(**changes)
+        memories.append(
+            Memory.open(**place, embedder="hashing", summarizer=model, extractor=model, settings=settings)
+        )
+        return memories[-1]
+
+    yield open_memory
+    for memory in memories:
+        memory.close()
+
+
+def wait_for(claim: Callable[[], Any]) -> None:
+    end = time.monotonic() + 30
+    while not claim():
+        assert time.monotonic() < end, "it has not come true in time"
+        time.sleep(0.02)
+
+
+def waiting(memory: Memory) -> dict[str, int]:
+    return memory.runtime.db.read(job_queue.count_kinds)
+
+
+def talk(memory: Memory, count: int) -> Any:
+    """Let so many turns be said, and show a model the end of them; wait until the rest is summed up."""
+    chat = memory.chat(user_id="louis", session_id="s")
+    for number in range(count):
+        chat.add("user", f"You see, I own a boat called Bo{'abcdefghijklmnopqrstuvwxyz'[number]}. {MORE}")
+        chat.add("assistant", f"I see, number {number}. {MORE}")
+    wait_for(lambda: not waiting(memory).keys() - {"learn"})
+    assert waiting(memory) == {"learn": count}
+    chat.context()
+    wait_for(lambda: chat.summary() and not waiting(memory).keys() - {"learn"})
+    return chat
+
+
+def boats(memory: Memory) -> set[str]:
+    return {one.value or "" for one in memory.records(user_id="louis") if (one.key or "").startswith("boat")}
+
+
+@pytest.mark.requirement("M07")
+def test_one_call_gives_turns_that_left_the_window_a_summary_an_episode_and_their_facts(opened) -> None:
+    model = Model()
+    memory = opened(model)
+    chat = talk(memory, 12)
+    left = chat.summary(all_versions=True)[-1].until_seq + 1
+    assert left >= 10
+    assert len(model.calls) == model.count(TASK) == len(chat.summary(all_versions=True))
+    assert {one.method for one in chat.summary()} == {"model"}
+    (episode,) = memory.records(user_id="louis", type="episodic")
+    assert episode.raw == "Louis spoke of his boats."
+    wait_for(lambda: len(boats(memory)) == left // 2)
+    assert waiting(memory) == {"learn": 12 - left // 2}, "turns that are shown still wait"
+    record = next(one for one in memory.records(user_id="louis") if one.value == "Boa")
+    (statement,) = memory.why(record.memory_id, user_id="louis").statements
+    assert statement.evidence is not None
+    assert statement.evidence.quote == "a boat called Boa"
+    memory.flush(30)
+    assert len(boats(memory)) == 12
+    assert waiting(memory) == {}
+
+
+def test_the_conversation_stands_in_the_prompt_once_and_its_users_lines_have_numbers(opened) -> None:
+    model = Model()
+    talk(opened(model), 12)
+    instructions, text = model.calls[0]
+    conversation, material = text.split("</conversation>")
+    assert conversation.count("a boat called Boa") == 1
+    numbered = re.findall(r"^\[(\d+)\] \[\d{4}-\d\d-\d\d\] User: You see", text, re.MULTILINE)
+    assert list(map(int, numbered)) == list(range(1, len(numbered) + 1))
+    assert not re.search(r"^\[\d+\] .*Assistant", text, re.MULTILINE)
+    assert "Today is" in material
+    assert instructions.index("Sum up") < instructions.index("key_topics") < instructions.index(TASK)
+
+
+def test_it_takes_fewer_calls_than_separate_ones(opened) -> None:
+    together, apart = Model(), Model()
+    first = opened(together)
+    chat = talk(first, 24)
+    left = (chat.summary(all_versions=True)[-1].until_seq + 1) // 2
+    with Memory.in_memory(
+        embedder="hashing",
+        summarizer=apart,
+        extractor=apart,
+        settings=TOGETHER.replace(extraction_with_summaries=False, extraction_turns=left // 2),
+    ) as second:
+        messages = [Message(one.role, one.text) for one in chat.history()]
+        other = second.chat(user_id="louis", session_id="s")
+        other.add_messages(messages)
+        wait_for(lambda: not waiting(second).keys() - {"learn"})
+        other.context()
+        wait_for(
+            lambda: (
+                other.summary() and len(boats(second)) >= left // 2 and not waiting(second).keys() - {"learn"}
+            )
+        )
+    assert len(together.calls) < len(apart.calls)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda _: "",
+        lambda _: '{"operations": 7}',
+        lambda _: '{"operations": [{"op": "paint", "messages": [1]}]}',
+        lambda _: '{"operations": ["boat", "boat"]}',
+    ],
+    ids=["nothing", "no list", "unknown operation", "texts"],
+)
+def test_facts_that_the_call_does_not_tell_are_read_in_calls_of_their_own(opened, write) -> None:
+    model = Model(write)
+    memory = opened(model)
+    chat = talk(memory, 12)
+    assert all("operations" not in one.text for one in chat.summary(all_versions=True))
+    assert {one.method for one in chat.summary()} == {"model"}
+    memory.flush(30)
+    assert len(boats(memory)) == 12
+    outcomes = {one.outcome for one in memory.ledger(user_id="louis", limit=100)}
+    assert "given up" not in outcomes
+
+
+def test_half_an_object_of_operations_is_mended_as_in_a_call_of_its_own(opened) -> None:
+    model = Model(lambda operations: f"```json\n{operations[:-2]}")
+    memory = opened(model)
+    chat = talk(memory, 12)
+    assert all("{" not in one.text and "`" not in one.text for one in chat.summary(all_versions=True))
+    wait_for(lambda: len(boats(memory)) >= 5)
+
+
+def test_what_no_line_says_is_refused_there_too(opened) -> None:
+    model = Model(lambda operations: operations.replace("a boat called Boa", "a yacht called Zoe"))
+    memory = opened(model)
+    talk(memory, 12)
+    wait_for(lambda: boats(memory))
+    assert "Boa" not in boats(memory)
+    refused = [one for one in memory.ledger(user_id="louis", limit=100) if one.outcome == "refused"]
+    assert refused
+
+
+def test_a_model_that_does_not_answer_leaves_the_facts_to_the_next_call(opened) -> None:
+    answers = iter([ConnectionError("away")] * 2)
+    model = Model()
+
+    def flaky(instructions: str, text: str) -> str:
+        if (problem := next(answers, None)) is not None:
+            raise problem
+        return model(instructions, text)
+
+    memory = opened(flaky)
+    talk(memory, 12)
+    memory.flush(30)
+    assert len(boats(memory)) == 12
+    assert waiting(memory) == {}
+
+
+def test_a_retry_of_the_summary_does_not_ask_for_the_facts_again(opened) -> None:
+    model = Model()
+
+    def long_winded(instructions: str, text: str) -> str:
+        answer = model(instructions, text)
+        return answer if len(model.calls) > 1 else f"{'This is far too long. ' * 200}\n{answer}"
+
+    memory = opened(long_winded)
+    chat = talk(memory, 12)
+    assert model.count(TASK) == len(chat.summary(all_versions=True))
+    assert len(model.calls) > model.count(TASK)
+    wait_for(lambda: len(boats(memory)) >= 5)
+
+
+@pytest.mark.parametrize("missing", ["summarizer", "extractor"])
+def test_without_both_models_it_is_refused_before_anything_is_written(tmp_path, missing) -> None:
+    models = {"summarizer": Model(), "extractor": Model()} | {missing: None}
+    with pytest.raises(ConfigurationError, match="extraction_with_summaries"):
+        Memory.open(tmp_path / "memory", embedder="hashing", settings=TOGETHER, **models)
+    assert not (tmp_path / "memory").exists()
+
+
+@given(summary=st.text(), values=st.lists(st.text(max_size=20), max_size=5))
+def test_the_objects_are_split_whatever_stands_around_them(summary: str, values: list[str]) -> None:
+    told = json.dumps({"operations": [{"op": "add", "value": value, "quote": value} for value in values]})
+    rest, found = split_operations(f"{summary}\n{EPISODE}\n```json\n{told}\n```")
+    assert found == told
+    assert EPISODE in rest
+    assert len(operations_in(found)) == len(values)
+    assert split_operations(rest) == (rest, "") or '"operations"' in summary
