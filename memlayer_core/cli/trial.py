@@ -180,7 +180,7 @@ def try_model(model: Any, status: Callable[[str], AbstractContextManager[Any]]) 
     return trial
 
 
-def _try_together(asked: LanguageModel, settings: Settings, trial: Trial) -> None:
+def _try_together(model: LanguageModel, settings: Settings, trial: Trial) -> None:
     """Let a model sum up the batches of a language, and tell their facts in the same call."""
     together = settings.replace(
         extraction_with_summaries=True,
@@ -194,7 +194,7 @@ def _try_together(asked: LanguageModel, settings: Settings, trial: Trial) -> Non
         summary_attempts=1,
     )
     alone = LanguageModel("nobody", lambda _instructions, _text, _schema: Reply('{"operations": []}'))
-    with Memory.in_memory(extractor=alone, summarizer=asked, tokenizer="auto", settings=together) as memory:
+    with Memory.in_memory(extractor=alone, summarizer=model, tokenizer="auto", settings=together) as memory:
         for batch in (batches()[number] for number in _STATEMENTS):
             chat = memory.chat(user_id=batch["user"], session_id=batch["name"])
             for message in batch["message"]:
@@ -210,7 +210,7 @@ def _try_together(asked: LanguageModel, settings: Settings, trial: Trial) -> Non
             memory.flush()
             episodes = memory.records(user_id=batch["user"], type="episodic")
             wrote = [(one.structured or {}).get("written_by") for one in episodes]
-            trial.summaries += [one.method for one in summaries] == ["model"] and wrote == [asked.name]
+            trial.summaries += [one.method for one in summaries] == ["model"] and wrote == [model.name]
             known = [
                 f"{one.value} {one.raw}"
                 for one in memory.records(user_id=batch["user"], limit=1000)

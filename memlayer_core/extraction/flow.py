@@ -16,11 +16,11 @@ from memlayer_core.extraction.rules.answer import AnswerError, operations_in, sp
 from memlayer_core.extraction.rules.check import check
 from memlayer_core.extraction.rules.choose import choose
 from memlayer_core.extraction.rules.prompt import (
-    beside_summary,
     facts_prompt,
     language_of_lines,
     prompt_of,
     retry_prompt,
+    side_task_prompt,
     system_prompt,
 )
 from memlayer_core.extraction.rules.schema import fact_schema
@@ -39,13 +39,13 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage import costs, job_queue
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.keys import LAST, from_micros
-from memlayer_core.summaries.model import Beside
+from memlayer_core.summaries.model import SideTask
 
 if TYPE_CHECKING:
     from memlayer_core.seams import LanguageModel
     from memlayer_core.storage.database import Connection
 
-__all__ = ["AT_ONCE", "ReadingBeside", "extract", "queue"]
+__all__ = ["AT_ONCE", "FactTask", "extract", "queue"]
 
 AT_ONCE = 50
 """Messages that a model reads at the most in the call that sums them up."""
@@ -95,7 +95,7 @@ async def extract(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
         await run(rt.db.write, costs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
 
 
-class ReadingBeside:
+class FactTask:
     """Messages whose facts a model reads in the call that sums them up; what it does not answer is asked in a call of its own.
 
     Args:
@@ -109,7 +109,7 @@ class ReadingBeside:
         self._batch: _Batch | None = None
         self._is_read = False
 
-    def ask(self, keys: Sequence[int]) -> Beside | None:
+    def ask(self, keys: Sequence[int]) -> SideTask | None:
         """Return what a model is asked about some messages; None if nothing is to be read in them."""
         rt = self._rt
         self._jobs = self._lease(keys)
@@ -120,8 +120,7 @@ class ReadingBeside:
         if rt.db.read(_limit, rt, batch.rows[0].namespace) is not None:
             return None
         rt.db.read(batch.read)
-        numbers, instructions, material = batch.beside()
-        return Beside(numbers, instructions, material, self._take)
+        return batch.side_task(keys, self._take)
 
     def _take(self, answer: str) -> str:
         rest, operations = split_operations(answer)
@@ -139,7 +138,7 @@ class ReadingBeside:
         if not self._jobs:
             return
         if not self._is_read:
-            problem = "not answered beside the summary"
+            problem = "not answered with the summary"
             rt.db.write(job_queue.fail, self._jobs, problem, rt.now(), count_attempt=False)
         elif batch is None or model is None:
             rt.db.write(job_queue.finish, self._jobs)
@@ -266,13 +265,14 @@ class _Batch:
         await self.ask(run, rows[:middle], tries=1)
         await self.ask(run, rows[middle:], tries=1)
 
-    def beside(self) -> tuple[dict[int, int], str, str]:
-        """Return the numbers of the messages by their keys, instructions and material, for the call that sums them up."""
+    def side_task(self, keys: Sequence[int], take: Callable[[str], str]) -> SideTask:
+        """Return what a model is asked for in the call that sums up messages with these keys."""
         lines = self._lines(self.rows)
         language = language_of_lines(lines)
         numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
         material = facts_prompt(language, self._rt.now(), self._facts(self.rows))
-        return numbers, beside_summary(self._instructions(language), language), material
+        instructions = side_task_prompt(self._instructions(language), language)
+        return SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
 
     def take(self, operations: Sequence[Operation | str]) -> None:
         """Take what a model said of all the messages."""

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Self
 
 from memlayer_core.show import Mark, Tabular, View, line_of
 
-__all__ = ["Beside", "Method", "Summary"]
+__all__ = ["Method", "SideTask", "Summary"]
 
 Method = Literal["model", "extract"]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What a model is asked in the call that sums up messages, beside their summary.
+class SideTask:
+    """What a model is asked for in the call that sums up messages, besides their summary.
 
     Attributes:
-        numbers: Numbers of the messages that it is about, from 1, by the messages' keys.
+        numbers: For each message, its number, from 1; None: the task is not about it.
         instructions: What it is to do.
         material: What it needs besides the conversation.
         take: Takes the part of an answer that is about it, and returns the rest.
     """
 
-    numbers: Mapping[int, int]
+    numbers: tuple[int | None, ...]
     instructions: str
     material: str
     take: Callable[[str], str]

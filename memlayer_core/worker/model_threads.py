@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from memlayer_core.errors import StoreUnavailableError, in_short
 from memlayer_core.events import Source
-from memlayer_core.extraction.flow import AT_ONCE, ReadingBeside, extract
+from memlayer_core.extraction.flow import AT_ONCE, FactTask, extract
 from memlayer_core.runner import SYNC, Runner, step
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import job_queue
@@ -109,11 +109,11 @@ class ModelThreads:
         if not rt.settings.extraction_with_summaries:
             await summarize(rt, run, job)
             return
-        reading = ReadingBeside(rt, lambda keys: self._lease_all(rt, keys))
+        facts = FactTask(rt, lambda keys: self._lease_all(rt, keys))
         try:
-            await summarize(rt, run, job, reading.ask)
+            await summarize(rt, run, job, facts.ask)
         finally:
-            reading.finish()
+            facts.finish()
 
     def _lease_all(self, rt: Runtime, keys: Sequence[int]) -> list[Job]:
         """Lease the jobs of kind "learn" that wait for messages from the first to the last key, due or not."""

@@ -17,11 +17,11 @@ from memlayer_core.records.rules.keys import known_keys
 from memlayer_core.storage.languages import ENGLISH, language_of
 
 __all__ = [
-    "beside_summary",
     "facts_prompt",
     "language_of_lines",
     "prompt_of",
     "retry_prompt",
+    "side_task_prompt",
     "system_prompt",
 ]
 
@@ -61,9 +61,9 @@ def system_prompt(language: str, keys: Sequence[str] | None = None) -> str:
     )
 
 
-def beside_summary(instructions: str, language: str) -> str:
+def side_task_prompt(instructions: str, language: str) -> str:
     """Return the instructions for a model that sums up the lines first."""
-    return f"{_words_of(language)['beside']}\n\n{instructions}"
+    return f"{_words_of(language)['side_task']}\n\n{instructions}"
 
 
 def facts_prompt(language: str, now: datetime, facts: Sequence[Fact]) -> str:

@@ -14,7 +14,7 @@ from memlayer_core.policy import quarter_at_most
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage import costs
-from memlayer_core.summaries.model import Beside, Method
+from memlayer_core.summaries.model import Method, SideTask
 from memlayer_core.summaries.rules.episodes import (
     CLOSING_INSTRUCTIONS,
     EpisodeText,
@@ -145,15 +145,14 @@ async def condense(
     budget: int,
     *,
     is_last: bool = False,
-    beside: tuple[Beside, Sequence[int | None]] | None = None,
+    side_task: SideTask | None = None,
 ) -> Summarization:
     """Summarize lines with a model, together with the summary of what came before them.
 
     A long text is summarized part by part, each part with the summary of those before it; a part that is too long
     for the model is halved. Extracted sentences are used if the text is shorter than its summary may be, or if no
     answer of the model is usable. If the summary `is_last`, which nothing is added to, the model tells its episode in
-    the same answer. What it is asked `beside`, with a number or None for each line, it is asked once, and only if the
-    text has one part.
+    the same answer. A `side_task` is asked for once, and only if the text has one part.
 
     Raises:
         ModelError: The model did not answer.
@@ -165,7 +164,7 @@ async def condense(
     if rt.tokens.text("\n".join(source)) <= budget:
         return extractive_summary(rt, [*lines_of_summary(previous), *lines], budget)
     waiting = deque(parts(flattened, rt.settings.summary_input, rt.tokens.text))
-    beside = beside if len(waiting) == 1 else None
+    side_task = side_task if len(waiting) == 1 else None
     text, method = previous, "model"
     faults: dict[Fault, None] = {}
     episode: EpisodeText | None = None
@@ -174,10 +173,10 @@ async def condense(
         closes = is_last and not waiting
         try:
             found, held, episode = await _summary_by_model(
-                rt, run, usage, text, part, budget, closes=closes, beside=beside
+                rt, run, usage, text, part, budget, closes=closes, side_task=side_task
             )
         except ModelContextError:
-            beside = None
+            side_task = None
             halves = halve(part)
             if halves is None:
                 raise
@@ -205,7 +204,7 @@ async def _summary_by_model(
     budget: int,
     *,
     closes: bool,
-    beside: tuple[Beside, Sequence[int | None]] | None,
+    side_task: SideTask | None,
 ) -> tuple[str | None, tuple[Fault, ...], EpisodeText | None]:
     """Return the first good answer, else the best usable one with its faults; None without any. And the episode.
 
@@ -216,16 +215,16 @@ async def _summary_by_model(
     bounds = Bounds(min(_SHORTEST, tokens // 20), budget, rt.settings.summary_coverage)
     instructions = CLOSING_INSTRUCTIONS if closes else INSTRUCTIONS
     prompt = asked = request(previous, part, budget)
-    if beside is not None:
-        prompt = f"{request(previous, part, budget, beside[1])}\n\n{beside[0].material}"
+    if side_task is not None:
+        prompt = f"{request(previous, part, budget, side_task.numbers)}\n\n{side_task.material}"
     best: tuple[tuple[bool, float], str, tuple[Fault, ...]] | None = None
     verdict, episode = Verdict(0.0), None
     for _ in range(1 + rt.settings.summary_rewrites):
         try:
-            if beside is not None:
-                both = f"{instructions}\n\n{beside[0].instructions}"
-                answer = beside[0].take(await run(usage.ask, prompt, both))
-                beside = None
+            if side_task is not None:
+                both = f"{instructions}\n\n{side_task.instructions}"
+                answer = side_task.take(await run(usage.ask, prompt, both))
+                side_task = None
             else:
                 answer = await run(usage.ask, prompt, instructions)
         except ModelError:

@@ -34,7 +34,7 @@ from memlayer_core.storage.keys import key_of
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.flow.condense import Summarization, condense, extractive_summary
 from memlayer_core.summaries.flow.episodes import prepare_episode
-from memlayer_core.summaries.model import Beside, Summary
+from memlayer_core.summaries.model import SideTask, Summary
 from memlayer_core.summaries.rules.episodes import EpisodeText
 from memlayer_core.summaries.rules.extract import Line
 from memlayer_core.summaries.rules.prompt import is_conversation, line_of, lines_of_summary
@@ -78,7 +78,7 @@ class _Task:
 
 
 async def summarize(
-    rt: Runtime, run: Runner, job: Job, beside: Callable[[Sequence[int]], Beside | None] | None = None
+    rt: Runtime, run: Runner, job: Job, side_task: Callable[[Sequence[int]], SideTask | None] | None = None
 ) -> None:
     """Do the next step of a job of kind `"summarize"`; finish the job if nothing is left to do.
 
@@ -86,7 +86,7 @@ async def summarize(
         rt: What the memory works with.
         run: Blocks or awaits.
         job: The job.
-        beside: Returns what the model is asked in the same call about messages with these keys; None: nothing.
+        side_task: Returns what the model is asked in the same call about messages with these keys; None: nothing.
 
     Raises:
         ModelError: The model does not answer. After `Settings.summary_attempts` attempts extracts stand in for its
@@ -102,7 +102,7 @@ async def summarize(
     if rt.summarizer is None:
         await _commit(rt, run, task, await _write_summary(rt, run, task, None), None, job)
         return
-    also = await run(beside, task.keys) if beside is not None and task.keys else None
+    also = await run(side_task, task.keys) if side_task is not None and task.keys else None
     bill = ModelUsage(rt, rt.summarizer)
     try:
         made = await _write_summary(rt, run, task, bill, also)
@@ -226,14 +226,13 @@ def _blank(first: int, until: int, level: int, rounds: int) -> Summary:
 
 
 async def _write_summary(
-    rt: Runtime, run: Runner, task: _Task, usage: ModelUsage | None, beside: Beside | None = None
+    rt: Runtime, run: Runner, task: _Task, usage: ModelUsage | None, side_task: SideTask | None = None
 ) -> _Result:
     """Write the next summary, and the episode that it is."""
     room, is_last = budget_of(_limit(rt), task.summary.level), task.ends is not None
     if usage is not None:
-        also = None if beside is None else (beside, [beside.numbers.get(key) for key in task.keys])
         text = await condense(
-            rt, run, usage, task.previous, task.new_lines, room, is_last=is_last, beside=also
+            rt, run, usage, task.previous, task.new_lines, room, is_last=is_last, side_task=side_task
         )
     else:
         text = await run(extractive_summary, rt, task.lines, room)
