@@ -55,14 +55,16 @@ def installed(module):
 
 
 class Memlayer(Searcher):
-    """`Memory.search`, in a directory; `embed` may be the name of an embedder too."""
+    """`Memory.search`, in a directory; `embed` may be the name of an embedder too. Facts are learned if `learn` says so."""
 
     name = "memlayer"
     needs = ("memlayer_core",)
 
-    def __init__(self, folder, embed, **settings):
-        chosen = Settings(index_delay=0, durability="normal", learn=False, **settings)
-        self.memory = Memory.open(folder, embedder=embed, summarizer=None, settings=chosen)
+    def __init__(self, folder, embed, extractor=None, *, learn=False, **settings):
+        chosen = Settings(index_delay=0, durability="normal", learn=learn, **settings)
+        self.memory = Memory.open(
+            folder, embedder=embed, summarizer=None, extractor=extractor, settings=chosen
+        )
 
     def store(self, user, turns):
         for session, said in groupby(turns, key=lambda turn: turn.session):
