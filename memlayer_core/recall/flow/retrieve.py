@@ -135,9 +135,9 @@ def retrieve(
     postings = postings_of(connection, rt, places, asked.index_terms, counts, keys, rows)
     sums = {
         word: sum(counts.get(owner + word, 0) for _, owners in places for owner in owners)
-        for word in postings
+        for word in asked.index_terms
     }
-    common = {word: number for word, number in sums.items() if number > lexical.MOST_ROWS}
+    common = {word: n for word, n in sums.items() if n > (lexical.MOST_ROWS if word in postings else 0)}
     similarities, others = None, list[Neighbour](meaning.neighbours or ())
     if meaning.vector is not None and meaning.neighbours is None:
         similarities, others = _compare(connection, rt, search_scope, meaning.vector, depth, keys)

@@ -39,6 +39,7 @@ __all__ = [
     "relevant",
     "stands",
     "support_of",
+    "word_chance",
     "word_support",
 ]
 
@@ -63,6 +64,9 @@ MEANING = 2.45
 _FEW, _OF_MANY = 10, 0.23
 """Few texts, and by what share more is needed with each e-fold of them: the best of many that have nothing to do with a
 question is nearer to it than the best of few, and shares more of its words."""
+
+_MANY = 60
+"""Texts of which so few share rare words by chance that more texts change nothing."""
 
 _WORDS, _WORDS_ALONE = 1.1, 2.8
 """Support of a text that has all words of the question: beside a cosine, and without one."""
@@ -140,6 +144,11 @@ def chance(texts: int) -> float:
     return 1 + _OF_MANY * math.log(max(texts, _FEW) / _FEW)
 
 
+def word_chance(texts: int, nats: float) -> float:
+    """Return the same for words of this information: of many texts, few share rare words by chance."""
+    return chance(round(max(min(texts, _MANY), texts * math.exp(-nats))))
+
+
 def word_support(share: float, nats: float, trust: float) -> float:
     """Return the support of the words that a text shares with a question.
 
@@ -171,13 +180,16 @@ def support_of(
         trust: How much the embedder's cosine counts, 0 to 1.
         scale: The scale of the embedder's cosines.
     """
+    texts = max(vectors, statistics.messages)
     every, shares = statistics.information(question.content, information)
     words = [
-        word_support(nats / every, nats, trust) if (nats := shares.get(key, 0.0)) else 0.0 for key in keys
+        word_support(nats / every, nats, trust) / word_chance(texts, nats)
+        if (nats := shares.get(key, 0.0))
+        else 0.0
+        for key in keys
     ]
     above = np.maximum(0.0, np.nan_to_num((cosines - scale.mean) / scale.deviation))
-    support: Column = np.array(words) + trust * above / MEANING
-    support /= chance(max(vectors, statistics.messages))
+    support: Column = np.array(words) + trust * above / MEANING / chance(texts)
     if not every:  # nothing but words that everybody uses: who searches for them wants what has them
         support += SEARCH_BAR * np.array([key in statistics.worth for key in keys])
     return support, shares
