@@ -1,4 +1,4 @@
-"""The traps that the frameworks set for a memory: each has a test that is marked with its number."""
+"""The traps that frameworks and layered memories set: each has a test that is marked with its number."""
 
 from __future__ import annotations
 
@@ -71,6 +71,22 @@ LLAMAINDEX = {
     32: "the same words twice are two messages",
 }
 
+LAYERED = {
+    1: "an episode is stored without its user, and no search finds it",
+    2: "what was done and what came of it is extracted and not stored",
+    3: "what has faded already is faded again by its whole age",
+    4: "memory stands before the instructions",
+    5: "a conflict is not noted, a change is noted where there is none, and what is said again still expires",
+    6: "the new value is told as the old one",
+    7: "learning is called asynchronous, and the turn waits for it",
+    8: "what is found does not depend on the question",
+    9: "messages are removed by their words, and equal ones elsewhere go with them",
+    10: "a call and its result part; instructions alone are over the limit, silently",
+    11: "two threads that look first and write then store a fact twice",
+    12: "an example that is no JSON teaches a model to answer with none",
+    13: "0.3 is no longer 0.3 in fewer bits, and a threshold decides otherwise",
+}
+
 
 def marked() -> Iterator[tuple[str, int]]:
     """Framework and number of each mark, as it stands in the tests' source."""
@@ -85,4 +101,5 @@ def marked() -> Iterator[tuple[str, int]]:
 def test_each_trap_has_a_test() -> None:
     known = {("langchain", number) for number in LANGCHAIN}
     known |= {("llamaindex", number) for number in LLAMAINDEX}
+    known |= {("layered", number) for number in LAYERED}
     assert set(marked()) == known

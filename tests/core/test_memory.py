@@ -89,6 +89,7 @@ def test_recall_can_stand_in_the_system_message_instead(tmp_path) -> None:
         assert whole.context().messages[0].content.startswith("Be brief.\n\n<recalled_memory>")
 
 
+@pytest.mark.trap("layered", 4)
 @pytest.mark.requirement("J14", "A14")
 def test_a_call_may_say_where_recall_stands(memory, do) -> None:
     memory.chat(user_id="louis", session_id="s1").add("user", "I moved to Tokyo in May.")

@@ -105,6 +105,7 @@ def test_a_fact_that_no_pattern_reads_is_known_with_its_quote_its_time_and_its_m
     assert cost.tokens_in > 100
 
 
+@pytest.mark.trap("layered", 6)
 @pytest.mark.requirement("J22")
 def test_a_model_updates_ends_and_confirms_what_is_known(opened) -> None:
     model = Reader({"quote": "our shop is on Elm Street", "key": "shop", "value": "Elm Street"})

@@ -69,6 +69,7 @@ def test_a_task_of_its_own_recalls_nothing(memory, task) -> None:
     assert recalled(memory, task) == []
 
 
+@pytest.mark.trap("layered", 8)
 @pytest.mark.parametrize(
     ("asked", "fact"),
     [

@@ -428,6 +428,7 @@ def test_facts_are_what_is_left_says_in_order(memory: Memory, steps: list[Any]) 
     memory.forget(other.scope.user_id)
 
 
+@pytest.mark.trap("layered", 7)
 @pytest.mark.requirement("J30")
 def test_a_turn_waits_for_nothing_that_is_learned_from_it(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's message, the context, the model, the answer; and only then, in the background, the facts."""

@@ -320,6 +320,7 @@ def test_other_users_and_agents_may_say_the_same(store) -> None:
         assert store.chat(user_id=user, agent_id=agent, tenant_id=tenant).remember(NUTS).mentions == 1
 
 
+@pytest.mark.trap("layered", 11)
 def test_two_who_remember_the_same_at_once_store_it_once(store) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -330,6 +331,7 @@ def test_two_who_remember_the_same_at_once_store_it_once(store) -> None:
     assert len(store.records(user_id="louis", all_versions=True)) == 4
 
 
+@pytest.mark.trap("layered", 5)
 def test_what_had_expired_is_in_force_once_it_is_said_again(clocked) -> None:
     chat = clocked(NOW).chat(user_id="louis")
     chat.remember(NUTS, expires_at=NOW + timedelta(days=1))
@@ -556,6 +558,7 @@ def test_a_session_without_a_user_keeps_its_records_to_itself(store) -> None:
     assert store.forget(record_id=record.memory_id).records == 1
 
 
+@pytest.mark.trap("layered", 13)
 @pytest.mark.requirement("J19", "J26")
 def test_what_is_of_no_importance_or_uncertain_is_kept_and_not_told(store) -> None:
     chat = store.chat(user_id="louis")

@@ -126,6 +126,7 @@ def test_an_ended_session_is_remembered_in_the_words_that_tell_most(opened, do) 
     assert record.embedding.vector == pytest.approx(expected)
 
 
+@pytest.mark.trap("layered", 2)
 @pytest.mark.requirement("J04", "J16")
 def test_a_model_tells_what_was_done_what_came_of_it_and_how_much_it_matters(opened) -> None:
     model = Scripted(answer())
@@ -146,12 +147,14 @@ def test_a_model_tells_what_was_done_what_came_of_it_and_how_much_it_matters(ope
     assert model.instructions == [EPISODE_INSTRUCTIONS]
 
 
+@pytest.mark.trap("layered", 12)
 def test_the_example_that_a_model_is_shown_is_what_it_is_asked_for() -> None:
     shown = parse_episode(EPISODE_INSTRUCTIONS)
     assert shown is not None
     assert all(getattr(shown, name) for name in GOOD)
 
 
+@pytest.mark.trap("layered", 1)
 @pytest.mark.requirement("J19")
 @pytest.mark.parametrize(("importance", "found"), [(0.3, False), (0.1 + 0.2, False), (0.31, True)])
 def test_later_searches_and_contexts_find_it_if_it_is_important_enough(opened, do, importance, found) -> None:

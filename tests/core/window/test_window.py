@@ -78,6 +78,7 @@ def assert_whole(shown) -> None:
             waiting = waiting | set(entry.calls)
 
 
+@pytest.mark.trap("layered", 10)
 @pytest.mark.requirement("L13", "A19")
 @given(conversations(), st.integers(1, 600))
 def test_no_tool_call_and_its_results_ever_part(entries, limit) -> None:
@@ -92,6 +93,7 @@ def test_what_is_shown_keeps_the_order_and_is_part_of_what_was_said(entries, lim
     assert set(seqs) <= {entry.seq for entry in entries}
 
 
+@pytest.mark.trap("layered", 10)
 @pytest.mark.requirement("L03", "L05", "L14")
 @given(conversations(), st.integers(1, 600), st.integers(0, 600))
 def test_the_limit_holds_but_for_the_newest_turn_and_then_a_reason_says_so(entries, limit, reserved) -> None:

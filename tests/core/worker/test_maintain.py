@@ -195,6 +195,7 @@ records = st.lists(
 )
 
 
+@pytest.mark.trap("layered", 3)
 @pytest.mark.requirement("J28")
 @examples(25, deadline=None)
 @given(records, st.integers(0, 900), st.sampled_from([None, 0, 30]), st.sampled_from([None, 0, 30]))

@@ -190,6 +190,7 @@ def test_an_earlier_value_that_is_read_later_is_of_the_past(key) -> None:
     assert facts[1].valid_until == MONDAY + 5 * DAY
 
 
+@pytest.mark.trap("layered", 5)
 @pytest.mark.requirement("J22", "J23")
 @given(fixed, shares, shares)
 def test_what_does_not_change_is_replaced_by_a_strictly_surer_value_only(key, first, second) -> None:
