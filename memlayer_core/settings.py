@@ -167,7 +167,7 @@ class Settings(BaseSettings):
     indexed_characters: int = Field(default=20_000, ge=1)
     index_batch: int = Field(default=64, ge=1, le=1000)
     index_delay: float = Field(default=0.25, ge=0)
-    exact_scan_limit: int = Field(default=10_000, ge=0)
+    exact_scan_limit: int = Field(default=20_000, ge=0)
     vector_cache_bytes: int = Field(default=256 * 2**20, ge=0)
     chroma_collections: int = Field(default=16, ge=1, le=256)
     download_timeout: float = Field(default=120.0, gt=0)
