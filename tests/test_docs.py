@@ -113,9 +113,10 @@ CLAIMS: dict[str, Callable[[dict[str, Any]], None]] = {"README.md": readme, "doc
 
 def test_most_pages_have_examples_and_quotes_are_quotes() -> None:
     assert len(RUNS) >= 12
-    quotes = [code for kind, code in BLOCK.findall(PAGES["docs/adapters.md"]) if kind == "python"]
-    assert len(quotes) == 4
-    assert [code for code in quotes if code not in EXAMPLES] == []
+    for page in ("docs/adapters.md", "docs/recipes.md"):
+        quotes = [code for kind, code in BLOCK.findall(PAGES[page]) if kind == "python"]
+        assert len(quotes) == 4
+        assert [code for code in quotes if code not in EXAMPLES] == []
 
 
 def anchors(text: str) -> set[str]:
