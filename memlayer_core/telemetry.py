@@ -150,10 +150,10 @@ class Telemetry:
             name: The model's name, such as `"ChatOpenAI:gpt-5-mini"`.
             work: The kind of work that it is asked for.
         """
-        provider, _, model = name.rpartition(":")
+        provider, _, model = name.partition(":") if ":" in name else ("function", "", name)
         labels = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": provider or "function",
+            "gen_ai.provider.name": provider,
             "gen_ai.request.model": model,
         }
         start = {**labels, "memlayer.job.kind": work}

@@ -330,6 +330,18 @@ def test_texts_and_ids_are_told_when_they_are_asked_for(do, told, opened) -> Non
     assert told.points("memlayer.operation.duration") == []
 
 
+@pytest.mark.parametrize(
+    ("name", "provider", "model"),
+    [("ChatOllama:qwen3:8b", "ChatOllama", "qwen3:8b"), ("summarize", "function", "summarize")],
+)
+def test_a_model_is_named_as_its_provider_names_it(name, provider, model, told, opened) -> None:
+    with opened().runtime.telemetry.model_call(name, "summarize"):
+        pass
+    (span,) = told.spans(f"chat {model}")
+    assert span.attributes["gen_ai.provider.name"] == provider
+    assert span.attributes["gen_ai.request.model"] == model
+
+
 def test_what_is_told_is_redacted(told, opened) -> None:
     chat = opened("spans", "text").chat(user_id="ada", session_id="monday")
     chat.add("user", "My password is hunter2-Xy77! and my parrot is Coco.")
