@@ -28,7 +28,7 @@ from memlayer_core.models.foreign import (
     TokenizerLike,
 )
 from memlayer_core.models.redactor import CheckedRedactor
-from memlayer_core.records.rules.redact import redact
+from memlayer_core.records.rules.redact import redact as redacted
 from memlayer_core.runner import Threads
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -40,6 +40,7 @@ from memlayer_core.storage import migrations as migration
 from memlayer_core.storage import vectors
 from memlayer_core.storage.jobs import Backlog
 from memlayer_core.storage.languages import language_of
+from memlayer_core.telemetry import Telemetry
 from memlayer_core.vector import OTHER_LANGUAGES, SimilarityScale
 from memlayer_core.worker.worker import Worker
 
@@ -177,6 +178,10 @@ class Resources:
             raise
         self.questions = QueryCache(chosen, is_local=is_local(chosen))
         health = Health(bus.emit)
+        redact = _redact_kinds(settings) if redactor is None else CheckedRedactor(redactor, health)
+        telemetry = Telemetry(settings, layout.store_id, redact)
+        if telemetry.metrics:
+            bus.listen(telemetry.hear)
         self.worker = Worker(owner=f"{self.pid}-{uuid.uuid4().hex[:12]}")
         self.runtime = Runtime(
             db=db,
@@ -204,10 +209,11 @@ class Resources:
             if long_term_memory
             else None,
             temporaries=temporary.Temporaries(),
-            redact=_redact_kinds(settings) if redactor is None else CheckedRedactor(redactor, health),
+            redact=redact,
             truncate_with=truncate_with or truncate_text,
             threads=Threads(settings.async_threads),
             looks_only=looks_only,
+            telemetry=telemetry,
             now=_now,
             new_id=_new_id,
         )
@@ -293,7 +299,7 @@ def _check(settings: object, truncate_with: object, redactor: object, long_term_
 def _redact_kinds(settings: Settings) -> Callable[[str], str]:
     """Return the redactor of the settings."""
     kinds = settings.redact_kinds
-    return partial(redact, kinds=kinds) if kinds else str
+    return partial(redacted, kinds=kinds) if kinds else str
 
 
 def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: Database, pid: int) -> None:

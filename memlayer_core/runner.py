@@ -244,8 +244,8 @@ async def _hop(executor: Executor, flow: _Flow, outcome: _Outcome) -> _Outcome |
         return await asyncio.wrap_future(begun)
     except asyncio.CancelledError:
         flow.stop = True
-        if begun.cancel():  # it has not begun
-            flow.coroutine.close()
+        if begun.cancel():  # it has not begun, or waits to go on
+            flow.context.run(flow.coroutine.close)  # what it has set in its context, it takes back there
         raise
 
 

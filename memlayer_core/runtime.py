@@ -13,6 +13,7 @@ from memlayer_core.runner import Threads
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Embedder, LanguageModel, Reranker, TokenCounter, VectorIndex
 from memlayer_core.settings import Settings
+from memlayer_core.telemetry import Telemetry
 from memlayer_core.vector import FloatVector, SimilarityScale
 
 if TYPE_CHECKING:  # a database's driver is loaded when a memory is opened
@@ -89,6 +90,7 @@ class Runtime(Journal):
         threads: The threads of async verbs.
         new_id: Returns an id for a message that has none.
         looks_only: Whether nothing is written: a context does not note where its window begins.
+        telemetry: What OpenTelemetry is told.
         word_counts: A cache: in how many rows of the word index a term is.
     """
 
@@ -118,6 +120,7 @@ class Runtime(Journal):
     threads: Threads
     new_id: Callable[[], str]
     looks_only: bool = False
+    telemetry: Telemetry = field(default_factory=Telemetry)
     word_counts: dict[str, int] = field(default_factory=dict)
 
     @property

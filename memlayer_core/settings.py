@@ -12,10 +12,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from memlayer_core.errors import ConfigurationError
 
-__all__ = ["SensitiveKind", "Settings"]
+__all__ = ["SensitiveKind", "Settings", "TelemetryPart"]
 
 SensitiveKind = Literal["secret", "email", "iban", "card", "phone"]
 """What should not be remembered, by kinds."""
+
+TelemetryPart = Literal["spans", "metrics", "ids", "text"]
+"""What OpenTelemetry is told."""
 
 
 class Settings(BaseSettings):
@@ -120,6 +123,8 @@ class Settings(BaseSettings):
             and its history stay, so that a user can continue it. None: never.
         job_backoff: Seconds before the second attempt of a job. Each further attempt waits twice as long, ten minutes
             at the most.
+        telemetry: What OpenTelemetry is told, where the application has set a provider: `"spans"`, `"metrics"`; with `"ids"`
+            also the ids of users, tenants and records, with `"text"` also questions, messages, records and prompts. `()`: nothing.
         backlog_limit: Background jobs from which on `Memory.status` names the backlog as a problem.
     """
 
@@ -187,6 +192,7 @@ class Settings(BaseSettings):
     session_idle_days: float | None = Field(default=7, gt=0, le=36_500)
     job_backoff: float = Field(default=1.0, ge=0)
     backlog_limit: int = Field(default=10_000, ge=1)
+    telemetry: tuple[TelemetryPart, ...] = ("spans", "metrics")
 
     def __init__(self, **values: Any) -> None:
         try:

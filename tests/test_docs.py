@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 
 from memlayer_core import Memory, RecallFilter
 from memlayer_core.models.overflow import RETRY_SHARE
@@ -63,8 +65,13 @@ def names() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("page", RUNS)
-def test_every_example_runs_and_prints_what_the_page_says(page, names, tmp_path, monkeypatch, capsys) -> None:
+def test_every_example_runs_and_prints_what_the_page_says(
+    page, names, set_provider, tmp_path, monkeypatch, capsys
+) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        trace, "set_tracer_provider", set_provider
+    )  # the real one holds for the whole process
     for number, (code, output) in enumerate(examples(page), start=1):
         before = dict(names)
         exec(compile(code, f"{page}, example {number}", "exec"), names)
@@ -72,6 +79,16 @@ def test_every_example_runs_and_prints_what_the_page_says(page, names, tmp_path,
         assert printed == output, f"{page}, example {number}"
         close({key: one for key, one in before.items() if one is not names.get(key)})
     CLAIMS.get(page, lambda _: None)(names)
+
+
+@pytest.fixture
+def set_provider(monkeypatch) -> Callable[[TracerProvider], None]:
+    """Set a tracer provider of OpenTelemetry until the test ends."""
+
+    def set_one(provider: TracerProvider) -> None:
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
+    return set_one
 
 
 def readme(names: dict[str, Any]) -> None:
@@ -96,9 +113,10 @@ CLAIMS: dict[str, Callable[[dict[str, Any]], None]] = {"README.md": readme, "doc
 
 def test_most_pages_have_examples_and_quotes_are_quotes() -> None:
     assert len(RUNS) >= 12
-    quotes = [code for kind, code in BLOCK.findall(PAGES["docs/adapters.md"]) if kind == "python"]
-    assert len(quotes) == 4
-    assert [code for code in quotes if code not in EXAMPLES] == []
+    for page in ("docs/adapters.md", "docs/recipes.md"):
+        quotes = [code for kind, code in BLOCK.findall(PAGES[page]) if kind == "python"]
+        assert len(quotes) == 4
+        assert [code for code in quotes if code not in EXAMPLES] == []
 
 
 def anchors(text: str) -> set[str]:

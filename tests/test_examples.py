@@ -23,6 +23,9 @@ from memlayer_core.testing import MessageStoreConformance
 
 FOLDER = Path(__file__).parents[1] / "examples"
 LINES = {  # of each example, at the most
+    "deep_agent": 90,
+    "fastapi_server": 90,
+    "langgraph_store": 85,
     "langchain_agent": 60,
     "llamaindex_chat_engine": 60,
     "openai_agents_session": 150,  # a whole adapter

@@ -29,11 +29,15 @@ class ModelUsage:
 
     def ask(self, text: str, instructions: str, schema: type[BaseModel] | None = None) -> str:
         """Ask the model, and count the tokens of question and answer. See `LanguageModel.ask`."""
-        reply = self.model.ask(instructions, searchable(text), schema)
         count = self._rt.tokens.text
+        with self._rt.telemetry.model_call(self.model.name, self._kind) as call:
+            reply = self.model.ask(instructions, searchable(text), schema)
+            read = count(f"{instructions}\n{text}") if reply.tokens_in is None else reply.tokens_in
+            written = count(reply.text) if reply.tokens_out is None else reply.tokens_out
+            call.end_with_reply(instructions, text, reply.text, read, written)
         self._calls += 1
-        self._tokens_in += count(f"{instructions}\n{text}") if reply.tokens_in is None else reply.tokens_in
-        self._tokens_out += count(reply.text) if reply.tokens_out is None else reply.tokens_out
+        self._tokens_in += read
+        self._tokens_out += written
         return reply.text
 
     def costs(self) -> tuple[Cost, ...]:

@@ -49,6 +49,7 @@ from memlayer_core.show import Mark, ViewList
 from memlayer_core.storage.keys import from_micros
 from memlayer_core.storage.scores import is_message
 from memlayer_core.storage.terms import index_terms
+from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -71,6 +72,11 @@ _MOMENTS = ("as_of", "since", "until")
 _VERSIONS = 1000  # versions of a record that are shown
 
 
+def _recorded(record: Record, *_: object) -> Outcome:
+    return Outcome(1, record_id=record.memory_id, contents=lambda: [record.text])
+
+
+@traced("upsert_memory", "remember", _recorded)
 async def remember(rt: Runtime, run: Runner, scope: Scope, text: str, fields: Mapping[str, Any]) -> Record:
     """Check a record and store it; an equal one is confirmed instead. One with a key is a fact, and may replace another.
 
@@ -101,6 +107,7 @@ def _remember(rt: Runtime, statement: Statement) -> Record:
     return rt.db.write(store, draft, now, rt.shards, narrowing)
 
 
+@traced("update_memory", "revise", _recorded)
 async def revise(
     rt: Runtime,
     run: Runner,

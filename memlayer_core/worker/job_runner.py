@@ -76,7 +76,8 @@ class JobRunner:
 
     def _attempt(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
         try:
-            self._step(rt, kind, jobs)
+            with rt.telemetry.job(kind, len(jobs)):
+                self._step(rt, kind, jobs)
             self.last_error = None
         except (IndexUnavailableError, IndexCorruptError, EmbedderMismatchError) as problem:
             self.last_error = in_short(problem)  # no job's fault

@@ -247,3 +247,35 @@ def test_the_async_verbs_of_a_memory_survive_a_fork(open_at) -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert [message.text for message in asyncio.run(chat.ahistory())] == ["from the parent", "from the child"]
+
+
+async def test_a_flow_that_is_cancelled_while_it_waits_for_a_thread_takes_back_what_it_set() -> None:
+    """A span is current in its flow alone: it must be ended in the flow's own context."""
+    threads, free, ended = Threads(1), threading.Event(), []
+    current: contextvars.ContextVar[str] = contextvars.ContextVar("current", default="")
+
+    async def answer() -> None:
+        busy.append(asyncio.create_task(threads.read(wait())))  # it takes the only thread
+        await asyncio.sleep(0.1)
+
+    async def wait() -> None:
+        await ASYNC(free.wait, 30)
+
+    async def flow() -> None:
+        token = current.set("flow")
+        try:
+            await ASYNC.either(int, answer)
+        finally:
+            current.reset(token)  # a `ValueError` in another context
+            ended.append(current.get())
+
+    busy: list[asyncio.Task[None]] = []
+    task = asyncio.create_task(threads.read(flow()))
+    await asyncio.sleep(0.4)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    free.set()
+    await asyncio.gather(*busy)
+    assert ended == [""]
+    await asyncio.to_thread(threads.close)

@@ -13,6 +13,7 @@ from memlayer_core.messages.sql import message_lists, transcript
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -64,6 +65,7 @@ async def add(rt: Runtime, run: Runner, scope: Scope, messages: object, part: Pa
     return await remember(rt, run, scope, messages, verbatim=True)
 
 
+@traced("create_memory", "insert", lambda receipt, *_: Outcome(receipt.stored))
 async def insert(rt: Runtime, run: Runner, scope: Scope, messages: object, place: int | None) -> Receipt:
     """Insert messages at a place of a session; None: at the end of the archived part."""
     if place is not None:
@@ -94,6 +96,7 @@ async def add_unknown(rt: Runtime, run: Runner, scope: Scope, messages: object) 
     return receipt
 
 
+@traced("upsert_memory", "replace", lambda receipt, *_: Outcome(receipt.stored))
 async def replace(rt: Runtime, run: Runner, scope: Scope, messages: object, part: Part) -> Receipt:
     """Make a session exactly these messages; the others become versions."""
 
@@ -107,6 +110,7 @@ async def replace(rt: Runtime, run: Runner, scope: Scope, messages: object, part
     return receipt
 
 
+@traced("delete_memory", "take", lambda messages, *_: Outcome(len(messages)))
 async def take(
     rt: Runtime, run: Runner, scope: Scope, part: Part | None, first: int, limit: int | None
 ) -> list[Message]:

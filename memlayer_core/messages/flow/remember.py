@@ -20,6 +20,7 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import job_queue
 from memlayer_core.storage.terms import index_terms
+from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -37,6 +38,16 @@ __all__ = [
 ]
 
 
+def _added(receipt: Receipt, scope: Scope, messages: object, *_: object, **__: object) -> Outcome:
+    listed = messages if isinstance(messages, Sequence) else ()  # another iterable is read by now
+    counts = {
+        "memlayer.messages.unchanged": receipt.unchanged,
+        "memlayer.messages.replaced": receipt.replaced,
+    }
+    return Outcome(receipt.stored, counts, contents=lambda: [message.text for message in listed])
+
+
+@traced("create_memory", "add", _added)
 async def remember(
     rt: Runtime,
     run: Runner,
@@ -78,6 +89,7 @@ async def add_temporary(rt: Runtime, run: Runner, scope: Scope, messages: object
             rt.emit(TemporaryDropped(whose.namespace, whose.session_id or "", len(given_up)))
 
 
+@traced("delete_memory", "clear", lambda count, *_: Outcome(count))
 async def clear(rt: Runtime, run: Runner, scope: Scope) -> int:
     """Delete a session's messages."""
     rt.temporaries.clear(scope)

@@ -36,6 +36,7 @@ from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import ViewList
+from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -129,6 +130,7 @@ def _emit_ended(rt: Runtime, session: Session, *, idle: bool) -> None:
     rt.emit(SessionEnded(session.scope.namespace, session.scope.session_id or "", idle))
 
 
+@traced("delete_memory", "delete_message", lambda *_: Outcome(1))
 async def delete(rt: Runtime, run: Runner, scope: Scope, place: str | int) -> Message:
     """Delete one message, and its entries in both indexes."""
     gone = await run(rt.db.write, writes.delete, scope, _place(place), rt.now())
@@ -154,6 +156,7 @@ async def withdraw(rt: Runtime, run: Runner, scope: Scope, ids: object) -> list[
     return gone
 
 
+@traced("update_memory", "edit", lambda message, *_, **__: Outcome(1, contents=lambda: [message.text]))
 async def edit(
     rt: Runtime,
     run: Runner,
@@ -207,6 +210,15 @@ async def fork(
     return target
 
 
+def _resynced(report: SyncReport, *_: object, **__: object) -> Outcome:
+    counts = {
+        "memlayer.messages.unchanged": report.unchanged,
+        "memlayer.messages.replaced": report.superseded,
+    }
+    return Outcome(report.stored + report.superseded, counts)
+
+
+@traced("upsert_memory", "resync", _resynced)
 async def resync(
     rt: Runtime,
     run: Runner,

@@ -19,6 +19,7 @@ from memlayer_core.recall.flow.recall import (
     weigh,
 )
 from memlayer_core.recall.flow.retrieve import retrieve
+from memlayer_core.recall.flow.search import outcome_of
 from memlayer_core.recall.flow.search_scope import search_scope_of
 from memlayer_core.recall.model import Hits
 from memlayer_core.recall.rules.filter import check_filter
@@ -28,6 +29,7 @@ from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import ViewList
+from memlayer_core.telemetry import traced
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -51,6 +53,7 @@ class _VisibleEnd:
         return min(turns, default=self.session.next_seq if self.session is not None else 0)
 
 
+@traced("search_memory", "recall", outcome_of)
 async def recall(
     rt: Runtime,
     run: Runner,

@@ -16,13 +16,20 @@ from memlayer_core.records.rules.records import roles_of
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["search"]
+__all__ = ["outcome_of", "search"]
 
 
+def outcome_of(result: Hits, reach: Scope, query: str, *_: object, **__: object) -> Outcome:
+    """Return what a span says of a search."""
+    return Outcome(len(result), query=query, contents=lambda: [hit.text for hit in result])
+
+
+@traced("search_memory", "search", outcome_of)
 async def search(
     rt: Runtime,
     run: Runner,

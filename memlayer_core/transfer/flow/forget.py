@@ -15,6 +15,7 @@ from memlayer_core.records.rules.records import ordinal_of
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.transfer import sql as forget_sql
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["forget", "forget_in_journal"]
 
 
+def _forgotten(
+    report: ForgetReport, user_id: str | None, session_id: str | None, record_id: str | None, *_: object
+) -> Outcome:
+    counts = {"memlayer.sessions": report.sessions}
+    gone = report.messages + report.records + report.items
+    return Outcome(gone, counts, session_id=session_id, record_id=record_id)
+
+
+@traced("delete_memory", "forget", _forgotten)
 async def forget(
     rt: Runtime,
     run: Runner,

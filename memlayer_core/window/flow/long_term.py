@@ -25,6 +25,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage import job_queue
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.keys import LAST, session_of
+from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.window.flow import context as own
 from memlayer_core.window.model import Context, Piece, Placement
 from memlayer_core.window.rules.policy import Policies, default_limits, limits, placement_of
@@ -39,6 +40,17 @@ _LINES = 50  # lines of the service's text that are quoted
 _PAGE = 200  # messages in front of an answer among which its question is
 
 
+def _outcome(result: Context, scope: Scope, query: str | None, *_: object) -> Outcome:
+    recalled = [piece.text for piece in result.pieces if piece.kind == "recall"]
+    attributes: dict[str, int | list[str]] = {
+        "memlayer.context.tokens": result.tokens,
+        "memlayer.context.token_limit": result.token_limit,
+        "memlayer.context.reasons": sorted({reason.code for reason in result.reasons}),
+    }
+    return Outcome(len(recalled), attributes, query=query, contents=lambda: recalled)
+
+
+@traced("search_memory", "context", _outcome)
 async def context(
     rt: Runtime,
     run: Runner,

@@ -1,0 +1,407 @@
+"""OpenTelemetry is told what a memory does, and by default neither what somebody said nor who."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from examples import examples
+from memlayer_core import Memory, Settings
+from memlayer_core.errors import MemlayerError
+from memlayer_core.telemetry import Operation
+
+QUIET = Settings(index_delay=0, durability="normal", learn=False)
+
+
+class Told:
+    """What the real SDK has been told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.exporter, self.reader = InMemorySpanExporter(), InMemoryMetricReader()
+        self.tracers, meters = TracerProvider(), MeterProvider([self.reader])
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.application = self.tracers.get_tracer("application")
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: self.tracers)
+        monkeypatch.setattr(metrics, "get_meter_provider", lambda: meters)
+
+    def spans(self, name: str | None = None) -> list[ReadableSpan]:
+        return [one for one in self.exporter.get_finished_spans() if name in {None, one.name}]
+
+    def verbs(self) -> list[str]:
+        return [one.attributes["memlayer.verb"] for one in self.spans() if "memlayer.verb" in one.attributes]
+
+    def points(self, metric: str) -> list[Any]:
+        found = self.reader.get_metrics_data()
+        every = [] if found is None else found.resource_metrics
+        return [
+            point
+            for resource in every
+            for scope in resource.scope_metrics
+            for one in scope.metrics
+            if one.name == metric
+            for point in one.data.data_points
+        ]
+
+    def everything(self) -> str:
+        """All that a backend would get, as one text."""
+        data = self.reader.get_metrics_data()
+        return "\n".join([one.to_json() for one in self.spans()] + ([data.to_json()] if data else []))
+
+
+@pytest.fixture
+def told(monkeypatch) -> Told:
+    return Told(monkeypatch)
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., Memory]]:
+    memories: list[Memory] = []
+
+    def open_memory(*parts: str, **options: Any) -> Memory:
+        changed = {"telemetry": parts} if parts else {}
+        chosen = options.pop("settings", QUIET).replace(**changed)
+        memories.append(Memory.in_memory(settings=chosen, embedder="hashing", **options))
+        return memories[-1]
+
+    yield open_memory
+    for one in memories:
+        one.close()
+
+
+def one_of_each(do, memory: Memory) -> None:
+    chat = memory.chat(user_id="ada", session_id="monday")
+    do(chat, "add", "user", "My parrot is called Coco.")
+    do(chat, "context")
+    do(chat, "recall", "parrot")
+    do(memory, "search", "parrot", user_id="ada")
+    record = do(chat, "remember", "Coco is green.")
+    do(chat, "revise", record.memory_id, text="Coco is blue.")
+    do(chat, "delete_message", 0)
+    do(chat, "clear")
+    do(memory, "forget", "ada")
+
+
+def test_each_verb_is_a_span_named_by_the_conventions_and_measured(do, told, opened) -> None:
+    memory = opened()
+    one_of_each(do, memory)
+    memory.flush(30)
+    operations = [one for one in told.spans() if "memlayer.verb" in one.attributes]
+    assert [(one.name, one.attributes["memlayer.verb"]) for one in operations] == [
+        ("create_memory", "add"),
+        ("search_memory", "context"),
+        ("search_memory", "recall"),
+        ("search_memory", "search"),
+        ("upsert_memory", "remember"),
+        ("update_memory", "revise"),
+        ("delete_memory", "delete_message"),
+        ("delete_memory", "clear"),
+        ("delete_memory", "forget"),
+    ]
+    for one in operations:
+        assert one.attributes["gen_ai.operation.name"] == one.name
+        assert one.attributes["gen_ai.memory.store.id"] == memory.status().store_id
+        assert one.kind is trace.SpanKind.INTERNAL
+        assert one.status.is_unset
+    assert [one.attributes.get("gen_ai.conversation.id") for one in operations] == [
+        *["monday"] * 3,
+        None,
+        *["monday"] * 4,
+        None,
+    ]
+    assert operations[0].attributes["gen_ai.memory.record.count"] == 1
+    assert operations[1].attributes["memlayer.context.tokens"] > 0
+    measured = told.points("memlayer.operation.duration")
+    assert sorted(point.attributes["memlayer.verb"] for point in measured) == sorted(told.verbs())
+    (tokens,) = told.points("memlayer.context.tokens")
+    assert tokens.sum == operations[1].attributes["memlayer.context.tokens"]
+
+
+def test_a_span_is_the_child_of_its_callers_span_and_the_parent_of_what_runs_inside(do, told, opened) -> None:
+    class Embedder:
+        def __call__(self, texts: list[str]) -> list[list[float]]:
+            with told.application.start_as_current_span("embed"):
+                return [[1.0, float(len(text))] for text in texts]
+
+    with Memory.in_memory(settings=QUIET, embedder=Embedder()) as memory:
+        memory.chat(user_id="ada", session_id="monday").add("user", "My parrot is called Coco.")
+        memory.flush(30)
+        told.exporter.clear()
+        with told.application.start_as_current_span("request") as request:
+            do(memory, "search", "What is my parrot called?", user_id="ada")
+    (search,), embeddings = told.spans("search_memory"), told.spans("embed")
+    assert search.parent.span_id == request.get_span_context().span_id
+    assert embeddings
+    for one in embeddings:
+        assert one.parent.span_id == search.context.span_id
+        assert one.context.trace_id == request.get_span_context().trace_id
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+async def test_requests_at_the_same_time_keep_their_own_traces(told, opened) -> None:
+    memory = await asyncio.to_thread(opened)
+
+    async def serve(user: str) -> None:
+        chat = memory.chat(user_id=user, session_id=f"of-{user}")
+        with told.application.start_as_current_span(f"request of {user}"):
+            await chat.aadd("user", "Hello!")
+            await chat.acontext()
+
+    await asyncio.gather(*(serve(f"user{number}") for number in range(12)))
+    requests = {one.context.span_id: one.name for one in told.spans() if one.name.startswith("request")}
+    inside = [one for one in told.spans() if "gen_ai.conversation.id" in one.attributes]
+    assert len(inside) == 24
+    for one in inside:
+        user = one.attributes["gen_ai.conversation.id"].removeprefix("of-")
+        assert requests[one.parent.span_id] == f"request of {user}"
+
+
+async def test_a_cancelled_verb_ends_its_span_and_leaves_no_trace_behind(told, opened, caplog) -> None:
+    class Waiting:
+        async def aembed_query(self, text: str) -> list[float]:
+            await asyncio.sleep(60)
+            return [1.0, 0.0]
+
+        async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+            return [[1.0, 0.0] for _ in texts]
+
+        def embed_query(self, text: str) -> list[float]:
+            return [1.0, 0.0]
+
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            return [[1.0, 0.0] for _ in texts]
+
+    memory = await asyncio.to_thread(Memory.in_memory, settings=QUIET, embedder=Waiting())
+    chat = memory.chat(user_id="ada", session_id="monday")
+    await chat.aadd("user", "My parrot is called Coco.")
+    await asyncio.to_thread(memory.flush, 30)
+    searching = asyncio.create_task(memory.asearch("a parrot?", user_id="ada"))
+    await asyncio.sleep(0.3)
+    assert not told.spans("search_memory")
+    searching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await searching
+    await asyncio.to_thread(memory.close)
+    (search,) = told.spans("search_memory")
+    assert search.attributes["error.type"] == "CancelledError"
+    assert [one.message for one in caplog.records if "detach" in one.message] == []
+
+
+def test_work_in_the_background_has_traces_of_its_own_and_model_calls_are_in_them(told, opened) -> None:
+    memory = opened(
+        settings=QUIET.replace(max_messages=2, summary_batch=1, episodes=False),
+        summarizer=lambda prompt: "They spoke of trains to Kyoto.",
+    )
+    chat = memory.chat(user_id="ada", session_id="monday")
+    with told.application.start_as_current_span("request"):
+        for number in range(6):
+            chat.add("user", f"I took train {number} to Kyoto.")
+            chat.add("assistant", "Have a good journey!")
+        chat.context()
+    memory.flush(30)
+    jobs = {one.name: one for one in told.spans() if one.name.startswith("memlayer.job")}
+    assert {"memlayer.job index", "memlayer.job summarize"} <= set(jobs)
+    assert all(one.parent is None for one in jobs.values())
+    asked = [one for one in told.spans() if one.attributes.get("gen_ai.operation.name") == "chat"]
+    assert asked
+    summarizing = {one.context.span_id for one in told.spans("memlayer.job summarize")}
+    for one in asked:
+        assert one.kind is trace.SpanKind.CLIENT
+        assert one.parent.span_id in summarizing
+        assert one.attributes["memlayer.job.kind"] == "summarize"
+    (cost,) = memory.costs()
+    assert cost.calls == len(asked)
+    for kind, tokens in {"input": cost.tokens_in, "output": cost.tokens_out}.items():
+        assert sum(one.attributes[f"gen_ai.usage.{kind}_tokens"] for one in asked) == tokens
+        (point,) = [
+            one
+            for one in told.points("gen_ai.client.token.usage")
+            if one.attributes["gen_ai.token.type"] == kind
+        ]
+        assert (point.sum, point.count) == (tokens, len(asked))
+    counted = {one.attributes["memlayer.event"]: one.value for one in told.points("memlayer.events")}
+    assert counted["messages_stored"] == 12
+    assert counted["summary_written"] >= 1
+
+
+def test_a_model_that_fails_is_an_error_of_its_call_and_of_its_job_is_none_of_the_users(told, opened) -> None:
+    def fails(prompt: str) -> str:
+        raise ConnectionError("refused: train 0 to Kyoto")
+
+    changed = QUIET.replace(max_messages=2, summary_batch=1, summary_attempts=1, job_attempts=1)
+    memory = opened(settings=changed, summarizer=fails)
+    chat = memory.chat(user_id="ada", session_id="monday")
+    for number in range(6):
+        chat.add("user", f"I took train {number} to Kyoto.")
+        chat.add("assistant", "Have a good journey!")
+    chat.context()
+    memory.flush(30)
+    asked = [one for one in told.spans() if one.attributes.get("gen_ai.operation.name") == "chat"]
+    assert asked
+    for one in asked:
+        assert one.attributes["error.type"] == "ModelError"
+        assert one.status.status_code is trace.StatusCode.ERROR
+    assert "Kyoto" not in told.everything()
+    (point, *_) = told.points("gen_ai.client.operation.duration")
+    assert point.attributes["error.type"] == "ModelError"
+
+
+def test_an_error_is_the_status_of_the_span_by_its_type_alone(do, told, opened) -> None:
+    chat = opened().chat(user_id="ada", session_id="monday")
+    with pytest.raises(MemlayerError) as raised:
+        do(chat, "delete_message", "a secret of ada")
+    (span,) = told.spans("delete_memory")
+    assert span.attributes["error.type"] == type(raised.value).__name__
+    assert (span.status.status_code, span.status.description) == (trace.StatusCode.ERROR, None)
+    assert list(span.events) == []
+    assert "secret" in str(raised.value)
+    assert "secret" not in told.everything()
+    (point,) = told.points("memlayer.operation.duration")
+    assert point.attributes["error.type"] == type(raised.value).__name__
+
+
+WORDS = st.text(st.characters(categories=("Lu", "Ll", "Lo")), min_size=6, max_size=30)
+
+
+def test_no_text_and_no_id_of_a_user_is_told_by_default(monkeypatch) -> None:
+    @examples(10, deadline=None)
+    @given(texts=st.lists(WORDS, min_size=5, max_size=5, unique=True), user=WORDS, tenant=WORDS)
+    def claim(texts: list[str], user: str, tenant: str) -> None:
+        marks = [f"{mark}{number}{mark}" for number, mark in enumerate([*texts, user, tenant])]
+        said, answer, asked, known, changed, user, tenant = marks
+        with pytest.MonkeyPatch.context() as patch:
+            told = Told(patch)
+            options = {"max_messages": 1, "summary_batch": 1, "learn": True}
+            with Memory.in_memory(
+                settings=QUIET.replace(**options), summarizer=lambda prompt: prompt
+            ) as memory:
+                chat = memory.chat(user_id=user, tenant_id=tenant, session_id="monday")
+                for _ in range(3):
+                    chat.add("user", f"My name is {said}.", name=said)
+                    chat.add("assistant", answer)
+                chat.context(asked)
+                memory.search(asked, user_id=user, tenant_id=tenant)
+                record = chat.remember(known, tags=[known])
+                chat.revise(record.memory_id, text=changed)
+                with pytest.raises(MemlayerError):
+                    chat.delete_message(said)
+                memory.flush(30)
+                memory.forget(user, tenant_id=tenant, record_id=record.memory_id)
+                memory.forget(user, tenant_id=tenant)
+            everything = told.everything()
+            assert {"context", "forget", "revise"} <= set(told.verbs())
+            for mark in marks:
+                assert mark not in everything
+                assert json.dumps(mark)[1:-1] not in everything
+
+    claim()
+
+
+def test_texts_and_ids_are_told_when_they_are_asked_for(do, told, opened) -> None:
+    memory = opened("spans", "ids", "text", summarizer=lambda prompt: "A parrot.")
+    chat = memory.chat(user_id="ada", tenant_id="acme", session_id="monday")
+    do(chat, "add", "user", "My parrot is called Coco.")
+    memory.flush(30)
+    friday = memory.chat(user_id="ada", tenant_id="acme", session_id="friday")
+    do(friday, "context", "What is my parrot called? \ud800")
+    record = do(chat, "remember", "Coco is green.")
+    with pytest.raises(MemlayerError) as raised:
+        do(chat, "delete_message", "nothing")
+    added, context, remembered, failed = (one for one in told.spans() if "memlayer.verb" in one.attributes)
+    assert json.loads(added.attributes["gen_ai.memory.records"]) == [{"content": "My parrot is called Coco."}]
+    assert context.attributes["gen_ai.memory.query.text"] == "What is my parrot called? ?"
+    assert "Coco" in json.loads(context.attributes["gen_ai.memory.records"])[0]["content"]
+    assert remembered.attributes["gen_ai.memory.record.id"] == record.memory_id
+    assert (added.attributes["user.id"], added.attributes["memlayer.tenant.id"]) == ("ada", "acme")
+    assert failed.status.description == str(raised.value)
+    assert told.points("memlayer.operation.duration") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "model"),
+    [("ChatOllama:qwen3:8b", "ChatOllama", "qwen3:8b"), ("summarize", "function", "summarize")],
+)
+def test_a_model_is_named_as_its_provider_names_it(name, provider, model, told, opened) -> None:
+    with opened().runtime.telemetry.model_call(name, "summarize"):
+        pass
+    (span,) = told.spans(f"chat {model}")
+    assert span.attributes["gen_ai.provider.name"] == provider
+    assert span.attributes["gen_ai.request.model"] == model
+
+
+def test_what_is_told_is_redacted(told, opened) -> None:
+    chat = opened("spans", "text").chat(user_id="ada", session_id="monday")
+    chat.add("user", "My password is hunter2-Xy77! and my parrot is Coco.")
+    (span,) = told.spans("create_memory")
+    assert "Coco" in span.attributes["gen_ai.memory.records"]
+    assert "[secret]" in span.attributes["gen_ai.memory.records"]
+    assert "hunter2" not in told.everything()
+
+
+def test_prompts_and_answers_of_models_are_told_with_text(told, opened) -> None:
+    memory = opened(
+        "spans",
+        "text",
+        settings=QUIET.replace(max_messages=2, summary_batch=1, episodes=False),
+        summarizer=lambda instructions, text: "They spoke of Kyoto.",
+    )
+    chat = memory.chat(user_id="ada", session_id="monday")
+    for number in range(6):
+        chat.add("user", f"I took train {number} to Kyoto.")
+        chat.add("assistant", "Have a good journey!")
+    chat.context()
+    memory.flush(30)
+    asked = next(one for one in told.spans() if one.attributes.get("gen_ai.operation.name") == "chat")
+    (prompt,) = json.loads(asked.attributes["gen_ai.input.messages"])
+    assert "train 0 to Kyoto" in prompt["parts"][0]["content"]
+    (answer,) = json.loads(asked.attributes["gen_ai.output.messages"])
+    assert answer["parts"] == [{"type": "text", "content": "They spoke of Kyoto."}]
+    assert "user.id" not in asked.attributes
+
+
+@pytest.mark.parametrize("parts", [(), ("ids", "text"), ("metrics",), ("spans",)])
+def test_what_is_switched_off_is_not_told(parts, told) -> None:
+    with Memory.in_memory(settings=QUIET.replace(telemetry=parts)) as memory:
+        memory.chat(user_id="ada", session_id="monday").add("user", "Hello!")
+        memory.flush(30)
+    assert bool(told.spans()) == ("spans" in parts)
+    assert bool(told.points("memlayer.operation.duration")) == ("metrics" in parts)
+    assert bool(told.points("memlayer.events")) == ("metrics" in parts)
+
+
+def test_without_a_provider_nothing_is_made(monkeypatch, opened) -> None:
+    made = []
+    monkeypatch.setattr(Operation, "__enter__", made.append)
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    memory = opened()
+    chat = memory.chat(user_id="ada", session_id="monday")
+    chat.add("user", "Hello!")
+    chat.context()
+    assert memory.runtime.telemetry.is_on is False
+    assert made == []
+
+
+def test_a_memory_imports_nothing_for_its_spans(tmp_path) -> None:
+    program = (
+        "import sys\n"
+        "from memlayer_core import Memory\n"
+        "with Memory.in_memory(embedder='hashing') as memory:\n"
+        "    chat = memory.chat(user_id='ada', session_id='monday')\n"
+        "    chat.add('user', 'Hello!'); chat.context(); memory.flush(30)\n"
+        "print(sorted(name for name in sys.modules if name.startswith('opentelemetry')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -1,0 +1,306 @@
+"""The recipes for other frameworks and servers, each with the real thing: only models are played by a script."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from offline import Offline
+from test_examples import FOLDER, load, run
+
+from memlayer_core import Memory, Settings
+
+
+def test_a_deep_agents_files_are_its_users_items_and_are_recalled_and_forgotten(tmp_path) -> None:
+    pytest.importorskip("deepagents")
+    lines = run("deep_agent", tmp_path).splitlines()
+    assert lines[1::2][:3] == [
+        "    agent: Noted.",
+        "    agent: No peanuts.",
+        "    agent: You did not tell me.",
+    ]
+    assert "A search of ada's memory finds: content: The user says: I am allergic to peanuts." in lines
+    assert lines[-1] == "Forgotten with ada: 1 item"
+
+
+async def test_a_deep_agent_edits_lists_and_finds_files_also_without_blocking_the_loop(memory) -> None:
+    pytest.importorskip("deepagents")
+    from deepagents.backends import StoreBackend
+
+    from langchain_memlayer import MemlayerStore
+
+    of = {
+        user: StoreBackend(namespace=lambda _, user=user: ("memories", user), store=MemlayerStore(memory))
+        for user in ("ada", "bob")
+    }
+    assert (await of["ada"].awrite("/food.md", "No nuts.\nNo fish.\n")).error is None
+    assert (await of["ada"].aedit("/food.md", "fish", "milk")).error is None
+    read = await of["ada"].aread("/food.md")
+    assert "No milk." in str(read)
+    assert "/food.md" in str(await of["ada"].agrep("milk", "/"))
+    assert "/food.md" in str(await of["ada"].als("/"))
+    assert "/food.md" not in str(await of["bob"].als("/"))
+    assert (await of["bob"].aread("/food.md")).error is not None
+
+
+@pytest.fixture
+def langgraph_json() -> dict[str, Any]:
+    """The example's configuration, checked by LangGraph's own command line."""
+    config = pytest.importorskip("langgraph_cli.config")
+    return config.validate_config_file(FOLDER / "langgraph.json")
+
+
+def exported(path: str) -> Any:
+    """What a path such as `./file.py:name` stands for, as the server looks it up."""
+    file, name = path.rsplit(":", 1)
+    assert (FOLDER / file).is_file()
+    return getattr(load(Path(file).stem), name)
+
+
+def test_a_langgraph_servers_configuration_names_a_store_and_a_graph_that_work(tmp_path) -> None:
+    assert run("langgraph_store", tmp_path).splitlines() == [
+        "[monday] My parrot is called Coco. -> Noted.",
+        "[friday] What is my parrot called? -> My parrot is called Coco.",
+    ]
+
+
+async def test_the_store_is_opened_and_closed_by_the_server_and_keeps_its_items(
+    langgraph_json, tmp_path, monkeypatch
+) -> None:
+    from langgraph.store.base import BaseStore
+
+    monkeypatch.setenv("MEMLAYER_DIRECTORY", str(tmp_path / "memory"))
+    assert langgraph_json["env"].keys() == {"MEMLAYER_DIRECTORY"}
+    assert exported(langgraph_json["graphs"]["chat"]).get_graph().nodes
+    open_store = exported(langgraph_json["store"]["path"])
+    async with open_store() as first, open_store() as second:  # the server opens one in each of its threads
+        assert isinstance(first, BaseStore)
+        await first.aput(("memories", "ada"), "parrot", {"text": "Coco"})
+        assert (await second.aget(("memories", "ada"), "parrot")).value == {"text": "Coco"}
+    async with open_store() as again:
+        assert (await again.aget(("memories", "ada"), "parrot")).value == {"text": "Coco"}
+
+
+class Server:
+    """The FastAPI example as a process of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.url, self.directory = f"http://127.0.0.1:{port}", directory / "memory"
+        own = {"PORT": str(port), "MEMLAYER_DIRECTORY": str(self.directory), "SECONDS_FOR_A_WORD": "0.5"}
+        self.offline = Offline(directory)
+        self.log = (directory / "log").open("w+")
+        command = [sys.executable, FOLDER / "fastapi_server.py"]
+        self.process = subprocess.Popen(
+            command, env={**self.offline.environment, **own}, stdout=self.log, stderr=self.log
+        )
+        until = time.monotonic() + 60
+        while self.process.poll() is None and time.monotonic() < until:
+            try:
+                httpx.get(f"{self.url}/docs")
+            except httpx.TransportError:
+                time.sleep(0.1)
+            else:
+                return
+        raise AssertionError(self.ended())
+
+    def ask(self, session: str, text: str) -> Iterator[str]:
+        question = {"user_id": "ada", "session_id": session, "text": text}
+        with httpx.stream("POST", f"{self.url}/chat", json=question, timeout=30) as answer:
+            assert answer.status_code == 200
+            yield from answer.iter_text()
+
+    def ended(self) -> str:
+        """Wait for its end, and return what it wrote."""
+        try:
+            self.process.wait(60)
+        finally:
+            self.process.kill()
+        self.log.seek(0)
+        return self.log.read()
+
+    def history(self, session: str) -> list[str]:
+        with Memory.open(self.directory) as memory:
+            assert memory.status().backlog.dead == 0
+            return [one.text for one in memory.chat(user_id="ada", session_id=session).history()]
+
+
+@pytest.fixture
+def server(tmp_path) -> Iterator[Server]:
+    pytest.importorskip("fastapi")
+    started = Server(tmp_path)
+    yield started
+    started.process.kill()
+    started.process.wait()
+    started.log.close()
+
+
+def test_a_server_streams_an_answer_and_loses_nothing_when_it_is_told_to_end(server) -> None:
+    began = time.monotonic()
+    parts = [(time.monotonic() - began, part) for part in server.ask("monday", "My parrot is called Coco.")]
+    assert [part for _, part in parts] == ["Your parrot ", "is called ", "Coco."]
+    assert parts[0][0] < parts[-1][0] - 0.5, "the first word comes before the last one is written"
+
+    answer = server.ask("friday", "What is my parrot called?")
+    assert next(answer) == "Your parrot "
+    server.process.send_signal(signal.SIGTERM)
+    assert list(answer) == ["is called ", "Coco."]
+    log = server.ended()
+    assert server.process.returncode in {0, -signal.SIGTERM}
+    assert "Application shutdown complete" in log
+    assert "Traceback" not in log
+    assert server.history("friday") == ["What is my parrot called?", "Your parrot is called Coco."]
+    assert server.history("monday") == ["My parrot is called Coco.", "Your parrot is called Coco."]
+
+
+def test_a_reader_who_leaves_loses_no_part_of_the_answer_that_was_sent(server) -> None:
+    answer = server.ask("monday", "What is my parrot called?")
+    assert next(answer) == "Your parrot "
+    answer.close()
+    time.sleep(1)
+    server.process.send_signal(signal.SIGTERM)
+    assert "Traceback" not in server.ended()
+    question, beginning = server.history("monday")
+    assert question == "What is my parrot called?"
+    assert beginning.startswith("Your parrot ")
+
+
+async def test_the_sdks_runner_works_with_the_session_and_its_model_sees_what_was_said_before(memory) -> None:
+    sdk = pytest.importorskip("agents")
+    from agents.memory import Session
+    from agents.testing import ScriptedModel, assistant_message
+
+    example = load("openai_agents_session")
+    answers = ["Noted.", "Noted, too.", "To peanuts."]
+    model = ScriptedModel([[assistant_message(answer)] for answer in answers])
+    agent = sdk.Agent(name="helper", instructions="Be brief.", model=model)
+
+    async def say(session_id: str, text: str) -> str:
+        session = example.MemlayerSession(memory.chat(user_id="ada", session_id=session_id), token_limit=3000)
+        assert isinstance(session, Session)
+        config = sdk.RunConfig(call_model_input_filter=session.add_recall, tracing_disabled=True)
+        result = await sdk.Runner.run(agent, text, session=session, run_config=config)
+        return result.final_output
+
+    assert await say("monday", "I am allergic to peanuts.") == "Noted."
+    assert await say("monday", "And I live in Oslo.") == "Noted, too."
+    assert await say("friday", "What am I allergic to?") == "To peanuts."
+    texts = [[item["content"] for item in call.input if item.get("role") == "user"] for call in model.calls]
+    instructions = model.calls[-1].system_instructions
+    assert texts == [
+        ["I am allergic to peanuts."],
+        ["I am allergic to peanuts.", "And I live in Oslo."],
+        ["What am I allergic to?"],
+    ]
+    assert instructions.startswith("Be brief.\n\n<recalled_memory>")
+    assert "I am allergic to peanuts." in instructions
+    stored = [one.text for one in await memory.chat(user_id="ada", session_id="monday").ahistory()]
+    assert stored == ["I am allergic to peanuts.", "Noted.", "And I live in Oslo.", "Noted, too."]
+
+
+class Ollama(ThreadingHTTPServer):
+    """A server that speaks Ollama's HTTP interface and finds one fact in each conversation."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), OllamaHandler)
+        self.requests: list[dict[str, Any]] = []
+        self.is_down = False
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class OllamaHandler(BaseHTTPRequestHandler):
+    server: Ollama
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.requests.append({"path": self.path, **body})
+        if self.server.is_down:
+            self.send_error(503)
+            return
+        fact = {
+            "op": "add",
+            "key": "shop",
+            "value": "Elm Street",
+            "quote": "a shop on Elm Street",
+            "messages": [1],
+        }
+        said = {"role": "assistant", "content": json.dumps({"operations": [fact]})}
+        if body.get("tools"):
+            name = body["tools"][0]["function"]["name"]
+            said |= {
+                "content": "",
+                "tool_calls": [{"function": {"name": name, "arguments": {"operations": [fact]}}}],
+            }
+        counts = {"done": True, "done_reason": "stop", "prompt_eval_count": 321, "eval_count": 12}
+        line = {"model": body["model"], "created_at": "2026-05-04T10:00:00Z", "message": said, **counts}
+        self.send_response(200)
+        self.send_header("content-type", "application/x-ndjson")
+        self.end_headers()
+        self.wfile.write(json.dumps(line).encode() + b"\n")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def ollama() -> Iterator[Ollama]:
+    with Ollama() as server:
+        yield server
+        server.shutdown()
+
+
+def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
+    client = pytest.importorskip("langchain_ollama")
+    model = client.ChatOllama(model="qwen3:8b", base_url=ollama.url)
+    settings = Settings(extraction_idle_seconds=0, index_delay=0)
+    with Memory.in_memory(extractor=model, settings=settings) as memory:
+        chat = memory.chat(user_id="ada", session_id="monday")
+        chat.add("user", "By the way, last year we opened a shop on Elm Street.")
+        memory.flush(30)
+        facts = {fact.key: fact for fact in memory.records(user_id="ada")}
+        assert facts["shop"].value == "Elm Street"
+        why = memory.why(facts["shop"].memory_id, user_id="ada")
+        assert why.statements[0].evidence.quote == "a shop on Elm Street"
+        costs = {cost.model: cost for cost in memory.costs(user_id="ada")}
+        assert (costs["ChatOllama:qwen3:8b"].tokens_in, costs["ChatOllama:qwen3:8b"].tokens_out) == (321, 12)
+    (request,) = ollama.requests
+    assert (request["path"], request["model"]) == ("/api/chat", "qwen3:8b")
+    assert "operations" in json.dumps(request.get("format") or request.get("tools"))
+    assert "a shop on Elm Street" in request["messages"][-1]["content"]
+
+
+def test_an_ollama_server_that_is_down_is_a_problem_and_the_fact_is_learned_when_it_is_back(ollama) -> None:
+    client = pytest.importorskip("langchain_ollama")
+    model = client.ChatOllama(model="qwen3:8b", base_url=ollama.url)
+    settings = Settings(extraction_idle_seconds=0, index_delay=0, job_backoff=0.1)
+    ollama.is_down = True
+    with Memory.in_memory(extractor=model, settings=settings) as memory:
+        memory.chat(user_id="ada", session_id="monday").add(
+            "user", "Last year we opened a shop on Elm Street."
+        )
+        until = time.monotonic() + 30
+        while "learning" not in memory.status().problems and time.monotonic() < until:
+            time.sleep(0.05)
+        assert "learning" in memory.status().problems
+        ollama.is_down = False
+        memory.flush(60)
+        assert {fact.value for fact in memory.records(user_id="ada")} == {"Elm Street"}
+        assert memory.status().problems == {}
