@@ -153,6 +153,35 @@ def test_a_question_that_is_not_stored_after_all_is_told_as_such(chat) -> None:
     assert [piece.state for piece in told.pieces if piece.kind == "window"] == ["unstored"]
 
 
+def test_an_answer_to_a_question_that_the_last_context_did_not_show_has_none(chat, store) -> None:
+    """As when a conversation is imported after a context was looked at."""
+    chat.add("user", "What is my cat called?")
+    chat.context()
+    chat.add_messages([Message("user", "And my dog?"), Message("assistant", "Felix.")])
+    assert chat.traces() == rows(store) == []
+
+
+def test_the_text_of_another_long_term_memory_is_not_stored() -> None:
+    class Service:
+        def retrieve(self, message: Message) -> str:
+            return f"Ada owns the kayak of {SECRET}."
+
+        def record(self, messages: list[Message]) -> None:
+            return None
+
+    with Memory.in_memory(settings=QUIET, long_term_memory=lambda scope: Service()) as memory:
+        chat = memory.chat(user_id="ada", session_id="s")
+        context = answer(chat, "Whose kayak do I have?", "I know.")
+        assert SECRET in context.recall
+        told = chat.trace(chat.traces()[0].id)
+        assert plan(told) == plan(context)
+        assert states(told, "recall") == [("unstored", None)]
+        assert told.token_limit == 8000
+        (row,) = rows(memory)
+        assert SECRET not in row.body
+        assert [one.text for one in chat.pinned_recalls()] == [context.recall]
+
+
 def test_previews_and_merged_messages_are_told_of(open_quiet) -> None:
     chat = open_quiet(last_keep=1).chat(user_id="ada", session_id="s")
     chat.add("user", "Look at this report.")
