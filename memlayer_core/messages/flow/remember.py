@@ -98,9 +98,8 @@ def _append(
         return Receipt((), stored=0)
     noted = rt.temporaries.note_of(scope) if note == "waiting" else note
     if noted is not None and note == "waiting" and any(_is_question(one.message) for one in drafts):
-        noted = replace(
-            noted, trace=None
-        )  # the last context did not show this question: its answer saw another one
+        # The last context did not show this question, so its answer saw another one.
+        noted = replace(noted, trace=None)
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
     receipt = rt.db.write(
         write,
