@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.events import MessagesStored, TemporaryDropped
-from memlayer_core.message import Message, PinnedText, Receipt, StoredMessage
+from memlayer_core.message import AnswerNote, Message, Receipt, StoredMessage
 from memlayer_core.messages.flow.originals import restore_originals
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.check import check_messages, digest
@@ -55,7 +55,7 @@ async def remember(
     messages: object,
     *,
     verbatim: bool = False,
-    recall: PinnedText | Literal["waiting"] | None = "waiting",
+    note: AnswerNote | Literal["waiting"] | None = "waiting",
 ) -> Receipt:
     """Check messages, store them at the end of a session, and wake the worker.
 
@@ -65,9 +65,9 @@ async def remember(
         scope: Which session.
         messages: The messages.
         verbatim: Store a system message even if it equals the one in force.
-        recall: The recall to pin to the question that they answer. `"waiting"`: that of the session's last context.
+        note: What is written with the answer among them. `"waiting"`: that of the session's last context.
     """
-    receipt = await run(_append, rt, scope, messages, verbatim, recall)
+    receipt = await run(_append, rt, scope, messages, verbatim, note)
     announce(rt, scope, receipt)
     return receipt
 
@@ -103,12 +103,15 @@ def _append(
     scope: Scope,
     messages: object,
     verbatim: bool,
-    recall: PinnedText | Literal["waiting"] | None,
+    note: AnswerNote | Literal["waiting"] | None,
 ) -> Receipt:
     drafts = drafts_of(rt, restore_originals(rt, scope, messages, one_is_new=True))
     if not drafts:
         return Receipt((), stored=0)
-    pinned = rt.temporaries.recall_of(scope) if recall == "waiting" else recall
+    noted = rt.temporaries.note_of(scope) if note == "waiting" else note
+    if noted is not None and note == "waiting" and any(_is_question(one.message) for one in drafts):
+        # The last context did not show this question, so its answer saw another one.
+        noted = replace(noted, trace=None)
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
     receipt = rt.db.write(
         write,
@@ -118,7 +121,7 @@ def _append(
         rt.shards,
         rt.new_id(),
         verbatim=verbatim,
-        recall=pinned,
+        note=noted,
     )
     if receipt.answered:
         rt.temporaries.finish_call(scope)
@@ -147,6 +150,10 @@ def _is_answer(message: Message) -> bool:
     return message.role == "assistant" and message.model_visible and not message.tool_calls
 
 
+def _is_question(message: Message) -> bool:
+    return message.role == "user" and message.model_visible
+
+
 def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:
     drafts = drafts_of(rt, restore_originals(rt, scope, messages))
     return rt.db.write(message_lists.replace, scope, drafts, rt.now(), rt.shards)
@@ -154,7 +161,7 @@ def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:
 
 def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
     """Return a message that has no place in the history."""
-    return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter)
+    return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)
 
 
 def drafts_of(rt: Runtime, messages: object, *, is_stored: bool = True) -> list[PreparedMessage]:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, bindparam, case, delete, exists, func, insert
 from memlayer_core.message import Entry, StoredMessage
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.splice import Splice, is_instruction
-from memlayer_core.messages.sql import pinned_recalls
+from memlayer_core.messages.sql import pinned_recalls, traces
 from memlayer_core.messages.sql.changes import Change, follow
 from memlayer_core.messages.sql.conversation import inside, list_by_id, make_sibling, version_sessions
 from memlayer_core.messages.sql.rows import row_of
@@ -124,6 +124,7 @@ def erase_versions(
         apply(connection, where, copy, Splice(tuple(one.key for one in gone)), now)
         if gone and len(gone) == copy.messages:
             connection.execute(delete(sessions).where(sessions.c.number == copy.number))
+            traces.delete_all(connection, copy.number)
             retire(connection, copy.number)
             left = exists().where(sessions.c.namespace == copy.namespace)
             connection.execute(delete(namespaces).where(namespaces.c.namespace == copy.namespace, ~left))
@@ -236,6 +237,7 @@ def _move(
         connection.execute(moving, keys)
         texts.move(connection, row.namespace, keys, now)
         pinned_recalls.move(connection, keys)
+        traces.move(connection, row.number, places)
     unmark(connection, row.number)
     if behind[0].seq < row.memory_start:
         begins = next(
