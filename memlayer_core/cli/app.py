@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -27,6 +28,7 @@ __all__ = [
     "Where",
     "app",
     "embedder_of",
+    "memory_to_look_at",
     "open_memory",
 ]
 
@@ -108,4 +110,36 @@ def open_memory(
         embedder=embedder,
         reembed=reembed,
     ) as memory:
+        yield memory
+
+
+@contextmanager
+def memory_to_look_at(
+    path: Path | None, database_url: str | None, tokenizer: str = "auto", embedder: str = "auto"
+) -> Iterator[Memory]:
+    """Open an existing memory to look at: nothing is written to it, and no background work is done."""
+    from memlayer_core.cli.views import directory_of
+    from memlayer_core.memory import Memory
+    from memlayer_core.opening import Resources
+
+    directory = directory_of(path, database_url)
+    opener = partial(
+        Resources,
+        database=database_url if database_url is not None else directory,
+        directory=directory,
+        chroma_url=None,
+        embedder=embedder_of(embedder),
+        tokenizer=tokenizer,
+        truncate_with=None,
+        summarizer="extractive",
+        extractor=None,
+        fact_schema=None,
+        reranker=None,
+        redactor=None,
+        long_term_memory=None,
+        settings=None,
+        reembed=False,
+        looks_only=True,
+    )
+    with Memory(opener, survives_fork=False) as memory:
         yield memory

@@ -199,6 +199,8 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
         query = query.where(records.c.updated_at < to_micros(record_filter.until))
     if record_filter.type is not None:
         query = query.where(records.c.type == record_filter.type)
+    if record_filter.always:
+        query = query.where(records.c.always == 1)
     if record_filter.tags:
         query = query.where(_has_tags(record_filter.tags))
     if record_filter.record_id is not None:
