@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.authentication import AuthenticationError
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -39,11 +40,12 @@ __all__ = ["ui_app"]
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with none at all, a browser hides the origin of its forms
     "X-Content-Type-Options": "nosniff",
 }
 _ADVICE = "This page opens with the address that `memlayer ui` printed, with its token: http://…/?token=…"
 _FORM = 2_000_000  # bytes of a form at the most
+_CHUNK = 65_536  # characters of an export that are sent at a time
 _DAYS = 30 * 24 * 3600  # seconds that a browser keeps the token; a new one is made with each start
 _DONE = {
     "corrected": "It is corrected. The version before is below.",
@@ -268,7 +270,12 @@ class _Door:
         self._memory.export(file, user_id=reach.user_id, tenant_id=reach.tenant_id)
         file.seek(0)
         named = {"Content-Disposition": 'attachment; filename="memlayer-export.jsonl"'}
-        return StreamingResponse(file, media_type="application/x-ndjson", headers=named)
+        return StreamingResponse(
+            iter(partial(file.read, _CHUNK), ""),
+            media_type="application/x-ndjson",
+            headers=named,
+            background=BackgroundTask(file.close),
+        )
 
     def _current(self, form: _Query) -> Any:
         """Return the record that a form is about, if nobody changed it since the form was made."""

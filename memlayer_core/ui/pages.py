@@ -77,6 +77,7 @@ class Page:
         names: What its forms send, by name: whose page it is.
         find: The text that users are searched by; None: nobody is searched here.
         record: The record that it is about; None: it is about none.
+        exports: Whether what it is about can be exported.
     """
 
     title: str
@@ -90,6 +91,7 @@ class Page:
     names: tuple[tuple[str, str], ...] = ()
     find: str | None = None
     record: Record | None = None
+    exports: bool = False
 
 
 def address(path: str, **query: str | int | None) -> str:
@@ -152,9 +154,11 @@ class Pages:
                 more = _cut(entries)
                 tables = tables_of(entries, _record_link(reach))
             case "sessions":
-                sessions = self._memory.sessions(**_whose(reach), limit=_SIZE + 1, offset=offset)
+                sessions = self._memory.runtime.db.read(transcript.list_sessions, reach, _SIZE + 1, offset)
                 more = _cut(sessions)
-                tables = tables_of(sessions, hrefs=[_session_address(one.scope) for one in sessions])
+                tables = tables_of(
+                    ViewList("Sessions", sessions), hrefs=[_session_address(one.scope) for one in sessions]
+                )
         return Page(
             title=_name(reach.user_id),
             subtitle=_census(found[0]),
@@ -163,6 +167,7 @@ class Pages:
             filters=filters,
             tables=tuple(tables),
             names=tuple(_names(reach).items()),
+            exports=not _is_alone(reach),
             **_pager("/user", offset, query, more=more),
         )
 
