@@ -39,14 +39,19 @@ if TYPE_CHECKING:
     from memlayer_core.summaries.model import Summary as Summary
     from memlayer_core.transfer.flow.imports import ImportReport as ImportReport
     from memlayer_core.user_memory import UserMemory as UserMemory
+    from memlayer_core.window.model import Compaction as Compaction
     from memlayer_core.window.model import Context as Context
     from memlayer_core.window.model import Piece as Piece
+    from memlayer_core.window.trace import ContextTrace as ContextTrace
+    from memlayer_core.window.trace import TracePiece as TracePiece
     from memlayer_core.window_memory import WindowMemory as WindowMemory
 
 _HOMES = {
     "Access": "records.model",
     "Chat": "chat",
+    "Compaction": "window.model",
     "Context": "window.model",
+    "ContextTrace": "window.trace",
     "Cost": "storage.costs",
     "Hit": "recall.model",
     "Hits": "recall.model",
@@ -69,6 +74,7 @@ _HOMES = {
     "Settings": "settings",
     "Summary": "summaries.model",
     "ToolCall": "message",
+    "TracePiece": "window.trace",
     "UserMemory": "user_memory",
     "WindowMemory": "window_memory",
     "message_from_json": "messages.rules.message_json",
@@ -82,7 +88,9 @@ _HOMES = {
 __all__ = [
     "Access",
     "Chat",
+    "Compaction",
     "Context",
+    "ContextTrace",
     "Cost",
     "Hit",
     "Hits",
@@ -104,6 +112,7 @@ __all__ = [
     "Settings",
     "Summary",
     "ToolCall",
+    "TracePiece",
     "UserMemory",
     "WindowMemory",
     "message_from_json",

@@ -1,8 +1,8 @@
 """`Chat`: one conversation of a user. Each blocking verb has an async one with an `a` in front."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
 from memlayer_core.messages.flow import reads, remember, sessions
@@ -13,17 +13,25 @@ from memlayer_core.recall.flow import chat_recall
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records
 from memlayer_core.records.model import Record, RecordFields
-from memlayer_core.runner import ASYNC, SYNC, step
+from memlayer_core.runner import ASYNC, SYNC, Runner, step
+from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, Viewable
 from memlayer_core.summaries.flow import summarize
 from memlayer_core.summaries.model import Summary
 from memlayer_core.transfer.flow import export as transfer
 from memlayer_core.window.flow import long_term as contexts
-from memlayer_core.window.model import Context, Placement, recall_to_pin
+from memlayer_core.window.flow import traces as seen
+from memlayer_core.window.model import Context, Placement, note_of
 from memlayer_core.window.rules.policy import Policies
+from memlayer_core.window.trace import ContextTrace
 
 __all__ = ["Chat"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_Flow = Callable[Concatenate[Runtime, Runner, Scope, P], Coroutine[Any, Any, T]]
+"""What a verb does in the session of a scope, blocking or not."""
 
 
 class Chat(Viewable):
@@ -44,6 +52,17 @@ class Chat(Viewable):
     def user_id(self) -> str:
         """The user's id."""
         return self.scope.user_id
+
+    def _do(self, flow: _Flow[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return step(flow(self.memory.runtime, SYNC, self.scope, *args, **kwargs))
+
+    async def _read(self, flow: _Flow[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        work = flow(self.memory.runtime, ASYNC, self.scope, *args, **kwargs)
+        return await self.memory.runtime.threads.read(work)
+
+    async def _write(self, flow: _Flow[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        work = flow(self.memory.runtime, ASYNC, self.scope, *args, **kwargs)
+        return await self.memory.runtime.threads.write(work)
 
     def add(
         self,
@@ -88,7 +107,7 @@ class Chat(Viewable):
             tool_call_id=tool_call_id,
             model_visible=model_visible,
         )
-        return step(remember.remember(self.memory.runtime, SYNC, self.scope, [message]))
+        return self._do(remember.remember, [message])
 
     async def aadd(
         self,
@@ -115,9 +134,7 @@ class Chat(Viewable):
             tool_call_id=tool_call_id,
             model_visible=model_visible,
         )
-        return await self.memory.runtime.threads.write(
-            remember.remember(self.memory.runtime, ASYNC, self.scope, [message])
-        )
+        return await self._write(remember.remember, [message])
 
     def add_messages(
         self,
@@ -139,16 +156,7 @@ class Chat(Viewable):
             MessageTypeError: One of them is no message, or `context` is no context.
             InvalidMessageError: One of them cannot be stored.
         """
-        return step(
-            remember.remember(
-                self.memory.runtime,
-                SYNC,
-                self.scope,
-                messages,
-                verbatim=verbatim,
-                recall=recall_to_pin(context, self.scope),
-            )
-        )
+        return self._do(remember.remember, messages, verbatim=verbatim, note=note_of(context, self.scope))
 
     async def aadd_messages(
         self,
@@ -158,15 +166,8 @@ class Chat(Viewable):
         context: Context | None = None,
     ) -> Receipt:
         """Do `add_messages` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            remember.remember(
-                self.memory.runtime,
-                ASYNC,
-                self.scope,
-                messages,
-                verbatim=verbatim,
-                recall=recall_to_pin(context, self.scope),
-            )
+        return await self._write(
+            remember.remember, messages, verbatim=verbatim, note=note_of(context, self.scope)
         )
 
     def add_temporary(self, messages: Message | Sequence[Message]) -> None:
@@ -183,13 +184,11 @@ class Chat(Viewable):
             MessageTypeError: One of them is no message.
             InvalidMessageError: One of them is not valid; none of them is added.
         """
-        step(remember.add_temporary(self.memory.runtime, SYNC, self.scope, messages))
+        self._do(remember.add_temporary, messages)
 
     async def aadd_temporary(self, messages: Message | Sequence[Message]) -> None:
         """Do `add_temporary` without blocking the event loop."""
-        await self.memory.runtime.threads.read(
-            remember.add_temporary(self.memory.runtime, ASYNC, self.scope, messages)
-        )
+        await self._read(remember.add_temporary, messages)
 
     def reload(self, preview_id: str) -> Message:
         """Return the whole message that a preview in a context stands for.
@@ -200,13 +199,11 @@ class Chat(Viewable):
         Raises:
             InvalidMessageError: No message of this session has this id.
         """
-        return step(reads.reload(self.memory.runtime, SYNC, self.scope, preview_id))
+        return self._do(reads.reload, preview_id)
 
     async def areload(self, preview_id: str) -> Message:
         """Do `reload` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(
-            reads.reload(self.memory.runtime, ASYNC, self.scope, preview_id)
-        )
+        return await self._read(reads.reload, preview_id)
 
     def reload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
         """Return the text that a preview stands for, for a model's tool. A long text comes in parts.
@@ -221,13 +218,11 @@ class Chat(Viewable):
             InvalidMessageError: No message of this session has this id, or there is no text at `offset`.
             InvalidLimitError: `token_limit` is below one.
         """
-        return step(reads.reload_text(self.memory.runtime, SYNC, self.scope, preview_id, offset, token_limit))
+        return self._do(reads.reload_text, preview_id, offset, token_limit)
 
     async def areload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
         """Do `reload_text` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(
-            reads.reload_text(self.memory.runtime, ASYNC, self.scope, preview_id, offset, token_limit)
-        )
+        return await self._read(reads.reload_text, preview_id, offset, token_limit)
 
     def history(
         self, offset: int = 0, limit: int | None = None, *, all_versions: bool = False
@@ -240,17 +235,13 @@ class Chat(Viewable):
             all_versions: Also withdrawn messages and earlier versions of messages, each at its place.
                 `Message.withdrawn_at` says until when they were in force. This reads the whole session.
         """
-        return step(
-            sessions.history(self.memory.runtime, SYNC, self.scope, offset, limit, all_versions=all_versions)
-        )
+        return self._do(sessions.history, offset, limit, all_versions=all_versions)
 
     async def ahistory(
         self, offset: int = 0, limit: int | None = None, *, all_versions: bool = False
     ) -> list[Message]:
         """Do `history` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(
-            sessions.history(self.memory.runtime, ASYNC, self.scope, offset, limit, all_versions=all_versions)
-        )
+        return await self._read(sessions.history, offset, limit, all_versions=all_versions)
 
     def resync(
         self,
@@ -281,11 +272,7 @@ class Chat(Viewable):
             InvalidMessageError: One of them cannot be stored; nothing was written.
             InputError: `replace` is none of these, or `erase` or `replaceable` cannot be combined with it.
         """
-        return step(
-            sessions.resync(
-                self.memory.runtime, SYNC, self.scope, messages, replace, replaceable, erase=erase
-            )
-        )
+        return self._do(sessions.resync, messages, replace, replaceable, erase=erase)
 
     async def aresync(
         self,
@@ -296,11 +283,7 @@ class Chat(Viewable):
         replaceable: Callable[[Message], bool] | None = None,
     ) -> SyncReport:
         """Do `resync` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            sessions.resync(
-                self.memory.runtime, ASYNC, self.scope, messages, replace, replaceable, erase=erase
-            )
-        )
+        return await self._write(sessions.resync, messages, replace, replaceable, erase=erase)
 
     def edit(
         self,
@@ -328,7 +311,7 @@ class Chat(Viewable):
             MessageChangedError: The message is not equal to `expected`.
             InvalidMessageError: The content cannot be stored.
         """
-        return step(sessions.edit(self.memory.runtime, SYNC, self.scope, id, content, expected, erase=erase))
+        return self._do(sessions.edit, id, content, expected, erase=erase)
 
     async def aedit(
         self,
@@ -339,9 +322,7 @@ class Chat(Viewable):
         erase: bool = False,
     ) -> Message:
         """Do `edit` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            sessions.edit(self.memory.runtime, ASYNC, self.scope, id, content, expected, erase=erase)
-        )
+        return await self._write(sessions.edit, id, content, expected, erase=erase)
 
     def withdraw(self, ids: Iterable[str]) -> list[Message]:
         """Take messages out of the conversation, in one transaction. They stay as versions.
@@ -359,13 +340,11 @@ class Chat(Viewable):
         Raises:
             InvalidMessageError: `ids` is no list of ids; nothing was changed.
         """
-        return step(sessions.withdraw(self.memory.runtime, SYNC, self.scope, ids))
+        return self._do(sessions.withdraw, ids)
 
     async def awithdraw(self, ids: Iterable[str]) -> list[Message]:
         """Do `withdraw` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            sessions.withdraw(self.memory.runtime, ASYNC, self.scope, ids)
-        )
+        return await self._write(sessions.withdraw, ids)
 
     def delete_message(self, id: str | int) -> Message:
         """Delete one message for good, with its earlier versions and everything that finds it.
@@ -379,13 +358,11 @@ class Chat(Viewable):
         Raises:
             UnknownMessageError: The session has no such message.
         """
-        return step(sessions.delete(self.memory.runtime, SYNC, self.scope, id))
+        return self._do(sessions.delete, id)
 
     async def adelete_message(self, id: str | int) -> Message:
         """Do `delete_message` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            sessions.delete(self.memory.runtime, ASYNC, self.scope, id)
-        )
+        return await self._write(sessions.delete, id)
 
     def fork(self, *, until: str | int | None = None, session_id: str | None = None) -> "Chat":
         """Copy this session into a new one of the same user, where the conversation can continue differently.
@@ -403,14 +380,12 @@ class Chat(Viewable):
             UnknownMessageError: The session has no such message, or has no messages.
             InvalidScopeError: A session with the new id exists already.
         """
-        scope = step(sessions.fork(self.memory.runtime, SYNC, self.scope, until, session_id))
+        scope = self._do(sessions.fork, until, session_id)
         return self.memory.chat_of(scope, roles=self.roles)
 
     async def afork(self, *, until: str | int | None = None, session_id: str | None = None) -> "Chat":
         """Do `fork` without blocking the event loop."""
-        scope = await self.memory.runtime.threads.write(
-            sessions.fork(self.memory.runtime, ASYNC, self.scope, until, session_id)
-        )
+        scope = await self._write(sessions.fork, until, session_id)
         return self.memory.chat_of(scope, roles=self.roles)
 
     def end(self) -> bool:
@@ -423,11 +398,11 @@ class Chat(Viewable):
         Returns:
             Whether there was anything to end.
         """
-        return step(sessions.end(self.memory.runtime, SYNC, self.scope))
+        return self._do(sessions.end)
 
     async def aend(self) -> bool:
         """Do `end` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(sessions.end(self.memory.runtime, ASYNC, self.scope))
+        return await self._write(sessions.end)
 
     def rename(self, title: str | None) -> bool:
         """Give the session a title.
@@ -441,13 +416,11 @@ class Chat(Viewable):
         Raises:
             InvalidMessageError: The title is no text, or is empty.
         """
-        return step(sessions.rename(self.memory.runtime, SYNC, self.scope, title))
+        return self._do(sessions.rename, title)
 
     async def arename(self, title: str | None) -> bool:
         """Do `rename` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            sessions.rename(self.memory.runtime, ASYNC, self.scope, title)
-        )
+        return await self._write(sessions.rename, title)
 
     def context(
         self,
@@ -484,20 +457,7 @@ class Chat(Viewable):
                 the limit by itself.
             InvalidMessageError: A pending message could not be stored.
         """
-        return step(
-            contexts.context(
-                self.memory.runtime,
-                SYNC,
-                self.scope,
-                query,
-                token_limit,
-                policy,
-                self.roles,
-                placement,
-                pending,
-                filter,
-            )
-        )
+        return self._do(contexts.context, query, token_limit, policy, self.roles, placement, pending, filter)
 
     async def acontext(
         self,
@@ -510,19 +470,8 @@ class Chat(Viewable):
         filter: RecallFilter | None = None,
     ) -> Context:
         """Do `context` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(
-            contexts.context(
-                self.memory.runtime,
-                ASYNC,
-                self.scope,
-                query,
-                token_limit,
-                policy,
-                self.roles,
-                placement,
-                pending,
-                filter,
-            )
+        return await self._read(
+            contexts.context, query, token_limit, policy, self.roles, placement, pending, filter
         )
 
     def recall(
@@ -552,11 +501,7 @@ class Chat(Viewable):
         Raises:
             InvalidFilterError: The filter cannot be used.
         """
-        return step(
-            chat_recall.recall(
-                self.memory.runtime, SYNC, self.scope, query, limit, token_limit, exclude, self.roles, filter
-            )
-        )
+        return self._do(chat_recall.recall, query, limit, token_limit, exclude, self.roles, filter)
 
     async def arecall(
         self,
@@ -568,11 +513,7 @@ class Chat(Viewable):
         filter: RecallFilter | None = None,
     ) -> Hits:
         """Do `recall` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(
-            chat_recall.recall(
-                self.memory.runtime, ASYNC, self.scope, query, limit, token_limit, exclude, self.roles, filter
-            )
-        )
+        return await self._read(chat_recall.recall, query, limit, token_limit, exclude, self.roles, filter)
 
     def pinned_recalls(self, *, limit: int = 20, offset: int = 0) -> list[PinnedRecall]:
         """Return the recalled text that is pinned to questions of this session, the newest first.
@@ -585,15 +526,44 @@ class Chat(Viewable):
             limit: Questions at the most, also those whose text is left out.
             offset: Questions to skip.
         """
-        return step(
-            chat_recall.pinned_recalls(self.memory.runtime, SYNC, self.scope, limit, offset, self.roles)
-        )
+        return self._do(chat_recall.pinned_recalls, limit, offset, self.roles)
 
     async def apinned_recalls(self, *, limit: int = 20, offset: int = 0) -> list[PinnedRecall]:
         """Do `pinned_recalls` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(
-            chat_recall.pinned_recalls(self.memory.runtime, ASYNC, self.scope, limit, offset, self.roles)
-        )
+        return await self._read(chat_recall.pinned_recalls, limit, offset, self.roles)
+
+    def traces(self, limit: int = 50) -> list[ContextTrace]:
+        """Return what a model saw for the last answers of this session, the newest first. There are no texts in it: `trace` has them.
+
+        A trace is written with the answer to a context, so an answer has none if its context was built in another process, or
+        by nobody. A session has `Settings.context_traces` (50).
+
+        Args:
+            limit: Traces at the most.
+
+        Raises:
+            InvalidLimitError: `limit` is below one.
+        """
+        return self._do(seen.traces, limit, self.roles)
+
+    async def atraces(self, limit: int = 50) -> list[ContextTrace]:
+        """Do `traces` without blocking the event loop."""
+        return await self._read(seen.traces, limit, self.roles)
+
+    def trace(self, id: str) -> ContextTrace:
+        """Return what a model saw for an answer, with texts. Each is looked up now: what was changed or deleted has none.
+
+        Args:
+            id: The trace's id, such as `"trace-17"`.
+
+        Raises:
+            UnknownTraceError: The session has no such trace, or has it no longer.
+        """
+        return self._do(seen.trace, id, self.roles)
+
+    async def atrace(self, id: str) -> ContextTrace:
+        """Do `trace` without blocking the event loop."""
+        return await self._read(seen.trace, id, self.roles)
 
     def summary(self, *, all_versions: bool = False) -> list[Summary]:
         """Return the summaries of turns that left the window: an overview of the oldest ones, then the others.
@@ -601,13 +571,11 @@ class Chat(Viewable):
         Args:
             all_versions: Also summaries that newer ones replaced.
         """
-        return step(summarize.summaries(self.memory.runtime, SYNC, self.scope, all_versions=all_versions))
+        return self._do(summarize.summaries, all_versions=all_versions)
 
     async def asummary(self, *, all_versions: bool = False) -> list[Summary]:
         """Do `summary` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(
-            summarize.summaries(self.memory.runtime, ASYNC, self.scope, all_versions=all_versions)
-        )
+        return await self._read(summarize.summaries, all_versions=all_versions)
 
     def remember(self, text: str, **fields: Unpack[RecordFields]) -> Record:
         """Store a record of the user, which all later sessions recall. It is durable when this returns; no model is called.
@@ -637,13 +605,11 @@ class Chat(Viewable):
             InvalidRecordError: It cannot be stored; nothing was written.
             RedactorError: The redactor of yours fails; nothing was written.
         """
-        return step(records.remember(self.memory.runtime, SYNC, self.scope, text, fields))
+        return self._do(records.remember, text, fields)
 
     async def aremember(self, text: str, **fields: Unpack[RecordFields]) -> Record:
         """Do `remember` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            records.remember(self.memory.runtime, ASYNC, self.scope, text, fields)
-        )
+        return await self._write(records.remember, text, fields)
 
     def revise(
         self,
@@ -669,7 +635,7 @@ class Chat(Viewable):
             UnknownRecordError: The user has no such record.
             InvalidRecordError: It cannot be stored, or another record has these words; nothing was written.
         """
-        return step(records.revise(self.memory.runtime, SYNC, self.scope, record_id, text, merge, fields))
+        return self._do(records.revise, record_id, text, merge, fields)
 
     async def arevise(
         self,
@@ -680,9 +646,7 @@ class Chat(Viewable):
         **fields: Unpack[RecordFields],
     ) -> Record:
         """Do `revise` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            records.revise(self.memory.runtime, ASYNC, self.scope, record_id, text, merge, fields)
-        )
+        return await self._write(records.revise, record_id, text, merge, fields)
 
     def clear(self) -> int:
         """Delete this session's messages with all their versions. Forks of the session stay.
@@ -690,11 +654,11 @@ class Chat(Viewable):
         Returns:
             How many messages it had.
         """
-        return step(remember.clear(self.memory.runtime, SYNC, self.scope))
+        return self._do(remember.clear)
 
     async def aclear(self) -> int:
         """Do `clear` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(remember.clear(self.memory.runtime, ASYNC, self.scope))
+        return await self._write(remember.clear)
 
     @property
     def component_name(self) -> str:
@@ -703,11 +667,11 @@ class Chat(Viewable):
 
     def save_state(self) -> dict[str, JSON]:
         """Return the session as JSON: its messages, its title, and where its working memory begins."""
-        return step(transfer.save(self.memory.runtime, SYNC, self.scope))
+        return self._do(transfer.save)
 
     async def asave_state(self) -> dict[str, JSON]:
         """Do `save_state` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(transfer.save(self.memory.runtime, ASYNC, self.scope))
+        return await self._read(transfer.save)
 
     def load_state(self, state: Mapping[str, JSON]) -> Receipt:
         """Replace the session by a saved state, in one transaction. Its messages before that are deleted.
@@ -718,13 +682,11 @@ class Chat(Viewable):
         Raises:
             InvalidStateError: It is no state, or one of another version; nothing was changed.
         """
-        return step(transfer.load(self.memory.runtime, SYNC, self.scope, state))
+        return self._do(transfer.load, state)
 
     async def aload_state(self, state: Mapping[str, JSON]) -> Receipt:
         """Do `load_state` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            transfer.load(self.memory.runtime, ASYNC, self.scope, state)
-        )
+        return await self._write(transfer.load, state)
 
     def set_memory(self, memory: "memories.Memory") -> None:
         """Continue in another memory, in the session of the same id. Messages so far stay in the old memory.

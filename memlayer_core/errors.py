@@ -12,6 +12,7 @@
     │   ├── InvalidRecordError             a record or a part of it
     │   │   └── UnknownRecordError             an id that no record of the user has
     │   ├── InvalidItemError               an item, its folder or its key, or a filter
+    │   ├── UnknownTraceError              an id that no trace of the session has
     │   ├── InvalidFilterError             a filter of a search that cannot be used
     │   ├── InvalidLimitError              a limit that cannot be used
     │   └── InvalidStateError              a saved state or a session file
@@ -77,6 +78,7 @@ __all__ = [
     "StoreUnavailableError",
     "UnknownMessageError",
     "UnknownRecordError",
+    "UnknownTraceError",
 ]
 
 
@@ -126,6 +128,10 @@ class InvalidRecordError(InputError):
 
 class UnknownRecordError(InvalidRecordError):
     """The user has no record of that id, or has it no longer."""
+
+
+class UnknownTraceError(InputError):
+    """The session has no trace of that id, or has it no longer."""
 
 
 class InvalidItemError(InputError):

@@ -13,6 +13,7 @@ from memlayer_core.show import Mark, Tabular, View, Viewable, line_of
 __all__ = [
     "JSON",
     "ROLES",
+    "AnswerNote",
     "Block",
     "Entry",
     "Message",
@@ -23,6 +24,7 @@ __all__ = [
     "Role",
     "StoredMessage",
     "ToolCall",
+    "TraceDraft",
     "Version",
 ]
 
@@ -221,6 +223,42 @@ class PinnedText:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceDraft:
+    """What a trace of a context says, before the answer to it is stored. It has no text.
+
+    Attributes:
+        session: Number of the session; 0: it had no messages.
+        question: Key of the question; 0: it is stored with the answer, or there is none.
+        body: The parts of the context, as a JSON object: see `window/rules/trace.py`.
+        unsaved: Digests of messages in it that are stored with the answer, in their order.
+        compaction: Turns that left the window, and the window's tokens before and after; None: none left it.
+        created_at: When the context was built.
+        most: Traces that the session may have.
+    """
+
+    session: int
+    question: int
+    body: str
+    unsaved: tuple[bytes, ...]
+    compaction: tuple[int, int, int] | None
+    created_at: datetime
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerNote:
+    """What is written with the answer to a context, in the same transaction.
+
+    Attributes:
+        recall: The recall to pin to the question; None: nothing is pinned.
+        trace: The trace of the context; None: traces are off.
+    """
+
+    recall: PinnedText | None = None
+    trace: TraceDraft | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StoredMessage:
     """A message in the journal.
 
@@ -230,7 +268,7 @@ class StoredMessage:
         message: The message, with `id` and `created_at` filled.
         tokens: Tokens of the message, by the counter named in `counter`.
         counter: Name of the token counter.
-        digest: Digest of its content, 16 bytes; empty before it is stored.
+        digest: Digest of its content, 16 bytes; empty if it is no message.
     """
 
     key: int

@@ -1,4 +1,4 @@
-"""Holds what a process must remember of its contexts: temporary messages, recall to pin, and texts that it added."""
+"""Holds what a process must remember of its contexts: temporary messages, notes for the answer, and texts that it added."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import replace
 
-from memlayer_core.message import PinnedText, StoredMessage
+from memlayer_core.message import AnswerNote, StoredMessage
 from memlayer_core.scope import Scope
 
 __all__ = ["Temporaries"]
@@ -24,7 +25,7 @@ class Temporaries:
     def __init__(self) -> None:
         self._given: OrderedDict[bytes, None] = OrderedDict()
         self._lines: OrderedDict[bytes, int] = OrderedDict()
-        self._recalled: OrderedDict[str, PinnedText] = OrderedDict()
+        self._notes: OrderedDict[str, AnswerNote] = OrderedDict()
         self._waiting: OrderedDict[str, list[tuple[StoredMessage, bool]]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -78,23 +79,26 @@ class Temporaries:
         """Return the key of what a line quotes; 0: not known; None: no model of this user was told this line."""
         return self._lines.get(_pair(scope, line, ""))
 
-    def set_recall(self, scope: Scope, recall: PinnedText | None) -> None:
-        """Hold the recall of the current question until it is answered."""
-        with self._lock:
-            self._recalled.pop(scope.session_lane, None)
-            if recall is not None:
-                self._recalled[scope.session_lane] = recall
-            if len(self._recalled) > _SESSIONS:
-                self._recalled.popitem(last=False)  # it will be recalled anew
+    def set_note(self, scope: Scope, note: AnswerNote) -> AnswerNote:
+        """Hold what is written with the answer to the session's last context, and return it.
 
-    def recall_of(self, scope: Scope) -> PinnedText | None:
-        """Return the recall of the current question."""
-        return self._recalled.get(scope.session_lane)
+        If an earlier context for the same question had to leave turns out, this one begins behind them: it is told of them.
+        """
+        with self._lock:
+            before = self._notes.pop(scope.session_lane, None)
+            made = self._notes[scope.session_lane] = _continued(note, before)
+            if len(self._notes) > _SESSIONS:
+                self._notes.popitem(last=False)  # it will be recalled anew
+            return made
+
+    def note_of(self, scope: Scope) -> AnswerNote | None:
+        """Return what is written with the answer to the session's last context."""
+        return self._notes.get(scope.session_lane)
 
     def finish_call(self, scope: Scope) -> None:
         """Drop the messages that the model has seen, since its call succeeded."""
         with self._lock:
-            self._recalled.pop(scope.session_lane, None)
+            self._notes.pop(scope.session_lane, None)
             left = [one for one in self._waiting.pop(scope.session_lane, ()) if not one[1]]
             if left:
                 self._waiting[scope.session_lane] = left
@@ -102,7 +106,7 @@ class Temporaries:
     def clear(self, scope: Scope) -> int:
         """Drop all messages of a session. Returns how many there were."""
         with self._lock:
-            self._recalled.pop(scope.session_lane, None)
+            self._notes.pop(scope.session_lane, None)
             return len(self._waiting.pop(scope.session_lane, ()))
 
     def forget(self, reach: Scope) -> None:
@@ -116,6 +120,14 @@ class Temporaries:
             for lane, waiting in list(self._waiting.items()):
                 if reached(waiting[0][0].scope):
                     del self._waiting[lane]
+
+
+def _continued(note: AnswerNote, before: AnswerNote | None) -> AnswerNote:
+    old = before.trace if before is not None else None
+    new = note.trace
+    if old is None or new is None or new.compaction is not None or new.question != old.question:
+        return note
+    return replace(note, trace=replace(new, compaction=old.compaction))
 
 
 def _pair(scope: Scope, ours: str, theirs: str) -> bytes:

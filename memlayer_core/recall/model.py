@@ -22,10 +22,12 @@ class Reason:
     Attributes:
         code: A stable code for programs, such as `"newest_turn_over_limit"`.
         text: The same as a sentence for people.
+        value: The number in it, if it has one: a part of a score, how many turns were left out.
     """
 
     code: str
     text: str
+    value: float | None = None
 
     def __str__(self) -> str:
         """Return the text for people."""

@@ -44,6 +44,7 @@ __all__ = [
     "summaries",
     "tables",
     "texts",
+    "traces",
     "window_starts",
 ]
 
@@ -153,6 +154,20 @@ recall_sources = Table(
     Column("source", BigInteger, primary_key=True, autoincrement=False),
     Column("question", BigInteger, primary_key=True, autoincrement=False),
     Index("memlayer_recall_sources_question", "question"),
+)
+
+# Which pieces the last contexts of a session had, without texts: see `window/rules/trace.py`. `slot` is the running `number`
+# modulo the setting, so that a new trace takes the place of the oldest one.
+traces = Table(
+    "memlayer_traces",
+    tables,
+    Column("session", BigInteger, primary_key=True, autoincrement=False),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+    Column("question", BigInteger, nullable=False),
+    Column("answer", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
 )
 
 # Every text that a search can find: a message, a record in force, a text of an item. `key` names it in the word index and

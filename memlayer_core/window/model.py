@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from memlayer_core.errors import InvalidScopeError, MessageTypeError
-from memlayer_core.message import JSON, Message, PinnedText
+from memlayer_core.message import JSON, AnswerNote, Message
 from memlayer_core.messages.rules.openai import openai_message
 from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.show import Bar, Colour, Mark, View, Viewable
 
-__all__ = ["Context", "Piece", "PieceKind", "Placement", "recall_to_pin"]
+__all__ = ["COLOURS", "Compaction", "Context", "Piece", "PieceKind", "Placement", "note_of", "token_bar"]
 
 T = TypeVar("T")
 PieceKind = Literal["system", "profile", "summary", "recall", "window", "temporary"]
@@ -34,6 +34,8 @@ class Piece:
         created_at: When it was said; None if no time is known.
         speaker: The speaker's name or role; for a record, its type.
         reasons: Why it is in the context.
+        score: Its score, if a search found it for this context; compare scores of one context only.
+        sources: For the journal: a key for each of `message_ids`, with the digest of the message's content.
     """
 
     kind: PieceKind
@@ -43,6 +45,23 @@ class Piece:
     created_at: datetime | None
     speaker: str
     reasons: tuple[Reason, ...]
+    score: float | None = None
+    sources: tuple[tuple[int, bytes], ...] = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What became of a window that had grown over the token limit.
+
+    Attributes:
+        turns: Turns that left the window, the oldest ones.
+        tokens_before: Tokens of the window's turns before that, each message whole.
+        tokens_after: Tokens of the turns that stayed, as the model saw them.
+    """
+
+    turns: int
+    tokens_before: int
+    tokens_after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +84,11 @@ class Context(Viewable):
         token_limit: The most tokens that it may cost.
         reasons: What is true of the whole context: what was left out, and what did not work.
         pending: Messages that are not stored yet. They follow the window.
-        pinned_text: The recall to pin to the question once it is answered; None: nothing is pinned.
+        note: What is written with the answer: the recall to pin to the question, and the trace of this context.
         scope: Scope of the conversation.
         profile: Facts that are told always, and records of type `"profile"`, as one message in front of the summary; None if
             there are none.
+        compaction: What this context did to the window, if turns left it because of the token limit; else None.
     """
 
     system: tuple[Message, ...]
@@ -83,9 +103,10 @@ class Context(Viewable):
     token_limit: int
     reasons: tuple[Reason, ...]
     pending: tuple[Message, ...] = ()
-    pinned_text: PinnedText | None = None
+    note: AnswerNote | None = field(default=None, repr=False, compare=False)
     scope: Scope | None = None
     profile: Message | None = None
+    compaction: Compaction | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -150,28 +171,15 @@ class Context(Viewable):
         return composed
 
     def _view(self) -> View:
-        costs = Counter[str]()
-        for piece in self.pieces:
-            costs[piece.kind] += piece.tokens
-        parts = [(Mark(kind, colour), costs[kind]) for kind, colour in _PARTS.items() if costs[kind]]
-        free = max(0, self.token_limit - self.tokens)
-        framing = self.tokens - costs.total()
-        rest = (("framing", framing), ("free", free))
         return View(
             "What the model sees",
-            bar=Bar(
-                self.tokens,
-                self.token_limit,
-                "tokens",
-                tuple(parts),
-                note=", ".join(f"{name} {tokens:,}" for name, tokens in rest if tokens),
-            ),
+            bar=token_bar(self.pieces, self.tokens, self.token_limit),
             columns=("part", "tokens", "when", "who", "what", "why", "source"),
             rows=tuple(
                 (
-                    Mark(piece.kind, _PARTS[piece.kind]),
+                    Mark(piece.kind, COLOURS[piece.kind]),
                     Bar(
-                        piece.tokens, self.token_limit, parts=((Mark("", _PARTS[piece.kind]), piece.tokens),)
+                        piece.tokens, self.token_limit, parts=((Mark("", COLOURS[piece.kind]), piece.tokens),)
                     ),
                     piece.created_at and piece.created_at.date(),
                     piece.speaker,
@@ -187,7 +195,26 @@ class Context(Viewable):
         )
 
 
-_PARTS: Mapping[PieceKind, Colour] = {
+class _Costs(Protocol):
+    @property
+    def kind(self) -> PieceKind: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+
+def token_bar(pieces: Sequence[_Costs], tokens: int, limit: int) -> Bar:
+    """Return the tokens of a context against their limit, in the colours of its pieces."""
+    costs = Counter[str]()
+    for piece in pieces:
+        costs[piece.kind] += piece.tokens
+    parts = [(Mark(kind, colour), costs[kind]) for kind, colour in COLOURS.items() if costs[kind]]
+    rest = (("framing", tokens - costs.total()), ("free", max(0, limit - tokens)))
+    note = ", ".join(f"{name} {number:,}" for name, number in rest if number)
+    return Bar(tokens, limit, "tokens", tuple(parts), note)
+
+
+COLOURS: Mapping[PieceKind, Colour] = {
     "system": "plain",
     "profile": "amber",
     "summary": "violet",
@@ -229,11 +256,11 @@ def _put_after(message: Message, text: str) -> Message:
     return replace(message, content=(*message.content, {"type": "text", "text": text}), raw=None)
 
 
-def recall_to_pin(context: object, scope: Scope) -> PinnedText | Literal["waiting"] | None:
-    """Return the recall that is pinned to a question when its answer is stored.
+def note_of(context: object, scope: Scope) -> AnswerNote | Literal["waiting"] | None:
+    """Return what is written with the answer to a context.
 
     Args:
-        context: The context that the model saw; None: `"waiting"` is returned, the recall of the last context.
+        context: The context that the model saw; None: `"waiting"` is returned, the note of the last context.
         scope: The session of the answer.
 
     Raises:
@@ -252,4 +279,4 @@ def recall_to_pin(context: object, scope: Scope) -> PinnedText | Literal["waitin
             "`context` comes from another session, and nothing of it may be stored in this one",
             hint="Pass a context that `context` of the same chat returned.",
         )
-    return context.pinned_text
+    return context.note

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.events import MessagesStored, TemporaryDropped
-from memlayer_core.message import Message, PinnedText, Receipt, StoredMessage
+from memlayer_core.message import AnswerNote, Message, Receipt, StoredMessage
 from memlayer_core.messages.flow.originals import restore_originals
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.check import check_messages, digest
@@ -44,7 +44,7 @@ async def remember(
     messages: object,
     *,
     verbatim: bool = False,
-    recall: PinnedText | Literal["waiting"] | None = "waiting",
+    note: AnswerNote | Literal["waiting"] | None = "waiting",
 ) -> Receipt:
     """Check messages, store them at the end of a session, and wake the worker.
 
@@ -54,9 +54,9 @@ async def remember(
         scope: Which session.
         messages: The messages.
         verbatim: Store a system message even if it equals the one in force.
-        recall: The recall to pin to the question that they answer. `"waiting"`: that of the session's last context.
+        note: What is written with the answer among them. `"waiting"`: that of the session's last context.
     """
-    receipt = await run(_append, rt, scope, messages, verbatim, recall)
+    receipt = await run(_append, rt, scope, messages, verbatim, note)
     announce(rt, scope, receipt)
     return receipt
 
@@ -91,12 +91,12 @@ def _append(
     scope: Scope,
     messages: object,
     verbatim: bool,
-    recall: PinnedText | Literal["waiting"] | None,
+    note: AnswerNote | Literal["waiting"] | None,
 ) -> Receipt:
     drafts = drafts_of(rt, restore_originals(rt, scope, messages, one_is_new=True))
     if not drafts:
         return Receipt((), stored=0)
-    pinned = rt.temporaries.recall_of(scope) if recall == "waiting" else recall
+    noted = rt.temporaries.note_of(scope) if note == "waiting" else note
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
     receipt = rt.db.write(
         write,
@@ -106,7 +106,7 @@ def _append(
         rt.shards,
         rt.new_id(),
         verbatim=verbatim,
-        recall=pinned,
+        note=noted,
     )
     if receipt.answered:
         rt.temporaries.finish_call(scope)
@@ -142,7 +142,7 @@ def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:
 
 def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
     """Return a message that has no place in the history."""
-    return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter)
+    return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)
 
 
 def drafts_of(rt: Runtime, messages: object, *, is_stored: bool = True) -> list[PreparedMessage]:

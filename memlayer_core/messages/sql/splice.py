@@ -15,7 +15,7 @@ from sqlalchemy import Connection, bindparam, case, delete, exists, func, insert
 from memlayer_core.message import Entry, StoredMessage
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.splice import Splice, is_instruction
-from memlayer_core.messages.sql import pinned_recalls
+from memlayer_core.messages.sql import pinned_recalls, traces
 from memlayer_core.messages.sql.changes import Change, follow
 from memlayer_core.messages.sql.conversation import inside, list_by_id, make_sibling, version_sessions
 from memlayer_core.messages.sql.rows import row_of
@@ -236,6 +236,7 @@ def _move(
         connection.execute(moving, keys)
         texts.move(connection, row.namespace, keys, now)
         pinned_recalls.move(connection, keys)
+        traces.move(connection, row.number, places)
     unmark(connection, row.number)
     if behind[0].seq < row.memory_start:
         begins = next(

@@ -147,7 +147,8 @@ class ScoredCandidate(NamedTuple):
             return (_OTHER_SIDE, *([_SHORTENED] if self.is_excerpt else []))
         given = []
         if self.rerank_score is not None:
-            given.append(Reason("reranker", f"the reranker gave it {self.rerank_score:.3g}"))
+            said = f"the reranker gave it {self.rerank_score:.3g}"
+            given.append(Reason("reranker", said, self.rerank_score))
         for name, value in sorted(self.parts.items(), key=lambda one: -abs(one[1])):
             if -_SLIGHT < value < _SLIGHT and name in _TOLD:
                 continue
@@ -158,7 +159,7 @@ class ScoredCandidate(NamedTuple):
             else:
                 said = _TOLD[name]
             if said:
-                given.append(Reason(name, f"{said} ({value:+.2f})"))
+                given.append(Reason(name, f"{said} ({value:+.2f})", value))
         return (*given, *([_SHORTENED] if self.is_excerpt else []))
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "find_records",
     "list_records",
     "matching_keys",
+    "outdated",
     "pages",
     "profile",
     "replaced",
@@ -110,6 +111,10 @@ _PROFILE = Statement(
     .limit(bindparam("most"))
     # Without statistics, SQLite may hold the index of all of a user's records for as good.
     .with_hint(records, "INDEXED BY memlayer_records_profile", "sqlite")
+)
+
+_OUTDATED = ListStatement(
+    lambda keys: select(records.c.key).where(records.c.key.in_(keys), OWN, records.c.replaced_by.is_not(None))
 )
 
 
@@ -264,6 +269,11 @@ def replaced(connection: Connection, reach: Scope, ordinal: int) -> list[Record]
     others = and_(OWN, records.c.replaced_by == ordinal, records.c.ordinal != ordinal)
     query = select(records).where(others).order_by(records.c.ordinal)
     return [record_of(row) for row in connection.execute(query, reach_parameters(reach))]
+
+
+def outdated(connection: Connection, reach: Scope, keys: Sequence[int]) -> set[int]:
+    """Return those of the keys whose records are the user's own and have a newer version."""
+    return {row.key for row in _OUTDATED.all(connection, keys, reach_parameters(reach))}
 
 
 def _held_at(moment: datetime) -> Any:

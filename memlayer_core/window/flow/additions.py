@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from memlayer_core.messages.rules.offload import full_text, parse_preview
 from memlayer_core.messages.rules.render import has_escapes, lines_inside
-from memlayer_core.window.flow.window_view import WindowView
+from memlayer_core.window.flow.parts import WindowView
 from memlayer_core.window.model import Context
 
 __all__ = ["lines_of_ours", "texts_of_ours"]

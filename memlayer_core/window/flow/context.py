@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memlayer_core.message import Entry, PinnedText, StoredMessage
@@ -35,12 +35,12 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage.scores import is_record
 from memlayer_core.window.flow.additions import lines_of_ours, texts_of_ours
 from memlayer_core.window.flow.entries import Page, ask_page, last_page
+from memlayer_core.window.flow.parts import Part, WindowView
 from memlayer_core.window.flow.profile import ask_profile, profile
 from memlayer_core.window.flow.prompt import ask_summaries, evict, first_of, read_view
-from memlayer_core.window.flow.window_view import Part, WindowView
 from memlayer_core.window.model import Context, Piece, Placement
-from memlayer_core.window.rules.policy import Policies, default_limits, limits, placement_of
-from memlayer_core.window.rules.window import size_of
+from memlayer_core.window.rules.policy import Policies, default_limits, limits, placement_of, size_of
+from memlayer_core.window.rules.trace import note_to
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -62,6 +62,11 @@ class _State:
     pending: Sequence[StoredMessage] = ()
     profile: Part | None = None
     notes: tuple[Reason, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """Number of the session; 0 before its first message."""
+        return self.session.number if self.session is not None else 0
 
     @property
     def first(self) -> int:
@@ -142,9 +147,8 @@ async def context(
         await run(rt.db.write, window_starts.move, known.session.number, size, seen.start)
     rt.note_recall([key for key in recalled.sources if is_record(key)])
     beside = _pinned_text(rt, known, recalled) if answer is not None and placed == "user" else None
-    if not known.pending:
-        rt.temporaries.set_recall(scope, beside)
     evict(rt, known.session, seen, known.first)
+    above, below = seen.pieces
     made = Context(
         system=tuple(part.message for part in seen.system),
         profile=next((part.message for part in seen.profile), None),
@@ -157,23 +161,19 @@ async def context(
             at: part.pinned.text for at, part in enumerate(seen.window) if part.pinned is not None
         },
         placement=placed,
-        pieces=(
-            *(piece for part in seen.system for piece in part.pieces("system")),
-            *(piece for part in seen.profile for piece in part.pieces("profile")),
-            *(piece for part in seen.summary for piece in part.pieces("summary")),
-            *recalled.pieces,
-            *(piece for part in seen.window for piece in part.pieces("window")),
-            *(piece for part in seen.temporary for piece in part.pieces("temporary")),
-        ),
+        pieces=(*above, *recalled.pieces, *below),
         tokens=seen.tokens + recalled.tokens,
         token_limit=allowed.tokens,
         reasons=(*seen.reasons, *known.notes, *recalled.notes),
-        pinned_text=beside,
         scope=scope,
+        compaction=seen.compaction,
     )
+    note = note_to(made, beside, known.number, rt.now(), settings.context_traces)
+    if not known.pending:
+        note = rt.temporaries.set_note(scope, note)
     rt.temporaries.note_texts(scope, texts_of_ours(made))
     rt.temporaries.note_lines(scope, lines_of_ours(seen, recalled.text, recalled.sources))
-    return made
+    return replace(made, note=note)
 
 
 def _read_state(
@@ -302,7 +302,7 @@ def _recall(
         findings,
         view.keys,
         lambda records: without_visible_episodes(connection, records, scope, state.session, first),
-        state.session.number if state.session is not None else 0,
+        state.number,
     )
     said = [part.message for part in view.window]
     answers = relevant_answers(connection, rt, reach, findings, answers, said)
@@ -332,6 +332,8 @@ def _recall(
             stored.message.created_at,
             stored.message.speaker,
             ranked.reasons,
+            ranked.score,
+            ((stored.key, stored.digest),),
         )
         for said, cost, (stored, ranked) in zip(lines, costs, in_time, strict=True)
     )
@@ -344,14 +346,8 @@ def _pinned_text(rt: Runtime, state: _State, recall: _Recall) -> PinnedText | No
     """Return the recall to pin to the question when a model has answered it."""
     if state.question is None:
         return None
-    return PinnedText(
-        state.question.key,
-        recall.text,
-        recall.tokens,
-        rt.tokens.name,
-        recall.sources,
-        digests=recall.digests,
-    )
+    key, name = state.question.key, rt.tokens.name
+    return PinnedText(key, recall.text, recall.tokens, name, recall.sources, digests=recall.digests)
 
 
 def _when(turn: StoredMessage) -> tuple[float, int]:

@@ -16,7 +16,8 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage.statements import server_snapshot
 from memlayer_core.window.rules.list_window import prompt_of
-from memlayer_core.window.rules.window import Shape, enough, first_page, size_of
+from memlayer_core.window.rules.policy import size_of
+from memlayer_core.window.rules.window import Shape, enough, first_page
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import LongTermMemoryError, in_short
-from memlayer_core.message import Message, PinnedText
+from memlayer_core.message import AnswerNote, Message, PinnedText
 from memlayer_core.messages.flow.remember import drafts_of, message_of_draft
 from memlayer_core.messages.rules.render import block, lines_inside, quote_line, with_separator
 from memlayer_core.messages.sql import transcript
@@ -27,7 +27,8 @@ from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.keys import LAST, session_of
 from memlayer_core.window.flow import context as own
 from memlayer_core.window.model import Context, Piece, Placement
-from memlayer_core.window.rules.policy import Policies, default_limits, limits, placement_of
+from memlayer_core.window.rules.policy import Policies, default_limits, limits
+from memlayer_core.window.rules.trace import note_to
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -83,15 +84,19 @@ async def context(
         pending,
         _of_session(recall_filter, scope),
     )
+    before, waits = made.note or AnswerNote(), made.note is rt.temporaries.note_of(scope)
     made = replace(made, token_limit=allowed.tokens, reasons=(*made.reasons, *notes))
-    if not lines:
-        return made
-    made = _with_lines(rt, made, lines, key)
-    if placement_of(placement, settings.recall_placement) == "user" and key:
-        rt.temporaries.set_recall(scope, made.pinned_text)
-    rt.temporaries.note_texts(scope, [(made.recall, question.text if question is not None else "")])
-    rt.temporaries.note_lines(scope, [(line, 0) for line in lines])
-    return made
+    pinned = before.recall
+    if lines:
+        made = _with_lines(rt, made, lines)
+        pinned = _pinned(rt, made, before.recall, key)
+        rt.temporaries.note_texts(scope, [(made.recall, question.text if question is not None else "")])
+        rt.temporaries.note_lines(scope, [(line, 0) for line in lines])
+    session = before.trace.session if before.trace is not None else 0
+    note = note_to(made, pinned, session, rt.now(), settings.context_traces)
+    if waits:
+        rt.temporaries.set_note(scope, note if key else replace(note, recall=before.recall))
+    return replace(made, note=note)
 
 
 async def record(rt: Runtime, run: Runner, job: Job) -> None:
@@ -191,7 +196,7 @@ def _of_session(recall_filter: object, scope: Scope) -> RecallFilter:
     )
 
 
-def _with_lines(rt: Runtime, context: Context, lines: Sequence[str], key: int) -> Context:
+def _with_lines(rt: Runtime, context: Context, lines: Sequence[str]) -> Context:
     text = block([*lines, *lines_inside(context.recall)])
     before = rt.tokens.text(with_separator(context.recall)) if context.recall else 0
     tokens = rt.tokens.text(with_separator(text))
@@ -204,15 +209,15 @@ def _with_lines(rt: Runtime, context: Context, lines: Sequence[str], key: int) -
         _LABEL,
         (Reason("long_term", "another service found it"),),
     )
-    pinned = context.pinned_text
-    if pinned is not None:
-        pinned = replace(pinned, text=text, tokens=tokens)
-    elif context.placement == "user":
-        pinned = PinnedText(key, text, tokens, rt.tokens.name, ())
-    return replace(
-        context,
-        recall=text,
-        tokens=context.tokens + tokens - before,
-        pieces=(piece, *context.pieces),
-        pinned_text=pinned,
-    )
+    cost = context.tokens + tokens - before
+    return replace(context, recall=text, tokens=cost, pieces=(piece, *context.pieces))
+
+
+def _pinned(rt: Runtime, context: Context, recall: PinnedText | None, key: int) -> PinnedText | None:
+    """Return the recall to pin to the question of this key, with the service's text."""
+    tokens = rt.tokens.text(with_separator(context.recall))
+    if recall is not None:
+        return replace(recall, text=context.recall, tokens=tokens)
+    if context.placement == "user":
+        return PinnedText(key, context.recall, tokens, rt.tokens.name, ())
+    return None

@@ -18,12 +18,12 @@ from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runtime import Runtime
 from memlayer_core.storage.statements import server_snapshot
 from memlayer_core.window.flow.entries import Page
-from memlayer_core.window.flow.window_view import Part
+from memlayer_core.window.flow.parts import Part
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["ask_profile", "profile"]
+__all__ = ["ask_profile", "profile", "text_of"]
 
 _FACTS = 20  # at the most (J26 in layered agent memories)
 _READ = 100  # records that are read at least, so that the name is among them
@@ -74,6 +74,12 @@ def profile(
     return None, omission(every, room)
 
 
+def text_of(rt: Runtime, records: Mapping[int, Record]) -> str:
+    """Return the text of a profile of records, which are told in their order."""
+    lines = _lines(rt, records)
+    return profile_block([lines[key] for key in records if key in lines])
+
+
 def ask_profile(connection: Connection, rt: Runtime, reader: Reader, token_limit: int) -> None:
     """Send to a server ahead of need, before it is known whether there are records, what `profile` reads."""
     if rt.settings.profile_tokens and server_snapshot(connection) is not None:
@@ -117,7 +123,7 @@ def _lines(rt: Runtime, records: Mapping[int, Record]) -> dict[int, str]:
 def omission(records: int, budget: int) -> tuple[Reason, ...]:
     """Return the reason for records of a profile that are left out, if any."""
     said = f"{records} record(s) of the profile left out: {budget} tokens are for all of them"
-    return (Reason("profile_left_out", said),) if records else ()
+    return (Reason("profile_left_out", said, records),) if records else ()
 
 
 def _conflicts(records: Sequence[Record]) -> tuple[Reason, ...]:
@@ -132,4 +138,4 @@ def _conflicts(records: Sequence[Record]) -> tuple[Reason, ...]:
 
 def _reason(count: int, total: int) -> Reason:
     left = f", {total - count} less important ones left out" if total > count else ""
-    return Reason("profile", f"{count} record(s), told in every context{left}")
+    return Reason("profile", f"{count} record(s), told in every context{left}", count)

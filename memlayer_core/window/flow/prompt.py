@@ -23,7 +23,8 @@ from memlayer_core.summaries.model import Summary
 from memlayer_core.summaries.rules.extract import extract
 from memlayer_core.summaries.rules.prompt import lines_of_summary
 from memlayer_core.window.flow.entries import Page
-from memlayer_core.window.flow.window_view import Part, WindowView, read_window
+from memlayer_core.window.flow.parts import Part, WindowView
+from memlayer_core.window.flow.window_view import read_window
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -251,7 +252,7 @@ def _before(rt: Runtime, summaries: Sequence[Summary], begins: int, limits: Limi
             reasons = (*map(_reason, shown), *_left_out(first, room))
             versions = tuple(one.version for one in shown)
             begins_at = next((one.first_seq for one in shown if not one.level), None)
-            return _SummaryPart(Part(message, (), (), tokens, reasons), versions, begins_at)
+            return _SummaryPart(Part(message, versions, (), tokens, reasons), versions, begins_at)
     newest, older = wanted[-1], _left_out(len(wanted) - 1, room)
     shorter = _shorten(rt, newest.text, room)
     if shorter is None:
@@ -259,7 +260,8 @@ def _before(rt: Runtime, summaries: Sequence[Summary], begins: int, limits: Limi
         return _SummaryPart(notes=(Reason("summaries_left_out", said),))
     message, tokens = shorter
     short = Reason("summary_shortened", f"its most informative sentences, within {room} tokens")
-    return _SummaryPart(Part(message, (), (), tokens, (_reason(newest), short, *older)), (newest.version,))
+    versions = (newest.version,)
+    return _SummaryPart(Part(message, versions, (), tokens, (_reason(newest), short, *older)), versions)
 
 
 def _shorten(rt: Runtime, text: str, budget: int) -> tuple[Message, int] | None:
@@ -276,7 +278,7 @@ def _shorten(rt: Runtime, text: str, budget: int) -> tuple[Message, int] | None:
 
 def _left_out(older: int, budget: int) -> tuple[Reason, ...]:
     said = f"{older} older summaries left out: {budget} tokens are for all"
-    return (Reason("summaries_left_out", said),) if older else ()
+    return (Reason("summaries_left_out", said, older),) if older else ()
 
 
 def _reason(summary: Summary) -> Reason:
@@ -284,4 +286,4 @@ def _reason(summary: Summary) -> Reason:
     by = f"by {summary.model}" if summary.method == "model" else "extracted"
     said = f"version {summary.version}, {kind} of messages {summary.first_seq} to {summary.until_seq}"
     held = f"; held against what the model answered: {', '.join(summary.faults)}" if summary.faults else ""
-    return Reason("summary", f"{said}, {by}, score {summary.score:.2f}{held}")
+    return Reason("summary", f"{said}, {by}, score {summary.score:.2f}{held}", summary.score)

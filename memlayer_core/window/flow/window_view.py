@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from memlayer_core.message import Entry, Message, PinnedText, StoredMessage
-from memlayer_core.messages.model import Session, WindowStart
+from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.offload import merge_messages, preview
 from memlayer_core.messages.rules.render import as_prompt, with_separator
 from memlayer_core.messages.rules.turns import presentable
@@ -19,7 +19,7 @@ from memlayer_core.recall.sql import pinned as pinned_sql
 from memlayer_core.records.model import Reader
 from memlayer_core.runtime import Runtime
 from memlayer_core.window.flow.entries import Page, last_entries, newest_question, shape_of
-from memlayer_core.window.model import Piece, PieceKind
+from memlayer_core.window.flow.parts import Part, WindowView
 from memlayer_core.window.rules.list_window import (
     INSTRUCTIONS,
     PENDING,
@@ -33,89 +33,10 @@ from memlayer_core.window.rules.window import COMPRESS_TO, Window, reduced_token
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["Part", "WindowView", "read_window"]
+__all__ = ["read_window"]
 
 _PLACE = 0xFFFF_FFFF
-_KEPT = (Reason("kept", "recalled for the question behind it, and stays with it"),)
 _ONCE = (Reason("temporary", "shown until a model has answered to it"),)
-
-
-class Part(NamedTuple):
-    """A message as the model sees it.
-
-    Attributes:
-        message: A copy if it is shortened or merged with its neighbour.
-        keys: Keys of the stored messages that it contains; none for a pending message.
-        ids: Their ids.
-        tokens: What it costs.
-        reasons: Why it is in the context, and how it was changed.
-        pinned: Its pinned recall.
-    """
-
-    message: Message
-    keys: tuple[int, ...]
-    ids: tuple[str, ...]
-    tokens: int
-    reasons: tuple[Reason, ...]
-    pinned: PinnedText | None = None
-
-    @property
-    def cost(self) -> int:
-        """Its tokens, with its pinned recall."""
-        return self.tokens + (self.pinned.tokens if self.pinned is not None else 0)
-
-    def pieces(self, kind: PieceKind) -> tuple[Piece, ...]:
-        """Return it as pieces of a context."""
-        said = self.message
-        piece = Piece(kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons)
-        if self.pinned is None:
-            return (piece,)
-        kept = self.pinned
-        return Piece("recall", kept.text, kept.tokens, kept.ids, said.created_at, "", _KEPT), piece
-
-
-@dataclass(frozen=True, slots=True)
-class WindowView:
-    """The part of a session that is in a context.
-
-    Attributes:
-        system: The instructions in force.
-        window: The newest turns.
-        temporary: The temporary messages.
-        new_first: Place of the new window start if turns had to be left out, else None.
-        reasons: What was left out or shortened, and why.
-        summary: The summaries of the turns before the window.
-        summary_first: Place where the oldest of them begins that is no overview; None: there is none.
-        summary_end: The place behind the last message that is summarized.
-        next_start: Place where the window will begin when it has to move; None while that is far off.
-        start: The new window start to store, if it changed.
-        profile: The user's profile.
-    """
-
-    system: tuple[Part, ...] = ()
-    window: tuple[Part, ...] = ()
-    temporary: tuple[Part, ...] = ()
-    new_first: int | None = None
-    reasons: tuple[Reason, ...] = ()
-    summary: tuple[Part, ...] = ()
-    summary_first: int | None = None
-    summary_end: int = 0
-    next_start: int | None = None
-    start: WindowStart | None = None
-    profile: tuple[Part, ...] = ()
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of all of it."""
-        parts = (*self.system, *self.profile, *self.summary, *self.window, *self.temporary)
-        return sum(part.cost for part in parts)
-
-    @property
-    def keys(self) -> set[int]:
-        """Keys of all stored messages and records in it, those in pinned recalls included."""
-        parts = (*self.system, *self.profile, *self.window)
-        quoted = {key for part in parts if part.pinned is not None for key in part.pinned.sources}
-        return quoted.union(*(part.keys for part in parts))
 
 
 def read_window(
@@ -195,7 +116,7 @@ def read_window(
     # Temporary messages displace turns only for this call: the window start stays.
     moved_to = chosen.entries[0].seq if chosen.moves and chosen.entries and not once else None
     ahead = chosen.next_start if not once and not limits.slides else None
-    seen = WindowView(system, parts, once, moved_to, reasons, next_start=ahead)
+    seen = WindowView(system, parts, once, moved_to, reasons, next_start=ahead, compaction=chosen.compaction)
     if seen.tokens + beside > limits.tokens:
         return seen
     # The newest turn, shortened, costs less than it was estimated to.
@@ -290,6 +211,7 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
                 rt.tokens.message(one),
                 (*before.reasons, Reason("merged", "shown as one with what the same speaker said next")),
                 before.pinned,
+                before.digests + part.digests,
             )
         else:
             parts.append(part)
@@ -306,11 +228,11 @@ def _shrink(
     is_question: bool,
 ) -> Part:
     message, notes = prompt_of(original.message, rt.settings, rt.truncate_with, is_question=is_question)
-    keys, ids = (original.key,), (original.message.id or "",)
+    keys, ids, digests = (original.key,), (original.message.id or "",), (original.digest,)
     reasons = (RECENT, *notes)
     how = choice.reductions.get(entry.seq)
     if how is None:
-        return Part(message, keys, ids, entry.tokens, reasons, pinned)
+        return Part(message, keys, ids, entry.tokens, reasons, pinned, digests)
     characters = rt.settings.preview_characters
     if how == "compress":  # as many characters as its part of the tokens pays for
         characters = max(characters, math.floor(len(message.text) * COMPRESS_TO))
@@ -319,7 +241,7 @@ def _shrink(
         reasons += (Reason("offloaded", "a preview; its id loads all of it"),)
     tokens = reduced_tokens(entry, how)
     small = preview(message, entry.seq, characters=characters, tokens=tokens, count=rt.tokens.message)
-    return Part(small, keys, ids, rt.tokens.message(small), reasons, pinned)
+    return Part(small, keys, ids, rt.tokens.message(small), reasons, pinned, digests)
 
 
 def _without_orphans(
@@ -355,4 +277,5 @@ def _part(rt: Runtime, original: StoredMessage, reasons: tuple[Reason, ...]) -> 
     message = as_prompt(original.message)
     current = original.counter == rt.tokens.name
     tokens = original.tokens if current else rt.tokens.message(message)
-    return Part(message, (original.key,), (original.message.id or "",), tokens, reasons)
+    ids, digests = (original.message.id or "",), (original.digest,)
+    return Part(message, (original.key,), ids, tokens, reasons, digests=digests)

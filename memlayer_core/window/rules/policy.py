@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import get_args
 
@@ -13,7 +14,7 @@ from memlayer_core.policy import Limits, MaxMessages, MaxRounds, MaxTokens, Poli
 from memlayer_core.settings import Settings
 from memlayer_core.window.model import Placement
 
-__all__ = ["NAMES", "Policies", "default_limits", "limits", "placement_of", "policy_json"]
+__all__ = ["NAMES", "Policies", "default_limits", "limits", "placement_of", "policy_json", "size_of"]
 
 NAMES: dict[str, type[MaxTokens | MaxMessages | MaxRounds]] = {
     "max_tokens": MaxTokens,
@@ -124,3 +125,8 @@ def placement_of(placement: Placement | None, default: Placement) -> Placement:
             hint='`"user"`: in front of the newest question; `"system"`: behind the system message.',
         )
     return placement or default
+
+
+def size_of(tokens: int) -> int:
+    """Return the number under which a window start is stored: equal for limits that differ by less than a quarter."""
+    return round(math.log(tokens) / math.log(1.25))

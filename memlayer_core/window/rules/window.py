@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile, groupby, pairwise
 from typing import Literal
 
@@ -13,6 +13,7 @@ from memlayer_core.message import Entry
 from memlayer_core.messages.rules.turns import Turn, presentable, turns
 from memlayer_core.policy import Limits, Portion
 from memlayer_core.recall.model import Reason
+from memlayer_core.window.model import Compaction
 
 __all__ = [
     "COMPRESS_TO",
@@ -22,7 +23,6 @@ __all__ = [
     "enough",
     "first_page",
     "reduced_tokens",
-    "size_of",
     "window",
 ]
 
@@ -66,8 +66,7 @@ class Window:
         reductions: How entries are shortened, by place.
         merges: Whether old neighbours of one speaker are merged.
         tokens: The most tokens that they cost, with the reductions.
-        moves: Whether turns were left out because of the token limit; the window then has a new start, with room to
-            grow.
+        compaction: What was left out because of the token limit; the window then has a new start, with room to grow.
         next_start: Place where the window will begin when it has to move; None while that is far off.
         reasons: What was left out or shortened, and why.
     """
@@ -76,9 +75,14 @@ class Window:
     reductions: Mapping[int, Shrink] = field(default_factory=dict)
     merges: bool = False
     tokens: int = 0
-    moves: bool = False
+    compaction: Compaction | None = None
     next_start: int | None = None
     reasons: tuple[Reason, ...] = ()
+
+    @property
+    def moves(self) -> bool:
+        """Whether the window has a new start."""
+        return self.compaction is not None
 
 
 def window(
@@ -111,17 +115,19 @@ def window(
     room = hard - reserve
     recent, reasons = _recent(turns(entries), limits)
     draft = _Draft(recent, shape)
+    whole = draft.tokens
     draft.make_older_smaller(room)
     target = math.floor(room * compact_to)
     dropped = draft.turns_to_drop(room, target, stops) if draft.tokens > room else 0
     ahead = draft.next_start(room, target)
     if dropped:
         down = f"down to {draft.tokens_without(dropped) / max(1, room):.0%} of the room"
-        reasons.append(Reason("compacted", f"the oldest {dropped} turn(s) left out, {down}"))
+        reasons.append(Reason("compacted", f"the oldest {dropped} turn(s) left out, {down}", dropped))
         draft = _Draft(recent[dropped:], shape)  # shortened as next time, when these turns are all there is
         draft.make_older_smaller(room)
     draft.make_current_smaller(hard)
-    return draft.result(hard, reasons, moves=dropped > 0, next_start=ahead)
+    made = draft.result(hard, reasons, next_start=ahead)
+    return replace(made, compaction=Compaction(dropped, whole, made.tokens)) if dropped else made
 
 
 class _Draft:
@@ -223,7 +229,7 @@ class _Draft:
         compressed = f"message(s) of the current round compressed to {COMPRESS_TO:.0%}"
         self._shrink(said, "compress", "current_round_compressed", compressed, hard)
 
-    def result(self, hard: int, reasons: Sequence[Reason], *, moves: bool, next_start: int | None) -> Window:
+    def result(self, hard: int, reasons: Sequence[Reason], *, next_start: int | None) -> Window:
         """Return the window, without messages that a provider would refuse."""
         shown, left = presentable([entry for turn in self._groups for entry in turn.entries])
         if left:
@@ -239,7 +245,7 @@ class _Draft:
             )
         here = {entry.seq for entry in shown}
         shrunk = {seq: how for seq, how in self._shrunk.items() if seq in here}
-        return Window(shown, shrunk, self._merged, tokens, moves, next_start, (*reasons, *self._reasons))
+        return Window(shown, shrunk, self._merged, tokens, None, next_start, (*reasons, *self._reasons))
 
     def _shrink(
         self, entries: Sequence[Entry], method: Shrink, code: str, text: str, budget: int = -1
@@ -279,7 +285,7 @@ def _recent(groups: Sequence[Turn], limits: Limits) -> tuple[Sequence[Turn], lis
     reasons: list[Reason] = []
     if first:
         rules = " and ".join(map(str, limits.policies))
-        reasons.append(Reason("not_recent", f"{first} turn(s) left out by {rules}"))
+        reasons.append(Reason("not_recent", f"{first} turn(s) left out by {rules}", first))
     if not limits.allow(newest):
         said = (
             f"the newest turn alone has {newest.messages} message(s), more than allowed, and is never dropped"
@@ -349,8 +355,3 @@ def first_page(messages: int, tokens: int, limits: Limits) -> int:
 
     most = bisect_left(range(1, _LONGEST_PAGE), True, key=is_too_many) if limits.policies else _LONGEST_PAGE
     return max(16, min(_LONGEST_PAGE, most + 8, int(1.3 * limits.tokens / mean) + 8))
-
-
-def size_of(tokens: int) -> int:
-    """Return the number under which a window start is stored: equal for limits that differ by less than a quarter."""
-    return round(math.log(tokens) / math.log(1.25))

@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.migrations import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {15: "47d48d49854b8fd6"}
+TABLES = {16: "c7722f48c3da4f9b"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 
