@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from tempfile import TemporaryFile
-from typing import Any, TypeAlias, get_args
+from typing import Any
 from urllib.parse import parse_qs
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -27,13 +27,27 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from memlayer_core.errors import InputError, InvalidRecordError, MemlayerError, UnknownRecordError
+from memlayer_core.errors import (
+    InputError,
+    MemlayerError,
+    UnknownRecordError,
+    UnknownTraceError,
+)
 from memlayer_core.guards import AddressGuard, TokenBackend
 from memlayer_core.memory import Memory
-from memlayer_core.records.rules.records import ordinal_of
-from memlayer_core.scope import Scope
 from memlayer_core.show import visible
-from memlayer_core.ui.pages import MissingPageError, Page, Pages, SessionPart, State, UserPart, address
+from memlayer_core.ui.addresses import (
+    Query,
+    address,
+    choice,
+    names_of,
+    offset_in,
+    reach_in,
+    record_in,
+    session_in,
+)
+from memlayer_core.ui.page import MissingPageError, Page
+from memlayer_core.ui.pages import Pages, SessionPart, State, UserPart
 
 __all__ = ["ui_app"]
 
@@ -100,6 +114,7 @@ def ui_app(
             get("/user", door.user),
             get("/record", door.record),
             get("/session", door.session),
+            get("/turn", door.turn),
             post("/correct", door.correct),
             post("/merge", door.merge),
             post("/forget", door.forget),
@@ -140,9 +155,6 @@ def _refuse(_: HTTPConnection, problem: AuthenticationError) -> Response:
     return PlainTextResponse(str(problem), 401)
 
 
-_Query: TypeAlias = Mapping[str, str]
-
-
 class _Door:
     """Answers requests that have the token."""
 
@@ -171,13 +183,13 @@ class _Door:
             return answer
         return self.show(self.users, request)
 
-    def show(self, page: Callable[[_Query], Page], request: Request) -> Response:
+    def show(self, page: Callable[[Query], Page], request: Request) -> Response:
         """Answer with a page."""
         return self._render(
             "page.html", 200, page=page(request.query_params), done=_done(request.query_params)
         )
 
-    async def change(self, change: Callable[[_Query], Response], request: Request) -> Response:
+    async def change(self, change: Callable[[Query], Response], request: Request) -> Response:
         """Let one of the page's own forms change the memory."""
         if not self._writes:
             raise HTTPException(
@@ -198,29 +210,33 @@ class _Door:
 
     # --- pages
 
-    def users(self, query: _Query) -> Page:
+    def users(self, query: Query) -> Page:
         """Return the page of all users."""
-        return self._pages.users(query.get("find", "").strip(), _offset(query))
+        return self._pages.users(query.get("find", "").strip(), offset_in(query))
 
-    def user(self, query: _Query) -> Page:
+    def user(self, query: Query) -> Page:
         """Return a page of a user."""
-        part, state = _choice(query, "part", UserPart), _choice(query, "state", State)
-        return self._pages.user(_reach(query), part, _offset(query), query.get("kind", ""), state)  # type: ignore[arg-type]
+        part, state = choice(query, "part", UserPart), choice(query, "state", State)
+        return self._pages.user(reach_in(query), part, offset_in(query), query.get("kind", ""), state)  # type: ignore[arg-type]
 
-    def record(self, query: _Query) -> Page:
+    def record(self, query: Query) -> Page:
         """Return the page of a record."""
-        return self._pages.record(_reach(query), _record_id(query))
+        return self._pages.record(reach_in(query), record_in(query))
 
-    def session(self, query: _Query) -> Page:
+    def session(self, query: Query) -> Page:
         """Return a page of a session."""
-        part = _choice(query, "part", SessionPart)
-        return self._pages.session(_session_of(query), part, _offset(query))  # type: ignore[arg-type]
+        part = choice(query, "part", SessionPart)
+        return self._pages.session(session_in(query), part, offset_in(query))  # type: ignore[arg-type]
+
+    def turn(self, query: Query) -> Page:
+        """Return the page of a turn."""
+        return self._pages.turn(session_in(query), query.get("trace", ""))
 
     # --- changes
 
-    def correct(self, form: _Query) -> Response:
+    def correct(self, form: Query) -> Response:
         """Store another version of a record."""
-        reach, record_id = _reach(form), _record_id(form)
+        reach, record_id = reach_in(form), record_in(form)
         record = self._current(form)
         fields: dict[str, Any] = {}
         if record.key is not None and form.get("value", "").strip() not in {"", record.value}:
@@ -234,26 +250,26 @@ class _Door:
             self._memory.chat_of(reach).revise(record_id, words, **fields)
         return _to_record(form, "unchanged" if is_same else "corrected")
 
-    def merge(self, form: _Query) -> Response:
+    def merge(self, form: Query) -> Response:
         """Merge other records into a record."""
         self._current(form)
         others = form.get("others", "").replace(",", " ").split()
         if not others:
             raise InputError("no record was named to merge", hint="Give the ids of records of this user.")
-        self._memory.chat_of(_reach(form)).revise(_record_id(form), merge=others)
+        self._memory.chat_of(reach_in(form)).revise(record_in(form), merge=others)
         return _to_record(form, "merged")
 
-    def forget(self, form: _Query) -> Response:
+    def forget(self, form: Query) -> Response:
         """Delete a record, a session, or everything of a user."""
-        reach, forget = _reach(form), self._memory.forget
+        reach, forget = reach_in(form), self._memory.forget
         tenant, agent = reach.tenant_id, reach.agent_id
         match form.get("what"):
             case "record":
-                forget(reach.user_id, record_id=_record_id(form), tenant_id=tenant, agent_id=agent)
-                back = {"tenant": tenant, "user": reach.user_id, "agent": agent}
-                return RedirectResponse(address("/user", **back, part="records", done="forgotten"), 303)
+                forget(reach.user_id, record_id=record_in(form), tenant_id=tenant, agent_id=agent)
+                back = address("/user", **names_of(reach), part="records", done="forgotten")
+                return RedirectResponse(back, 303)
             case "session":
-                session_id = _session_of(form).session_id
+                session_id = session_in(form).session_id
                 forget(reach.user_id, session_id=session_id, tenant_id=tenant, agent_id=agent)
             case "user":
                 forget(reach.user_id, session_id=reach.session_id, tenant_id=tenant, agent_id=agent)
@@ -263,9 +279,9 @@ class _Door:
                 )
         return RedirectResponse(address("/", done="forgotten"), 303)
 
-    def export(self, form: _Query) -> Response:
+    def export(self, form: Query) -> Response:
         """Send everything of a user as JSON lines."""
-        reach = _reach(form)
+        reach = reach_in(form)
         file = TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (it is sent, and then closed)
         self._memory.export(file, user_id=reach.user_id, tenant_id=reach.tenant_id)
         file.seek(0)
@@ -277,11 +293,11 @@ class _Door:
             background=BackgroundTask(file.close),
         )
 
-    def _current(self, form: _Query) -> Any:
+    def _current(self, form: Query) -> Any:
         """Return the record that a form is about, if nobody changed it since the form was made."""
-        reach = _reach(form)
+        reach = reach_in(form)
         whose = {"user_id": reach.user_id, "tenant_id": reach.tenant_id, "agent_id": reach.agent_id}
-        record = self._memory.why(_record_id(form), **whose).record  # type: ignore[arg-type]
+        record = self._memory.why(record_in(form), **whose).record  # type: ignore[arg-type]
         if str(record.version) != form.get("version"):
             raise HTTPException(409, "The record was changed meanwhile. Look at it again, then decide.")
         return record
@@ -291,13 +307,8 @@ class _Door:
     def tell_error(self, _: Request, problem: Exception) -> Response:
         """Tell an error of memlayer's with its hint."""
         assert isinstance(problem, MemlayerError)
-        status = (
-            404
-            if isinstance(problem, UnknownRecordError)
-            else 400
-            if isinstance(problem, InputError)
-            else 503
-        )
+        is_missing = isinstance(problem, UnknownRecordError | UnknownTraceError)
+        status = 404 if is_missing else 400 if isinstance(problem, InputError) else 503
         return self._problem(status, str(problem), problem.hint)
 
     def tell_missing(self, _: Request, problem: Exception) -> Response:
@@ -326,52 +337,10 @@ def _verbatim(text: str) -> Markup:
     return escape(text)
 
 
-def _done(query: _Query) -> str:
+def _done(query: Query) -> str:
     return _DONE.get(query.get("done", ""), "")
 
 
-def _reach(query: _Query) -> Scope:
-    return Scope.of_user(
-        query.get("user", ""), tenant_id=query.get("tenant") or "default", agent_id=query.get("agent") or None
-    )
-
-
-def _session_of(query: _Query) -> Scope:
-    reach = _reach(query)
-    session_id = query.get("session") or reach.session_id
-    if session_id is None:
-        raise InputError("no session was named", hint="A user's page lists the sessions.")
-    return Scope(reach.user_id, session_id, reach.agent_id, reach.tenant_id)
-
-
-def _record_id(query: _Query) -> str:
-    record_id = query.get("record", "")
-    try:
-        ordinal_of(record_id)
-    except InvalidRecordError as problem:
-        raise UnknownRecordError(str(problem), hint=problem.hint) from None
-    return record_id
-
-
-def _offset(query: _Query) -> int:
-    text = query.get("offset", "0")
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):  # noqa: PLR2004
-        raise InputError(
-            f"`offset` must be a whole number, got {text!r:.40}", hint="Begin at the first page."
-        )
-    return int(text)
-
-
-def _choice(query: _Query, name: str, choices: Any) -> str:
-    """Return one of some choices: the first if none is named."""
-    values: tuple[str, ...] = get_args(choices)
-    named = query.get(name) or values[0]
-    if named not in values:
-        raise InputError(f"there is no {name} {named!r:.40}", hint=f"There are {', '.join(values)}.")
-    return named
-
-
-def _to_record(form: _Query, done: str) -> Response:
-    reach = _reach(form)
-    place = {"tenant": reach.tenant_id, "user": reach.user_id, "agent": reach.agent_id}
-    return RedirectResponse(address("/record", **place, record=_record_id(form), done=done), 303)
+def _to_record(form: Query, done: str) -> Response:
+    reach = reach_in(form)
+    return RedirectResponse(address("/record", **names_of(reach), record=record_in(form), done=done), 303)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from memlayer_core.show import Bar, Cell, Colour, Mark, Viewable, fold, words_of
 
-__all__ = ["Field", "Link", "Part", "Table", "tables_of"]
+__all__ = ["Field", "Link", "Part", "Table", "no_link", "tables_of"]
 
-Link = Callable[[str], str | None]
-"""Returns where the text of a cell leads to; None: nowhere."""
+Link = Callable[[str], tuple[str, str | None] | None]
+"""Returns for an id what is shown of it, and where it leads to; None: it is no id of something."""
 
 _PROSE = 30  # a longer text is broken into lines
 _WHOLE = 20_000  # characters of one cell
@@ -45,14 +45,14 @@ class Field:
         text: What is seen at once.
         rest: What is seen when it is unfolded.
         kind: The classes of its style.
-        href: Where it leads to; None: nowhere.
+        links: What is shown instead, and where each leads to; None: nowhere.
         bar: The parts of its bar.
     """
 
     text: str
     rest: str = ""
     kind: str = ""
-    href: str | None = None
+    links: tuple[tuple[str, str | None], ...] = ()
     bar: tuple[Part, ...] = ()
 
 
@@ -77,12 +77,16 @@ class Table:
     sentence: str
 
 
-def tables_of(value: object, link: Link = lambda _: None, hrefs: Sequence[str | None] = ()) -> list[Table]:
+def no_link(_: str) -> None:
+    """Return that a text is no id of something."""
+
+
+def tables_of(value: object, link: Link = no_link, hrefs: Sequence[str | None] = ()) -> list[Table]:
     """Return the tables of a value, one for its view and one for each of its sections.
 
     Args:
         value: A value that notebooks and terminals show.
-        link: Where texts of cells lead to.
+        link: Where ids in cells lead to.
         hrefs: Where the first cell of each row leads to; empty: `link` tells.
     """
     assert isinstance(value, Viewable)
@@ -115,20 +119,24 @@ def tables_of(value: object, link: Link = lambda _: None, hrefs: Sequence[str | 
 
 def _field(cell: Cell, link: Link, href: str | None, *, is_number: bool) -> Field:
     text = words_of(cell, _WHOLE)
+    bar = _parts(cell, _STRIP) if isinstance(cell, Bar) else ()
     kinds = ["number"] if is_number else []
     if isinstance(cell, Mark):
         kinds += ["mark", cell.colour]
-    is_text = isinstance(cell, str)
-    if is_text and (len(text) > _PROSE or "\n" in text):
+    links = [(text, href)] if href is not None else _links(cell, link) if isinstance(cell, str) else []
+    shown = ", ".join(text for text, _ in links) or text
+    if isinstance(cell, str) and (len(shown) > _PROSE or "\n" in shown):
         kinds.append("prose")
-    if href is None and is_text:
-        href = link(text)
-    if href is None and is_text:
-        head, rest = fold(text)
-    else:
-        head, rest = text, ""
-    bar = _parts(cell, _STRIP) if isinstance(cell, Bar) else ()
-    return Field(head, rest, " ".join(kinds), href, bar)
+    head, rest = (shown, "") if links else fold(text)
+    return Field(head, rest, " ".join(kinds), tuple(links), bar)
+
+
+def _links(cell: str, link: Link) -> list[tuple[str, str | None]]:
+    """Return the links of a cell that is an id, or several; empty if it is anything else."""
+    if (whole := link(cell)) is not None:
+        return [whole]
+    some = [link(one) for one in cell.split(", ")]
+    return [one for one in some if one is not None] if None not in some else []
 
 
 def _parts(bar: Bar, width: int) -> tuple[Part, ...]:
