@@ -13,11 +13,22 @@ import zlib
 from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from struct import pack, unpack
+from typing import Any, NamedTuple, Protocol
 
 from memlayer_core.message import TraceDraft
 
-__all__ = ["MOST_BYTES", "KeptPiece", "TraceBody", "body_of", "check_of", "complete", "move", "read_body"]
+__all__ = [
+    "MOST_BYTES",
+    "PieceLike",
+    "TraceBody",
+    "TracedPiece",
+    "body_of",
+    "check_of",
+    "complete",
+    "move",
+    "read_body",
+]
 
 MOST_BYTES = 16 * 1024
 """Bytes that a trace may have."""
@@ -27,18 +38,60 @@ _WINDOW = 64  # bytes that are left free for what became of the window
 _USUAL = 12  # bytes of a piece of the window
 _LETTERS = {"system": "s", "profile": "p", "summary": "u", "recall": "r", "window": "w", "temporary": "t"}
 _KINDS = {**{letter: kind for kind, letter in _LETTERS.items()}, "k": "recall"}
-_REASONS = {"s": "instructions", "w": "recent", "t": "temporary", "k": "kept"}
+_STAYS = "kept"  # the reason of a recall that stays with its question
+_REASONS = {"s": "instructions", "w": "recent", "t": "temporary", "k": _STAYS}
 _OF_MESSAGES = frozenset("swr")  # letters of pieces that come from messages
 _BITS = 32  # of a key below the session's number
 _LAST = 2**_BITS - 1
-_CHECK = 3  # bytes of a check
 
 Code = tuple[str, float | None]
 """A reason: its code, and the number in it."""
 
 
-class KeptPiece(NamedTuple):
-    """A piece of a context, as a trace has it.
+class _Reason(Protocol):
+    @property
+    def code(self) -> str: ...
+
+    @property
+    def value(self) -> float | None: ...
+
+
+class PieceLike(Protocol):
+    """A piece of a context."""
+
+    @property
+    def kind(self) -> str:
+        """Its kind."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it costs."""
+        ...
+
+    @property
+    def message_ids(self) -> Sequence[str]:
+        """Ids of what it comes from."""
+        ...
+
+    @property
+    def sources(self) -> Sequence[tuple[int, bytes]]:
+        """A key for each of them, and of a message the digest. A message without a key is stored with the answer."""
+        ...
+
+    @property
+    def reasons(self) -> Sequence[_Reason]:
+        """Why it is in the context."""
+        ...
+
+    @property
+    def score(self) -> float | None:
+        """The score of a search."""
+        ...
+
+
+class TracedPiece(NamedTuple):
+    """A piece of a context, as a trace tells of it.
 
     Attributes:
         kind: Its kind.
@@ -48,18 +101,16 @@ class KeptPiece(NamedTuple):
         checks: A number for each message among these: what `check_of` returns as long as it is unchanged.
         reasons: Why it is in the context.
         score: The score of a search.
-        unsaved: Digest of a message that is stored with the answer; it has no key yet.
         stays: Whether it is a recall that stays with its question.
     """
 
     kind: str
     tokens: int
-    keys: tuple[int, ...] = ()
-    checks: tuple[int, ...] = ()
-    reasons: tuple[Code, ...] = ()
-    score: float | None = None
-    unsaved: bytes | None = None
-    stays: bool = False
+    keys: tuple[int, ...]
+    checks: tuple[int, ...]
+    reasons: tuple[Code, ...]
+    score: float | None
+    stays: bool
 
 
 class TraceBody(NamedTuple):
@@ -79,36 +130,39 @@ class TraceBody(NamedTuple):
     token_limit: int
     placement: str
     reasons: tuple[Code, ...]
-    pieces: Sequence[KeptPiece]
-    missing: int = 0
-    compaction: tuple[int, int, int] | None = None
+    pieces: Sequence[TracedPiece]
+    missing: int
+    compaction: tuple[int, int, int] | None
 
 
 def check_of(digest: bytes, message_id: str) -> int:
-    """Return a number that is another one if a message is changed, but for one case in 16 millions.
+    """Return a number that is another one if a message is changed, but for one case in four billions.
 
-    Nobody can tell a deleted message's words from it: its id, which nobody can guess, is part of it.
+    The id is part of it, and is deleted with the message: if nobody can guess it, nobody can compare words that they guess.
     """
-    named = message_id.encode("utf-8", "surrogatepass")
-    return zlib.crc32(named, zlib.crc32(digest)) >> 8 * (4 - _CHECK)
+    return zlib.crc32(message_id.encode("utf-8", "surrogatepass"), zlib.crc32(digest))
 
 
-def body_of(trace: TraceBody, session: int) -> tuple[str, tuple[bytes, ...]]:
+def body_of(
+    pieces: Sequence[PieceLike], session: int, head: Mapping[str, Any], reasons: Sequence[_Reason]
+) -> tuple[str, tuple[bytes, ...]]:
     """Return a trace as JSON, and the digests of messages that are stored with the answer.
 
     What is too much is left out: the oldest pieces of the window, then the last pieces.
 
     Args:
-        trace: What it says, before the answer is stored.
+        pieces: The pieces of the context.
         session: Number of its session.
+        head: The members `t`, `l` and `p`.
+        reasons: What is true of the whole context.
     """
-    pieces, every = list(trace.pieces), len(trace.pieces)
+    every = len(pieces)
     while True:
-        text = _json(_members(trace._replace(pieces=pieces, missing=every - len(pieces)), session))
-        unsaved = tuple(one.unsaved for one in pieces if one.unsaved is not None)
+        columns, unsaved = _columns(pieces, session)
+        text = _json({**head, "r": _short(reasons), "m": every - len(pieces), **columns})
         over = len(text) + _WINDOW + _UNSAVED * len(unsaved) - MOST_BYTES
         if over <= 0:
-            return text, unsaved
+            return text, tuple(unsaved)
         pieces = _without(pieces, 1 + over // _USUAL)
 
 
@@ -154,7 +208,7 @@ def read_body(text: str, session: int) -> TraceBody:
     """
     body = json.loads(text)
     raw = b64decode(body["c"])
-    checks = iter([int.from_bytes(raw[at : at + _CHECK]) for at in range(0, len(raw), _CHECK)])
+    checks = iter(unpack(f">{len(raw) // 4}I", raw))
     unsaved = iter(body.get("u", ()))
     pieces = []
     for place, (letter, tokens, found) in enumerate(zip(body["k"], body["n"], body["s"], strict=True)):
@@ -166,69 +220,80 @@ def read_body(text: str, session: int) -> TraceBody:
             keys = [(session << _BITS) + key if 0 <= key <= _LAST else key for key in keys]
         usual = (_REASONS[letter],) if letter in _REASONS else ()
         pieces.append(
-            KeptPiece(
+            TracedPiece(
                 _KINDS[letter],
                 tokens,
                 tuple(keys),
                 tuple(numbers),
                 _codes(body["e"].get(str(place), usual)),
                 body["f"].get(str(place)),
-                stays=letter == "k",
+                letter == "k",
             )
         )
     compaction = tuple(body["x"]) if "x" in body else None
     return TraceBody(body["t"], body["l"], body["p"], _codes(body["r"]), pieces, body["m"], compaction)
 
 
-def _members(trace: TraceBody, session: int) -> dict[str, Any]:
-    letters, sources, checks = [], [], bytearray()
-    reasons, scores = {}, {}
-    for place, piece in enumerate(trace.pieces):
-        letter = "k" if piece.stays else _LETTERS[piece.kind]
+def _columns(pieces: Sequence[PieceLike], session: int) -> tuple[dict[str, Any], list[bytes]]:
+    """Return what is said of the pieces, and digests of messages without a key. Every context pays for this."""
+    letters: list[str] = []
+    sources: list[Any] = []
+    checks: list[int] = []
+    reasons: dict[int, list[Any]] = {}
+    scores: dict[int, float] = {}
+    unsaved: list[bytes] = []
+    for place, piece in enumerate(pieces):
+        why = piece.reasons
+        letter = _LETTERS[piece.kind] if why[0].code != _STAYS else "k"
         letters.append(letter)
-        keys: Sequence[int] = piece.keys
-        if letter in _OF_MESSAGES or letter == "k":
-            keys = [key & _LAST if key >> _BITS == session else key for key in keys]
-        sources.append(keys[0] if len(keys) == 1 else list(keys) or None)
-        for number in piece.checks:
-            checks += number.to_bytes(_CHECK)
-        if len(piece.reasons) != 1 or piece.reasons[0] != (_REASONS.get(letter), None):
-            reasons[place] = _short(piece.reasons)
+        keys = _keys(piece, letter, session, checks, unsaved)
+        sources.append(keys[0] if len(keys) == 1 else keys or None)
+        if len(why) != 1 or why[0].code != _REASONS.get(letter):
+            reasons[place] = _short(why)
         if piece.score is not None:
             scores[place] = round(piece.score, 3)
     return {
-        "t": trace.tokens,
-        "l": trace.token_limit,
-        "p": trace.placement,
-        "r": _short(trace.reasons),
-        "m": trace.missing,
         "k": "".join(letters),
-        "n": [piece.tokens for piece in trace.pieces],
+        "n": [piece.tokens for piece in pieces],
         "s": sources,
-        "c": b64encode(checks).decode(),
+        "c": b64encode(pack(f">{len(checks)}I", *checks)).decode(),
         "e": reasons,
         "f": scores,
-    }
+    }, unsaved
+
+
+def _keys(piece: PieceLike, letter: str, session: int, checks: list[int], unsaved: list[bytes]) -> list[int]:
+    """Return the keys that a trace says of a piece. Its messages' checks are added, and digests of those without a key."""
+    if letter not in _OF_MESSAGES:
+        keys = [key for key, _ in piece.sources] if letter != "t" else []
+        return [key & _LAST for key in keys] if letter == "k" else keys
+    keys = []
+    for (key, digest), message_id in zip(piece.sources, piece.message_ids, strict=False):
+        if key > 0:
+            keys.append(key & _LAST if key >> _BITS == session else key)
+            checks.append(check_of(digest, message_id))
+        elif key < 0:
+            keys.append(key)
+        else:
+            unsaved.append(digest)
+    return keys
 
 
 def _has_check(letter: str, key: int) -> bool:
     return letter in _OF_MESSAGES and key >= 0
 
 
-def _short(reasons: Iterable[Code]) -> list[Any]:
-    return [code if value is None else [code, round(value, 3)] for code, value in reasons]
+def _short(reasons: Iterable[_Reason]) -> list[Any]:
+    return [one.code if one.value is None else [one.code, round(one.value, 3)] for one in reasons]
 
 
 def _codes(found: Iterable[Any]) -> tuple[Code, ...]:
     return tuple((one, None) if isinstance(one, str) else (one[0], one[1]) for one in found)
 
 
-def _without(pieces: Sequence[KeptPiece], count: int) -> list[KeptPiece]:
-    places = [place for place, piece in enumerate(pieces) if piece.kind == "window"][:count]
-    if not places:
-        return list(pieces[:-count])
-    gone = set(places)
-    return [piece for place, piece in enumerate(pieces) if place not in gone]
+def _without(pieces: Sequence[PieceLike], count: int) -> Sequence[PieceLike]:
+    gone = set([place for place, piece in enumerate(pieces) if piece.kind == "window"][:count])
+    return [piece for place, piece in enumerate(pieces) if place not in gone] if gone else pieces[:-count]
 
 
 def _json(value: Any) -> str:

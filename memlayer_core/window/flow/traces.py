@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from memlayer_core.errors import UnknownTraceError
@@ -14,7 +15,7 @@ from memlayer_core.message import PinnedText, StoredMessage
 from memlayer_core.messages.rules.check import at_least_one
 from memlayer_core.messages.rules.offload import merge_messages
 from memlayer_core.messages.rules.render import as_prompt, summary_block
-from memlayer_core.messages.rules.traces import Code, KeptPiece, TraceBody, check_of, read_body
+from memlayer_core.messages.rules.traces import Code, TraceBody, TracedPiece, check_of, read_body
 from memlayer_core.messages.sql import traces as traces_sql
 from memlayer_core.messages.sql import transcript
 from memlayer_core.recall.flow.search_scope import as_told, message_of_item, message_of_record
@@ -49,6 +50,7 @@ class _Found:
 
     Attributes:
         sources: Messages, records and items, by their keys; messages without content if no texts are wanted.
+        checks: What `check_of` returns for the messages.
         records: The records among them.
         outdated: Keys of records of the user that have a newer version.
         summaries: Summaries of the session, by version.
@@ -57,6 +59,7 @@ class _Found:
     """
 
     sources: Mapping[int, StoredMessage]
+    checks: Mapping[int, int]
     records: Mapping[int, Record]
     outdated: Collection[int]
     summaries: Mapping[int, Summary]
@@ -125,7 +128,7 @@ def _look_up(
     rt: Runtime,
     reader: Reader,
     session: int,
-    pieces: Sequence[KeptPiece],
+    pieces: Sequence[TracedPiece],
     ends: set[int],
     *,
     has_texts: bool,
@@ -138,6 +141,7 @@ def _look_up(
     )
     find = transcript.find_messages if has_texts else traces_sql.heads
     sources = {one.key: one for one in find(connection, reach, of_messages)}
+    checks = {key: check_of(one.digest, one.message.id or "") for key, one in sources.items()}
     records = record_reads.find_records(connection, reader, of_records) if of_records else {}
     missing = [key for key in of_records if key not in records]
     folders = searched_folders(connection, reach.tenant_id, reach.user_id) if of_items else ()
@@ -149,6 +153,7 @@ def _look_up(
     summaries = summaries_sql.all_versions(connection, session) if summed_up else ()
     return _Found(
         sources,
+        checks,
         records,
         record_reads.outdated(connection, reach, missing) if missing else (),
         {one.version: one for one in summaries},
@@ -174,13 +179,14 @@ def _trace(rt: Runtime, row: Any, body: TraceBody, found: _Found) -> ContextTrac
     )
 
 
+@lru_cache(1000)
 def _reason(code: Code) -> Reason:
     name, value = code
     said = name.replace("_", " ")
     return Reason(name, said if value is None else f"{said} ({value:+g})", value)
 
 
-def _piece(rt: Runtime, piece: KeptPiece, found: _Found) -> TracePiece:
+def _piece(rt: Runtime, piece: TracedPiece, found: _Found) -> TracePiece:
     """Return a piece with what became of its text, and with the text if it is wanted."""
     there = [found.sources[key] for key in piece.keys if key in found.sources]
     ids = tuple(one.message.id or "" for one in there)
@@ -207,7 +213,7 @@ def _piece(rt: Runtime, piece: KeptPiece, found: _Found) -> TracePiece:
     )
 
 
-def _state(piece: KeptPiece, found: _Found) -> PieceState:
+def _state(piece: TracedPiece, found: _Found) -> PieceState:
     if not piece.keys:
         return "unstored"
     there: Collection[int] = found.sources
@@ -218,12 +224,11 @@ def _state(piece: KeptPiece, found: _Found) -> PieceState:
     gone = [key for key in piece.keys if key not in there]
     if gone:
         return "changed" if found.outdated and set(gone) <= set(found.outdated) else "gone"
-    now = (found.sources[key] for key, _ in zip(piece.keys, piece.checks, strict=False))
-    same = [check_of(one.digest, one.message.id or "") for one in now]
-    return "stored" if same == [*piece.checks] else "changed"
+    checks = zip(piece.keys, piece.checks, strict=False)  # what is no message has none
+    return "stored" if all(found.checks[key] == check for key, check in checks) else "changed"
 
 
-def _text(rt: Runtime, piece: KeptPiece, there: Sequence[StoredMessage], found: _Found) -> str | None:
+def _text(rt: Runtime, piece: TracedPiece, there: Sequence[StoredMessage], found: _Found) -> str | None:
     """Return the text of a piece whose sources are unchanged; None if it is not told any more."""
     match piece.kind:
         case "summary":

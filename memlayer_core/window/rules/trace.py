@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from memlayer_core.message import AnswerNote, PinnedText, TraceDraft
-from memlayer_core.messages.rules.traces import Code, KeptPiece, TraceBody, body_of, check_of
-from memlayer_core.recall.model import Reason
-from memlayer_core.window.model import Context, Piece
+from memlayer_core.messages.rules.traces import body_of
+from memlayer_core.window.model import Context
 
 __all__ = ["note_to"]
 
@@ -27,47 +25,16 @@ def note_to(
     """
     if not traces:
         return AnswerNote(recall)
-    pieces = [_kept(piece) for piece in context.pieces]
-    reasons = _codes(context.reasons)
-    said = TraceBody(context.tokens, context.token_limit, context.placement, reasons, pieces)
-    body, unsaved = body_of(said, session)
+    head = {"t": context.tokens, "l": context.token_limit, "p": context.placement}
+    body, unsaved = body_of(context.pieces, session, head, context.reasons)
     left = context.compaction
     compaction = (left.turns, left.tokens_before, left.tokens_after) if left is not None else None
     return AnswerNote(recall, TraceDraft(session, _question(context), body, unsaved, compaction, now, traces))
 
 
-def _kept(piece: Piece) -> KeptPiece:
-    """Return a piece without its text."""
-    stays = piece.kind == "recall" and any(reason.code == "kept" for reason in piece.reasons)
-    sources = piece.sources if piece.kind != "temporary" else ()
-    keys = tuple(key for key, _ in sources if key)
-    return KeptPiece(
-        piece.kind,
-        piece.tokens,
-        keys,
-        () if stays else _checks(piece),
-        _codes(piece.reasons),
-        piece.score,
-        next((digest for key, digest in sources if digest and not key), None),
-        stays,
-    )
-
-
-def _checks(piece: Piece) -> tuple[int, ...]:
-    """Return a check of each message that a piece comes from."""
-    if piece.kind not in {"system", "window", "recall"}:
-        return ()
-    named = zip(piece.sources, piece.message_ids, strict=False)  # no source: another service found it
-    return tuple(check_of(digest, one) for (key, digest), one in named if key > 0)
-
-
-def _codes(reasons: Iterable[Reason]) -> tuple[Code, ...]:
-    return tuple((reason.code, reason.value) for reason in reasons)
-
-
 def _question(context: Context) -> int:
     """Return the key of the newest question in a context; 0 if it is not stored."""
-    said = (*context.window, *context.pending)
-    turns = zip(said, (piece for piece in context.pieces if piece.kind == "window"), strict=True)
-    asked = next((piece for message, piece in reversed([*turns]) if message.role == "user"), None)
+    turns = reversed([piece for piece in context.pieces if piece.kind == "window"])
+    said = reversed((*context.window, *context.pending))
+    asked = next((piece for message, piece in zip(said, turns, strict=True) if message.role == "user"), None)
     return asked.sources[-1][0] if asked is not None else 0
