@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memlayer_core.cli.app import app
-from memlayer_core.cli.serving import LOOPBACK, serve_http, token_of
+from memlayer_core.cli.serving import LOOPBACK, MCP_TOKEN, serve_http, token_of
 from memlayer_core.errors import InputError
 from memlayer_core.scope import Scope
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["mcp"]
 
-_TOKEN = "MEMLAYER_MCP_TOKEN"  # noqa: S105  (the variable's name)
 _USE = "which each client sends as `Authorization: Bearer …`"
 _PORT = 8765
 
@@ -49,7 +48,7 @@ def mcp(
     ] = None,
     http: Annotated[bool, typer.Option("--http", help="Serve over HTTP at /mcp; else on stdio.")] = False,
     host: Annotated[
-        str, typer.Option(help=f"With --http: the address to listen at; another needs {_TOKEN}.")
+        str, typer.Option(help=f"With --http: the address to listen at; another needs {MCP_TOKEN}.")
     ] = LOOPBACK[0],
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="With --http: the port; 0: any free one.")
@@ -69,7 +68,7 @@ def mcp(
     of the variable MEMLAYER_MCP_TOKEN, else one that is made and printed at the start.
     """
     scope, names = Scope(user, session, agent, tenant), allow_host or []
-    token = token_of(_TOKEN, host, names, _USE) if http else ""
+    token = token_of(MCP_TOKEN, host, names, _USE) if http else ""
     if not http and (host, port, names) != (LOOPBACK[0], _PORT, []):
         raise InputError(
             "`--host`, `--port` and `--allow-host` are for HTTP", hint="Add `--http`, or leave them out."

@@ -16,7 +16,10 @@ from memlayer_core.errors import InputError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-__all__ = ["LOOPBACK", "serve_http", "token_of"]
+__all__ = ["LOOPBACK", "MCP_TOKEN", "UI_TOKEN", "serve_http", "token_of"]
+
+MCP_TOKEN, UI_TOKEN = "MEMLAYER_MCP_TOKEN", "MEMLAYER_UI_TOKEN"
+"""Variables that set a token."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ANY = ("0.0.0.0", "::", "")  # noqa: S104  (these are refused without names)

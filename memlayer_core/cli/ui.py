@@ -18,7 +18,7 @@ from memlayer_core.cli.app import (
     memory_to_look_at,
     open_memory,
 )
-from memlayer_core.cli.serving import LOOPBACK, serve_http, token_of
+from memlayer_core.cli.serving import LOOPBACK, UI_TOKEN, serve_http, token_of
 from memlayer_core.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ui"]
 
-_TOKEN = "MEMLAYER_UI_TOKEN"  # noqa: S105  (the variable's name)
 _USE = "with which a browser opens the page: `/?token=…`"
 _PORT = 8766
 
@@ -41,7 +40,7 @@ def ui(
         ),
     ] = False,
     host: Annotated[
-        str, typer.Option(help=f"The address to listen at; one of another machine needs {_TOKEN}.")
+        str, typer.Option(help=f"The address to listen at; one of another machine needs {UI_TOKEN}.")
     ] = LOOPBACK[0],
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any free one.")] = _PORT,
     allow_host: Annotated[
@@ -57,7 +56,7 @@ def ui(
     is written without `--write`; another process may have the memory open. MEMLAYER_UI_TOKEN sets a token that stays.
     """
     names = allow_host or []
-    token = token_of(_TOKEN, host, names, _USE)
+    token = token_of(UI_TOKEN, host, names, _USE)
     if chroma_url is not None and not write:
         raise InputError("`--chroma-url` is for `--write`", hint="Add `--write`, or leave it out.")
     from memlayer_core.cli.views import journal_at
@@ -77,5 +76,5 @@ def ui(
 
 def _lines(place: str, token: str | None) -> list[str]:
     if token is None:
-        return [f"The page is at {place}/?token=…, with the token of {_TOKEN}; Ctrl-C ends it."]
+        return [f"The page is at {place}/?token=…, with the token of {UI_TOKEN}; Ctrl-C ends it."]
     return [f"The page is at {place}/?token={token}", "Ctrl-C ends it."]

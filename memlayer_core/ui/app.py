@@ -60,7 +60,6 @@ _HEADERS = {
 _ADVICE = "This page opens with the address that `memlayer ui` printed, with its token: http://…/?token=…"
 _FORM = 2_000_000  # bytes of a form at the most
 _CHUNK = 65_536  # characters of an export that are sent at a time
-_DAYS = 30 * 24 * 3600  # seconds that a browser keeps the token; a new one is made with each start
 _DONE = {
     "corrected": "It is corrected. The version before is below.",
     "unchanged": "Nothing was changed: it says that already.",
@@ -179,7 +178,7 @@ class _Door:
         """Take the token from the address into a cookie; show the users."""
         if "token" in request.query_params:
             answer = RedirectResponse("/", 303)
-            answer.set_cookie(self._cookie, self._token, max_age=_DAYS, httponly=True, samesite="strict")
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
             return answer
         return self.show(self.users, request)
 

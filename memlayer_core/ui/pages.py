@@ -49,7 +49,7 @@ SessionPart = Literal["messages", "turns", "summaries"]
 State = Literal["in force", "archived too", "past too"]
 _TURNS = 200  # of a session at the most: it has `Settings.context_traces`
 _ID = 12  # characters of an id that leads nowhere
-_WORDS = 120  # characters of a question in a list
+_WORDS = 100  # characters of a question or an answer in a list
 _PROFILE = 500  # records that a profile shows at the most
 _FACTS, _PREFERENCES = 100, 20  # of these, those that a context tells, and preferences among them
 
@@ -203,15 +203,14 @@ class Pages:
         )
 
     def _turns(self, session: Session) -> list[Table]:
-        """Return the turns of a session, with the words of each question in place of its id."""
+        """Return the turns of a session, with words of question and answer in place of their ids."""
         traces = self._memory.chat_of(session.scope).traces(_TURNS)
-        ids = [one.question_id for one in traces if one.question_id is not None]
-        spoken = self._memory.runtime.db.read(list_by_id, session.scope, session.number, ids)
+        ids = {id for one in traces for id in (one.question_id, one.answer_id) if id is not None}
+        spoken = self._memory.runtime.db.read(list_by_id, session.scope, session.number, [*ids])
         words = {one.message.id: beginning(one.message.label, _WORDS) for one in spoken}
-        answers = {one.answer_id for one in traces if one.answer_id is not None}
 
         def link(text: str) -> tuple[str, str | None] | None:
-            return (words.get(text) or _short(text), None) if text in {*ids, *answers} else None
+            return (words.get(text) or _short(text), None) if text in ids else None
 
         return tables_of(traces, link, hrefs=[turn_address(session.scope, one.id) for one in traces])
 

@@ -17,19 +17,17 @@ def standing(record: Record, settings: Settings) -> View:
         settings: The thresholds.
     """
     told, why = _told(record, settings)
-    return View(
-        "Whether it is told",
-        rows=(
-            ("told", told),
-            ("because", why),
-            ("last recalled", record.last_accessed or "never"),
-            ("recalled on", f"{record.accesses:,} day(s)"),
-            ("confidence", record.confidence),
-            ("importance", record.importance),
-            ("decay score", record.decay_score),
-            ("expires", record.expires_at),
-        ),
+    every: tuple[tuple[str, Cell], ...] = (
+        ("told", told),
+        ("because", why),
+        ("last recalled", record.last_accessed or "never"),
+        ("recalled on", f"{record.accesses:,} day(s)"),
+        ("confidence", record.confidence),
+        ("importance", record.importance),
+        ("decay score", record.decay_score),
+        ("expires", record.expires_at),
     )
+    return View("Whether it is told", rows=_filled(every))
 
 
 def _told(record: Record, settings: Settings) -> tuple[Mark, str]:
@@ -86,4 +84,8 @@ def details(record: Record) -> View:
         ("seen by", "everybody in the tenant" if access.visibility == "public" else ", ".join(others)),
         ("found by", None if record.embedding is None else f"its vector of {record.embedding.model}"),
     )
-    return View("Details", rows=tuple(row for row in every if row[1] not in {None, ""}))
+    return View("Details", rows=_filled(every))
+
+
+def _filled(rows: tuple[tuple[str, Cell], ...]) -> tuple[tuple[str, Cell], ...]:
+    return tuple(row for row in rows if row[1] not in {None, ""})

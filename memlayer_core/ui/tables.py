@@ -6,7 +6,7 @@ A page may have no style in its elements, so colours and widths are classes of i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memlayer_core.show import Bar, Cell, Colour, Mark, Viewable, fold, words_of
 
@@ -103,6 +103,7 @@ def tables_of(value: object, link: Link = no_link, hrefs: Sequence[str | None] =
         )
         for row, href in zip(view.rows, places, strict=True)
     )
+    rows = _widen(rows)
     marks = [note if isinstance(note, Mark) else Mark(note, "amber") for note in view.notes]
     own = Table(
         view.title,
@@ -115,6 +116,16 @@ def tables_of(value: object, link: Link = no_link, hrefs: Sequence[str | None] =
     is_shown = own.title or own.rows or own.notes or own.bar
     below = [table for section in view.sections for table in tables_of(section, link)]
     return [own, *below] if is_shown else below
+
+
+def _widen(rows: tuple[tuple[Field, ...], ...]) -> tuple[tuple[Field, ...], ...]:
+    """Give the room that is left to the column with the longest texts."""
+    columns = [sum(len(field.text + field.rest) for field in column) for column in zip(*rows, strict=True)]
+    widest = columns.index(max(columns)) if columns else None
+    return tuple(
+        tuple(replace(one, kind=f"{one.kind} wide") if at == widest else one for at, one in enumerate(row))
+        for row in rows
+    )
 
 
 def _field(cell: Cell, link: Link, href: str | None, *, is_number: bool) -> Field:
