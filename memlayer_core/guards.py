@@ -58,13 +58,13 @@ class TokenBackend(AuthenticationBackend):
 
     Args:
         token: The token.
-        read: Returns the token that a request has; an empty text if it has none.
+        token_in: Returns the token that a request has; an empty text if it has none.
         advice: What whoever has none is to do.
     """
 
-    def __init__(self, token: str, read: Callable[[HTTPConnection], str], advice: str) -> None:
+    def __init__(self, token: str, token_in: Callable[[HTTPConnection], str], advice: str) -> None:
         self._token = token.encode()
-        self._read = read
+        self._token_in = token_in
         self._advice = advice
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser]:
@@ -73,6 +73,6 @@ class TokenBackend(AuthenticationBackend):
         Raises:
             AuthenticationError: It is not the server's.
         """
-        if not compare_digest(self._read(conn).encode(), self._token):
+        if not compare_digest(self._token_in(conn).encode(), self._token):
             raise AuthenticationError(self._advice)
         return AuthCredentials(), UnauthenticatedUser()

@@ -18,7 +18,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 import memlayer_core
-from memlayer_core.cli.serving import MCP_TOKEN, UI_TOKEN
+from memlayer_core.cli.http_server import MCP_TOKEN, UI_TOKEN
 from memlayer_core.errors import MemlayerError
 from memlayer_core.models import encodings, minilm, multilingual
 from memlayer_core.models.embed import resolve_embedder

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memlayer_core.cli.app import app
-from memlayer_core.cli.serving import LOOPBACK, MCP_TOKEN, serve_http, token_of
+from memlayer_core.cli.http_server import LOOPBACK, MCP_TOKEN, serve_http, token_of
 from memlayer_core.errors import InputError
 from memlayer_core.scope import Scope
 

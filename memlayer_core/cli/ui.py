@@ -18,7 +18,7 @@ from memlayer_core.cli.app import (
     memory_to_look_at,
     open_memory,
 )
-from memlayer_core.cli.serving import LOOPBACK, UI_TOKEN, serve_http, token_of
+from memlayer_core.cli.http_server import LOOPBACK, UI_TOKEN, serve_http, token_of
 from memlayer_core.errors import InputError
 
 if TYPE_CHECKING:

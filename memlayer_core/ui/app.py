@@ -340,6 +340,6 @@ def _done(query: Query) -> str:
     return _DONE.get(query.get("done", ""), "")
 
 
-def _to_record(form: Query, done: str) -> Response:
+def _to_record(form: Query, outcome: str) -> Response:
     reach = reach_in(form)
-    return RedirectResponse(address("/record", **names_of(reach), record=record_in(form), done=done), 303)
+    return RedirectResponse(address("/record", **names_of(reach), record=record_in(form), done=outcome), 303)

@@ -26,13 +26,13 @@ class Part:
 
     Attributes:
         colour: Its colour.
-        left: Where it begins, in pixels.
+        x: Where it begins, in pixels.
         width: Its width.
         text: What it is, with its number.
     """
 
     colour: Colour
-    left: float
+    x: float
     width: float
     text: str
 
