@@ -74,7 +74,7 @@ def pages(size):
 def measure(place, size):
     with memory_to_look_at(place, None) as memory:
         app = ui_app(memory, token="token", port=80, hosts=["testserver"])
-        browser = TestClient(app, base_url="http://testserver:80", headers={"Host": "testserver:80"})
+        browser = TestClient(app, base_url="http://testserver")
         browser.get("/?token=token").raise_for_status()
         costs = {}
         for name, address in pages(size).items():

@@ -19,6 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["AddressGuard", "TokenBackend"]
 
+_HTTP = 80  # browsers leave this port out
+
 
 class AddressGuard:
     """Refuses a `Host` that is no name of the server with 421, and an `Origin` of another web page with 403.
@@ -37,7 +39,7 @@ class AddressGuard:
     ) -> None:
         self._app = app
         near = [f"{one}:{port}" for one in (*hosts, *other_hosts)]
-        self._hosts = frozenset((*near, *other_hosts))
+        self._hosts = frozenset((*near, *other_hosts, *(hosts if port == _HTTP else ())))
         self._origins = frozenset(
             (*(f"http://{one}" for one in self._hosts), *(f"https://{one}" for one in other_hosts))
         )

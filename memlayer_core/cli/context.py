@@ -15,6 +15,7 @@ from memlayer_core.cli.app import (
     User,
     Where,
     app,
+    embedder_of,
     memory_to_look_at,
 )
 from memlayer_core.cli.terminal import json_of, note, show
@@ -63,7 +64,7 @@ def show_context(
         if session is not None and not has_session(db, scope):
             note(missing_session(db, scope))
             raise typer.Exit(1)
-    with memory_to_look_at(path, database_url, tokenizer, embedder) as memory:
+    with memory_to_look_at(path, database_url, tokenizer, embedder_of(embedder)) as memory:
         pending = [Message("user", question)] if question is not None else []
         context = memory.chat_of(scope, roles=role or ()).context(pending=pending, token_limit=tokens)
     if as_json:

@@ -57,18 +57,17 @@ def ui(
     """
     names = allow_host or []
     token = token_of(UI_TOKEN, host, names, _USE)
-    if chroma_url is not None and not write:
-        raise InputError("`--chroma-url` is for `--write`", hint="Add `--write`, or leave it out.")
-    from memlayer_core.cli.views import journal_at
+    if not write and (chroma_url, embedder) != (None, "auto"):
+        raise InputError(
+            "`--chroma-url` and `--embedder` are for `--write`", hint="Add `--write`, or leave them out."
+        )
     from memlayer_core.ui import ui_app
 
     opened: AbstractContextManager[Memory]
     if write:
         opened = open_memory(path, database_url, chroma_url, embedder_of(embedder))
     else:
-        with journal_at(path, database_url):
-            pass  # it exists
-        opened = memory_to_look_at(path, database_url, embedder=embedder)
+        opened = memory_to_look_at(path, database_url, tokenizer="estimate")
     with opened as memory:
         application = partial(ui_app, memory, writes=write)
         serve_http(application, _lines, host=host, port=port, token=token, names=names)
@@ -76,5 +75,5 @@ def ui(
 
 def _lines(place: str, token: str | None) -> list[str]:
     if token is None:
-        return [f"The page is at {place}/?token=…, with the token of {UI_TOKEN}; Ctrl-C ends it."]
-    return [f"The page is at {place}/?token={token}", "Ctrl-C ends it."]
+        return [f"Ctrl-C ends it. With the token of {UI_TOKEN}, open {place}/?token=…"]
+    return [f"Ctrl-C ends it. Open {place}/?token={token}"]

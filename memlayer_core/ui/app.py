@@ -97,9 +97,12 @@ def ui_app(
     cookie = f"memlayer_ui_{port}"  # browsers send a cookie to all ports of a machine
     door = _Door(memory, token=token, cookie=cookie, writes=writes)
 
-    def read(connection: HTTPConnection) -> str:
-        offered = connection.query_params.get("token") if connection.url.path == "/" else None
-        return offered or connection.cookies.get(cookie, "")
+    def token_in(connection: HTTPConnection) -> str:
+        known = hmac.compare_digest(
+            connection.cookies.get(cookie, "").encode(), _seal(token, "cookie").encode()
+        )
+        at_door = connection.query_params.get("token") if connection.url.path == "/" else None
+        return at_door or (token if known else "")
 
     def get(path: str, page: Callable[[Mapping[str, str]], Page]) -> Route:
         return Route(path, partial(door.show, page), methods=["GET"])
@@ -124,7 +127,7 @@ def ui_app(
             Middleware(_Headers),
             Middleware(AddressGuard, port=port, hosts=hosts, other_hosts=other_hosts),
             Middleware(
-                AuthenticationMiddleware, backend=TokenBackend(token, read, _ADVICE), on_error=_refuse
+                AuthenticationMiddleware, backend=TokenBackend(token, token_in, _ADVICE), on_error=_refuse
             ),
         ],
         exception_handlers={
@@ -150,6 +153,11 @@ class _Headers:
         await self._app(scope, receive, send_more)
 
 
+def _seal(token: str, purpose: str) -> str:
+    """Return what only somebody with the token can make, for one purpose."""
+    return hmac.new(token.encode(), f"memlayer ui {purpose}".encode(), sha256).hexdigest()
+
+
 def _refuse(_: HTTPConnection, problem: AuthenticationError) -> Response:
     return PlainTextResponse(str(problem), 401)
 
@@ -163,7 +171,7 @@ class _Door:
         self._token = token
         self._cookie = cookie
         self._writes = writes
-        self._stamp = hmac.new(token.encode(), b"memlayer ui form", sha256).hexdigest()
+        self._stamp = _seal(token, "form")
         self._templates = Environment(
             loader=PackageLoader("memlayer_core.ui"),
             autoescape=True,
@@ -178,7 +186,7 @@ class _Door:
         """Take the token from the address into a cookie; show the users."""
         if "token" in request.query_params:
             answer = RedirectResponse("/", 303)
-            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+            answer.set_cookie(self._cookie, _seal(self._token, "cookie"), httponly=True, samesite="strict")
             return answer
         return self.show(self.users, request)
 
@@ -237,17 +245,19 @@ class _Door:
         """Store another version of a record."""
         reach, record_id = reach_in(form), record_in(form)
         record = self._current(form)
-        fields: dict[str, Any] = {}
-        if record.key is not None and form.get("value", "").strip() not in {"", record.value}:
-            fields["value"] = form["value"].strip()
-        text = form.get("text", "")
-        is_same = text.strip() == record.text and not fields
-        if not is_same:
-            words = None if text.strip() == record.text else text
-            if record.is_inferred:  # a person vouches for it now
-                fields["source"] = "corrected_memory"
-            self._memory.chat_of(reach).revise(record_id, words, **fields)
-        return _to_record(form, "unchanged" if is_same else "corrected")
+        text, summary, value = (form.get(name, "").strip() for name in ("text", "summary", "value"))
+        changes: dict[str, Any] = {}
+        if text not in {"", record.raw.strip()}:
+            changes["text"] = text
+        if record.summary is not None and (changes or summary != record.summary.strip()):
+            changes["summary"] = summary or None
+        if record.key is not None and value not in {"", record.value}:
+            changes["value"] = value
+        if changes and record.is_inferred:  # a person vouches for it now
+            changes["source"] = "corrected_memory"
+        if changes:
+            self._memory.chat_of(reach).revise(record_id, **changes)
+        return _to_record(form, "corrected" if changes else "unchanged")
 
     def merge(self, form: Query) -> Response:
         """Merge other records into a record."""
@@ -332,8 +342,8 @@ def _legible(value: object) -> object:
 
 
 def _verbatim(text: str) -> Markup:
-    """Return a text for a form, where it must stay as it is."""
-    return escape(text)
+    """Return a text for a form, where it must stay as it is, but for what no page can hold."""
+    return escape(text.encode("utf-8", "replace").decode())
 
 
 def _done(query: Query) -> str:

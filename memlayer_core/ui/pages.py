@@ -49,6 +49,7 @@ SessionPart = Literal["messages", "turns", "summaries"]
 State = Literal["in force", "archived too", "past too"]
 _TURNS = 200  # of a session at the most: it has `Settings.context_traces`
 _ID = 12  # characters of an id that leads nowhere
+_TITLE = 300  # characters of a record in the heading of its page
 _WORDS = 100  # characters of a question or an answer in a list
 _PROFILE = 500  # records that a profile shows at the most
 _FACTS, _PREFERENCES = 100, 20  # of these, those that a context tells, and preferences among them
@@ -139,7 +140,7 @@ class Pages:
         tables += tables_of(relations(record), link)
         tables += tables_of(details(record), self._session_link(record))
         return Page(
-            title=record.text,
+            title=beginning(record.text, _TITLE),
             subtitle=f"{record.memory_id}, version {record.version}",
             trail=anchors_above(reach, "records"),
             tables=tuple(tables),

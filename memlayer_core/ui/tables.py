@@ -122,10 +122,11 @@ def _widen(rows: tuple[tuple[Field, ...], ...]) -> tuple[tuple[Field, ...], ...]
     """Give the room that is left to the column with the longest texts."""
     columns = [sum(len(field.text + field.rest) for field in column) for column in zip(*rows, strict=True)]
     widest = columns.index(max(columns)) if columns else None
-    return tuple(
-        tuple(replace(one, kind=f"{one.kind} wide") if at == widest else one for at, one in enumerate(row))
-        for row in rows
-    )
+
+    def widen(at: int, one: Field) -> Field:
+        return replace(one, kind=f"{one.kind} wide") if at == widest and "prose" in one.kind else one
+
+    return tuple(tuple(widen(at, one) for at, one in enumerate(row)) for row in rows)
 
 
 def _field(cell: Cell, link: Link, href: str | None, *, is_number: bool) -> Field:
