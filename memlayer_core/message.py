@@ -230,19 +230,19 @@ class TraceDraft:
         session: Number of the session; 0: it had no messages.
         question: Key of the question; 0: it is stored with the answer, or there is none.
         body: The parts of the context, as a JSON object: see `window/rules/trace.py`.
-        unsaved: Digests of messages in it that are stored with the answer, in their order.
+        pending: Digests of messages in it that are stored with the answer, in their order.
         compaction: Turns that left the window, and the window's tokens before and after; None: none left it.
         created_at: When the context was built.
-        most: Traces that the session may have.
+        limit: Traces that the session may have.
     """
 
     session: int
     question: int
     body: str
-    unsaved: tuple[bytes, ...]
+    pending: tuple[bytes, ...]
     compaction: tuple[int, int, int] | None
     created_at: datetime
-    most: int
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,9 @@ def _append(
     if not drafts:
         return Receipt((), stored=0)
     noted = rt.temporaries.note_of(scope) if note == "waiting" else note
+    if noted is not None and note == "waiting" and any(_is_question(one.message) for one in drafts):
+        # The last context did not show this question, so its answer saw another one.
+        noted = replace(noted, trace=None)
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
     receipt = rt.db.write(
         write,
@@ -133,6 +136,10 @@ def _append_round(
 def _is_answer(message: Message) -> bool:
     """Tell whether a message ends a round: a model's answer that calls no tool."""
     return message.role == "assistant" and message.model_visible and not message.tool_calls
+
+
+def _is_question(message: Message) -> bool:
+    return message.role == "user" and message.model_visible
 
 
 def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:

@@ -33,7 +33,7 @@ __all__ = [
 MOST_BYTES = 16 * 1024
 """Bytes that a trace may have."""
 
-_UNSAVED = 32  # bytes that a message takes which is stored with the answer
+_PENDING = 32  # bytes that a message takes which is stored with the answer
 _WINDOW = 64  # bytes that are left free for what became of the window
 _USUAL = 12  # bytes of a piece of the window
 _LETTERS = {"system": "s", "profile": "p", "summary": "u", "recall": "r", "window": "w", "temporary": "t"}
@@ -158,11 +158,11 @@ def body_of(
     """
     every = len(pieces)
     while True:
-        columns, unsaved = _columns(pieces, session)
+        columns, pending = _columns(pieces, session)
         text = _json({**head, "r": _short(reasons), "m": every - len(pieces), **columns})
-        over = len(text) + _WINDOW + _UNSAVED * len(unsaved) - MOST_BYTES
+        over = len(text) + _WINDOW + _PENDING * len(pending) - MOST_BYTES
         if over <= 0:
-            return text, tuple(unsaved)
+            return text, tuple(pending)
         pieces = _without(pieces, 1 + over // _USUAL)
 
 
@@ -174,11 +174,11 @@ def complete(draft: TraceDraft, fresh: Iterable[tuple[int, bytes, str]]) -> str:
         fresh: Place, digest and id of each message that is stored now.
     """
     more: dict[str, Any] = {"x": draft.compaction} if draft.compaction is not None else {}
-    if draft.unsaved:
+    if draft.pending:
         stored: dict[bytes, deque[tuple[int, int]]] = {}
         for place, digest, message_id in fresh:
             stored.setdefault(digest, deque()).append((place, check_of(digest, message_id)))
-        there = (stored.get(digest) for digest in draft.unsaved)
+        there = (stored.get(digest) for digest in draft.pending)
         more["u"] = [one.popleft() if one else None for one in there]
     return f"{draft.body[:-1]},{_json(more)[1:]}" if more else draft.body
 
@@ -209,12 +209,12 @@ def read_body(text: str, session: int) -> TraceBody:
     body = json.loads(text)
     raw = b64decode(body["c"])
     checks = iter(unpack(f">{len(raw) // 4}I", raw))
-    unsaved = iter(body.get("u", ()))
+    pending = iter(body.get("u", ()))
     pieces = []
     for place, (letter, tokens, found) in enumerate(zip(body["k"], body["n"], body["s"], strict=True)):
         keys = found if isinstance(found, list) else [] if found is None else [found]
         numbers = [next(checks) for key in keys if _has_check(letter, key)]
-        if found is None and letter in {"s", "w"} and (late := next(unsaved, None)):
+        if found is None and letter in {"s", "w"} and (late := next(pending, None)):
             keys, numbers = [late[0]], [late[1]]
         if letter in {*_OF_MESSAGES, "k"}:
             keys = [(session << _BITS) + key if 0 <= key <= _LAST else key for key in keys]
@@ -241,12 +241,12 @@ def _columns(pieces: Sequence[PieceLike], session: int) -> tuple[dict[str, Any],
     checks: list[int] = []
     reasons: dict[int, list[Any]] = {}
     scores: dict[int, float] = {}
-    unsaved: list[bytes] = []
+    pending: list[bytes] = []
     for place, piece in enumerate(pieces):
         why = piece.reasons
         letter = _LETTERS[piece.kind] if why[0].code != _STAYS else "k"
         letters.append(letter)
-        keys = _keys(piece, letter, session, checks, unsaved)
+        keys = _keys(piece, letter, session, checks, pending)
         sources.append(keys[0] if len(keys) == 1 else keys or None)
         if len(why) != 1 or why[0].code != _REASONS.get(letter):
             reasons[place] = _short(why)
@@ -259,10 +259,10 @@ def _columns(pieces: Sequence[PieceLike], session: int) -> tuple[dict[str, Any],
         "c": b64encode(pack(f">{len(checks)}I", *checks)).decode(),
         "e": reasons,
         "f": scores,
-    }, unsaved
+    }, pending
 
 
-def _keys(piece: PieceLike, letter: str, session: int, checks: list[int], unsaved: list[bytes]) -> list[int]:
+def _keys(piece: PieceLike, letter: str, session: int, checks: list[int], pending: list[bytes]) -> list[int]:
     """Return the keys that a trace says of a piece. Its messages' checks are added, and digests of those without a key."""
     if letter not in _OF_MESSAGES:
         keys = [key for key, _ in piece.sources] if letter != "t" else []
@@ -275,7 +275,7 @@ def _keys(piece: PieceLike, letter: str, session: int, checks: list[int], unsave
         elif key < 0:
             keys.append(key)
         else:
-            unsaved.append(digest)
+            pending.append(digest)
     return keys
 
 
@@ -287,8 +287,8 @@ def _short(reasons: Iterable[_Reason]) -> list[Any]:
     return [one.code if one.value is None else [one.code, round(one.value, 3)] for one in reasons]
 
 
-def _codes(found: Iterable[Any]) -> tuple[Code, ...]:
-    return tuple((one, None) if isinstance(one, str) else (one[0], one[1]) for one in found)
+def _codes(values: Iterable[Any]) -> tuple[Code, ...]:
+    return tuple((one, None) if isinstance(one, str) else (one[0], one[1]) for one in values)
 
 
 def _without(pieces: Sequence[PieceLike], count: int) -> Sequence[PieceLike]:

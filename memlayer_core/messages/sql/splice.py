@@ -124,6 +124,7 @@ def erase_versions(
         apply(connection, where, copy, Splice(tuple(one.key for one in gone)), now)
         if gone and len(gone) == copy.messages:
             connection.execute(delete(sessions).where(sessions.c.number == copy.number))
+            traces.delete_all(connection, copy.number)
             retire(connection, copy.number)
             left = exists().where(sessions.c.namespace == copy.namespace)
             connection.execute(delete(namespaces).where(namespaces.c.namespace == copy.namespace, ~left))

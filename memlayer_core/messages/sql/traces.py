@@ -65,7 +65,7 @@ def write(
     connection: Connection,
     session: int,
     draft: TraceDraft,
-    asked: int,
+    question: int,
     answer: int,
     fresh: Mapping[int, PreparedMessage],
 ) -> None:
@@ -75,7 +75,7 @@ def write(
         connection: In a transaction that writes.
         session: Number of the session, which is locked.
         draft: The trace. If its session was deleted, and there is another one by now, nothing is stored.
-        asked: Key of the question, if it is stored with the answer; else 0.
+        question: Key of the question, if it is stored with the answer; else 0.
         answer: Key of the answer.
         fresh: The messages that are stored with the answer, by their keys.
     """
@@ -84,8 +84,8 @@ def write(
     stored = ((key & LAST, one.digest, one.message.id or "") for key, one in fresh.items())
     values = {
         "of": session,
-        "slots": draft.most,
-        "question": draft.question or asked,
+        "slots": draft.limit,
+        "question": draft.question or question,
         "answer": answer,
         "created_at": to_micros(draft.created_at),
         "body": rules.complete(draft, stored),

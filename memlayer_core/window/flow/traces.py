@@ -45,14 +45,14 @@ _ID = re.compile(r"trace-(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Lookup:
     """What the pieces of traces come from, as far as the reader may see it now.
 
     Attributes:
         sources: Messages, records and items, by their keys; messages without content if no texts are wanted.
         checks: What `check_of` returns for the messages.
         records: The records among them.
-        outdated: Keys of records of the user that have a newer version.
+        replaced_keys: Keys of records of the user that have a newer version.
         summaries: Summaries of the session, by version.
         recalls: Recalls that stay with a question, by its key.
         has_texts: Whether texts are wanted.
@@ -61,7 +61,7 @@ class _Found:
     sources: Mapping[int, StoredMessage]
     checks: Mapping[int, int]
     records: Mapping[int, Record]
-    outdated: Collection[int]
+    replaced_keys: Collection[int]
     summaries: Mapping[int, Summary]
     recalls: Mapping[int, PinnedText]
     has_texts: bool
@@ -119,8 +119,8 @@ def _read(
     pieces = [piece for body in bodies for piece in body.pieces]
     ends = {key for row in rows for key in (row.question, row.answer)}
     reader = reader_of(rt, scope.reach(), roles).without_thresholds()
-    found = _look_up(connection, rt, reader, rows[0].session, pieces, ends, has_texts=has_texts)
-    return [_trace(rt, row, body, found) for row, body in zip(rows, bodies, strict=True)]
+    lookup = _look_up(connection, rt, reader, rows[0].session, pieces, ends, has_texts=has_texts)
+    return [_trace(rt, row, body, lookup) for row, body in zip(rows, bodies, strict=True)]
 
 
 def _look_up(
@@ -132,7 +132,7 @@ def _look_up(
     ends: set[int],
     *,
     has_texts: bool,
-) -> _Found:
+) -> _Lookup:
     """Read once what all these pieces come from."""
     reach = reader.reach
     keys = ends.union(*(piece.keys for piece in pieces if piece.kind != "summary"))
@@ -151,7 +151,7 @@ def _look_up(
     quoted = sorted({key for piece in pieces if piece.stays for key in piece.keys})
     summed_up = any(piece.kind == "summary" for piece in pieces)
     summaries = summaries_sql.all_versions(connection, session) if summed_up else ()
-    return _Found(
+    return _Lookup(
         sources,
         checks,
         records,
@@ -162,8 +162,8 @@ def _look_up(
     )
 
 
-def _trace(rt: Runtime, row: Any, body: TraceBody, found: _Found) -> ContextTrace:
-    question, answer = found.sources.get(row.question), found.sources.get(row.answer)
+def _trace(rt: Runtime, row: Any, body: TraceBody, lookup: _Lookup) -> ContextTrace:
+    question, answer = lookup.sources.get(row.question), lookup.sources.get(row.answer)
     return ContextTrace(
         f"trace-{row.number}",
         from_micros(row.created_at),
@@ -172,7 +172,7 @@ def _trace(rt: Runtime, row: Any, body: TraceBody, found: _Found) -> ContextTrac
         body.tokens,
         body.token_limit,
         "system" if body.placement == "system" else "user",
-        tuple(_piece(rt, piece, found) for piece in body.pieces),
+        tuple(_piece(rt, piece, lookup) for piece in body.pieces),
         body.missing,
         tuple(map(_reason, body.reasons)),
         Compaction(*body.compaction) if body.compaction is not None else None,
@@ -186,18 +186,18 @@ def _reason(code: Code) -> Reason:
     return Reason(name, said if value is None else f"{said} ({value:+g})", value)
 
 
-def _piece(rt: Runtime, piece: TracedPiece, found: _Found) -> TracePiece:
+def _piece(rt: Runtime, piece: TracedPiece, lookup: _Lookup) -> TracePiece:
     """Return a piece with what became of its text, and with the text if it is wanted."""
-    there = [found.sources[key] for key in piece.keys if key in found.sources]
+    there = [lookup.sources[key] for key in piece.keys if key in lookup.sources]
     ids = tuple(one.message.id or "" for one in there)
     if piece.kind == "summary":
         there, ids = [], ()
     elif piece.stays:
-        recall = found.recalls.get(piece.keys[0])
+        recall = lookup.recalls.get(piece.keys[0])
         ids = recall.ids if recall is not None else ()
-    state = _state(piece, found)
-    text = _text(rt, piece, there, found) if state == "stored" and found.has_texts else None
-    if state == "stored" and found.has_texts and text is None:
+    state = _state(piece, lookup)
+    text = _text(rt, piece, there, lookup) if state == "stored" and lookup.has_texts else None
+    if state == "stored" and lookup.has_texts and text is None:
         state = "changed"  # it is not told any more
     said = there[0].message if len(there) == 1 else None
     return TracePiece(
@@ -213,30 +213,30 @@ def _piece(rt: Runtime, piece: TracedPiece, found: _Found) -> TracePiece:
     )
 
 
-def _state(piece: TracedPiece, found: _Found) -> PieceState:
+def _state(piece: TracedPiece, lookup: _Lookup) -> PieceState:
     if not piece.keys:
         return "unstored"
-    there: Collection[int] = found.sources
+    there: Collection[int] = lookup.sources
     if piece.kind == "summary":
-        there = found.summaries
+        there = lookup.summaries
     elif piece.stays:
-        there = found.recalls
+        there = lookup.recalls
     gone = [key for key in piece.keys if key not in there]
     if gone:
-        return "changed" if found.outdated and set(gone) <= set(found.outdated) else "gone"
+        return "changed" if lookup.replaced_keys and set(gone) <= set(lookup.replaced_keys) else "gone"
     checks = zip(piece.keys, piece.checks, strict=False)  # what is no message has none
-    return "stored" if all(found.checks[key] == check for key, check in checks) else "changed"
+    return "stored" if all(lookup.checks[key] == check for key, check in checks) else "changed"
 
 
-def _text(rt: Runtime, piece: TracedPiece, there: Sequence[StoredMessage], found: _Found) -> str | None:
+def _text(rt: Runtime, piece: TracedPiece, there: Sequence[StoredMessage], lookup: _Lookup) -> str | None:
     """Return the text of a piece whose sources are unchanged; None if it is not told any more."""
     match piece.kind:
         case "summary":
-            return summary_block([found.summaries[version].text for version in piece.keys])
+            return summary_block([lookup.summaries[version].text for version in piece.keys])
         case "profile":
-            return text_of(rt, {key: found.records[key] for key in piece.keys})
+            return text_of(rt, {key: lookup.records[key] for key in piece.keys})
         case "recall" if piece.stays:
-            return found.recalls[piece.keys[0]].text
+            return lookup.recalls[piece.keys[0]].text
         case "recall":
             said = as_told(rt, there[0])
             return said.message.text if said is not None else None

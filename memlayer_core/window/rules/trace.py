@@ -26,10 +26,10 @@ def note_to(
     if not traces:
         return AnswerNote(recall)
     head = {"t": context.tokens, "l": context.token_limit, "p": context.placement}
-    body, unsaved = body_of(context.pieces, session, head, context.reasons)
+    body, pending = body_of(context.pieces, session, head, context.reasons)
     left = context.compaction
     compaction = (left.turns, left.tokens_before, left.tokens_after) if left is not None else None
-    return AnswerNote(recall, TraceDraft(session, _question(context), body, unsaved, compaction, now, traces))
+    return AnswerNote(recall, TraceDraft(session, _question(context), body, pending, compaction, now, traces))
 
 
 def _question(context: Context) -> int:
