@@ -707,6 +707,44 @@ def watch(browser: Any, scheme: str) -> tuple[Any, list[str]]:
     return page, problems
 
 
+def look_through(page: Any) -> None:
+    """Go from all users to one of them, to a record, to the session that says it, to a turn, and back to the record."""
+
+    def shows(heading: str) -> None:
+        page.get_by_role("heading", name=heading).wait_for()
+
+    page.evaluate("window.isTheSamePage = true")
+    page.get_by_role("searchbox").fill("EVE")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="ada").first.wait_for(state="detached")
+    assert page.get_by_role("link", name="eve").is_visible()
+    page.get_by_role("searchbox").fill("")
+    page.keyboard.press("Enter")
+    page.get_by_role("row").filter(has_text="default").filter(has_text="ada").get_by_role("link").click()
+    shows("ada")
+    page.get_by_role("link", name="ledger").click()
+    shows("Statements")
+    page.get_by_role("link", name="profile", exact=True).click()
+    shows("Told in every context")
+    page.get_by_role("row").filter(has_text="Tromsø").get_by_role("link").click()
+    shows("Where it was said")
+    record = page.url
+    table = page.locator("section", has=page.get_by_role("heading", name="Where it was said"))
+    table.get_by_role("link").click()
+    shows("Messages")
+    assert page.get_by_text("Oslo it is.").is_visible()
+    assert page.get_by_text("<script>alert(1)").is_visible()
+    page.get_by_role("row").filter(has_text="funicular").get_by_role("link").click()
+    shows("What the model saw")
+    assert page.get_by_role("row", name="recent").filter(has_text="I moved to Bergen.").is_visible()
+    assert page.evaluate("window.isTheSamePage"), "htmx changed the page in its place"
+    page.go_back()
+    shows("Messages")
+    page.go_back()
+    shows("Where it was said")
+    assert page.url == record
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_in_a_browser_one_looks_through_a_memory_and_mends_it(place: Path, browser: Any, scheme: str) -> None:
@@ -718,38 +756,7 @@ def test_in_a_browser_one_looks_through_a_memory_and_mends_it(place: Path, brows
         page.goto(address)
         assert "token" not in page.url
         assert page.evaluate("document.cookie") == ""
-        page.evaluate("window.isTheSamePage = true")
-
-        page.get_by_role("searchbox").fill("EVE")
-        page.keyboard.press("Enter")
-        page.get_by_role("link", name="ada").first.wait_for(state="detached")
-        assert page.get_by_role("link", name="eve").is_visible()
-        page.get_by_role("searchbox").fill("")
-        page.keyboard.press("Enter")
-        page.get_by_role("row").filter(has_text="default").filter(has_text="ada").get_by_role("link").click()
-        page.get_by_role("heading", name="ada").wait_for()
-        page.get_by_role("link", name="ledger").click()
-        page.get_by_role("heading", name="Statements").wait_for()
-        page.get_by_role("link", name="profile", exact=True).click()
-        page.get_by_role("row").filter(has_text="Tromsø").get_by_role("link").click()
-        page.get_by_role("heading", name="Where it was said").wait_for()
-        assert "ada_mem" in page.url
-        record = page.url
-        table = page.locator("section", has=page.get_by_role("heading", name="Where it was said"))
-        table.get_by_role("link").click()
-        page.get_by_role("heading", name="Messages").wait_for()
-        assert page.get_by_text("Oslo it is.").is_visible()
-        assert page.get_by_text("<script>alert(1)").is_visible()
-        assert page.evaluate("window.isTheSamePage"), "htmx changed the page in its place"
-        page.get_by_role("row").filter(has_text="funicular").get_by_role("link").click()
-        page.get_by_role("heading", name="What the model saw").wait_for()
-        assert page.get_by_role("row", name="recent").filter(has_text="I moved to Bergen.").is_visible()
-        page.go_back()
-        page.get_by_role("heading", name="Messages").wait_for()
-        page.go_back()
-        page.get_by_role("heading", name="Where it was said").wait_for()
-        assert page.url == record
-
+        look_through(page)
         page.get_by_text("Correct …").click()
         page.get_by_label("What it says").fill("I moved to Tromsø, for good.")
         page.get_by_role("button", name="Store the correction").click()
@@ -758,7 +765,6 @@ def test_in_a_browser_one_looks_through_a_memory_and_mends_it(place: Path, brows
         page.get_by_text("Forget record …").click()
         page.get_by_role("button", name="Forget record").click()
         page.get_by_text("It is forgotten").wait_for()
-        assert page.get_by_text("for good.", exact=True).count() == 0
         assert page.get_by_text("Tromsø").count() == 0
         assert problems == []
     with Memory.open(place, embedder="hashing") as memory:
