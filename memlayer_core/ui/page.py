@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memlayer_core.records.model import Record
@@ -88,7 +88,8 @@ def tabs(path: str, names: dict[str, str], current: str, parts: Sequence[str]) -
 
 
 def anchors_above(reach: Scope, part: str | None = None) -> tuple[Anchor, ...]:
-    """Return the pages above one of a user: all users, the user, and a part of the user's page."""
+    """Return the pages above one of a user: all users, the user with all agents, and a part of the user's page."""
+    reach = replace(reach, agent_id=None)
     user = Anchor(name_of(reach.user_id), address("/user", **names_of(reach)))
     above = (Anchor("Users", "/"), user)
     return above if part is None else (*above, Anchor(part, address("/user", **names_of(reach), part=part)))

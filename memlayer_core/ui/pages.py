@@ -116,13 +116,13 @@ class Pages:
                 )
         return Page(
             title=name_of(reach.user_id),
-            subtitle=_census(found[0]),
+            subtitle=_census(found[0]) if reach.agent_id is None else f"with agent {reach.agent_id} alone",
             trail=(Anchor("Users", "/"),),
             tabs=tabs("/user", names_of(reach), part, get_args(UserPart)),
             filters=filters,
             tables=tuple(tables),
             names=tuple(names_of(reach).items()),
-            exports=not is_alone(reach),
+            exports=reach.agent_id is None and not is_alone(reach),
             **pager("/user", offset, query, more=more),
         )
 
