@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import wraps
 from importlib.metadata import version
-from secrets import compare_digest
 from typing import Annotated, Any, ParamSpec, TypeAlias
 
 from pydantic import Field
@@ -33,16 +32,11 @@ try:
     from mcp.server.transport_security import TransportSecuritySettings
     from mcp.types import ToolAnnotations
     from starlette.applications import Starlette
-    from starlette.authentication import (
-        AuthCredentials,
-        AuthenticationBackend,
-        AuthenticationError,
-        BaseUser,
-        UnauthenticatedUser,
-    )
     from starlette.middleware.authentication import AuthenticationMiddleware
     from starlette.requests import HTTPConnection
     from starlette.responses import PlainTextResponse, Response
+
+    from memlayer_core.guards import AddressGuard, TokenBackend
 except ModuleNotFoundError as missing:
     raise MissingExtraError(
         "an MCP server needs the package mcp, version 2", hint="pip install 'memlayer-core[mcp]'"
@@ -123,30 +117,20 @@ def http_app(
         hosts: Names and addresses of this machine.
         other_hosts: Names by which others reach it, such as that of a proxy; with a port, or without one.
     """
-    near = [f"{one}:{port}" for one in (*hosts, *other_hosts)]
-    security = TransportSecuritySettings(
-        allowed_hosts=[*near, *other_hosts],
-        allowed_origins=[
-            *(f"http://{one}" for one in (*near, *other_hosts)),
-            *(f"https://{one}" for one in other_hosts),
-        ],
+    app = server.streamable_http_app(
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False)
     )
-    app = server.streamable_http_app(transport_security=security)
-    app.add_middleware(AuthenticationMiddleware, backend=_Bearer(token), on_error=_refuse)
+    backend = TokenBackend(
+        token, _bearer, "this needs the header `Authorization: Bearer …` with the server's token"
+    )
+    app.add_middleware(AddressGuard, port=port, hosts=hosts, other_hosts=other_hosts)
+    app.add_middleware(AuthenticationMiddleware, backend=backend, on_error=_refuse)
     return app
 
 
-class _Bearer(AuthenticationBackend):
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
-
-    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser]:
-        scheme, _, token = conn.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not compare_digest(token.strip().encode(), self._token):
-            raise AuthenticationError(
-                "this needs the header `Authorization: Bearer …` with the server's token"
-            )
-        return AuthCredentials(), UnauthenticatedUser()
+def _bearer(connection: HTTPConnection) -> str:
+    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _refuse(_: HTTPConnection, problem: Exception) -> Response:

@@ -1,8 +1,7 @@
 """Shows values to people: a value offers a `View`, which notebooks and pages draw as HTML and terminals as text.
 
-A message may contain characters that control a terminal, or that change the direction of writing. `visible` replaces
-them by escapes, everywhere. In HTML every text is escaped, too. There is no script and no style sheet: each element has its
-own style, in colours that can be read on a light and on a dark page.
+A message may contain characters that control a terminal or change the direction of writing: `visible` escapes them. In HTML
+every text is escaped, too, and each element has its own style, in colours that can be read on a light and on a dark page.
 """
 
 from __future__ import annotations
@@ -25,10 +24,12 @@ __all__ = [
     "View",
     "ViewList",
     "Viewable",
+    "fold",
     "html_of",
     "line_of",
     "text_of",
     "visible",
+    "words_of",
 ]
 
 _COMMANDS = re.compile(
@@ -58,13 +59,8 @@ _WIDTH = 60  # characters of a bar on a terminal
 _LINE = reprlib.Repr()  # cuts a long field of a value's one line
 _LINE.maxstring = _LINE.maxother = 80
 _LINE.maxtuple = _LINE.maxlist = _LINE.maxdict = 3
-_FORMATS: Mapping[type, str] = {
-    bool: "",
-    int: ",",
-    float: ".3f",
-    datetime: "%Y-%m-%d %H:%M",
-    date: "%Y-%m-%d",
-}
+_DAY = "%Y-%m-%d"
+_FORMATS: Mapping[type, str] = {bool: "", int: ",", float: ".3f", datetime: f"{_DAY} %H:%M", date: _DAY}
 
 
 class Viewable:
@@ -205,6 +201,21 @@ def visible(text: str) -> str:
     return _COMMANDS.sub(_escape, text)
 
 
+def words_of(cell: Cell, longest: int = _LONGEST) -> str:
+    """Return a cell as text that is safe to show, cut to so many characters."""
+    text = cell.text if isinstance(cell, Mark) else cell
+    if isinstance(text, str):
+        return visible(text if len(text) <= longest else text[: longest - 1] + "…")
+    number = text.value if isinstance(text, Bar) else text
+    return "" if number is None else format(number, _FORMATS[type(number)])
+
+
+def fold(text: str) -> tuple[str, str]:
+    """Return what is seen at once of a long text in HTML, and the rest; nothing is left of a shorter one."""
+    cut = max(text.rfind(" ", 0, _HEAD), _HEAD // 2)
+    return (text, "") if len(text) <= _FOLD else (f"{text[:cut]} …", text[cut:].lstrip(" "))
+
+
 def line_of(value: Any) -> str:
     """Return a dataclass as one line for people: fields with their default are left out, long ones are cut."""
     shown = []
@@ -249,7 +260,7 @@ def text_of(view: View) -> object:
             no_wrap=not any(isinstance(row[place], str) for row in view.rows),
         )
     for row in view.rows:
-        table.add_row(*(Text(_words(cell), style=_style(cell)) for cell in row))
+        table.add_row(*(Text(words_of(cell), style=_style(cell)) for cell in row))
     notes = (Text(visible(note.text), style=_style(note)) for note in map(_mark, view.notes))
     below = (part for section in view.sections for part in ("", section))
     return Group(*above, *([table] if view.rows else []), *notes, *below)  # type: ignore[arg-type]
@@ -258,15 +269,6 @@ def text_of(view: View) -> object:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"  # noqa: PLR2004  (two digits hold it)
-
-
-def _words(cell: Cell, longest: int = _LONGEST) -> str:
-    """Return a cell as text that is safe to show, cut to so many characters."""
-    text = cell.text if isinstance(cell, Mark) else cell
-    if isinstance(text, str):
-        return visible(text if len(text) <= longest else text[: longest - 1] + "…")
-    number = text.value if isinstance(text, Bar) else text
-    return "" if number is None else format(number, _FORMATS[type(number)])
 
 
 def _sentence(bar: Bar) -> str:
@@ -316,20 +318,18 @@ def _rows(view: View) -> str:
 
 
 def _cell(cell: Cell, align: str) -> str:
-    text = _words(cell, _WHOLE)
+    text = words_of(cell, _WHOLE)
     is_long = isinstance(cell, str) and (len(text) > _SHORT or "\n" in text)
     kind = _PROSE if is_long else "white-space:nowrap"
     if isinstance(cell, Mark):
         kind += f";font-weight:600;color:{_COLOURS[cell.colour][0]}"
     begin = f'<td style="{_CELL};text-align:{align};{kind}">'
-    if len(text) <= _FOLD:
+    head, rest = fold(text)
+    if not rest:
         picture = f"{_strip(cell, 48, 6)} " if isinstance(cell, Bar) else ""
-        return f"{begin}{picture}{escape(text)}</td>"
-    cut = max(text.rfind(" ", 0, _HEAD), _HEAD // 2)
-    return (
-        f'{begin}<details><summary style="cursor:pointer">{escape(text[:cut])} …</summary>'
-        f"{escape(text[cut:].lstrip(' '))}</details></td>"
-    )
+        return f"{begin}{picture}{escape(head)}</td>"
+    summary = f'<summary style="cursor:pointer">{escape(head)}</summary>'
+    return f"{begin}<details>{summary}{escape(rest)}</details></td>"
 
 
 def _meter(bar: Bar) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from memlayer_core.cli.terminal import EXIT_CODES, Commands
+from memlayer_core.errors import ConfigurationError
 from memlayer_core.models.foreign import EmbedderLike, EmbedderName
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ __all__ = [
     "Where",
     "app",
     "embedder_of",
+    "memory_to_look_at",
     "open_memory",
 ]
 
@@ -108,4 +111,57 @@ def open_memory(
         embedder=embedder,
         reembed=reembed,
     ) as memory:
+        yield memory
+
+
+def _refuse(_: Sequence[str]) -> list[float]:
+    raise ConfigurationError(
+        "this command searches nothing, so it has no embedder", hint="`memlayer search` has one."
+    )
+
+
+@contextmanager
+def memory_to_look_at(
+    path: Path | None,
+    database_url: str | None,
+    tokenizer: str = "auto",
+    embedder: EmbedderLike | None = None,
+) -> Iterator[Memory]:
+    """Open an existing memory to look at: nothing is written to it, and no background work is done.
+
+    Args:
+        path: The memory's directory; None: `./memory`, or none with a URL.
+        database_url: PostgreSQL that holds the journal; None: SQLite in the directory.
+        tokenizer: As for `Memory.open`.
+        embedder: As for `Memory.open`; None: nothing will be searched, so none is loaded.
+    """
+    from memlayer_core.cli.views import directory_of, journal_at
+    from memlayer_core.memory import Memory
+    from memlayer_core.models.foreign_embedder import ForeignEmbedder
+    from memlayer_core.opening import Resources
+    from memlayer_core.storage import vectors
+
+    with journal_at(path, database_url) as db:
+        identity = db.read(vectors.layout).embedder
+
+    directory = directory_of(path, database_url)
+    opener = partial(
+        Resources,
+        database=database_url if database_url is not None else directory,
+        directory=directory,
+        chroma_url=None,
+        embedder=ForeignEmbedder(identity or "none", _refuse) if embedder is None else embedder,
+        tokenizer=tokenizer,
+        truncate_with=None,
+        summarizer="extractive",
+        extractor=None,
+        fact_schema=None,
+        reranker=None,
+        redactor=None,
+        long_term_memory=None,
+        settings=None,
+        reembed=False,
+        looks_only=True,
+    )
+    with Memory(opener, survives_fork=False) as memory:
         yield memory

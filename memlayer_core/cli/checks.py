@@ -18,6 +18,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 import memlayer_core
+from memlayer_core.cli.http_server import MCP_TOKEN, UI_TOKEN
 from memlayer_core.errors import MemlayerError
 from memlayer_core.models import encodings, minilm, multilingual
 from memlayer_core.models.embed import resolve_embedder
@@ -126,7 +127,7 @@ def _sqlite() -> Check:
 def _settings() -> Check:
     Settings()
     names = [name for name in os.environ if name.startswith("MEMLAYER_")]
-    known = {f"MEMLAYER_{name}".upper() for name in Settings.model_fields}
+    known = {MCP_TOKEN, UI_TOKEN, *(f"MEMLAYER_{name}".upper() for name in Settings.model_fields)}
     strange = sorted(name for name in names if name.upper() not in known)
     if strange:
         what = f"in the environment, and no settings: {', '.join(strange)}"

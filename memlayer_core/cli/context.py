@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from memlayer_core.cli.app import Agent, AsJson, Database, Embedder, Tenant, User, Where, app, embedder_of
+from memlayer_core.cli.app import (
+    Agent,
+    AsJson,
+    Database,
+    Embedder,
+    Tenant,
+    User,
+    Where,
+    app,
+    embedder_of,
+    memory_to_look_at,
+)
 from memlayer_core.cli.terminal import json_of, note, show
 from memlayer_core.errors import InputError
 from memlayer_core.scope import Scope
 
 if TYPE_CHECKING:
-    from memlayer_core.memory import Memory
     from memlayer_core.window.model import Context
 
 __all__ = ["show_context"]
@@ -58,7 +64,7 @@ def show_context(
         if session is not None and not has_session(db, scope):
             note(missing_session(db, scope))
             raise typer.Exit(1)
-    with _memory_to_look_at(path, database_url, tokenizer, embedder) as memory:
+    with memory_to_look_at(path, database_url, tokenizer, embedder_of(embedder)) as memory:
         pending = [Message("user", question)] if question is not None else []
         context = memory.chat_of(scope, roles=role or ()).context(pending=pending, token_limit=tokens)
     if as_json:
@@ -75,34 +81,3 @@ def _data(context: Context) -> dict[str, Any]:
         "reasons": context.reasons,
         "messages": context.to_openai(),
     }
-
-
-@contextmanager
-def _memory_to_look_at(
-    path: Path | None, database_url: str | None, tokenizer: str, embedder: str
-) -> Iterator[Memory]:
-    from memlayer_core.cli.views import directory_of
-    from memlayer_core.memory import Memory
-    from memlayer_core.opening import Resources
-
-    directory = directory_of(path, database_url)
-    opener = partial(
-        Resources,
-        database=database_url if database_url is not None else directory,
-        directory=directory,
-        chroma_url=None,
-        embedder=embedder_of(embedder),
-        tokenizer=tokenizer,
-        truncate_with=None,
-        summarizer="extractive",
-        extractor=None,
-        fact_schema=None,
-        reranker=None,
-        redactor=None,
-        long_term_memory=None,
-        settings=None,
-        reembed=False,
-        looks_only=True,
-    )
-    with Memory(opener, survives_fork=False) as memory:
-        yield memory

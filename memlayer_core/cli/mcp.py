@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import signal
-import socket
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memlayer_core.cli.app import app
-from memlayer_core.cli.terminal import console
+from memlayer_core.cli.http_server import LOOPBACK, MCP_TOKEN, serve_http, token_of
 from memlayer_core.errors import InputError
 from memlayer_core.scope import Scope
 
@@ -25,11 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["mcp"]
 
-_TOKEN = "MEMLAYER_MCP_TOKEN"  # noqa: S105  (the variable's name)
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_USE = "which each client sends as `Authorization: Bearer …`"
 _PORT = 8765
-_GRACE = 2  # seconds that open requests have at the end
-_ANY = ("0.0.0.0", "::", "")  # noqa: S104  (these are refused without names)
 
 
 @app.command()
@@ -53,8 +48,8 @@ def mcp(
     ] = None,
     http: Annotated[bool, typer.Option("--http", help="Serve over HTTP at /mcp; else on stdio.")] = False,
     host: Annotated[
-        str, typer.Option(help=f"With --http: the address to listen at; another needs {_TOKEN}.")
-    ] = _LOOPBACK[0],
+        str, typer.Option(help=f"With --http: the address to listen at; another needs {MCP_TOKEN}.")
+    ] = LOOPBACK[0],
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="With --http: the port; 0: any free one.")
     ] = _PORT,
@@ -73,73 +68,27 @@ def mcp(
     of the variable MEMLAYER_MCP_TOKEN, else one that is made and printed at the start.
     """
     scope, names = Scope(user, session, agent, tenant), allow_host or []
-    token = os.environ.get(_TOKEN, "").strip()
-    if http:
-        _check(host, token, names)
-    elif (host, port, names) != (_LOOPBACK[0], _PORT, []):
+    token = token_of(MCP_TOKEN, host, names, _USE) if http else ""
+    if not http and (host, port, names) != (LOOPBACK[0], _PORT, []):
         raise InputError(
             "`--host`, `--port` and `--allow-host` are for HTTP", hint="Add `--http`, or leave them out."
         )
     from memlayer_core.cli.views import directory_of
-    from memlayer_core.mcp_server import mcp_server
+    from memlayer_core.mcp_server import http_app, mcp_server
     from memlayer_core.memory import Memory
 
     place = directory_of(path, database_url)
     with Memory.open(place, database_url=database_url, chroma_url=chroma_url) as memory:
         server = mcp_server(memory.chat_of(scope))
         if http:
-            _serve_http(server, host, port, token, names)
+            serve_http(partial(http_app, server), _lines, host=host, port=port, token=token, names=names)
         else:
             asyncio.run(_serve_stdio(server, memory))
 
 
-def _check(host: str, token: str, names: list[str]) -> None:
-    """Refuse what would open a memory to a network without being asked to."""
-    if host not in _LOOPBACK and not token:
-        raise InputError(
-            f"`--host {host}` lets other machines in, and there is no token",
-            hint=f"Set {_TOKEN} to a long random text, which each client sends as `Authorization: Bearer …`.",
-        )
-    if host in _ANY and not names:
-        raise InputError(
-            f"`--host {host}` does not say by which name clients reach this machine",
-            hint="Name it: `--allow-host memory.example.org`, once for each name.",
-        )
-
-
-def _serve_http(server: MCPServer[None], host: str, port: int, token: str, names: list[str]) -> None:
-    import uvicorn
-
-    from memlayer_core.mcp_server import http_app
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # a stopped service closes its store
-    listener = _listen(host, port)
-    port = listener.getsockname()[1]
-    out = console(stderr=True)
-    hosts = [_bracketed(one) for one in dict.fromkeys((*_LOOPBACK, host)) if one not in _ANY]
-    shown = f"{names[0] if host in _ANY else _bracketed(host)}:{port}"
-    out.print(f"Serving at http://{shown}/mcp; Ctrl-C ends it.", markup=False, soft_wrap=True)
-    if not token:
-        token = secrets.token_urlsafe(32)
-        out.print(f"Token: {token}", markup=False, soft_wrap=True)
-    app = http_app(server, token=token, port=port, hosts=hosts, other_hosts=names)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE)
-    uvicorn.Server(config).run(sockets=[listener])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as problem:
-        raise InputError(
-            f"cannot listen at {host}, port {port}: {problem.strerror}",
-            hint="Choose another `--port` (0: any free one), or an address of this machine.",
-        ) from problem
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _lines(place: str, token: str | None) -> list[str]:
+    line = f"Serving at {place}/mcp; Ctrl-C ends it."
+    return [line] if token is None else [line, f"Token: {token}"]
 
 
 async def _serve_stdio(server: MCPServer[None], memory: Memory) -> None:

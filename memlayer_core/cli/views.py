@@ -13,6 +13,7 @@ from sqlalchemy import Connection, func, inspect, select
 from memlayer_core.errors import ConfigurationError, InputError
 from memlayer_core.messages.rules.message_json import message_to_json
 from memlayer_core.messages.sql import transcript
+from memlayer_core.messages.sql.users import list_users
 from memlayer_core.opening import directory_at
 from memlayer_core.runtime import Journal
 from memlayer_core.scope import Scope
@@ -96,7 +97,7 @@ def facts(db: Database, scope: Scope | None, last: int) -> Any:
             "store": db.read(vectors.layout),
             "backlog": db.read(job_queue.backlog),
             "totals": dict(zip(_TOTALS, totals, strict=True)),
-            "users": [{**row._mapping, "used": from_micros(int(row.used))} for row in users],  # noqa: SLF001
+            "users": [_user(row) for row in users],
             "dead": [dict(job._mapping) for job in dead],  # noqa: SLF001  (public in spite of its name)
         }
     if scope.session_id is None:
@@ -126,11 +127,8 @@ def store_views(path: Path | None, db: Database, last: int) -> Iterator[View]:
     )
     if users:
         yield View(
-            columns=("tenant", "user", "sessions", "messages", "last used"),
-            rows=tuple(
-                (row.tenant_id, row.user_id, row.sessions, int(row.messages), from_micros(int(row.used)))
-                for row in users
-            ),
+            columns=("tenant", "user", "sessions", "messages", "records", "last used"),
+            rows=tuple(tuple(_user(row).values()) for row in users),
         )
 
 
@@ -185,19 +183,7 @@ def journal_size(db: Database) -> dict[str, int]:
 
 def _census(connection: Connection, last: int) -> tuple[Sequence[Any], tuple[int, ...], Sequence[Any]]:
     """Return the users used last, the totals of users, sessions, messages and vectors, and dead letters."""
-    used = func.max(sessions.c.updated_at).label("used")
-    users = connection.execute(
-        select(
-            sessions.c.tenant_id,
-            sessions.c.user_id,
-            func.count().label("sessions"),
-            func.sum(sessions.c.messages).label("messages"),
-            used,
-        )
-        .group_by(sessions.c.tenant_id, sessions.c.user_id)
-        .order_by(used.desc())
-        .limit(last)
-    ).all()
+    users = list_users(connection, last)
     people = select(func.count()).select_from(namespaces).where(namespaces.c.user_id != "")
     counts = [select(func.count()).select_from(table) for table in (sessions, messages)]
     counts.append(select(func.count()).where(texts.c.shard.is_not(None)))
@@ -206,6 +192,17 @@ def _census(connection: Connection, last: int) -> tuple[Sequence[Any], tuple[int
         select(jobs.c.kind, jobs.c.subject, jobs.c.error).where(jobs.c.dead != 0).limit(5)
     ).all()
     return users, totals, dead
+
+
+def _user(row: Any) -> dict[str, Any]:
+    return {
+        "tenant_id": row.tenant_id,
+        "user_id": row.user_id,
+        "sessions": row.sessions,
+        "messages": int(row.messages),
+        "records": row.records,
+        "used": None if row.used is None else from_micros(row.used),
+    }
 
 
 def _index(path: Path | None) -> str:

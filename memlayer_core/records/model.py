@@ -138,8 +138,7 @@ class Record(Tabular):
         subject: Of whom it is a fact: `"user"`, a name, or a relation such as `"sister"`; None: it is no fact.
         modality: Whether a fact is stated, wanted, planned, denied, or was so in the past; None: it
             is no fact.
-        valid_from: From when on a fact holds in the world; if nobody said when, since it was first
-            said; None: it had ended by then.
+        valid_from: From when on a fact holds in the world; if nobody said when, since it was first said; None: it had ended by then.
         valid_until: Until when it held; None: it holds, or it was never true and is corrected.
         always: Whether it is told in every context. By default the key of a fact about the user decides.
         is_archived: Whether it has faded or expired, and is not recalled any more. Only `memory.records` tells it.
@@ -344,6 +343,7 @@ class RecordFilter:
         limit: How many records at the most.
         offset: How many records to skip.
         every: Also archived records, which have faded or expired, and those in quarantine, but only the user's own.
+        always: Only records that are told in every context.
     """
 
     record_id: str | None = None
@@ -357,3 +357,4 @@ class RecordFilter:
     limit: int = 100
     offset: int = 0
     every: bool = False
+    always: bool = False

@@ -32,6 +32,7 @@ __all__ = [
     "keys",
     "look_up",
     "move",
+    "newest",
     "postings",
 ]
 
@@ -215,6 +216,13 @@ def postings(
     return by_word
 
 
+def newest(
+    connection: Connection, reach: Scope | SharedScope | Folder, word: str, limit: int, offset: int = 0
+) -> list[int]:
+    """Return the keys of the rows of a scope that contain a word: messages, the newest first, and then records."""
+    return _newest(connection, [reach.user_lane + word], _narrow(reach), None, limit, offset)
+
+
 def _narrow(reach: Scope | SharedScope | Folder) -> list[str]:
     """Return the lanes that a search is limited to, if it is. With an agent, records that others share have their own."""
     if reach.lane == reach.user_lane:
@@ -282,7 +290,12 @@ def _together(
 
 
 def _newest(
-    connection: Connection, terms: Sequence[str], lanes: Sequence[str], among: Collection[int] | None
+    connection: Connection,
+    terms: Sequence[str],
+    lanes: Sequence[str],
+    among: Collection[int] | None,
+    limit: int = MOST_ROWS,
+    offset: int = 0,
 ) -> list[int]:
     if connection.dialect.name == "sqlite":
         every = " AND ".join(f'terms : "{term}"' for term in terms)
@@ -293,7 +306,7 @@ def _newest(
         query += f" & ({' | '.join(map(quoted, lanes))})" if lanes else ""
     only = _only(connection, among)
     statement = (sql.NEWEST_AMONG if only else sql.NEWEST)[connection.dialect.name]
-    rows = statement.tuples(connection, {"query": query, "most": MOST_ROWS, **only})
+    rows = statement.tuples(connection, {"query": query, "most": limit, "past": offset, **only})
     return [key for (key,) in rows]
 
 

@@ -133,7 +133,9 @@ def _in_vectors(condition: str = "") -> Statement:
 
 def _newest_rows(match: str, key: str, condition: str = "") -> Statement:
     return Statement(
-        text(f"SELECT {key} FROM {TABLE} WHERE {match}{condition} ORDER BY {key} DESC LIMIT :most")
+        text(
+            f"SELECT {key} FROM {TABLE} WHERE {match}{condition} ORDER BY {key} DESC LIMIT :most OFFSET :past"
+        )
     )
 
 

@@ -35,7 +35,7 @@ from memlayer_core.testing import FlakyEmbedder
 COMMANDS = ["demo", "inspect", "search", "export", "import"]
 COMMANDS += ["records", "why", "ledger", "audit"]
 COMMANDS += ["show", "forget"]
-COMMANDS += ["reindex", "verify", "work", "maintain", "backup", "doctor", "mcp"]
+COMMANDS += ["reindex", "verify", "work", "maintain", "backup", "doctor", "mcp", "ui"]
 MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "ask",
     "ask_page",
     "asked_page",
+    "count_before",
     "find",
     "find_by_number",
     "find_messages",
@@ -296,6 +297,13 @@ def find_messages(connection: Connection, reach: Scope, keys: Sequence[int]) -> 
             scopes[whose] = Scope(reach.user_id, *whose, reach.tenant_id)
         found.append(stored_of(row, scopes[whose]))
     return found
+
+
+def count_before(connection: Connection, key: int) -> int:
+    """Return how many messages of its session are in front of a message."""
+    first = key_of(key >> 32, 0)
+    query = select(func.count()).where(messages.c.key >= first, messages.c.key < key)
+    return connection.scalar(query) or 0
 
 
 def _ranges(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:

@@ -191,8 +191,7 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
     if record_filter.as_of is not None:
         mine = and_(OWN, _held_at(record_filter.as_of))
     is_archived = and_(_IN_FORCE, not_(told)).label("is_archived")
-    query = select(records, texts.c.vector, texts.c.vectors, is_archived)
-    query = query.outerjoin(texts, texts.c.key == records.c.key)
+    query = select(records.c.number, is_archived)
     if record_filter.shared:
         others = _grant(_names(len(named)))
         query = query.where(or_(mine, and_(others, told, _IN_FORCE, _FREE)))
@@ -204,14 +203,20 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
         query = query.where(records.c.updated_at < to_micros(record_filter.until))
     if record_filter.type is not None:
         query = query.where(records.c.type == record_filter.type)
+    if record_filter.always:
+        query = query.where(records.c.always == 1)
     if record_filter.tags:
         query = query.where(_has_tags(record_filter.tags))
     if record_filter.record_id is not None:
         user_id, ordinal = ordinal_of(record_filter.record_id)
         query = query.where(records.c.user_id == user_id, records.c.ordinal == ordinal)
     newest = (records.c.updated_at.desc(), records.c.version.desc(), records.c.number.desc())
+    # Only of the page, texts and vectors are read: a sort takes all columns with it.
+    page = query.order_by(*newest).limit(record_filter.limit).offset(record_filter.offset).subquery()
+    whole = select(records, texts.c.vector, texts.c.vectors, page.c.is_archived)
+    whole = whole.join(page, page.c.number == records.c.number)
     rows = connection.execute(
-        query.order_by(*newest).limit(record_filter.limit).offset(record_filter.offset),
+        whole.outerjoin(texts, texts.c.key == records.c.key).order_by(*newest),
         {**_values(reader, named), **values_of(reader)},
     ).all()
     embedder = connection.scalar(select(meta.c.value).where(meta.c.name == "embedder")) or ""
