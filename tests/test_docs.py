@@ -163,7 +163,8 @@ def test_the_page_about_learning_has_each_setting_with_its_default() -> None:
     assert set(rows) == set(wanted) - {"model_config"}
     for name in wanted:
         value = getattr(settings, name)
-        assert rows[name] == ("no limit" if value is None else f"{value:,g}")
+        shown = {None: "no limit", False: "no"}
+        assert rows[name] == (shown[value] if value is None or value is False else f"{value:,g}")
     assert f"{settings.job_attempts:d}" == "12"
     assert "after twelve times" in page
 
