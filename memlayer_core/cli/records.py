@@ -8,17 +8,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memlayer_core.cli.app import Agent, AsJson, Database, Tenant, User, Where, app
-from memlayer_core.cli.terminal import json_of, show
+from memlayer_core.cli.terminal import json_of, note, show
 from memlayer_core.errors import InvalidRecordError
-from memlayer_core.records.facts import Finding, LedgerEntry, Why
-from memlayer_core.records.model import Record, RecordFilter, RecordType
+from memlayer_core.records.facts import Why
+from memlayer_core.records.model import RecordFilter, RecordType
 from memlayer_core.scope import Scope
-from memlayer_core.show import Cell, View
+from memlayer_core.show import View, Viewable, ViewList
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Database as Journal
@@ -64,8 +64,8 @@ def records(
     )
     with journal_at(path, database_url) as db:
         found = step(flow.records(journal_of(db), SYNC, reach, wanted, ()))
-        note = "" if found or _is_known(db, reach) else nothing_of(reach)
-    _answer(found, _records_view(found, note or "No such record is kept of this user."), as_json=as_json)
+        nothing = "" if found or _is_known(db, reach) else nothing_of(reach)
+    _answer(found, nothing or "No such record is kept of this user.", as_json=as_json)
 
 
 @app.command()
@@ -93,7 +93,10 @@ def why(
         except InvalidRecordError as problem:
             hint = f"`memlayer records --user {shlex.quote(user)} --all-versions` lists the records, past ones too."
             raise type(problem)(str(problem), hint=hint) from None
-    _answer(found, _why_view(found), as_json=as_json)
+    if as_json:
+        typer.echo(json_of(found))
+    else:
+        show(_why_view(found))
 
 
 @app.command()
@@ -117,12 +120,7 @@ def ledger(
     reach = Scope.of_user(user, tenant_id=tenant, agent_id=agent)
     with journal_at(path, database_url) as db:
         found = step(flow.ledger(journal_of(db), SYNC, reach, last, 0))
-    view = View(
-        columns=("decided", "outcome", "about", "value", "words", "why", "record"),
-        rows=tuple((entry.at, *_cells(entry)) for entry in found),
-        notes=() if found else ("No statement about this user is in the ledger.",),
-    )
-    _answer(found, view, as_json=as_json)
+    _answer(found, "No statement about this user is in the ledger.", as_json=as_json)
 
 
 @app.command()
@@ -145,76 +143,26 @@ def audit(
 
     reach = Scope.of_user(user, tenant_id=tenant, agent_id=agent)
     with journal_at(path, database_url) as db:
-        found: list[Finding] = step(flow.audit(journal_of(db), SYNC, reach))
-    view = View(
-        columns=("finding", "records", "why"),
-        rows=tuple((finding.kind, ", ".join(finding.record_ids), finding.reason) for finding in found),
-        notes=() if found else ("Nothing was found that somebody should look at.",),
-    )
-    _answer(found, view, as_json=as_json)
+        found = step(flow.audit(journal_of(db), SYNC, reach))
+    _answer(found, "Nothing was found that somebody should look at.", as_json=as_json)
     if found:
         raise typer.Exit(1)
 
 
-def _answer(data: Any, view: View, *, as_json: bool) -> None:
+def _answer(found: Sequence[Viewable], otherwise: str, *, as_json: bool) -> None:
+    """Print values as JSON or as their own table; a sentence if there are none."""
     if as_json:
-        typer.echo(json_of(data))
+        typer.echo(json_of(found))
+    elif isinstance(found, ViewList) and found:
+        show(found)
     else:
-        show(view)
+        note(otherwise)
 
 
 def _is_known(db: Journal, reach: Scope) -> bool:
     from memlayer_core.messages.sql import transcript
 
     return bool(db.read(transcript.list_sessions, reach, 1, 0))
-
-
-def _records_view(rows: Sequence[Record], otherwise: str) -> View:
-    return View(
-        columns=("record", "type", "about", "what", "from", "until", "written", "state"),
-        rows=tuple(_record_cells(record) for record in rows),
-        notes=() if rows else (otherwise,),
-    )
-
-
-def _record_cells(record: Record) -> tuple[Cell, ...]:
-    return (
-        record.memory_id,
-        record.type,
-        _about(record.subject, record.key),
-        record.text,
-        record.valid_from and record.valid_from.date(),
-        record.valid_until and record.valid_until.date(),
-        record.updated_at,
-        _state(record),
-    )
-
-
-def _about(subject: str | None, key: str | None) -> str:
-    """Return what a fact is about: its key, with the subject if that is not the user."""
-    return ": ".join(one for one in (None if subject == "user" else subject, key) if one)
-
-
-def _state(record: Record) -> str:
-    if record.quarantine is not None:
-        return f"in quarantine: {record.quarantine}"
-    if record.replaced_by is not None:
-        version = record.replaced_by == record.memory_id
-        return "an earlier version" if version else f"replaced by {record.replaced_by}"
-    if record.is_archived:
-        return "archived"
-    return "inferred" if record.is_inferred else ""
-
-
-def _cells(entry: LedgerEntry) -> tuple[Cell, ...]:
-    return (
-        entry.outcome,
-        _about(entry.subject, entry.key),
-        entry.value,
-        entry.evidence.quote if entry.evidence is not None else None,
-        entry.reason,
-        entry.record_id,
-    )
 
 
 def _why_view(basis: Why) -> View:
@@ -232,7 +180,7 @@ def _why_view(basis: Why) -> View:
         f"{record.memory_id}: {record.text}",
         columns=("when", "what", "words", "why"),
         rows=(
-            (record.updated_at, "the record", record.text, _state(record)),
+            (record.updated_at, "the record", record.text, record.source.replace("_", " ")),
             *said,
             *((one.updated_at, what, one.text, one.memory_id) for what, one in others),
         ),

@@ -227,7 +227,7 @@ class Record(Tabular):
 def _row(record: Record) -> tuple[Cell, ...]:
     subject = record.subject if record.subject not in {None, USER} else ""
     return (
-        record.memory_id if record.version == 1 else f"{record.memory_id}, version {record.version}",
+        record.memory_id,
         f"{subject} {record.key or record.type}".strip(),
         record.value,
         record.text,
@@ -247,7 +247,10 @@ def _state(record: Record) -> Mark:
     ):
         return Mark("archived" if record.is_archived else "ended")
     if record.replaced_by is not None:
-        return Mark("replaced by " + record.replaced_by.replace(record.memory_id, "its next version"))
+        next_one = (
+            f"version {record.version + 1}" if record.replaced_by == record.memory_id else record.replaced_by
+        )
+        return Mark(f"replaced by {next_one}")
     return Mark("inferred", "amber") if record.is_inferred else Mark("in force", "green")
 
 
