@@ -149,12 +149,12 @@ def audit(
         raise typer.Exit(1)
 
 
-def _answer(found: Sequence[Viewable], otherwise: str, *, as_json: bool) -> None:
+def _answer(values: Sequence[Viewable], otherwise: str, *, as_json: bool) -> None:
     """Print values as JSON or as their own table; a sentence if there are none."""
     if as_json:
-        typer.echo(json_of(found))
-    elif isinstance(found, ViewList) and found:
-        show(found)
+        typer.echo(json_of(values))
+    elif isinstance(values, ViewList) and values:
+        show(values)
     else:
         note(otherwise)
 

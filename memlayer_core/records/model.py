@@ -247,10 +247,7 @@ def _state(record: Record) -> Mark:
     ):
         return Mark("archived" if record.is_archived else "ended")
     if record.replaced_by is not None:
-        next_one = (
-            f"version {record.version + 1}" if record.replaced_by == record.memory_id else record.replaced_by
-        )
-        return Mark(f"replaced by {next_one}")
+        return Mark("replaced by " + record.replaced_by.replace(record.memory_id, "its next version"))
     return Mark("inferred", "amber") if record.is_inferred else Mark("in force", "green")
 
 
