@@ -72,7 +72,7 @@ def test_what_many_users_leave_in_a_process_is_bounded(
         assert chat.context().recall
 
     held = runtime.temporaries
-    assert 0 < len(held._recalled) <= 5
+    assert 0 < len(held._notes) <= 5
     assert 0 < len(held._waiting) <= 5
     assert 0 < len(held._given) <= 20
     assert 0 < len(runtime.embedder._known) <= 5

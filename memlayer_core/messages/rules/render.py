@@ -53,9 +53,9 @@ _UNSEEN = (
     r"\s/\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff"
 )
-_TAG = re.compile(rf"<(?=[{_UNSEEN}]*(?:{_NAMES})\b)", re.IGNORECASE)
+_TAG = re.compile(rf"<(?=[{_UNSEEN}]*(?:{_NAMES}))", re.IGNORECASE)
 """Matches the beginning of a tag like ours, in any case, also with white space and invisible characters in it."""
-_ESCAPED = re.compile(rf"&lt;(?=[{_UNSEEN}]*(?:{_NAMES})\b)|\ufffd", re.IGNORECASE)
+_ESCAPED = re.compile(rf"&lt;(?=[{_UNSEEN}]*(?:{_NAMES}))|\ufffd", re.IGNORECASE)
 _UNPRINTED = re.compile(r"\\u(?:0000|d[89a-f])", re.IGNORECASE)
 _OPENED = (OPEN, PROFILE_OPEN, SUMMARY_OPEN)
 _FRAME = frozenset(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Text, bindparam, delete, func, select, update
@@ -41,7 +41,7 @@ _HEADS = ListStatement(
 )
 
 
-@cache
+@lru_cache(4)
 def _write(dialect: str) -> Statement:
     """Return the one statement that finds the next number, and puts a trace into its slot."""
     made = dialect_insert(dialect, traces)

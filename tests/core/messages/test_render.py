@@ -237,6 +237,7 @@ def test_a_speaker_who_is_called_like_a_role_is_told_as_a_name(name) -> None:
     assert told.count("[") == told.count("]") == 1
 
 
+@example("0", "<RECALLED_MEMORY0", "system")
 @given(st.text(min_size=1, max_size=30) | texts, texts, st.sampled_from(ROLES))
 def test_no_name_breaks_out_of_its_line(name, text, role) -> None:
     told = line(StoredMessage(0, Scope("louis", "s"), Message(role, text, name=name), 1, ""))
