@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from memlayer_core.errors import IndexUnavailableError
@@ -12,14 +13,19 @@ from memlayer_core.errors import IndexUnavailableError
 __all__ = ["SearchGate"]
 
 _PATIENCE = 30.0  # seconds that searches may go on once a shard is hidden, or the client is to be closed
+_LOOK = 0.002  # seconds between two looks
 
 
 class SearchGate:
-    """Lets searches through, except to shards that are hidden or were not filled to the end."""
+    """Lets searches through, except to shards that are hidden or were not filled to the end.
+
+    `threading.Condition` is written in Python: a thread that is interrupted inside of it may hold its lock for ever. A search that
+    is interrupted here is counted until its thread searches again.
+    """
 
     def __init__(self) -> None:
-        self._calm = threading.Condition()
-        self._searches: Counter[int] = Counter()
+        self._lock = threading.Lock()
+        self._searches: dict[int, int] = {}  # the shard that a thread searches
         self._closed = False
         self._hidden: Counter[int] = Counter()
         self._partial: set[int] = set()
@@ -34,19 +40,19 @@ class SearchGate:
 
     def hide(self, shard: int) -> None:
         """Refuse searches of a shard until `show`, and wait for those that run: deleting would break them."""
-        with self._calm:
+        with self._lock:
             self._hidden[shard] += 1
-            self._calm.wait_for(lambda: not self._searches[shard], _PATIENCE)
+        _wait_for(lambda: shard not in [*self._searches.values()])
 
     def show(self, shard: int, *, whole: bool) -> None:
         """Answer searches of a shard again, once it was filled completely and no other thread fills it."""
-        with self._calm:
+        with self._lock:
             self._hidden[shard] -= 1
             (self._partial.discard if whole else self._partial.add)(shard)
 
     def forget(self) -> None:
         """Take every shard for filled: the index is acquired anew."""
-        with self._calm:
+        with self._lock:
             self._partial.clear()
 
     @contextmanager
@@ -56,16 +62,14 @@ class SearchGate:
         Raises:
             IndexUnavailableError: It is being filled, or began to be meanwhile, or the client is closed.
         """
-        with self._calm:
+        with self._lock:
             if not self.serves(shard):
                 raise _incomplete(shard)
-            self._searches[shard] += 1
+            self._searches[threading.get_ident()] = shard
         try:
             yield
         finally:
-            with self._calm:
-                self._searches[shard] -= 1
-                self._calm.notify_all()
+            self._searches.pop(threading.get_ident(), None)
         if self._hides(shard):
             raise _incomplete(shard)
 
@@ -76,22 +80,29 @@ class SearchGate:
         Raises:
             IndexUnavailableError: They do not end.
         """
-        with self._calm:
+        with self._lock:
             self._closed = True
-            if not self._calm.wait_for(lambda: not self._searches.total(), _PATIENCE):
-                self._closed = False
+        try:
+            if not _wait_for(lambda: not self._searches):
                 raise IndexUnavailableError(
                     f"searches of the index have been going on for {_PATIENCE:g} seconds",
                     hint="What was deleted is cleared out of its files later.",
                 )
-        try:
             yield
         finally:
-            with self._calm:
-                self._closed = False
+            self._closed = False
 
     def _hides(self, shard: int) -> bool:
         return self._hidden[shard] > 0 or shard in self._partial
+
+
+def _wait_for(claim: Callable[[], bool]) -> bool:
+    until = time.monotonic() + _PATIENCE
+    while not claim():
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_LOOK)
+    return True
 
 
 def _incomplete(shard: int) -> IndexUnavailableError:

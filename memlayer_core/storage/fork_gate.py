@@ -8,43 +8,45 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 __all__ = ["inside_sqlite"]
 
 _PATIENCE = 5.0  # seconds that a fork waits for what runs; the child is better late than stuck
+_LOOK = 0.001  # seconds between two looks
 
 
 class _Gate:
-    """Counts the threads that are inside SQLite. While the process forks, no other thread comes in."""
+    """Knows the threads that are inside SQLite. While the process forks, no other thread comes in.
+
+    `threading.Condition` is written in Python: a thread that is interrupted inside of it may hold its lock for ever. A thread that
+    is interrupted here is counted until it comes again.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._inside = 0
+        self._way_in = threading.Lock()
+        self._inside: set[int] = set()
         self._is_forking = False
 
     def enter(self) -> None:
-        with self._changed:
-            while self._is_forking:
-                self._changed.wait(_PATIENCE)
-            self._inside += 1
+        with self._way_in:
+            self._inside.add(threading.get_ident())
 
     def leave(self) -> None:
-        with self._changed:
-            self._inside -= 1
-            if not self._inside:
-                self._changed.notify_all()
+        self._inside.discard(threading.get_ident())
 
     def begin_fork(self) -> None:
-        with self._changed:
-            self._is_forking = True
-            self._changed.wait_for(lambda: not self._inside, _PATIENCE)
+        self._is_forking = self._way_in.acquire(timeout=_PATIENCE)
+        until = time.monotonic() + _PATIENCE
+        while self._inside - {threading.get_ident()} and time.monotonic() < until:
+            time.sleep(_LOOK)
 
     def end_fork(self) -> None:
-        with self._changed:
+        if self._is_forking:
             self._is_forking = False
-            self._changed.notify_all()
+            self._way_in.release()
 
 
 _gate = _Gate()

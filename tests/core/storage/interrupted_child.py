@@ -59,6 +59,12 @@ class Writer:
         if self.number % 4 == 0:
             self.chat.context(f"what of thing{self.number}?", token_limit=500)
 
+    def begin(self) -> None:
+        """Load the modules of a turn. A thread that is interrupted in an import may keep Python's lock of imports for ever."""
+        for _ in range(4):
+            self.turn()
+        self.chat.memory.flush(30)
+
     def guarded(self, work: Any) -> None:
         try:
             work()
@@ -110,6 +116,8 @@ def main(moment: str, where: str, threads: int, wanted: int, seed: int) -> None:
     interrupts, over = Interrupts(), threading.Event()
     mine = Writer(memory, "main")
     others = [Writer(memory, f"other{number}") for number in range(1, threads)]
+
+    mine.begin()
 
     def go_on(writer: Writer) -> None:
         while not over.is_set():
