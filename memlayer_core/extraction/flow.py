@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -107,43 +108,31 @@ class FactTask:
         self._rt, self._lease = rt, lease
         self._jobs: Sequence[Job] = ()
         self._batch: _Batch | None = None
-        self._is_read = False
 
     def ask(self, keys: Sequence[int]) -> SideTask | None:
         """Return what a model is asked about some messages; None if nothing is to be read in them."""
         rt = self._rt
         self._jobs = self._lease(keys)
-        batch = self._batch = _batch(rt, self._jobs, rt.summarizer) if self._jobs else None
+        if not self._jobs:
+            return None
+        batch = self._batch = _batch(rt, self._jobs, rt.summarizer)
         if batch is None:
-            self._is_read = True
+            rt.db.write(job_queue.finish, self._jobs)
+            self._jobs = ()
             return None
         if rt.db.read(_limit, rt, batch.rows[0].namespace) is not None:
             return None
         rt.db.read(batch.read)
-        return batch.side_task(keys, self._take)
-
-    def _take(self, answer: str) -> str:
-        rest, operations = split_operations(answer)
-        if self._batch is not None and operations:
-            try:
-                self._batch.take(operations_in(operations))
-            except AnswerError:
-                return rest
-            self._is_read = True
-        return rest
+        return batch.side_task(keys)
 
     def finish(self) -> None:
         """Store what was read. Jobs whose messages were not read are done soon, in calls of their own."""
         rt, batch, model = self._rt, self._batch, self._rt.summarizer
-        if not self._jobs:
-            return
-        if not self._is_read:
+        if batch is not None and batch.is_read and model is not None:
+            _commit(rt, batch, self._jobs, model.name)
+        elif self._jobs:
             problem = "not answered with the summary"
             rt.db.write(job_queue.fail, self._jobs, problem, rt.now(), count_attempt=False)
-        elif batch is None or model is None:
-            rt.db.write(job_queue.finish, self._jobs)
-        else:
-            _commit(rt, batch, self._jobs, model.name)
 
 
 def _batch(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Batch | None:
@@ -191,7 +180,7 @@ class _Batch:
         self, rt: Runtime, usage: ModelUsage, rows: Sequence[Any], words: dict[int, OwnWords]
     ) -> None:
         self._rt, self.usage, self._words = rt, usage, words
-        self.rows = rows
+        self.rows, self.is_read = rows, False
         self._rows = {row.id: row for row in rows}
         self._candidates: dict[str, list[Candidate]] = {row.id: [] for row in rows}
         self._schema = fact_schema(rt.fact_schema)
@@ -265,18 +254,22 @@ class _Batch:
         await self.ask(run, rows[:middle], tries=1)
         await self.ask(run, rows[middle:], tries=1)
 
-    def side_task(self, keys: Sequence[int], take: Callable[[str], str]) -> SideTask:
+    def side_task(self, keys: Sequence[int]) -> SideTask:
         """Return what a model is asked for in the call that sums up messages with these keys."""
-        lines = self._lines(self.rows)
+        lines, facts = self._lines(self.rows), self._facts(self.rows)
+
+        def take(answer: str) -> str:
+            rest, operations = split_operations(answer)
+            with suppress(AnswerError):  # then they are read in a call of their own
+                self._take(operations_in(operations), self.rows, lines, facts)
+                self.is_read = True
+            return rest
+
         language = language_of_lines(lines)
         numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
-        material = facts_prompt(language, self._rt.now(), self._facts(self.rows))
+        material = facts_prompt(language, self._rt.now(), facts)
         instructions = side_task_prompt(self._instructions(language), language)
         return SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
-
-    def take(self, operations: Sequence[Operation | str]) -> None:
-        """Take what a model said of all the messages."""
-        self._take(operations, self.rows, self._lines(self.rows), self._facts(self.rows))
 
     def _instructions(self, language: str) -> str:
         return system_prompt(language, None if self._schema is None else self._schema.keys)

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.errors import ConfigurationError
+from memlayer_core.errors import ConfigurationError, RedactorError
 from memlayer_core.extraction.rules.answer import operations_in, split_operations
+from memlayer_core.records.quotes import OwnWords, own_words
 from memlayer_core.storage import job_queue
 
 TOGETHER = Settings(
@@ -235,6 +236,22 @@ def test_a_model_that_does_not_answer_leaves_the_facts_to_the_next_call(opened) 
     memory.flush(30)
     assert len(boats(memory)) == 12
     assert waiting(memory) == {}
+
+
+def test_what_fails_before_the_model_is_asked_loses_no_fact(opened, monkeypatch) -> None:
+    problems = iter([RedactorError("the redactor is away", hint="It is tried again.")])
+
+    def flaky(*arguments: Any) -> OwnWords:
+        if (problem := next(problems, None)) is not None:
+            raise problem
+        return own_words(*arguments)
+
+    memory = opened(Model())
+    monkeypatch.setattr("memlayer_core.extraction.flow.own_words", flaky)
+    talk(memory, 12)
+    memory.flush(30)
+    assert next(problems, None) is None, "it failed once"
+    assert len(boats(memory)) == 12
 
 
 def test_a_retry_of_the_summary_does_not_ask_for_the_facts_again(opened) -> None:
