@@ -66,7 +66,7 @@ _FEW, _OF_MANY = 10, 0.23
 question is nearer to it than the best of few, and shares more of its words."""
 
 _MANY = 60
-"""Texts of which so few share rare words by chance that more texts change nothing."""
+"""Among more texts than these, a rare word that a text shares with the question tells as much as among these."""
 
 _WORDS, _WORDS_ALONE = 1.1, 2.8
 """Support of a text that has all words of the question: beside a cosine, and without one."""
@@ -145,7 +145,7 @@ def chance(texts: int) -> float:
 
 
 def word_chance(texts: int, nats: float) -> float:
-    """Return the same for words of this information: of many texts, few share rare words by chance."""
+    """Return the same for shared words of this information: few of many texts share rare words by chance."""
     return chance(round(max(min(texts, _MANY), texts * math.exp(-nats))))
 
 
