@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 __all__ = ["inside_sqlite"]
 
@@ -26,9 +26,8 @@ class _Gate:
     """
 
     def __init__(self) -> None:
-        self._way_in = threading.Lock()
+        self._way_in = threading.RLock()
         self._inside: set[int] = set()
-        self._is_forking = False
 
     def enter(self) -> None:
         with self._way_in:
@@ -38,14 +37,13 @@ class _Gate:
         self._inside.discard(threading.get_ident())
 
     def begin_fork(self) -> None:
-        self._is_forking = self._way_in.acquire(timeout=_PATIENCE)
+        self._way_in.acquire(timeout=_PATIENCE)
         until = time.monotonic() + _PATIENCE
         while self._inside - {threading.get_ident()} and time.monotonic() < until:
             time.sleep(_LOOK)
 
     def end_fork(self) -> None:
-        if self._is_forking:
-            self._is_forking = False
+        with suppress(RuntimeError):  # it never was ours: another thread forked for longer than the patience
             self._way_in.release()
 
 
