@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from memlayer_core.cli import app
 
-__all__ = ["ROOT", "on_terminal", "run", "unprivileged", "words"]
+__all__ = ["ROOT", "listening", "on_terminal", "run", "unprivileged", "words"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,6 +57,28 @@ def on_terminal(*arguments: str | Path, columns: int = 160, typed: str = "") -> 
         code = process.wait(30)
     os.close(leader)
     return code, seen.decode().replace("\r\n", "\n")
+
+
+@contextmanager
+def listening(
+    command: Sequence[str], environment: Mapping[str, str], address: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start a server. Gives the address in the first line of its standard error, and its process.
+
+    Args:
+        command: The program and its arguments.
+        environment: Its environment.
+        address: A pattern for the address.
+    """
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env={**environment}, text=True, **pipes) as process:
+        try:
+            assert process.stderr is not None
+            found = re.search(address, line := process.stderr.readline())
+            assert found, line + process.stderr.read()
+            yield found[0], process
+        finally:
+            process.kill()
 
 
 def words(shown: str) -> str:

@@ -47,8 +47,8 @@ def close(names: dict[str, Any]) -> None:
 @pytest.fixture
 def names() -> Iterator[dict[str, Any]]:
     """What every page may use: a chat model of LangChain and one of LlamaIndex, which follow a script."""
-    pytest.importorskip("langchain")
-    pytest.importorskip("llama_index.core")
+    pytest.importorskip("langchain", reason="the extra langchain is missing")
+    pytest.importorskip("llama_index.core", reason="the extra llamaindex is missing")
     from langchain_core.language_models import GenericFakeChatModel
     from llama_index.core.llms.mock import MockFunctionCallingLLM
 
@@ -177,8 +177,8 @@ def test_every_setting_that_a_page_names_exists() -> None:
 
 @pytest.mark.parametrize("page", ["docs/langchain.md", "docs/llamaindex.md"])
 def test_every_name_that_takes_the_place_of_another_exists(page) -> None:
-    pytest.importorskip("langchain")
-    pytest.importorskip("llama_index.core")
+    pytest.importorskip("langchain", reason="the extra langchain is missing")
+    pytest.importorskip("llama_index.core", reason="the extra llamaindex is missing")
     import langchain_memlayer
     import llamaindex_memlayer
 
@@ -205,7 +205,7 @@ def test_every_command_that_a_page_names_exists() -> None:
 
 @pytest.mark.parametrize("package", ["memlayer_core", "langchain_memlayer", "llamaindex_memlayer"])
 def test_every_public_name_is_in_the_api_reference(package) -> None:
-    module = pytest.importorskip(package)
+    module = pytest.importorskip(package, reason=f"{package} is not installed")
     pages = "".join(text for page, text in PAGES.items() if page.startswith("docs/api/"))
     listed = set(re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE))
     assert {name for name in module.__all__ if f"{package}.{name}" not in listed} <= {"MemlayerError"}

@@ -42,7 +42,7 @@ def test_no_module_is_in_two_distributions() -> None:
 
 @pytest.fixture
 def thin_modules(monkeypatch) -> None:
-    pytest.importorskip("llama_index.core")
+    pytest.importorskip("llama_index.core", reason="the extra llamaindex is missing")
     monkeypatch.syspath_prepend(PACKAGES / "llama-index-memory-memlayer")
 
 
@@ -55,7 +55,7 @@ def test_the_module_for_llamaindex_has_the_very_names_of_the_adapter(thin_module
 
 @pytest.mark.parametrize("name", sorted(THIN))
 def test_the_example_of_its_readme_runs(name, thin_modules, tmp_path, monkeypatch) -> None:
-    pytest.importorskip("langchain")
+    pytest.importorskip("langchain", reason="the extra langchain is missing")
     from langchain_core.language_models import GenericFakeChatModel
     from llama_index.core.llms.mock import MockLLM
 

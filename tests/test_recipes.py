@@ -23,7 +23,7 @@ from memlayer_core import Memory, Settings
 
 
 def test_a_deep_agents_files_are_its_users_items_and_are_recalled_and_forgotten(tmp_path) -> None:
-    pytest.importorskip("deepagents")
+    pytest.importorskip("deepagents", reason="deepagents is not installed: pip install deepagents")
     lines = run("deep_agent", tmp_path).splitlines()
     assert lines[1::2][:3] == [
         "    agent: Noted.",
@@ -35,7 +35,7 @@ def test_a_deep_agents_files_are_its_users_items_and_are_recalled_and_forgotten(
 
 
 async def test_a_deep_agent_edits_lists_and_finds_files_also_without_blocking_the_loop(memory) -> None:
-    pytest.importorskip("deepagents")
+    pytest.importorskip("deepagents", reason="deepagents is not installed: pip install deepagents")
     from deepagents.backends import StoreBackend
 
     from langchain_memlayer import MemlayerStore
@@ -57,7 +57,7 @@ async def test_a_deep_agent_edits_lists_and_finds_files_also_without_blocking_th
 @pytest.fixture
 def langgraph_json() -> dict[str, Any]:
     """The example's configuration, checked by LangGraph's own command line."""
-    config = pytest.importorskip("langgraph_cli.config")
+    config = pytest.importorskip("langgraph_cli.config", reason="langgraph-cli is not installed")
     return config.validate_config_file(FOLDER / "langgraph.json")
 
 
@@ -139,7 +139,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path) -> Iterator[Server]:
-    pytest.importorskip("fastapi")
+    pytest.importorskip("fastapi", reason="FastAPI is not installed")
     started = Server(tmp_path)
     yield started
     started.process.kill()
@@ -178,7 +178,7 @@ def test_a_reader_who_leaves_loses_no_part_of_the_answer_that_was_sent(server) -
 
 
 async def test_the_sdks_runner_works_with_the_session_and_its_model_sees_what_was_said_before(memory) -> None:
-    sdk = pytest.importorskip("agents")
+    sdk = pytest.importorskip("agents", reason="openai-agents is not installed")
     from agents.memory import Session
     from agents.testing import ScriptedModel, assistant_message
 
@@ -268,7 +268,7 @@ def ollama() -> Iterator[Ollama]:
 
 
 def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
-    client = pytest.importorskip("langchain_ollama")
+    client = pytest.importorskip("langchain_ollama", reason="langchain-ollama is not installed")
     model = client.ChatOllama(model="qwen3:8b", base_url=ollama.url)
     settings = Settings(extraction_idle_seconds=0, index_delay=0)
     with Memory.in_memory(extractor=model, settings=settings) as memory:
@@ -288,7 +288,7 @@ def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
 
 
 def test_an_ollama_server_that_is_down_is_a_problem_and_the_fact_is_learned_when_it_is_back(ollama) -> None:
-    client = pytest.importorskip("langchain_ollama")
+    client = pytest.importorskip("langchain_ollama", reason="langchain-ollama is not installed")
     model = client.ChatOllama(model="qwen3:8b", base_url=ollama.url)
     settings = Settings(extraction_idle_seconds=0, index_delay=0, job_backoff=0.1)
     ollama.is_down = True

@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import listening
 from offline import Offline
 from typer.testing import CliRunner, Result
 
@@ -27,7 +28,7 @@ from memlayer_core.errors import StoreUnavailableError
 pytest.importorskip(
     "mcp.server.mcpserver", reason="the extra mcp is missing: pip install 'memlayer-core[mcp]'"
 )
-httpx2 = pytest.importorskip("httpx2")
+httpx2 = pytest.importorskip("httpx2", reason="httpx2, which comes with mcp, is not installed")
 from mcp import Client, StdioServerParameters, stdio_client  # noqa: E402
 from mcp.client.streamable_http import streamable_http_client  # noqa: E402
 
@@ -226,23 +227,15 @@ def serving(
     place: Path, *options: str, **environment: str
 ) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
     """Start a server on a free port. Gives its address, the token that it prints, and its process."""
-    process = subprocess.Popen(
+    started = listening(
         command(place, "--http", "--port", "0", *options),
-        env={**ENVIRONMENT, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        {**ENVIRONMENT, **environment},
+        r"http://\S+/mcp",
     )
-    with process:
-        try:
-            assert process.stderr is not None
-            address = re.search(r"http://\S+/mcp", line := process.stderr.readline())
-            assert address, line + process.stderr.read()
-            token = "" if environment else process.stderr.readline().removeprefix("Token: ").strip()
-            yield address[0], token, process
-        finally:
-            process.kill()
+    with started as (address, process):
+        assert process.stderr is not None
+        token = "" if environment else process.stderr.readline().removeprefix("Token: ").strip()
+        yield address, token, process
 
 
 @asynccontextmanager

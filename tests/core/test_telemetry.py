@@ -237,18 +237,23 @@ def test_work_in_the_background_has_traces_of_its_own_and_model_calls_are_in_the
     assert counted["summary_written"] >= 1
 
 
-def test_a_model_that_fails_is_an_error_of_its_call_and_of_its_job_is_none_of_the_users(told, opened) -> None:
-    def fails(prompt: str) -> str:
-        raise ConnectionError("refused: train 0 to Kyoto")
-
-    changed = QUIET.replace(max_messages=2, summary_batch=1, summary_attempts=1, job_attempts=1)
-    memory = opened(settings=changed, summarizer=fails)
+def let_turns_leave(memory: Memory) -> None:
+    """Say more turns than the window has, so that a model sums them up."""
     chat = memory.chat(user_id="ada", session_id="monday")
     for number in range(6):
         chat.add("user", f"I took train {number} to Kyoto.")
         chat.add("assistant", "Have a good journey!")
     chat.context()
     memory.flush(30)
+
+
+def test_a_model_that_fails_is_an_error_of_its_call_and_of_its_job_is_none_of_the_users(told, opened) -> None:
+    def fails(prompt: str) -> str:
+        raise ConnectionError("refused: train 0 to Kyoto")
+
+    changed = QUIET.replace(max_messages=2, summary_batch=1, summary_attempts=1, job_attempts=1)
+    memory = opened(settings=changed, summarizer=fails)
+    let_turns_leave(memory)
     asked = [one for one in told.spans() if one.attributes.get("gen_ai.operation.name") == "chat"]
     assert asked
     for one in asked:
@@ -358,12 +363,7 @@ def test_prompts_and_answers_of_models_are_told_with_text(told, opened) -> None:
         settings=QUIET.replace(max_messages=2, summary_batch=1, episodes=False),
         summarizer=lambda instructions, text: "They spoke of Kyoto.",
     )
-    chat = memory.chat(user_id="ada", session_id="monday")
-    for number in range(6):
-        chat.add("user", f"I took train {number} to Kyoto.")
-        chat.add("assistant", "Have a good journey!")
-    chat.context()
-    memory.flush(30)
+    let_turns_leave(memory)
     asked = next(one for one in told.spans() if one.attributes.get("gen_ai.operation.name") == "chat")
     (prompt,) = json.loads(asked.attributes["gen_ai.input.messages"])
     assert "train 0 to Kyoto" in prompt["parts"][0]["content"]

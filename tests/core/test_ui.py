@@ -12,14 +12,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from command_line import ROOT, run
+from command_line import ROOT, listening, run
 from sqlalchemy import update
 
 from memlayer_core import Memory, Message, Relation, Settings
@@ -639,25 +639,13 @@ def test_no_memory_is_made(tmp_path: Path, more: tuple[str, ...]) -> None:
     assert not (tmp_path / "new").exists()
 
 
-@contextmanager
-def serving(place: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(place: Path, *options: str) -> AbstractContextManager[tuple[str, subprocess.Popen[str]]]:
     """Start the command on a free port. Gives the address that it prints, and its process."""
-    process = subprocess.Popen(
+    return listening(
         [sys.executable, "-m", "memlayer_core", "ui", str(place), "--port", "0", *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160", "MEMLAYER_INDEX_DELAY": "0"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160", "MEMLAYER_INDEX_DELAY": "0"},
+        r"http://\S+",
     )
-    with process:
-        try:
-            assert process.stderr is not None
-            address = re.search(r"http://\S+", line := process.stderr.readline())
-            assert address, line + process.stderr.read()
-            yield address[0], process
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])

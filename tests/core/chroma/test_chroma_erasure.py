@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sqlalchemy import Connection
+from waiting import wait_for
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.chroma import collection
@@ -39,13 +40,6 @@ def heard(memory: Memory, kind: type) -> list[Any]:
     events: list[Any] = []
     memory.listen(lambda event: events.append(event) if isinstance(event, kind) else None)
     return events
-
-
-def wait_for(claim: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.02)
 
 
 def signs(texts: list[str]) -> list[list[float]]:

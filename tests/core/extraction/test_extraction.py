@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +13,7 @@ from langchain_core.messages import AIMessage
 from llama_index.core.base.llms.types import ChatMessage, CompletionResponse, ToolCallBlock
 from pydantic import BaseModel, Field
 from scripted import Scripted, speaking
+from waiting import wait_for
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import ConfigurationError
@@ -464,12 +464,3 @@ def test_one_that_calls_no_function_is_asked_in_words(opened) -> None:
 
 def until_queued(memory: Memory, count: int) -> None:
     wait_for(lambda: memory.status().backlog.queued == count)
-
-
-def wait_for(claim: Callable[[], Any]) -> None:
-    pause = threading.Event()
-    for _ in range(3000):
-        if claim():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it never came true")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import wait_for
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import ConfigurationError, RedactorError
@@ -93,13 +93,6 @@ def opened(request, tmp_path) -> Iterator[Callable[..., Memory]]:
     yield open_memory
     for memory in memories:
         memory.close()
-
-
-def wait_for(claim: Callable[[], Any]) -> None:
-    end = time.monotonic() + 30
-    while not claim():
-        assert time.monotonic() < end, "it has not come true in time"
-        time.sleep(0.02)
 
 
 def waiting(memory: Memory) -> dict[str, int]:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
+
+from waiting import wait_for
 
 from memlayer_core import Memory, Settings
 from memlayer_core.storage import job_queue
 
 QUICK = Settings(index_delay=0, durability="normal", max_messages=2, summary_batch=1, learn=False)
-
-
-def wait_for(claim) -> None:
-    until = time.monotonic() + 30
-    while not claim():
-        assert time.monotonic() < until, "it never came true"
-        time.sleep(0.01)
 
 
 def fill(memory: Memory, session_id: str):

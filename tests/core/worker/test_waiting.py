@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from waiting import wait_for
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
@@ -29,13 +30,6 @@ class Gate(FlakyEmbedder):
     def _check(self, texts) -> None:
         self.entered.set()
         assert self.open.wait(30)
-
-
-def wait_for(claim) -> None:
-    until = time.monotonic() + 30
-    while not claim():
-        assert time.monotonic() < until, "it never came true"
-        time.sleep(0.01)
 
 
 def heard(memory: Memory) -> list:
