@@ -27,7 +27,7 @@ from memlayer_core.storage.parts import parts
 from memlayer_core.storage.statistics import Layout
 from memlayer_core.vector import FloatVector, IndexEntry, IndexTask, SimilarityScale
 
-__all__ = ["adopt", "audit", "check_embedder", "compact", "embed", "index", "rebuild", "unindex"]
+__all__ = ["adopt", "audit", "check_embedder", "compact", "embed", "index", "rebuild", "unindex", "upsert"]
 
 _REFILED = 256  # vectors read and written at once when a shard is built again
 _FIRST = -(2**63)  # below every key
@@ -35,8 +35,14 @@ _PROBES = 2  # vectors at either end of a shard with which it is tested
 _JUDGED = 3  # attempts to test a shard while others change it; after that it counts as sound
 
 
-async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
+async def index(rt: Runtime, run: Runner, jobs: Sequence[Job], later: datetime | None = None) -> int:
     """Do jobs of kind `"index"`. Returns how many texts were embedded, or parts of them.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        jobs: The jobs.
+        later: When Chroma gets the vectors of users who have so few that it is not asked for them. None: now.
 
     Raises:
         RedactorError: The user's redactor fails. The jobs are tried again.
@@ -45,14 +51,28 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
     filings, embedded = await embed(rt, run, keys)
     if wordless := await run(rt.db.read, texts_sql.without_words, keys):
         await run(rt.db.write, texts_sql.add_words, wordless, rt.redact)
-    if rt.index is not None:
-        await _add(rt, run, filings)
+    left = jobs
+    if rt.index is not None and later is not None:
+        few = rt.settings.exact_scan_limit // 2
+        left = await run(rt.db.write, job_queue.put_off_upserts, jobs, few, later)
+    if rt.index is not None and left:
+        here = {job.subject for job in left}
+        await _add(rt, run, [filing for filing in filings if filing.key in here])
         rt.health.up("index")
     if filings:
         # First, so that who flushes has heard it.
         rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
-    await run(rt.db.write, job_queue.finish, jobs)
+    if left:
+        await run(rt.db.write, job_queue.finish, left)
     return embedded
+
+
+async def upsert(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
+    """Do jobs of kind `"upsert"`: copy vectors to Chroma."""
+    if rt.index is not None:
+        await _add(rt, run, await run(rt.db.read, vectors_sql.entries_of, [job.subject for job in jobs]))
+        rt.health.up("index")
+    await run(rt.db.write, job_queue.finish, jobs)
 
 
 async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[IndexEntry], int]:

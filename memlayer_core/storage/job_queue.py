@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
     Connection,
+    Select,
     and_,
     bindparam,
     delete,
@@ -15,20 +18,17 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    null,
     or_,
     select,
-    true,
     update,
 )
 
 from memlayer_core.storage import lexical_repair
 from memlayer_core.storage.jobs import Backlog, Job, JobKind, latest
 from memlayer_core.storage.keys import to_micros
-from memlayer_core.storage.statements import Statement, dialect_insert
-from memlayer_core.storage.tables import jobs, meta
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement
+from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert
+from memlayer_core.storage.tables import jobs, meta, namespaces
 
 __all__ = [
     "backlog",
@@ -48,6 +48,7 @@ __all__ = [
     "is_due",
     "is_hurried",
     "lease",
+    "put_off_upserts",
     "reclaim",
     "release",
     "revive",
@@ -62,11 +63,10 @@ _DAY = timedelta(days=1)
 
 _INDEX = jobs.alias()
 _INDEXES = exists().where(_INDEX.c.kind == "index", _INDEX.c.dead == 0)
+_WAITS = and_(jobs.c.owner.is_(None), jobs.c.error.is_(None), jobs.c.dead == 0)
 _GATHERS = and_(
-    or_(jobs.c.kind.in_(["erase", "compact"]), and_(jobs.c.kind == "learn", ~_INDEXES)),
-    jobs.c.owner.is_(None),
-    jobs.c.error.is_(None),
-    jobs.c.dead == 0,
+    or_(jobs.c.kind.in_(["erase", "compact", "upsert"]), and_(jobs.c.kind == "learn", ~_INDEXES)),
+    _WAITS,
 )
 """Jobs that are delayed in order to do several at once. From what waits to be indexed there may be more to learn."""
 _WAITING = and_(jobs.c.subject == 0, jobs.c.kind == "erase", jobs.c.owner.is_(None), jobs.c.dead == 0)
@@ -78,6 +78,39 @@ _OWE_ERASURE = Statement(
         ),
     )
 )
+
+_DUE = and_(jobs.c.dead == 0, or_(jobs.c.due <= bindparam("now"), jobs.c.due > bindparam("latest")))
+
+
+def _oldest(*conditions: ColumnElement[bool]) -> ListStatement:
+    def build(kinds: list[BindParameter[Any]]) -> Select[Any]:
+        due = select(jobs).where(_DUE, jobs.c.kind.in_(kinds), *conditions).order_by(jobs.c.due, jobs.c.id)
+        return due.limit(bindparam("most")).with_for_update(skip_locked=True)
+
+    return ListStatement(build)
+
+
+_OLDEST = _oldest()
+_OLDEST_INSIDE = _oldest(jobs.c.subject.between(bindparam("first"), bindparam("last")))
+_IS_DUE = ListStatement(lambda kinds: select(jobs.c.id).where(_DUE, jobs.c.kind.in_(kinds)).limit(1))
+_LEASE = ListStatement(
+    lambda ids: (
+        update(jobs)
+        .where(jobs.c.id.in_(ids))
+        .values(owner=bindparam("by"), due=bindparam("until"), attempts=jobs.c.attempts + 1)
+    )
+)
+_SMALL = select(namespaces.c.namespace).where(namespaces.c.vectors <= bindparam("most"))
+_PUT_OFF = ListStatement(
+    lambda ids: (
+        update(jobs)
+        .where(jobs.c.id.in_(ids), jobs.c.namespace.in_(_SMALL))
+        .values(kind="upsert", owner=null(), attempts=0, error=null(), due=bindparam("later"))
+        .returning(jobs.c.id)
+    )
+)
+_FINISH = ListStatement(lambda ids: delete(jobs).where(jobs.c.id.in_(ids)))
+_QUEUED = Statement(select(jobs.c.id).where(jobs.c.dead == 0).limit(1))
 
 
 def enqueue(
@@ -171,32 +204,22 @@ def lease(
         until: When the leases end.
         subjects: The first and the last subject; None: any.
     """
-    some = true() if subjects is None else jobs.c.subject.between(*subjects)
-    rows = connection.execute(
-        select(jobs)
-        .where(_are_due(kinds, now, until), some)
-        .order_by(jobs.c.due, jobs.c.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    ).all()
+    oldest, values = _OLDEST, {**_moments(now, until), "most": limit}
+    if subjects is not None:
+        oldest, values = _OLDEST_INSIDE, {**values, "first": subjects[0], "last": subjects[1]}
+    rows = oldest.all(connection, kinds, values)
     taken = [Job(row.id, row.kind, row.subject, row.namespace, row.attempts + 1) for row in rows]
-    if taken:
-        connection.execute(
-            update(jobs)
-            .where(jobs.c.id.in_([job.id for job in taken]))
-            .values(owner=owner, due=to_micros(until), attempts=jobs.c.attempts + 1)
-        )
+    _LEASE.run(connection, [job.id for job in taken], {"by": owner, "until": to_micros(until)})
     return taken
 
 
 def is_due(connection: Connection, kinds: Sequence[JobKind], now: datetime, until: datetime) -> bool:
     """Return whether `lease` would lease a job of these kinds: to look costs less than to write."""
-    return bool(connection.scalar(select(exists().where(_are_due(kinds, now, until)))))
+    return bool(_IS_DUE.all(connection, kinds, _moments(now, until)))
 
 
-def _are_due(kinds: Sequence[JobKind], now: datetime, until: datetime) -> ColumnElement[bool]:
-    due = or_(jobs.c.due <= to_micros(now), jobs.c.due > to_micros(latest(now, until)))
-    return and_(jobs.c.dead == 0, due, jobs.c.kind.in_(kinds))
+def _moments(now: datetime, until: datetime) -> dict[str, int]:
+    return {"now": to_micros(now), "latest": to_micros(latest(now, until))}
 
 
 def erase(connection: Connection, job: Job, until: datetime, *, goes_on: bool) -> bool:
@@ -216,7 +239,16 @@ def erase(connection: Connection, job: Job, until: datetime, *, goes_on: bool) -
 
 def finish(connection: Connection, batch: Sequence[Job]) -> None:
     """Delete jobs that are done."""
-    connection.execute(delete(jobs).where(jobs.c.id.in_([job.id for job in batch])))
+    _FINISH.run(connection, [job.id for job in batch])
+
+
+def put_off_upserts(
+    connection: Connection, batch: Sequence[Job], max_vectors: int, due: datetime
+) -> list[Job]:
+    """Turn jobs of kind `"index"` of namespaces that have few vectors into `"upsert"`. Returns the other jobs."""
+    few = {"most": max_vectors, "later": to_micros(due)}
+    waiting = {row.id for row in _PUT_OFF.all(connection, [job.id for job in batch], few)}
+    return [job for job in batch if job.id not in waiting]
 
 
 def finish_once(connection: Connection, batch: Sequence[Job]) -> bool:
@@ -243,13 +275,7 @@ def gather(
         now: The present.
         later: When fewer are due.
     """
-    wait = and_(
-        jobs.c.kind == kind,
-        jobs.c.subject.between(*subjects),
-        jobs.c.owner.is_(None),
-        jobs.c.error.is_(None),
-        jobs.c.dead == 0,
-    )
+    wait = and_(jobs.c.kind == kind, jobs.c.subject.between(*subjects), _WAITS)
     count = connection.scalar(select(func.count()).where(wait)) or 0
     due = to_micros(now if count >= number else later)
     connection.execute(update(jobs).where(wait).values(due=due))
@@ -285,7 +311,7 @@ def reclaim(connection: Connection, owner: str, now: datetime) -> None:
 
     Other kinds of jobs are left out: any process does them, also without the index.
     """
-    of_holder = jobs.c.kind.in_(["index", "unindex", "compact"])
+    of_holder = jobs.c.kind.in_(["index", "upsert", "unindex", "compact"])
     held = update(jobs).where(jobs.c.owner.is_not(None), jobs.c.owner != owner, jobs.c.dead == 0)
     connection.execute(held.where(of_holder).values(owner=None, due=to_micros(now)))
 
@@ -313,10 +339,9 @@ def count_kinds(connection: Connection) -> dict[str, int]:
     return {row.kind: row.number for row in sorted(rows, key=lambda row: (-row.number, row.kind))}
 
 
-def has_jobs(connection: Connection, besides: Sequence[JobKind] = ()) -> bool:
-    """Return whether any job is queued, of another kind than `besides`."""
-    others = exists().where(jobs.c.dead == 0, jobs.c.kind.not_in(besides))
-    return bool(connection.scalar(select(others)))
+def has_jobs(connection: Connection) -> bool:
+    """Return whether any job is queued."""
+    return bool(_QUEUED.all(connection, {}))
 
 
 def backlog(connection: Connection, besides: Sequence[JobKind] = ()) -> Backlog:

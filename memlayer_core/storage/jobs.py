@@ -11,7 +11,17 @@ from memlayer_core.show import Report
 __all__ = ["LONGEST_BACKOFF", "Backlog", "Job", "JobKind", "backoff", "latest"]
 
 JobKind = Literal[
-    "index", "unindex", "compact", "audit", "erase", "summarize", "episode", "learn", "maintain", "record"
+    "index",
+    "upsert",
+    "unindex",
+    "compact",
+    "audit",
+    "erase",
+    "summarize",
+    "episode",
+    "learn",
+    "maintain",
+    "record",
 ]
 
 
@@ -21,12 +31,12 @@ class Job:
 
     Attributes:
         id: Id of its row.
-        kind: `"index"` makes a message, a record or an item findable; `"unindex"` removes deleted vectors from Chroma;
-            `"summarize"` sums up turns of a session that left its window; `"episode"` writes an episode about a part
-            of a session that ended; `"learn"` lets a model read facts in a message; `"record"` passes a round to another
-            long-term memory; `"compact"` erases removed vectors of a shard from Chroma's files; `"audit"` compares a
-            Chroma server with the journal; `"erase"` erases deleted rows from the journal's files; `"maintain"` does
-            what time asks for, once a day.
+        kind: `"index"` makes a message, a record or an item findable; `"upsert"` copies its vectors to Chroma later, if few
+            others are in its namespace; `"unindex"` removes deleted vectors from Chroma; `"summarize"` sums up turns of a
+            session that left its window; `"episode"` writes an episode about a part of a session that ended; `"learn"`
+            lets a model read facts in a message; `"record"` passes a round to another long-term memory; `"compact"`
+            erases removed vectors of a shard from Chroma's files; `"audit"` compares a Chroma server with the journal;
+            `"erase"` erases deleted rows from the journal's files; `"maintain"` does what time asks for, once a day.
         subject: Key of the message, record or item text, or number of the episode or shard; 0 for the whole store.
         namespace: Namespace of the user or folder; empty for a shard and for the whole store.
         attempts: How often it was tried, this time included.

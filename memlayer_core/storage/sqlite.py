@@ -76,10 +76,10 @@ class SqliteDatabase:
         """
         if self._private or self._gone:
             return True
+        if not whole:
+            self.read(lambda connection: connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").close())
+            return True
         with translate_errors(), inside_sqlite(), self._engine.connect() as connection:
-            connection.execute(text("PRAGMA wal_checkpoint(PASSIVE)"))
-            if not whole:
-                return True
             if not _emptied_log(connection):
                 return False  # it would grow by the whole database
             pages, size = (connection.scalar(text(f"PRAGMA page_{one}")) or 0 for one in ("count", "size"))

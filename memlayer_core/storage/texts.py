@@ -12,7 +12,17 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, select, update
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Connection,
+    Select,
+    bindparam,
+    case,
+    delete,
+    select,
+    update,
+)
 
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage import lexical, lexical_repair
@@ -47,6 +57,7 @@ Kind = Literal["message", "record", "item"]
 _ROW: dict[str, BindParameter[Any]] = {
     name: bindparam(name) for name in ("key", "kind", "namespace", "agent_lane", "session_lane")
 }
+_VERSION = bindparam("more_version", type_=BigInteger)
 _HERE = ListStatement(lambda keys: select(texts.c.key).where(texts.c.key.in_(keys)))
 _REMOVE = ListStatement(
     lambda keys: delete(texts).where(texts.c.key.in_(keys)).returning(texts.c.key, texts.c.vectors)
@@ -60,7 +71,23 @@ _UNQUEUE = ListStatement(  # those that are being done are left alone
         )
     )
 )
-
+_OWNERS = ListStatement(
+    lambda names: (
+        select(namespaces.c.namespace, namespaces.c.shard, namespaces.c.version)
+        .where(namespaces.c.namespace.in_(names))
+        .order_by(namespaces.c.namespace)
+        .with_for_update()
+    )
+)
+_COUNT = Statement(
+    update(namespaces)
+    .where(namespaces.c.namespace == bindparam("of"))
+    .values(
+        vectors=namespaces.c.vectors + bindparam("more_vectors"),
+        texts=namespaces.c.texts + bindparam("more_texts"),
+        version=case((_VERSION > 0, _VERSION), else_=namespaces.c.version),
+    )
+)
 
 Redact = Callable[[str], str]
 """Returns a text as it may be remembered."""
@@ -82,14 +109,15 @@ class Source(NamedTuple):
     owners: Callable[[Any], Sequence[str]] = lambda _: ()
 
 
-_SOURCES: dict[str, Source] = {}
+_SOURCES: dict[str, tuple[Source, ListStatement]] = {}
 INDEXED = 20_000
 """Characters of a text whose words are indexed: the default of the setting."""
 
 
 def register(kind: Kind, source: Source) -> None:
     """Tell how texts of a kind are read. Each room does it for its own texts."""
-    _SOURCES[kind] = source
+    key = source.rows.selected_columns.key
+    _SOURCES[kind] = source, ListStatement(lambda keys: source.rows.where(key.in_(keys)).order_by(key))
 
 
 def add(
@@ -165,11 +193,9 @@ def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
 def contents(connection: Connection, rows: Iterable[Any]) -> Iterator[tuple[Any, Source, Any]]:
     """Yield each of some rows of texts with its source and the source's row. Texts that are gone are left out."""
     every = {row.key: row for row in rows}
-    for kind, source in _SOURCES.items():
-        key = source.rows.selected_columns.key
-        for some in chunks(sorted(row.key for row in every.values() if row.kind == kind)):
-            for found in connection.execute(source.rows.where(key.in_(some)).order_by(key)):
-                yield every[found.key], source, found
+    for kind, (source, statement) in _SOURCES.items():
+        for found in statement.all(connection, sorted(row.key for row in every.values() if row.kind == kind)):
+            yield every[found.key], source, found
 
 
 def lock_owners(connection: Connection, names: Iterable[str]) -> None:
@@ -180,10 +206,7 @@ def lock_owners(connection: Connection, names: Iterable[str]) -> None:
 
 def owners_locked(connection: Connection, names: Iterable[str]) -> dict[str, Any]:
     """Lock the same namespaces, and return the rows of those that exist."""
-    rows = select(namespaces.c.namespace, namespaces.c.shard, namespaces.c.version)
-    named = rows.where(namespaces.c.namespace.in_(sorted(names)))
-    found = connection.execute(named.order_by(namespaces.c.namespace).with_for_update())
-    return {row.namespace: row for row in found}
+    return {row.namespace: row for row in _OWNERS.all(connection, sorted(names))}
 
 
 def next_version(owner: Any, now: datetime) -> int:
@@ -207,11 +230,8 @@ def count_vectors(
         version: The version from `next_version`; 0: none was stored.
     """
     if vectors or embeddings or version:
-        more = {"vectors": namespaces.c.vectors + vectors, "texts": namespaces.c.texts + embeddings}
-        raised = {"version": version} if version else {}
-        connection.execute(
-            update(namespaces).where(namespaces.c.namespace == namespace).values(**more, **raised)
-        )
+        more = {"vectors": vectors, "texts": embeddings, "version": version}
+        _COUNT.run(connection, {"of": namespace, **{f"more_{name}": number for name, number in more.items()}})
 
 
 def lanes_of(scope: Scope | SharedScope | Folder) -> tuple[str, str, str]:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, func, insert, lite
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage.keys import chunks, shard_of, to_micros
 from memlayer_core.storage.parts import MOST_PARTS
-from memlayer_core.storage.statements import Statement, dialect_insert
+from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert
 from memlayer_core.storage.statistics import Layout, ScopeStatistics
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
 from memlayer_core.storage.texts import (
@@ -67,20 +67,33 @@ _OTHERS = Statement(
     )
     .limit(1)
 )
+_META = Statement(select(meta.c.name, meta.c.value))
+_TASKS = ListStatement(
+    lambda keys: (
+        select(texts, namespaces.c.shard.label("on"))
+        .join(namespaces, namespaces.c.namespace == texts.c.namespace)
+        .where(texts.c.key.in_(keys))
+    )
+)
+_LOCKED = ListStatement(
+    lambda keys: (
+        select(texts.c.key, texts.c.namespace, texts.c.vectors)
+        .where(texts.c.key.in_(keys))
+        .order_by(texts.c.key)
+        .with_for_update()
+    )
+)
+_STORE = Statement(
+    update(texts)
+    .where(texts.c.key == bindparam("of"))
+    .values({name: bindparam(name) for name in ("shard", "text_hash", "vector", "vectors", "changed")})
+)
 
 
 def index_tasks(connection: Connection, keys: Sequence[int]) -> list[IndexTask]:
     """Return index tasks for the texts of these keys."""
-    rows = (
-        row
-        for some in chunks(keys)
-        for row in connection.execute(
-            select(texts, namespaces.c.shard.label("on"))
-            .join(namespaces, namespaces.c.namespace == texts.c.namespace)
-            .where(texts.c.key.in_(some))
-        )
-    )
-    return [_index_task(row, source.text(found)) for row, source, found in contents(connection, rows)]
+    rows = contents(connection, _TASKS.all(connection, keys))
+    return [_index_task(row, source.text(found)) for row, source, found in rows]
 
 
 def _index_task(row: Any, text: str) -> IndexTask:
@@ -95,30 +108,22 @@ def store(connection: Connection, new_entries: Sequence[IndexEntry], now: dateti
         return
     owners = owners_locked(connection, {entry.lanes[0][1:] for entry in new_entries})
     versions = {name: next_version(owner, now) for name, owner in owners.items()}
-    here: dict[int, Any] = {}
-    for some in chunks(sorted(entry.key for entry in new_entries)):
-        rows = select(texts.c.key, texts.c.namespace, texts.c.vectors).where(texts.c.key.in_(some))
-        locked = rows.order_by(texts.c.key).with_for_update()
-        here |= {row.key: row for row in connection.execute(locked)}
+    here = {row.key: row for row in _LOCKED.all(connection, sorted(entry.key for entry in new_entries))}
     if not here:
         return
-    connection.execute(
-        update(texts)
-        .where(texts.c.key == bindparam("of"))
-        .values({name: bindparam(name) for name in ("shard", "text_hash", "vector", "vectors", "changed")}),
-        [
-            {
-                "of": entry.key,
-                "shard": owners[here[entry.key].namespace].shard,
-                "changed": versions[here[entry.key].namespace],
-                "text_hash": entry.text_hash,
-                "vector": np.ascontiguousarray(entry.vectors, dtype="<f4").tobytes(),
-                "vectors": len(entry.vectors),
-            }
-            for entry in new_entries
-            if entry.key in here
-        ],
+    changes = (
+        {
+            "of": entry.key,
+            "shard": owners[here[entry.key].namespace].shard,
+            "changed": versions[here[entry.key].namespace],
+            "text_hash": entry.text_hash,
+            "vector": np.ascontiguousarray(entry.vectors, dtype="<f4").tobytes(),
+            "vectors": len(entry.vectors),
+        }
+        for entry in new_entries
+        if entry.key in here
     )
+    _STORE.run(connection, *changes)
     stored = {entry.key: len(entry.vectors) for entry in new_entries}
     vectors, embeddings = Counter[str](), Counter[str]()
     for key, row in here.items():
@@ -169,7 +174,7 @@ def samples(connection: Connection, shards: int, probes: int, one_shard: int | N
     A shard should hold at least the vectors whose job is done; at most those, and the vectors that jobs will add or
     remove.
     """
-    waits = exists().where(jobs.c.subject == texts.c.key, jobs.c.kind == "index")
+    waits = exists().where(jobs.c.subject == texts.c.key, jobs.c.kind.in_(["index", "upsert"]))
     wanted = range(shards) if one_shard is None else (one_shard,)
     in_index = texts.c.shard.in_(wanted)
     done = _count_by_shard(connection, in_index, ~waits)
@@ -246,7 +251,7 @@ def is_alone(connection: Connection, namespace: str, shard: int) -> bool:
 
 def layout(connection: Connection) -> Layout:
     """Return the fixed properties of the store."""
-    known = {row.name: row.value for row in connection.execute(select(meta))}
+    known = {row.name: row.value for row in _META.all(connection, {})}
     dimension, scales = known.get("dimension"), known.get(_SCALES)
     return Layout(
         store_id=known["store_id"],

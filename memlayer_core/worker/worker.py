@@ -29,12 +29,12 @@ from memlayer_core.worker.upkeep import erase
 
 __all__ = ["Worker"]
 
-_INDEXING: tuple[JobKind, ...] = ("index", "unindex")
+_INDEXING: tuple[JobKind, ...] = ("index", "upsert", "unindex")
 _UPKEEP: tuple[JobKind, ...] = ("compact", "audit")
-_REMOVED = 1000  # removals in one batch: embedded Chroma writes to the disk 8 times for any number of them
+_GATHERED = 1000  # upserts or removals in one batch: embedded Chroma writes to the disk 8 times for any number of them
 _REST = 4  # after a batch of removals, the worker waits this many times as long as the batch took
 _COMPACTED = 256  # shards in one batch: the largest number of shards
-_GATHERING = 10.0  # seconds, at least, that Chroma's files contain deleted vectors
+_GATHERING = 10.0  # seconds that Chroma lacks new vectors, and, at least, that its files contain deleted ones
 _SHARE = 20  # after erasing Chroma's files, the worker waits this many times as long as that took
 _ERASURE_SHARE = 100  # the same for the journal's files, which cost as much as the store is large
 _IDLE = 1.0  # seconds between two looks for jobs of other processes
@@ -206,12 +206,10 @@ class Worker:
         worked = rested = False
         self._models.start(rt)
         looked = time.monotonic()
-        while not self._stopping.is_set() and self._has_jobs(rt, besides=_INDEXING if rested else ()):
-            jobs = self._next(rt, _UPKEEP if rested else _INDEXING) if self._ready(rt) else []
-            if not jobs and (self._flushing or time.monotonic() >= self._erasures_rest_until):
-                jobs = self._jobs.lease(rt, ["erase"], 1)
-            jobs = jobs or self._jobs.lease(rt, ["maintain"], 1)
-            if not jobs:
+        while not self._stopping.is_set() and (rested or self._has_jobs(rt)):
+            ready = self._ready(rt)
+            jobs = self._next(rt) if ready and not rested else []
+            if not (jobs := jobs or self._upkeep(rt, ready)):
                 break
             if jobs[0].kind in _INDEXING and len(jobs) < rt.settings.index_batch and not self._flushing:
                 rested = True
@@ -229,16 +227,23 @@ class Worker:
         for pause in list(self._flushing):
             pause.ring()
 
-    def _next(self, rt: Runtime, kinds: Sequence[JobKind]) -> list[Job]:
-        """Lease jobs for the index. Removals come in large batches with pauses, as each batch costs about the same."""
-        if kinds is _INDEXING:
-            resting = not self._flushing and time.monotonic() < self._removals_rest_until
-            jobs = self._jobs.lease(rt, kinds[:1] if resting else kinds, rt.settings.index_batch)
-            if any(job.kind == "unindex" for job in jobs):
-                jobs += self._jobs.lease(rt, ["unindex"], _REMOVED)
-            if jobs:
-                return jobs
-        return self._jobs.lease(rt, _UPKEEP, _COMPACTED)
+    def _next(self, rt: Runtime) -> list[Job]:
+        """Lease texts to index. What only Chroma waits for comes in large batches, as each batch costs about the same."""
+        resting = not self._flushing and time.monotonic() < self._removals_rest_until
+        jobs = self._jobs.lease(rt, _INDEXING[:2] if resting else _INDEXING, rt.settings.index_batch)
+        if gathered := {job.kind for job in jobs} - {"index"}:
+            jobs += self._jobs.lease(rt, sorted(gathered), _GATHERED)
+        return jobs
+
+    def _upkeep(self, rt: Runtime, ready: bool) -> list[Job]:
+        """Lease the oldest other job; of those for the index none unless it is ready."""
+        kinds: list[JobKind] = [*_UPKEEP, "maintain"] if ready else ["maintain"]
+        if self._flushing or time.monotonic() >= self._erasures_rest_until:
+            kinds.append("erase")
+        jobs = self._jobs.lease(rt, kinds, 1)
+        if jobs and jobs[0].kind == "compact":
+            jobs += self._jobs.lease(rt, ["compact"], _COMPACTED - 1)
+        return jobs
 
     def _write_down(self, rt: Runtime) -> None:
         """Write notes of evictions and recalls to the journal."""
@@ -259,8 +264,8 @@ class Worker:
             self._stopping.wait(_IDLE)
         return ready
 
-    def _has_jobs(self, rt: Runtime, besides: Sequence[JobKind]) -> bool:
-        return bool(self._keeper.suspects) or rt.db.read(job_queue.has_jobs, besides)
+    def _has_jobs(self, rt: Runtime) -> bool:
+        return bool(self._keeper.suspects) or rt.db.read(job_queue.has_jobs)
 
     def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
         began = time.monotonic()
@@ -269,7 +274,10 @@ class Worker:
                 keys = [job.subject for job in jobs]
                 step(learn(rt, SYNC, keys))
                 step(queue(rt, SYNC, keys))
-                step(flows.index(rt, SYNC, jobs))
+                later = None if self._flushing else rt.now() + timedelta(seconds=_GATHERING)
+                step(flows.index(rt, SYNC, jobs, later))
+            case "upsert":
+                step(flows.upsert(rt, SYNC, jobs))
             case "unindex":
                 step(flows.unindex(rt, SYNC, jobs, rt.now() + timedelta(seconds=self._gathering)))
                 self._removals_rest_until = time.monotonic() + _REST * (time.monotonic() - began)

@@ -31,6 +31,7 @@ _SPAN = messages.c.key.between(bindparam("first"), bindparam("last"))
 _KEYS = Statement(select(messages.c.key).where(_SPAN))
 _DELETE_MESSAGES = Statement(delete(messages).where(_SPAN))
 _DELETE_SESSION = Statement(delete(sessions).where(sessions.c.number == bindparam("of")))
+_IDLE = Statement(select(sessions.c.number).where(sessions.c.idle_since < bindparam("before")).limit(1))
 _LEAVE = ListStatement(
     lambda names: delete(namespaces).where(
         namespaces.c.namespace.in_(names),
@@ -73,7 +74,7 @@ def end(connection: Connection, scope: Scope, now: datetime, min_messages: int |
 
 def is_idle(connection: Connection, before: datetime) -> bool:
     """Return whether there is a session that has not ended and has no message since `before`."""
-    return connection.scalar(select(exists().where(sessions.c.idle_since < to_micros(before)))) is True
+    return bool(_IDLE.all(connection, {"before": to_micros(before)}))
 
 
 def end_idle(

@@ -21,7 +21,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage.codec import json_text
 from memlayer_core.storage.keys import LAST, chunks, from_micros, session_of, to_micros
 from memlayer_core.storage.keys import key_of as message_key
-from memlayer_core.storage.statements import dialect_insert
+from memlayer_core.storage.statements import ListStatement, dialect_insert
 from memlayer_core.storage.tables import ledger, messages, sessions
 
 __all__ = [
@@ -82,6 +82,8 @@ _SPOKEN = (
     .join(sessions, sessions.c.number == session_of(messages.c.key))
     .where(messages.c.role == "user", messages.c.tokens > 0, sessions.c.superseded == 0)
 )
+_FROM_USERS = ListStatement(lambda keys: _SPOKEN.where(messages.c.key.in_(keys)).order_by(messages.c.key))
+_KNOWN = ListStatement(lambda keys: select(ledger.c.message).where(ledger.c.message.in_(keys)))
 
 
 def last_spoken(connection: Connection, scope: Scope, limit: int) -> list[Any]:
@@ -106,8 +108,8 @@ def outcome_of(connection: Connection, message: Any, candidate: Candidate) -> tu
 
 def unlearned(connection: Connection, keys: Sequence[int]) -> list[Any]:
     """Return those of some messages that a user said and nothing was learned from, as `from_users` does."""
-    known = select(ledger.c.message).where(ledger.c.message == messages.c.key).exists()
-    return _from_users(connection, keys, ~known)
+    known = {row.message for row in _KNOWN.all(connection, keys)}
+    return [row for row in from_users(connection, keys) if row.key not in known]
 
 
 def from_users(connection: Connection, keys: Sequence[int]) -> list[Any]:
@@ -115,15 +117,9 @@ def from_users(connection: Connection, keys: Sequence[int]) -> list[Any]:
 
     Hidden messages, replaced versions and sessions without a user are left out.
     """
-    return _from_users(connection, keys)
-
-
-def _from_users(connection: Connection, keys: Sequence[int], *conditions: Any) -> list[Any]:
-    query = _SPOKEN.where(*conditions).order_by(messages.c.key)
     return [
         row
-        for some in chunks(keys)
-        for row in connection.execute(query.where(messages.c.key.in_(some)))
+        for row in _FROM_USERS.all(connection, keys)
         if Scope.of_user(row.user_id, tenant_id=row.tenant_id).session_id is None
     ]
 
