@@ -1,32 +1,25 @@
-"""What one turn costs as its conversation grows: at 10, 100, 1,000 and 10,000 messages, in one run.
+"""What one turn costs the core when a user has said 100, 1,000, 10,000 and 100,000 messages, in one run.
 
-A turn is a user's message and an answer, stored as a pair with `Chat.add_messages`, and one
-`Chat.context(token_limit=1500)`. Messages have about 36 tokens (memlayer's estimate, so that the run is the
-same with any tokenizer at hand) in words of a Zipf-like distribution, made from a fixed seed; every length is
-given the same turns. 1,500 tokens are full at 100 messages, so that from 100 on all lengths show a window of
-the same size; at 10 the window is the whole history, and nothing is left to recall. The exponents are
-therefore fitted from 100 on.
+A turn is a user's message and an answer, stored as a pair with `Chat.add_messages`, and one `Chat.context(question,
+token_limit=1500)`. Messages have about 40 tokens (memlayer's estimate, so that the run is the same with any tokenizer
+at hand) in words of a Zipf-like distribution, made from a fixed seed, and each ends with the same words. They are in
+sessions of 1,000, so that all of them are in the user's reach and most are outside of the window.
 
-Each length has a directory of its own (SQLite and embedded Chroma, durability "full", the hashing embedder).
-Its history is stored in bulk and indexed first. Then rounds go over all lengths in turn, so that a slow moment
-of the machine meets all of them, and medians are compared:
+Each number has a directory of its own (SQLite and embedded Chroma, durability "full", the hashing embedder). Its history
+is stored in bulk and indexed first; the worker rests while turns are measured. Then rounds go over all of them, so that
+a slow moment of the machine meets all, and medians are told, in milliseconds of processor time, with one thread for BLAS:
 
-- `add`, `context`: wall time of the call while the background worker rests; `add_busy`, `context_busy`: while
-  it indexes a backlog of another user, in batches of the default size.
-- `embed`: embedding the query, which a context does once. `context_net` is the context without it, and is what
-  the goals are about: what an embedder costs is not ours.
-- `bare_read`: the same window's rows, read by their range of keys with `sqlite3` from the same file.
-- `vector_search`: the one search by vector that the context does (an exact scan for a short history, Chroma
-  for a long one), repeated alone.
-- `path_cpu`: processor time of the calling thread for a turn; `turn_cpu`: that of the whole process, the
-  turn's share of indexing included.
-- Disk flushes (`fsync`, `fdatasync`) of a turn, by the caller and in the background: counted with `strace` in
-  a process of its own where it is installed. Where SQLite's log starts over, a turn has one more: so the median
-  is judged, and the mean is shown beside it.
+- `add`: of the calling thread, for a pair.
+- `rare`, `common`, `message`: of the calling thread, for the context of a question with words of one message, with words
+  that every message has, and of a whole message.
+- `all`: of all threads, for a pair, a context, and the pair's share of the indexing.
 
-Goals: add and context at the largest length cost at most 1.3 times what they cost at 100 messages; a turn
-flushes the disk at most once on the caller's path; a context costs at most ten bare reads and one vector
-search.
+Disk flushes (`fsync`, `fdatasync`) of a turn, by the caller and in the background, are counted with `strace` in a process
+of its own where it is installed. Where SQLite's log starts over, a turn has one more: so the median is judged, and the
+mean is shown beside it.
+
+Goals: a pair at most 1 ms; a context at most 4, 8 and 15 ms with 1,000, 10,000 and 100,000 messages, whatever the
+question; at most one disk flush a turn on the caller's path.
 
 Usage: python benchmarks/turn_cost.py [--quick] [--json] [--check]
 """
@@ -39,31 +32,31 @@ import os
 import random
 import re
 import shutil
-import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from itertools import accumulate
 from pathlib import Path
 
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy starts its threads
+
 from goals import goal, options, tell
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.index.neighbours import compare, index_pays, nearest  # the search of a context, alone
-from memlayer_core.recall.rules.pack import most_that_fit
-from memlayer_core.storage import vectors
 
 TOKEN_LIMIT = 1500
+SESSION = 1000  # messages
 WORDS_A_MESSAGE = 26  # the mean; about 36 tokens with what frames a message
+EVERYWHERE = "So says the doctor in Tokyo."  # the end of every message
 NEVER = 86_400.0  # seconds: the worker rests until it is asked to hurry
 MARK = "1000000"  # a number that no file has
-BACKLOG = 96  # messages that the worker indexes while the busy samples are taken
-GOAL_GROWTH = 1.3
+GOAL_ADD = 1.0
+GOALS_CONTEXT = {1_000: 4.0, 10_000: 8.0, 100_000: 15.0}
 GOAL_FLUSHES = 1.0
-GOAL_READS = 10.0
+QUESTIONS = ("rare", "common", "message")
+MEASURED = ("add", *QUESTIONS, "all")
 
 FREQUENT = (  # noqa: SIM905  (words read better as prose)
     "the to and i a of you it in that is for my on was with me have but so be not this are do at we what if "
@@ -102,124 +95,78 @@ class Talk:
 
 
 class Subject:
-    """A memory in a directory of its own, with conversations of one length."""
+    """A memory in a directory of its own, in which one user has said so many messages."""
 
-    def __init__(self, directory, length, rounds):
-        self.length = length
-        # A short history would be a longer one after a few rounds: each round has one of its own.
-        self.users = [f"user-{number}" for number in range(rounds if length < 1000 else 1)]
+    def __init__(self, directory, number):
+        talk = Talk("history")
         in_bulk = Settings(index_batch=500, durability="normal", index_delay=0)
         with self.opened(directory, in_bulk) as memory:
-            for user in self.users:
-                talk, chat = Talk(f"history of {user}"), memory.chat(user_id=user, session_id="s")
-                for start in range(0, length, 1000):
-                    chat.add_messages(talk.messages(min(1000, length - start)))
-            memory.flush(timeout=600)
+            for start in range(0, number, SESSION):
+                chat = memory.chat(user_id="ada", session_id=f"s{start // SESSION}")
+                messages = talk.messages(min(SESSION, number - start))
+                chat.add_messages([Message(one.role, f"{one.text} {EVERYWHERE}") for one in messages])
+            memory.flush(timeout=1200)
+            self.texts = [message.text for message in chat.history()]
+            self.session = chat.scope.session_id
         self.memory = self.opened(directory, Settings(index_delay=NEVER))
-        self.runtime = self.memory.runtime
-        self.raw = sqlite3.connect(directory / "journal.sqlite3", isolation_level=None)
-        self.memory.chat(user_id="warm", session_id="s").add_messages(Talk("warm").pair())
+        self.chat = self.memory.chat(user_id="ada", session_id=self.session)
+        self.memory.chat(user_id="warm", session_id="s").add_messages(talk.pair())
         self.memory.flush()  # the worker takes hold of Chroma
 
     @staticmethod
     def opened(directory, settings):
         return Memory.open(directory, embedder="hashing", tokenizer="estimate", settings=settings)
 
-    def close(self):
-        self.raw.close()
-        self.memory.close()
+    def questions(self, chance, pair):
+        """Return one question of each kind; of what the user said, the rarest words are the longest here."""
+        words = sorted(
+            chance.choice(self.texts).removesuffix(EVERYWHERE).strip(". ").lower().split(), key=len
+        )
+        return {
+            "rare": f"Where is {' '.join(words[-3:])}?",
+            "common": "Which doctor in Tokyo?",
+            "message": pair[0].text,
+        }
 
-    def chat(self, number):
-        return self.memory.chat(user_id=self.users[number % len(self.users)], session_id="s")
-
-    def take_quiet(self, number, pairs, samples):
-        chat = self.chat(number)
-        chat.context(token_limit=TOKEN_LIMIT)
-        whole, path = time.process_time(), 0.0
-        aside = 0.0  # processor time of what is measured beside the turns
+    def take(self, number, pairs, samples):
+        chance = random.Random(number)
+        for question in self.questions(chance, pairs[0]).values():
+            self.chat.context(question, token_limit=TOKEN_LIMIT)
+        whole, asked = time.process_time(), 0.0
         for pair in pairs:
-            start = time.thread_time()
-            samples["add"].append(timed(chat.add_messages, pair)[0])
-            took, context = timed(chat.context, token_limit=TOKEN_LIMIT)
-            path += time.thread_time() - start
-            samples["context"].append(took)
-            start = time.process_time()
-            self.take_parts(chat, pair[0].text, context, samples)
-            aside += time.process_time() - start
+            samples["add"].append(spent(self.chat.add_messages, pair))
+            costs = {
+                kind: spent(self.chat.context, question, token_limit=TOKEN_LIMIT)
+                for kind, question in self.questions(chance, pair).items()
+            }
+            asked += sum(costs.values()) - costs["message"]  # a turn has one context
+            for kind, cost in costs.items():
+                samples[kind].append(cost)
         self.memory.flush()
-        samples["path_cpu"].append(path / len(pairs))
-        samples["turn_cpu"].append((time.process_time() - whole - aside) / len(pairs))
-
-    def take_parts(self, chat, query, context, samples):
-        shown = len(context.window)
-        limit = self.runtime.settings.recall_candidates + most_that_fit(TOKEN_LIMIT // 4)
-        reach = chat.scope.reach()
-        samples["bare_read"].append(self.bare_read(chat.scope, shown))
-        took, vector = timed(self.runtime.embedder.embed_query, query)
-        samples["embed"].append(took)
-        samples["context_net"].append(samples["context"][-1] - took)
-        overview = self.runtime.db.read(vectors.overview, reach)
-        if index_pays(self.runtime, overview):
-            took, _ = timed(nearest, self.runtime, reach, vector, overview, limit)
-        else:
-            took, _ = timed(self.runtime.db.read, compare, self.runtime, reach, vector, limit)
-        samples["vector_search"].append(took)
-
-    def bare_read(self, scope, shown):
-        row = self.raw.execute(
-            "SELECT number, next_seq FROM memlayer_sessions WHERE lane = ?", [scope.session_lane]
-        ).fetchone()
-        last = (row[0] << 32 | row[1]) - 1
-        query = "SELECT * FROM memlayer_messages WHERE key BETWEEN ? AND ? ORDER BY key"
-        took, rows = timed(lambda: self.raw.execute(query, [last - shown + 1, last]).fetchall())
-        assert len(rows) == shown
-        return took
-
-    def take_busy(self, number, pairs, samples):
-        """Measure while the worker indexes what somebody else said, as long as it does."""
-        chat = self.chat(number)
-        other = self.memory.chat(user_id="somebody else", session_id=str(number))
-        other.add_messages(Talk(f"backlog {number}").messages(BACKLOG))
-        flushing = threading.Thread(target=self.memory.flush)
-        flushing.start()
-        for pair in pairs:
-            added = timed(chat.add_messages, pair)[0]
-            asked = timed(chat.context, token_limit=TOKEN_LIMIT)[0]
-            if not flushing.is_alive():
-                break
-            samples["add_busy"].append(added)
-            samples["context_busy"].append(asked)
-        flushing.join()
-        self.memory.flush()
+        samples["all"].append((time.process_time() - whole - asked) / len(pairs))
 
 
-def timed(work, *args, **kwargs):
-    start = time.perf_counter()
-    answer = work(*args, **kwargs)
-    return time.perf_counter() - start, answer
+def spent(work, *args, **kwargs):
+    """Return the processor time of this thread, in seconds."""
+    start = time.thread_time()
+    work(*args, **kwargs)
+    return time.thread_time() - start
 
 
-MEASURED = (
-    *("add", "context", "add_busy", "context_busy", "context_net", "embed", "bare_read", "vector_search"),
-    *("path_cpu", "turn_cpu"),
-)
-
-
-def measure(lengths, rounds, turns):
+def measure(numbers, rounds, turns):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        subjects = [Subject(Path(folder, str(length)), length, rounds) for length in lengths]
-        samples = {length: {name: [] for name in MEASURED} for length in lengths}
-        for number in range(rounds):
-            talk = Talk(f"round {number}")  # the same turns at each length
-            quiet, busy = ([talk.pair() for _ in range(turns)] for _ in range(2))
-            for subject in subjects if number % 2 else reversed(subjects):
-                subject.take_quiet(number, quiet, samples[subject.length])
-                subject.take_busy(number, busy, samples[subject.length])
-        for subject in subjects:
-            subject.close()
+        subjects = {number: Subject(Path(folder, str(number)), number) for number in numbers}
+        samples = {number: {name: [] for name in MEASURED} for number in numbers}
+        for place in range(rounds):
+            talk = Talk(f"round {place}")  # the same turns for each
+            pairs = [talk.pair() for _ in range(turns)]
+            for number, subject in subjects.items() if place % 2 else reversed(subjects.items()):
+                subject.take(place, pairs, samples[number])
+        for subject in subjects.values():
+            subject.memory.close()
     return {
-        length: {name: 1000 * statistics.median(taken or [math.nan]) for name, taken in of_one.items()}
-        for length, of_one in samples.items()
+        number: {name: 1000 * statistics.median(taken) for name, taken in of_one.items()}
+        for number, of_one in samples.items()
     }
 
 
@@ -276,51 +223,28 @@ def traced(directory, turns):
         memory.flush()
 
 
-def exponent(lengths, costs):
-    """Return the slope of log(cost) over log(length): 0 is constant, 1 is in proportion."""
-    return statistics.linear_regression([math.log(n) for n in lengths], [math.log(c) for c in costs]).slope
-
-
 def judged(costs, flushed):
     """Return each goal with what was measured for it."""
-    lengths = sorted(costs)
-    last, base = lengths[-1], 100
-    growth = {name: costs[last][name] / costs[base][name] for name in ("add", "context_net")}
-    most = max(
-        (costs[n]["context_net"] - costs[n]["vector_search"]) / costs[n]["bare_read"]
-        for n in lengths
-        if n >= base
-    )
-    # "At most 10 x the bare indexed read plus one vector search" can be read in two ways: both are judged.
-    together = max(
-        costs[n]["context_net"] / (costs[n]["bare_read"] + costs[n]["vector_search"])
-        for n in lengths
-        if n >= base
-    )
     goals = [
-        goal(f"add at {last:,} messages, times that at {base}", growth["add"], at_most=GOAL_GROWTH),
-        goal(
-            f"context at {last:,} messages, times that at {base}", growth["context_net"], at_most=GOAL_GROWTH
-        ),
-        goal("context, times a bare read plus a vector search", together, at_most=GOAL_READS),
-        goal("context without its vector search, in bare reads", most, at_most=GOAL_READS),
+        goal(f"add with {number:,} messages, ms", of_one["add"], at_most=GOAL_ADD)
+        for number, of_one in costs.items()
+    ]
+    goals += [
+        goal(f"context with {number:,} messages, {kind}, ms", costs[number][kind], at_most=limit)
+        for number, limit in GOALS_CONTEXT.items()
+        if number in costs
+        for kind in QUESTIONS
     ]
     if flushed is not None:
-        goals.append(
-            goal("disk flushes of a turn, on the caller's path", flushed["path"], at_most=GOAL_FLUSHES)
-        )
+        goals.append(goal("disk flushes of a turn, by the caller", flushed["path"], at_most=GOAL_FLUSHES))
     return goals
 
 
 def show(result):
-    names = MEASURED
-    print(
-        f"Milliseconds, medians; context of {TOKEN_LIMIT} tokens; mean message {result['mean_tokens']} tokens"
-    )
-    print(f"{'messages':>14}" + "".join(f"{int(length):>10,}" for length in result["lengths"]) + "  exponent")
-    for name in names:
-        row = "".join(f"{result['lengths'][length][name]:>10.3f}" for length in result["lengths"])
-        print(f"{name:>14}{row}{result['exponents'][name]:>10.2f}")
+    print(f"Milliseconds of processor time, medians; contexts of {TOKEN_LIMIT} tokens")
+    print(f"{'messages':>12}" + "".join(f"{int(number):>10,}" for number in result["messages"]))
+    for name in MEASURED:
+        print(f"{name:>12}" + "".join(f"{of_one[name]:>10.2f}" for of_one in result["messages"].values()))
     flushed = result["flushes_a_turn"]
     if flushed is None:
         print("Disk flushes a turn: not measured (strace is not installed)")
@@ -332,38 +256,27 @@ def show(result):
 
 
 def main():
-    parser = options(__doc__, "lengths to 1,000 and few rounds")
-    parser.add_argument("--rounds", type=int, help="how often all lengths are measured")
+    parser = options(__doc__, "100 and 1,000 messages and few rounds")
+    parser.add_argument("--rounds", type=int, help="how often all are measured")
     parser.add_argument("--turns", type=int, default=16, help="turns of a round")
     parser.add_argument("--traced", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.traced:
         traced(asked.traced, asked.turns)
         return
-    lengths = [10, 100, 1000] if asked.quick else [10, 100, 1000, 10_000]
-    costs = measure(lengths, asked.rounds or (2 if asked.quick else 8), asked.turns)
+    numbers = [100, 1000] if asked.quick else [100, *GOALS_CONTEXT]
+    costs = measure(numbers, asked.rounds or (2 if asked.quick else 6), asked.turns)
     flushed = flushes(20)
-    compared = [length for length in lengths if length >= 100]
-    tokens = [message_tokens(message) for message in Talk("sample").messages(2000)]
     result = {
         "token_limit": TOKEN_LIMIT,
-        "mean_tokens": round(statistics.mean(tokens), 1),
-        "lengths": {
-            str(n): {name: round(value, 4) for name, value in of_one.items()} for n, of_one in costs.items()
-        },
-        "exponents": {
-            name: round(exponent(compared, [costs[n][name] for n in compared]), 3) for name in MEASURED
+        "messages": {
+            str(number): {name: round(value, 4) for name, value in of_one.items()}
+            for number, of_one in costs.items()
         },
         "flushes_a_turn": flushed,
         "goals": judged(costs, flushed),
     }
     tell(result, asked, show)
-
-
-def message_tokens(message):
-    from memlayer_core.models.tokens import token_counter
-
-    return token_counter("estimate").message(message)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import pytest
 from memlayer_core.recall.rules.rank import Weights
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
-PARTS = {"add", "context", "add_busy", "context_busy", "context_net", "embed", "bare_read", "vector_search"}
 
 
 def run(script: str, *options: str) -> dict[str, Any]:
@@ -29,10 +28,9 @@ def run(script: str, *options: str) -> dict[str, Any]:
 def test_turn_cost_tells_what_each_part_of_a_turn_costs_at_each_length():
     result = run("turn_cost.py", "--rounds", "1", "--turns", "4")
 
-    assert list(result["lengths"]) == ["10", "100", "1000"]
-    for costs in result["lengths"].values():
-        assert PARTS | {"path_cpu", "turn_cpu"} == set(costs)
-    assert set(result["exponents"]) == set(result["lengths"]["10"])
+    assert list(result["messages"]) == ["100", "1000"]
+    for costs in result["messages"].values():
+        assert {"add", "rare", "common", "message", "all"} == set(costs)
     flushes = result["flushes_a_turn"]
     assert flushes is None or set(flushes) == {"path", "path_mean", "background_mean"}
     assert all({"goal", "measured", "at_most", "met"} == set(goal) for goal in result["goals"])

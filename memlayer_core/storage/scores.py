@@ -114,18 +114,20 @@ class TermStatistics:
         return found
 
     def information(
-        self, words: Sequence[str], worth: Callable[[int, int, str], float]
+        self, words: Sequence[str], worth: Callable[[int, int, str], float], keys: Iterable[int]
     ) -> tuple[float, Mapping[int, float]]:
-        """Return the information of all words together, and of those that each message contains.
+        """Return the information of all words together, and of those that each of some messages contains.
 
         Args:
             words: Words of the question.
             worth: The information of a word: of how many messages contain it, of how many in all, and of the word.
+            keys: Keys of the messages. Those that contain none of the words are left out.
         """
         tells = {word: worth(self._rows.get(word, 0), self._total, word) for word in words}
         found: dict[int, float] = {}
+        wanted = frozenset(keys)
         for word, part in tells.items():
-            for key in self._postings.get(word, ()):
+            for key in self._postings.get(word, {}).keys() & wanted:
                 found[key] = found.get(key, 0.0) + part
         return math.fsum(tells.values()), found
 

@@ -280,7 +280,7 @@ def _hidden_records(
     if not findings.search_scope.has_records:
         return set()
     every = chain(*findings.postings.values(), (one.key for one in neighbours))
-    records = set(filter(is_record, every)).difference(visible)
+    records = {key for key in every if key < 0 and is_record(key)}.difference(visible)
     reader = findings.search_scope.reader
     if len(records) > _FEW:
         return records - record_reads.visible_keys(connection, reader, records)

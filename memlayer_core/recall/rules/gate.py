@@ -181,7 +181,7 @@ def support_of(
         scale: The scale of the embedder's cosines.
     """
     texts = max(vectors, statistics.messages)
-    every, shares = statistics.information(question.content, information)
+    every, shares = statistics.information(question.content, information, keys)
     words = [
         word_support(nats / every, nats, trust) / word_chance(texts, nats)
         if (nats := shares.get(key, 0.0))
