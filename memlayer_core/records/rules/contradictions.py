@@ -53,7 +53,8 @@ _CACHED = 10_000  # texts: those of one user are compared again and again
 _COSINE = 0.2  # what a cosine of 1 adds to a rank; it decides nothing
 
 _WORD = re.compile(r"[^\W_]+")
-_CLAUSE = re.compile(r"[^,.;:!?，。；：！？]+")  # noqa: RUF001
+_CLAUSE = re.compile(r"[^,.;:!?，。；：！？]+[?？]?")  # noqa: RUF001
+_ASKS = ("?", "？")
 _NOBODY = frozenset("the a an both in on at all he she they this that there his her".split())  # noqa: SIM905
 Weight = Callable[[str], float]
 
@@ -171,9 +172,12 @@ def _denied(text: str) -> str | None:
 
 @lru_cache(maxsize=_CACHED)
 def _affirmed(text: str) -> str:
-    """Return the parts of a text that deny nothing; nothing if nobody speaks of what they did themselves."""
+    """Return the parts of a text that deny and ask nothing; nothing if nobody speaks of what they did themselves.
+
+    "Can I use Flask?" is no word of having used it.
+    """
     denial = _frames().forms["denial"]
-    parts = [part for part in _CLAUSE.findall(text) if not denial.search(part)]
+    parts = [part for part in _CLAUSE.findall(text) if not denial.search(part) and not part.endswith(_ASKS)]
     said = " ".join(parts)
     return said if _frames().forms["myself"].search(said) else ""
 
