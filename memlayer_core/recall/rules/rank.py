@@ -160,9 +160,10 @@ class ScoredCandidate(NamedTuple):
                 said = _TOLD[name]
             if said:
                 given.append(Reason(name, f"{said} ({value:+.2f})", value))
-        return (*given, *([_SHORTENED] if self.is_excerpt else []))
+        return (*(given or [_LITTLE]), *([_SHORTENED] if self.is_excerpt else []))
 
 
+_LITTLE = Reason("little", "many things bear on the question a little, and none of them much")
 _SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
 _OTHER_SIDE = Reason("other_side", "another line says otherwise, and one of the two may have been replaced")
 _SLIGHT = 0.005  # what an ingredient gave, and nobody needs to hear of
