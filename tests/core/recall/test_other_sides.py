@@ -115,6 +115,13 @@ def test_of_a_long_message_only_the_words_that_contradict_are_told(memory) -> No
     assert told[words] == {"other_side", "excerpt"}
 
 
+def test_the_same_words_of_two_long_messages_are_told_once(memory) -> None:
+    say(memory, "I repair violins.", f"Hello. {NEVER} {FILLER}", f"Listen. {NEVER} {FILLER[:-60]}", MET)
+    assert sum("other_side" in codes for codes in told_for(memory).values()) == 1
+    context = memory.chat(user_id="ada", session_id="now").context(QUESTION)
+    assert context.recall.count(NEVER.removesuffix(".")) == 1
+
+
 def test_the_words_of_a_side_that_are_redacted_are_not_told(memory) -> None:
     say(memory, f"{NEVER[:-1]} as my password is hunter2-hunter2.", MET)
     told = told_for(memory)
