@@ -252,7 +252,8 @@ def best(
             repeats = record is not None and record.type != "episodic"
             who = stored.message.role if repeats else stored.message.speaker
             earlier = said.setdefault(who, Gists())
-            if visible is not None and not earlier.add(Gist.of(words[:_BEGINNING])):
+            gist = Gist.of((ranked.other_side or words)[:_BEGINNING])
+            if visible is not None and not earlier.add(gist):
                 continue
             heard.add((stored.message.role, words))
             found.append((telling, ranked))

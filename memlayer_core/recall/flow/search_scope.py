@@ -13,7 +13,7 @@ from memlayer_core.items.rules.items import whole_text
 from memlayer_core.items.sql.users import searched_folders
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.recall.model import RecallFilter
-from memlayer_core.recall.rules.pack import excerpt, longest_turn, pack
+from memlayer_core.recall.rules.pack import excerpt, longest_turn, pack, passage
 from memlayer_core.recall.rules.rank import LONG, ScoredCandidate
 from memlayer_core.recall.sql.candidates import Beginning, matching_keys, overview
 from memlayer_core.records.flow import reader_of
@@ -219,12 +219,17 @@ def fit_into_budget(
 def shorten(
     rt: Runtime, turn: StoredMessage, candidate: ScoredCandidate, budget: int
 ) -> tuple[StoredMessage, ScoredCandidate]:
-    """Return the whole turn if it fits into the budget, else the excerpt that bears on the question."""
-    if turn.tokens <= budget:
-        return turn, candidate
+    """Return the whole turn if it fits into the budget, else the excerpt that bears on the question.
+
+    Of another one's other side, the words that are in question are enough.
+    """
     text, most = turn.message.text, rt.settings.indexed_characters
-    found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
-    part = excerpt(found_by, candidate.words, budget, rt.tokens.text, candidate.part_cosines)
+    part = passage(text, candidate.other_side, min(budget, LONG), rt.tokens.text)
+    if part is None and turn.tokens <= budget:
+        return turn, candidate
+    if part is None:
+        found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
+        part = excerpt(found_by, candidate.words, budget, rt.tokens.text, candidate.part_cosines)
     if part == text:  # the text fits, only an image or the like does not
         return replace(turn, tokens=rt.tokens.text(text)), candidate
     said = replace(turn.message, content=part, tool_calls=(), raw=None)

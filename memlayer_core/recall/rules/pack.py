@@ -12,7 +12,18 @@ from memlayer_core.storage.parts import parts, sentence_starts
 from memlayer_core.storage.terms import index_terms, sentences
 from memlayer_core.storage.truncate import ELLIPSIS, truncate_text
 
-__all__ = ["LEAST", "MARGIN", "Gist", "Gists", "excerpt", "longest_turn", "most_that_fit", "pack", "shares"]
+__all__ = [
+    "LEAST",
+    "MARGIN",
+    "Gist",
+    "Gists",
+    "excerpt",
+    "longest_turn",
+    "most_that_fit",
+    "pack",
+    "passage",
+    "shares",
+]
 
 LEAST = 8
 """Tokens that the shortest recalled turn costs: a date, a name and a word."""
@@ -169,6 +180,27 @@ def excerpt(
     first, last = min(taken), max(taken)
     part = " ".join(said[first : last + 1])
     return f"{ELLIPSIS} " * (first > 0) + part + f" {ELLIPSIS}" * (last + 1 < len(said))
+
+
+def passage(text: str, words: str, budget: int, cost: Callable[[str], int]) -> str | None:
+    """Return words that stand in a text; None if they are no part of it, or all that it says.
+
+    An ellipsis marks each omission.
+
+    Args:
+        text: Any text.
+        words: The words; none if empty.
+        budget: Tokens that they may cost; the end of what costs more is left out.
+        cost: Counts tokens.
+    """
+    if not words or words not in text:
+        return None
+    before, behind = (any(map(str.isalnum, rest)) for rest in text.split(words, 1))
+    if not _fits(words, budget, cost):
+        words, behind = _cut(words, budget, cost), False  # it ends with an ellipsis
+    elif not before and not behind:
+        return None
+    return f"{ELLIPSIS} " * before + words + f" {ELLIPSIS}" * behind
 
 
 def _nearness(text: str, cosines: Sequence[float]) -> list[float]:

@@ -14,16 +14,16 @@ the docstring of `benchmarks/learning.py` says how to measure them.
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import chain, pairwise
+from math import fsum, log
 from typing import Literal
 
 from memlayer_core.storage.terms import content_words, index_terms
@@ -53,7 +53,8 @@ _CACHED = 10_000  # texts: those of one user are compared again and again
 _COSINE = 0.2  # what a cosine of 1 adds to a rank; it decides nothing
 
 _WORD = re.compile(r"[^\W_]+")
-_CLAUSE = re.compile(r"[^,.;:!?，。；：！？]+")  # noqa: RUF001
+_CLAUSE = re.compile(r"[^,.;:!?，。；：！？]+[?？]?")  # noqa: RUF001
+_ASKS = ("?", "？")
 _NOBODY = frozenset("the a an both in on at all he she they this that there his her".split())  # noqa: SIM905
 Weight = Callable[[str], float]
 
@@ -114,7 +115,7 @@ def contradicts(
     terms = [_terms(text) for text in texts]
     weight = _weights(terms)
     said = _terms(statement)
-    scores = [_overlap(said, words, weight) for words in terms]
+    scores = _overlaps(said, terms, weight)
     if cosines is not None:
         scores = [score + _COSINE * cosine for score, cosine in zip(scores, cosines, strict=True)]
     order = sorted(range(len(texts)), key=lambda place: (-scores[place], place))
@@ -153,7 +154,7 @@ def _share(denial: str, text: str, weight: Weight) -> float:
     if not affirmed or (names and names.isdisjoint(_names(affirmed))):
         return 0.0
     every = _things(denial)
-    share = sum(map(weight, sorted(every & _things(affirmed)))) / (sum(map(weight, sorted(every))) or 1)
+    share = fsum(map(weight, every & _things(affirmed))) / (fsum(map(weight, every)) or 1)
     return share if share >= (_NEVER_NAMED if names else _NEVER) else 0.0
 
 
@@ -171,9 +172,12 @@ def _denied(text: str) -> str | None:
 
 @lru_cache(maxsize=_CACHED)
 def _affirmed(text: str) -> str:
-    """Return the parts of a text that deny nothing; nothing if nobody speaks of what they did themselves."""
+    """Return the parts of a text that deny and ask nothing; nothing if nobody speaks of what they did themselves.
+
+    "Can I use Flask?" is no word of having used it.
+    """
     denial = _frames().forms["denial"]
-    parts = [part for part in _CLAUSE.findall(text) if not denial.search(part)]
+    parts = [part for part in _CLAUSE.findall(text) if not denial.search(part) and not part.endswith(_ASKS)]
     said = " ".join(parts)
     return said if _frames().forms["myself"].search(said) else ""
 
@@ -212,15 +216,22 @@ def _terms(text: str) -> frozenset[str]:
 def _weights(texts: Sequence[frozenset[str]]) -> Weight:
     """Return the weight of a term: less if many of the texts have it."""
     having = Counter(chain.from_iterable(texts))
-    by_count = {count: math.log(1 + (len(texts) + 1) / (count + 0.5)) for count in {0, *having.values()}}
+    by_count = {count: log(1 + (len(texts) + 1) / (count + 0.5)) for count in {0, *having.values()}}
     weights = {term: by_count[count] for term, count in having.items()}
-    return lambda term: weights.get(term, by_count[0])
+    return defaultdict(lambda: by_count[0], weights).__getitem__
 
 
-def _overlap(one: frozenset[str], other: frozenset[str], weight: Weight) -> float:
-    """Return the weight of the common terms as a share of both texts."""
-    both = sum(map(weight, sorted(one & other)))
-    return 2 * both / (sum(map(weight, sorted(one))) + sum(map(weight, sorted(other))) or 1)
+def _overlaps(one: frozenset[str], others: Sequence[frozenset[str]], weight: Weight) -> list[float]:
+    """Return, for each of some texts, the weight of the terms that it shares with one text, as a share of both.
+
+    `fsum` has one result whatever the order of the terms, which differs between processes.
+    """
+    whole = fsum(map(weight, one))
+    common = (one & other for other in others)
+    return [
+        2 * fsum(map(weight, both)) / (whole + fsum(map(weight, other))) if both else 0.0
+        for both, other in zip(common, others, strict=True)
+    ]
 
 
 def _judge(statement: str, fact: str, weight: Weight, *, self_counts: bool = False) -> tuple[Verdict, str]:
@@ -232,16 +243,16 @@ def _judge(statement: str, fact: str, weight: Weight, *, self_counts: bool = Fal
     forms = _frames().forms
     names = _names(statement) & _names(fact)
     said, known = (_terms(_without(text, names)) for text in (statement, fact))
-    common = sum(map(weight, sorted(said & known)))
+    common = fsum(map(weight, said & known))
     if _words(statement) == _words(fact):
         return "none", "it says the same"
     if not forms["doubt"].search(fact) and not forms["doubt"].search(statement):
         denies = bool(forms["denial"].search(statement)) and not forms["denial"].search(fact)
-        if names and denies and common >= _DENIED * sum(map(weight, sorted(known))):
+        if names and denies and common >= _DENIED * fsum(map(weight, known)):
             return "supersede", "it denies the fact"
         if _has_other_value(statement, fact):
             return "supersede", "it names another value in the same frame"
-    frame = _overlap(said, known, weight)
+    [frame] = _overlaps(said, [known], weight)
     contrast = bool(forms["contrast"].search(statement)) != bool(forms["contrast"].search(fact))
     persons = names if self_counts else names - {"i"}
     if frame >= _ALONE or (persons and (frame >= _FRAME or (contrast and frame >= _CONTRASTED))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memlayer_core import Chat, Message
+from memlayer_core import Chat, Memory, Message, Settings
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
 from memlayer_core.scope import Scope
 
@@ -86,3 +86,16 @@ def test_it_keeps_to_limits_and_refuses_what_makes_no_sense(chat, do) -> None:
         do(chat, "recall", WALK, exclude=["text"])
     with pytest.raises(InvalidMessageError):
         do(chat, "recall", None)
+
+
+def test_what_has_nothing_but_what_stands_before_it_has_a_reason_too() -> None:
+    def fails(texts: list[str]) -> list[list[float]]:
+        raise RuntimeError("no vector today")
+
+    long = "The zeppelin landed in Lakehurst. " + "So they told me, again and again, all evening. " * 100
+    with Memory.in_memory(embedder=fails, settings=Settings(index_delay=0, learn=False)) as memory:
+        talk = memory.chat(user_id="ada", session_id="old")
+        talk.add_messages([Message("user", long), Message("assistant", "Fine.")])
+        context = memory.chat(user_id="ada", session_id="now").context("Where did the zeppelin land?")
+    told = {piece.text: {reason.code for reason in piece.reasons} for piece in context.pieces}
+    assert told["Fine."] == {"little"}

@@ -9,21 +9,24 @@ from typing import Any
 
 import pytest
 
-from memlayer_core import Memory, RecallFilter, Settings
+from memlayer_core import Memory, Message, RecallFilter, Settings
+from memlayer_core.storage.terms import sentences
 
 SAID = re.compile(r"^\[(\d+)\] \d{4}-\d\d-\d\d user: (.*)$", re.MULTILINE)
 NEVER = "I've never met Bryan Okafor."
 MET = "I got advice from Bryan Okafor at the harbour, about varnish."
+FILLER = " ".join(f"Then we looked at boat {number} of the yard." for number in range(60))
 QUESTION = "Who gave me advice about varnish at the harbour?"
 
 
-def every_line(prompt: str) -> str:
-    """Propose every line of a prompt as a fact without a key."""
+def every_sentence(prompt: str) -> str:
+    """Propose every sentence of a prompt as a fact without a key."""
     return json.dumps(
         {
             "operations": [
                 {"op": "add", "value": text, "quote": text, "messages": [int(number)]}
-                for number, text in SAID.findall(prompt)
+                for number, line in SAID.findall(prompt)
+                for text in sentences(line)
             ]
         }
     )
@@ -33,10 +36,12 @@ def every_line(prompt: str) -> str:
 def memory(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) -> Any:
     quiet = Settings(index_delay=0, durability="normal", episodes=False)
     if request.param == "sqlite":
-        yield open_at("store", settings=quiet, extractor=every_line)
+        yield open_at("store", settings=quiet, extractor=every_sentence)
         return
     url = request.getfixturevalue("postgres_url")
-    with Memory.open(database_url=url, embedder="hashing", extractor=every_line, settings=quiet) as memory:
+    with Memory.open(
+        database_url=url, embedder="hashing", extractor=every_sentence, settings=quiet
+    ) as memory:
         yield memory
 
 
@@ -90,3 +95,47 @@ def test_a_side_that_was_deleted_is_not_told(memory) -> None:
     assert MET in now.context(QUESTION).recall
     [entry] = [one for one in memory.ledger(user_id="ada") if one.value == MET]
     assert (entry.outcome, entry.against) == ("stored", None)
+
+
+NOISE = "At the harbour somebody asked for advice about varnish, number {}: nothing came of it."
+
+
+def told_for(memory: Memory, **more: Any) -> dict[str, set[str]]:
+    """Return the codes of the reasons of each recalled line, by its text."""
+    context = memory.chat(user_id="ada", session_id="now").context(QUESTION, **more)
+    pieces = [piece for piece in context.pieces if piece.kind == "recall"]
+    return {piece.text: {reason.code for reason in piece.reasons} for piece in pieces}
+
+
+def test_of_a_long_message_only_the_words_that_contradict_are_told(memory) -> None:
+    say(memory, "I repair violins.", f"Hello. {NEVER} {FILLER}", MET)
+    told = told_for(memory)
+    [words] = [text for text, codes in told.items() if "other_side" in codes]
+    assert words.removesuffix(" …").removeprefix("… ") == NEVER.removesuffix(".")
+    assert told[words] == {"other_side", "excerpt"}
+
+
+def test_the_same_words_of_two_long_messages_are_told_once(memory) -> None:
+    say(memory, "I repair violins.", f"Hello. {NEVER} {FILLER}", f"Listen. {NEVER} {FILLER[:-60]}", MET)
+    assert sum("other_side" in codes for codes in told_for(memory).values()) == 1
+    context = memory.chat(user_id="ada", session_id="now").context(QUESTION)
+    assert context.recall.count(NEVER.removesuffix(".")) == 1
+
+
+def test_the_words_of_a_side_that_are_redacted_are_not_told(memory) -> None:
+    say(memory, f"{NEVER[:-1]} as my password is hunter2-hunter2.", MET)
+    told = told_for(memory)
+    assert any(text.startswith(NEVER[:-1]) for text in told)
+    assert not any("hunter2" in text for text in told)
+
+
+def test_two_other_sides_of_a_message_are_told_where_all_else_has_no_room(memory) -> None:
+    nevers = [NEVER, NEVER.replace("met", "talked to"), NEVER.replace("met", "known")]
+    say(memory, MET, *nevers)
+    noise = [Message("assistant", NOISE.format(number)) for number in range(30)]
+    memory.chat(user_id="ada", session_id="noise").add_messages(noise)
+    memory.flush()
+    told = told_for(memory, token_limit=500)
+    assert MET in told
+    sides = [text for text, codes in told.items() if "other_side" in codes]
+    assert sides == nevers[1:]  # those that were said last

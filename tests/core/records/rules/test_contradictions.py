@@ -131,10 +131,20 @@ def test_what_nobody_says_that_they_did_is_not_contradicted(never) -> None:
     assert first(never, OF_A_USER).verdict == "none"
 
 
+def test_a_question_is_no_deed_that_a_denial_contradicts() -> None:
+    never = "I've never used software like Zettelbox, so how do I begin?"
+    asks = "I have a new phone, can I still use software like Zettelbox on it?"
+    contradiction = first(never, [asks, *OF_A_USER])
+    assert (contradiction.place, contradiction.verdict) == (2, "conflict")
+    later = first("My phone is new. Can I use software like Zettelbox?", [*OF_A_USER, never])
+    assert later.reason != "one says that it never was so"
+
+
 def test_who_never_went_contradicts_it_in_chinese() -> None:
     facts = ["我喜欢在河边喝茶。", "我去年去过北京出差。"]
     contradiction = first("我从来没有去过北京。", facts)
     assert (contradiction.place, contradiction.verdict) == (1, "conflict")
+    assert first("我从来没有去过北京。", ["我可以明年去北京吗？"]).verdict == "none"
 
 
 def test_that_both_are_about_the_user_counts_only_where_somebody_relates_them() -> None:
