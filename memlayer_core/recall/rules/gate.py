@@ -76,7 +76,11 @@ _PERSONAL, _PERSONAL_ALONE = 0.5, 0.95
 answer them. With a cosine, and without one."""
 
 _ASKED, _UNASKED = 1.1, 2.0
-"""The bar for other questions and requests, and for remarks, most of which need nothing from the past."""
+"""The bar for other questions, and for remarks and what is asked of the assistant itself, most of which need nothing from the
+past."""
+
+_TASK = 1.5
+"""The bar for requests that are not about the user: what is to be written or explained is seldom what somebody told."""
 
 _MAYBE_PERSONAL = 0.7
 """The bar for what may be about the user: "How do I get to work?" is, "How do I peel an egg?" is not. Many languages leave out
@@ -211,13 +215,14 @@ def bar_of(question: Question, messages: int, trust: float) -> float:
     of_a_day = bool(question.when and question.asks and question.content and not says)
     if question.is_personal or of_a_day:
         return 1.0 - (_PERSONAL * trust + _PERSONAL_ALONE * (1 - trust))
-    if question.about_user and question.asks:
+    maybe = question.about_user or (question.omits_subject and says and not question.helps)
+    if question.asks and maybe:
         return _MAYBE_PERSONAL
     if not says:
         return math.inf
-    if question.omits_subject and question.asks and not question.helps:
-        return _MAYBE_PERSONAL
-    return _ASKED if question.asks or question.helps else _UNASKED
+    if question.helps:
+        return _ASKED if question.about_user else _TASK
+    return _ASKED if question.asks and not question.to_assistant else _UNASKED
 
 
 def stands(instruction: bool, support: float) -> bool:

@@ -10,7 +10,13 @@ from datetime import datetime
 from memlayer_core.recall.rules.frequency import Use, is_character, use_of
 from memlayer_core.recall.rules.gate import answers_to
 from memlayer_core.recall.rules.times import days_meant_by, without_days
-from memlayer_core.storage.languages import first_person, language_of, omits_subject, question_word
+from memlayer_core.storage.languages import (
+    first_person,
+    language_of,
+    omits_subject,
+    question_word,
+    second_person,
+)
 from memlayer_core.storage.terms import (
     SPOKEN,
     WISH,
@@ -27,12 +33,23 @@ __all__ = ["Question", "asks_what_was_said", "question"]
 _FIRST_CJK = "\u2e80"  # from here on, names stand among other words without spaces
 _ASKING = re.compile(
     r"[?\uff1f]"
-    r"|^\W*(?:(?:and|so|but|ok(?:ay)?|hey|hi|then|please)\W+)*(?:what|which|who|whom|whose|when|where|why|how|do|does|did|is|are"
+    r"|^\W*(?:(?:and|so|but|ok(?:ay)?|hey|hi|then|please)\W+)*"
+    r"(?:(?:about|after|at|before|by|during|for|from|in|of|on|since|to|under|until|with)\W+(?:how|what|which|whom?|whose|when|where)"
+    r"|what|which|who|whom|whose|when|where|why|how|do|does|did|is|are"
     r"|was|were|am|can|could|will|would|should|has|have|had|tell me|remind me|do you (?:remember|know))\b"
     r"|什么|哪|谁|多少|几[个次岁只点月号天本人]|怎么|怎样|吗|呢\W*$|为何|是否|多[久大长高]|星期几|记得",
     re.IGNORECASE,
 )
 """A question mark, or the words that questions begin with: many people write none."""
+_FOR_USER = re.compile(
+    r"\b(?:(?:give|show|teach|help|find|write|make|explain to|walk) (?:me|us)\b|tell (?:me|us)(?= an? ))|[给帮教]我们?(?![的妈爸爷奶哥姐弟妹儿女家老])",
+    re.IGNORECASE,
+)
+"""What says for whom something is to be done, and not that it is about the user."""
+_OBJECT = re.compile(r"(?<!\babout )(?<!\bof )\b(?:me|us)\W*$|我们?(?=[吗吧呢]?\W*$)", re.IGNORECASE)
+"""The user as the object of what the assistant is asked: "do you like me?". It is about the assistant."""
+_REMEMBERS = re.compile(r"\b(?:remember|recall|know)\b|记得|知道", re.IGNORECASE)
+"""What asks the assistant for its memory."""
 _YOU_SAID = re.compile(
     r"\b(?:did|have|had) you (?:ever |just |already |not )?"
     r"(?:sa(?:y|id)|t(?:ell|old)|g(?:ive|iven)|wr(?:ite|itten)|(?:suggest|recommend|mention|explain|answer|show|list|call|offer)(?:ed)?"
@@ -81,6 +98,7 @@ class Question:
         helps: Whether it asks for help, to which earlier wishes apply.
         answer: Tells which texts can answer it, if that is known.
         about_assistant: Whether users ask for what the assistant said.
+        to_assistant: Whether users ask about the assistant, and not for its memory: "who are you?".
         content: Those of its words that say what it is about.
         omits_subject: Whether its language may leave out of whom it speaks.
     """
@@ -96,6 +114,7 @@ class Question:
     helps: bool = False
     answer: Callable[[str], bool] | None = None
     about_assistant: bool = False
+    to_assistant: bool = False
     content: tuple[str, ...] = ()
     omits_subject: bool = False
 
@@ -184,13 +203,16 @@ def question(text: str, speakers: Collection[str], now: datetime, *, explicit: b
     dates = frozenset(words).difference(said) if when else frozenset[str]()
     said_by_assistant = bool(_YOU_SAID.search(text))
     language = language_of(text)
-    begins = question_word(language)
+    begins, you = question_word(language), second_person(language)
+    to_assistant = you is not None and bool(you.search(text)) and not _REMEMBERS.search(text)
+    own = _FOR_USER.sub(" ", text)
+    own = _OBJECT.sub(" ", own) if to_assistant else own
     asks = bool(_ASKING.search(text) or (begins is not None and begins.search(text)))
     return Question(
         bare,
         words,
         frozenset(names),
-        about_user=bool(first_person(language).search(text)) and not said_by_assistant,
+        about_user=bool(first_person(language).search(own)) and not said_by_assistant,
         when=when,
         only_when=only_when,
         asks=explicit or only_when or asks,
@@ -198,6 +220,7 @@ def question(text: str, speakers: Collection[str], now: datetime, *, explicit: b
         helps=asks_for_help(text),
         answer=answers_to(text),
         about_assistant=said_by_assistant,
+        to_assistant=to_assistant,
         content=_content(words, bare, dates),
         omits_subject=omits_subject(language),
     )

@@ -290,6 +290,63 @@ def test_a_question_about_oneself_is_known_in_many_languages(asked, lower) -> No
     assert (bar_of(question(asked, (), NOW), 40, 1.0) < 1) is lower
 
 
+@pytest.mark.parametrize(
+    ("task", "own"),
+    [
+        ("Write a short poem about rain", False),
+        ("Tell me a joke about elephants", False),
+        ("Give me three facts about octopuses", False),
+        ("给我讲三个关于章鱼的事实", False),
+        ("Write a card for my sister", True),
+        ("Tell me a joke that my son would like", True),
+        ("给我妈写一张贺卡", True),
+    ],
+)
+def test_a_request_that_is_not_about_the_user_needs_more_than_a_question(task, own) -> None:
+    asked = question(task, (), NOW)
+    assert asked.helps
+    assert asked.about_user is own
+    other = question("Which poem is about rain?", (), NOW)
+    assert (bar_of(asked, 40, 1.0) > bar_of(other, 40, 1.0)) is not own
+
+
+@pytest.mark.parametrize(
+    ("said", "of_assistant"),
+    [
+        ("do you sleep?", True),
+        ("Do you like elephants?", True),
+        ("are you human?", True),
+        ("你喜欢大象吗？", True),
+        ("Schläfst du manchmal in einem Zelt?", True),
+        ("do you like me?", True),
+        ("你喜欢我吗？", True),
+        ("Do you remember Nora?", False),
+        ("Do you know where the elephants are?", False),
+        ("Do you remember what the plumber told me?", False),
+        ("what do you know about me?", False),
+        ("Is Nora asleep?", False),
+        ("你知道我姐姐在哪儿吗？", False),
+    ],
+)
+def test_what_is_asked_of_the_assistant_itself_needs_as_much_as_a_remark(said, of_assistant) -> None:
+    remark = bar_of(question("Elephants sleep little.", (), NOW), 40, 1.0)
+    assert (bar_of(question(said, (), NOW), 40, 1.0) >= remark) is of_assistant
+
+
+@pytest.mark.parametrize(
+    ("said", "asks"),
+    [
+        ("In which city was I born", True),
+        ("for whom do I work without pay", True),
+        ("since when have I been married", True),
+        ("In the city where I was born it rains", False),
+        ("For that I need a ladder", False),
+    ],
+)
+def test_a_question_without_a_mark_may_begin_with_a_preposition(said, asks) -> None:
+    assert question(said, (), NOW).asks is asks
+
+
 def test_a_record_that_says_what_the_user_said_is_not_told_beside_it(memory) -> None:
     chat = memory.chat(user_id="v", session_id="past")
     chat.add("user", "I love ramen noodles")
