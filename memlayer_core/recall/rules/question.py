@@ -42,12 +42,14 @@ _ASKING = re.compile(
 )
 """A question mark, or the words that questions begin with: many people write none."""
 _FOR_USER = re.compile(
-    r"\b(?:(?:give|show|teach|help|find|write|make|explain to|walk) (?:me|us)\b|tell (?:me|us)(?= an? ))|[给帮教]我们?(?![的妈爸爷奶哥姐弟妹儿女家老])",
+    r"\b(?:(?:give|show|teach|help|find|write|make|explain to|walk) (?:me|us)\b|tell (?:me|us)(?= (?:an?|more)\b))|[给帮教]我们?(?![的妈爸爷奶哥姐弟妹儿女家老])",
     re.IGNORECASE,
 )
 """What says for whom something is to be done, and not that it is about the user."""
 _OBJECT = re.compile(r"(?<!\babout )(?<!\bof )\b(?:me|us)\W*$|我们?(?=[吗吧呢]?\W*$)", re.IGNORECASE)
 """The user as the object of what the assistant is asked: "do you like me?". It is about the assistant."""
+_AT_HOME = re.compile(r"\bat (?:home|work|the office)\b|家里|公司里|单位里", re.IGNORECASE)
+"""Where the user lives and works, without a word that says whose home it is."""
 _REMEMBERS = re.compile(r"\b(?:remember|recall|know)\b|记得|知道", re.IGNORECASE)
 """What asks the assistant for its memory."""
 _YOU_SAID = re.compile(
@@ -90,7 +92,7 @@ class Question:
             to an embedder it says that every turn with the name in it is near.
         words: Its index terms.
         names: Who is named of those who spoke, as names are filed.
-        about_user: Whether users ask about themselves.
+        about_user: Whether users speak of themselves.
         when: Index terms of the days and months that it refers to.
         only_when: Whether it asks for whatever was said or done then, and for nothing else.
         asks: Whether it asks for anything: most of what people say does not.
@@ -98,9 +100,11 @@ class Question:
         helps: Whether it asks for help, to which earlier wishes apply.
         answer: Tells which texts can answer it, if that is known.
         about_assistant: Whether users ask for what the assistant said.
-        to_assistant: Whether users ask about the assistant, and not for its memory: "who are you?".
+        to_assistant: Whether users ask the assistant about itself, or for something that is not about them: "who are you?",
+            "tell me a joke".
         content: Those of its words that say what it is about.
-        omits_subject: Whether its language may leave out of whom it speaks.
+        omits_subject: Whether it may be about the user without a word that says so: its language may leave that out, or it asks
+            what is at home.
     """
 
     text: str
@@ -122,8 +126,13 @@ class Question:
     def is_personal(self) -> bool:
         """Whether it asks about the user, about what the assistant said, or about somebody who spoke."""
         return self.asks and (
-            bool(self.names) or self.about_assistant or (self.about_user and not self.helps)
+            bool(self.names) or self.about_assistant or (self.about_self and not self.helps)
         )
+
+    @property
+    def about_self(self) -> bool:
+        """Whether users ask about themselves, and are not only those for whom something is to be done."""
+        return self.about_user and not self.to_assistant
 
     @property
     def about(self) -> tuple[str, ...]:
@@ -203,16 +212,13 @@ def question(text: str, speakers: Collection[str], now: datetime, *, explicit: b
     dates = frozenset(words).difference(said) if when else frozenset[str]()
     said_by_assistant = bool(_YOU_SAID.search(text))
     language = language_of(text)
-    begins, you = question_word(language), second_person(language)
-    to_assistant = you is not None and bool(you.search(text)) and not _REMEMBERS.search(text)
-    own = _FOR_USER.sub(" ", text)
-    own = _OBJECT.sub(" ", own) if to_assistant else own
+    begins, own = question_word(language), first_person(language)
     asks = bool(_ASKING.search(text) or (begins is not None and begins.search(text)))
     return Question(
         bare,
         words,
         frozenset(names),
-        about_user=bool(first_person(language).search(own)) and not said_by_assistant,
+        about_user=bool(own.search(text)) and not said_by_assistant,
         when=when,
         only_when=only_when,
         asks=explicit or only_when or asks,
@@ -220,10 +226,17 @@ def question(text: str, speakers: Collection[str], now: datetime, *, explicit: b
         helps=asks_for_help(text),
         answer=answers_to(text),
         about_assistant=said_by_assistant,
-        to_assistant=to_assistant,
+        to_assistant=_is_to_assistant(text, own, second_person(language)),
         content=_content(words, bare, dates),
-        omits_subject=omits_subject(language),
+        omits_subject=omits_subject(language) or bool(_AT_HOME.search(text)),
     )
+
+
+def _is_to_assistant(text: str, own: re.Pattern[str], your: re.Pattern[str] | None) -> bool:
+    rest = _FOR_USER.sub(" ", text)
+    if your is not None and your.search(text) and not _REMEMBERS.search(text):
+        return not own.search(_OBJECT.sub(" ", rest))
+    return rest != text and not own.search(rest)
 
 
 def _content(words: Sequence[str], text: str, dates: Collection[str]) -> tuple[str, ...]:

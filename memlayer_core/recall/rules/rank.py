@@ -270,7 +270,7 @@ def rank(
         then[one] = True
     wishes = _among(keys, matches.wish_matches)
     standing = [
-        wish and stands(is_instruction(one.beginning), bears)
+        wish and stands(is_instruction(one.beginning), bears if question.content else 0.0)
         for wish, one, bears in zip(wishes.tolist(), candidates, support.tolist(), strict=True)
     ]
     asked = _among(keys, shares if question.asks else ())

@@ -50,6 +50,7 @@ def recalled(memory: Memory, query: str, **named: str) -> list[str]:
         "are you there?",
         "who are you?",
         "I'm not sure",
+        "tell me more",
         "have a nice day",
         "谢谢",
         "好的",
@@ -296,6 +297,7 @@ def test_a_question_about_oneself_is_known_in_many_languages(asked, lower) -> No
         ("Write a short poem about rain", False),
         ("Tell me a joke about elephants", False),
         ("Give me three facts about octopuses", False),
+        ("Can you show me how to prove that there are infinitely many primes?", False),
         ("给我讲三个关于章鱼的事实", False),
         ("Write a card for my sister", True),
         ("Tell me a joke that my son would like", True),
@@ -305,7 +307,7 @@ def test_a_question_about_oneself_is_known_in_many_languages(asked, lower) -> No
 def test_a_request_that_is_not_about_the_user_needs_more_than_a_question(task, own) -> None:
     asked = question(task, (), NOW)
     assert asked.helps
-    assert asked.about_user is own
+    assert asked.about_self is own
     other = question("Which poem is about rain?", (), NOW)
     assert (bar_of(asked, 40, 1.0) > bar_of(other, 40, 1.0)) is not own
 
