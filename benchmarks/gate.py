@@ -104,12 +104,12 @@ def asked_of(texts, third):
 
 
 def means(rows):
-    """Return the mean of each column: in percent, but for the lines."""
+    """Return the mean of each column: in percent, but for the lines. None: there is nothing to count."""
     found = {}
     for column in COLUMNS:
         values = [value for where, value, _ in rows if where == column]
         scale = 1 if column == "lines" else 100
-        found[column] = round(scale * statistics.mean(values), 1) if values else 0.0
+        found[column] = round(scale * statistics.mean(values), 1) if values else None
     return found
 
 
@@ -133,7 +133,10 @@ def measure(name, language, size, embedder, third, verbose):
 def show(result):
     print(f"{'%, but for lines':>24}" + "".join(f"{column:>12}" for column in COLUMNS))
     for name, found in result["found"].items():
-        print(f"{name:>24}" + "".join(f"{found[column]:>12}" for column in COLUMNS))
+        print(
+            f"{name:>24}"
+            + "".join(f"{'-' if (value := found[column]) is None else value:>12}" for column in COLUMNS)
+        )
 
 
 def main():

@@ -21,6 +21,7 @@ __all__ = [
     "ENGLISH",
     "first_person",
     "language_of",
+    "omits_possessive",
     "omits_subject",
     "question_word",
     "second_person",
@@ -94,6 +95,7 @@ class _Speech:
     second_person: str = ""
     question_words: str = ""
     omits_subject: bool = False
+    omits_possessive: bool = False
     without_spaces: bool = False
 
 
@@ -166,6 +168,11 @@ def question_word(language: str) -> re.Pattern[str] | None:
 def omits_subject(language: str) -> bool:
     """Tell whether a language may leave out of whom it speaks: "¿Dónde vivo?", どこに住んでいますか."""
     return _speech(language).omits_subject
+
+
+def omits_possessive(language: str) -> bool:
+    """Tell whether people speak of what is theirs without a word for "my": 爷爷以前是做什么的."""
+    return _speech(language).omits_possessive
 
 
 @lru_cache(maxsize=100)  # three for each language

@@ -81,6 +81,10 @@ seldom what somebody told; and for remarks and what is asked of the assistant it
 With 1.1 for the first two, 16 to 21 % of the tasks in `gate_second.json` were told something in 400 English texts, with these
 10 %; of its questions, 97 and 95 to 97 % were answered, and LoCoMo lost the evidence of one question of 786."""
 
+_MAYBE_THEIRS = 1.1
+"""The bar for other questions where a language leaves out "my": with 1.25 three questions in 125 of the first two sets lost their
+answer in 400 Chinese texts, and 4 % of the tasks fell silent, of which 6 % had been told something."""
+
 _MAYBE_PERSONAL = 0.7
 """The bar for what may be about the user: "How do I get to work?" is, "How do I peel an egg?" is not. Many languages leave out
 of whom they speak: ¿Dónde vivo?"""
@@ -217,11 +221,16 @@ def bar_of(question: Question, messages: int, trust: float) -> float:
     maybe = question.about_self or (question.omits_subject and says and not question.helps)
     if question.asks and maybe:
         return _MAYBE_PERSONAL
-    if not says:
-        return math.inf
+    return _bar_of_others(question) if says else math.inf
+
+
+def _bar_of_others(question: Question) -> float:
+    """Return the bar for what says nothing of the user: a task, a remark, a question about the world."""
     if question.helps:
         return _ASKED if question.about_self else _TASK
-    return _ASKED if question.asks and not question.to_assistant else _UNASKED
+    if not question.asks or question.to_assistant:
+        return _UNASKED
+    return _MAYBE_THEIRS if question.omits_possessive else _ASKED
 
 
 def stands(instruction: bool, support: float) -> bool:

@@ -13,6 +13,7 @@ from memlayer_core.recall.rules.times import days_meant_by, without_days
 from memlayer_core.storage.languages import (
     first_person,
     language_of,
+    omits_possessive,
     omits_subject,
     question_word,
     second_person,
@@ -42,10 +43,12 @@ _ASKING = re.compile(
 )
 """A question mark, or the words that questions begin with: many people write none."""
 _FOR_USER = re.compile(
-    r"\b(?:(?:give|show|teach|help|find|write|make|explain to|walk) (?:me|us)\b|tell (?:me|us)(?= (?:an?|more)\b))|[给帮教]我们?(?![的妈爸爷奶哥姐弟妹儿女家老])",
+    r"^\W*(?:(?:now|please|(?:can|could|will|would) you)\W+)*"
+    r"(?:(?:give|show|teach|help|find|write|make|explain to|walk) (?:me|us)\b|tell (?:me|us)(?= (?:an?|more)\b))"
+    r"|^\W*(?:请|你|您|麻烦|可以|可不可以|能|能不能)*[给帮教]我们?(?![的妈爸爷奶哥姐弟妹儿女家老])",
     re.IGNORECASE,
 )
-"""What says for whom something is to be done, and not that it is about the user."""
+"""What says for whom the assistant is to do something, and not that it is about the user."""
 _OBJECT = re.compile(r"(?<!\babout )(?<!\bof )\b(?:me|us)\W*$|我们?(?=[吗吧呢]?\W*$)", re.IGNORECASE)
 """The user as the object of what the assistant is asked: "do you like me?". It is about the assistant."""
 _AT_HOME = re.compile(r"\bat (?:home|work|the office)\b|家里|公司里|单位里", re.IGNORECASE)
@@ -105,6 +108,7 @@ class Question:
         content: Those of its words that say what it is about.
         omits_subject: Whether it may be about the user without a word that says so: its language may leave that out, or it asks
             what is at home.
+        omits_possessive: Whether its language may leave out whose things it speaks of.
     """
 
     text: str
@@ -121,6 +125,7 @@ class Question:
     to_assistant: bool = False
     content: tuple[str, ...] = ()
     omits_subject: bool = False
+    omits_possessive: bool = False
 
     @property
     def is_personal(self) -> bool:
@@ -229,6 +234,7 @@ def question(text: str, speakers: Collection[str], now: datetime, *, explicit: b
         to_assistant=_is_to_assistant(text, own, second_person(language)),
         content=_content(words, bare, dates),
         omits_subject=omits_subject(language) or bool(_AT_HOME.search(text)),
+        omits_possessive=omits_possessive(language),
     )
 
 

@@ -327,12 +327,28 @@ def test_a_request_that_is_not_about_the_user_needs_more_than_a_question(task, o
         ("Do you remember what the plumber told me?", False),
         ("what do you know about me?", False),
         ("Is Nora asleep?", False),
+        ("Did the plumber give me a receipt?", False),
+        ("谁给我上钢琴课？", False),
         ("你知道我姐姐在哪儿吗？", False),
     ],
 )
 def test_what_is_asked_of_the_assistant_itself_needs_as_much_as_a_remark(said, of_assistant) -> None:
     remark = bar_of(question("Elephants sleep little.", (), NOW), 40, 1.0)
     assert (bar_of(question(said, (), NOW), 40, 1.0) >= remark) is of_assistant
+
+
+@pytest.mark.parametrize(
+    ("said", "lower"),
+    [
+        ("What needs repair at home?", True),
+        ("家里的水龙头怎么了？", True),
+        ("爷爷以前看守过什么灯塔？", True),
+        ("What needs repair in a lighthouse?", False),
+    ],
+)
+def test_what_may_be_the_users_own_without_a_word_for_my_needs_less(said, lower) -> None:
+    of_the_world = bar_of(question("Which lighthouse is the tallest?", (), NOW), 40, 1.0)
+    assert (bar_of(question(said, (), NOW), 40, 1.0) < of_the_world) is lower
 
 
 @pytest.mark.parametrize(
