@@ -2,7 +2,8 @@
 
 Support is measured against a bar. Meaning counts in standard deviations of the embedder's own scale, words count by their
 information: of a word that everybody uses, or that half of the user's texts have, there is hardly any. Constants were
-chosen with `benchmarks/gate.py` on all of its texts, and on half of LoCoMo's and BEAM's conversations.
+chosen with `benchmarks/gate.py` on all texts of `gate.json`, some on `gate_second.json`, too, and on half of LoCoMo's and BEAM's
+conversations.
 """
 
 from __future__ import annotations
