@@ -38,6 +38,7 @@ __all__ = [
     "chance",
     "information",
     "relevant",
+    "says_what",
     "stands",
     "support_of",
     "word_chance",
@@ -203,6 +204,11 @@ def support_of(
     return support, shares
 
 
+def says_what(question: Question, messages: int) -> bool:
+    """Tell whether the words of a question say what it is about. The arguments are those of `bar_of`."""
+    return math.fsum(information(0, messages, word) for word in question.content) >= _ABOUT
+
+
 def bar_of(question: Question, messages: int, trust: float) -> float:
     """Return the support that the best hit needs before anything is told; infinite if nothing can be meant.
 
@@ -215,14 +221,17 @@ def bar_of(question: Question, messages: int, trust: float) -> float:
     """
     if question.only_when:
         return 0.0
-    says = math.fsum(information(0, messages, word) for word in question.content) >= _ABOUT
+    says = says_what(question, messages)
     of_a_day = bool(question.when and question.asks and question.content and not says)
-    if question.is_personal or of_a_day:
+    needs_words = question.only_confirms or question.about_assistant
+    if (question.is_personal and (says or bool(question.when) or not needs_words)) or of_a_day:
         return 1.0 - (_PERSONAL * trust + _PERSONAL_ALONE * (1 - trust))
     maybe = question.about_self or (question.omits_subject and says and not question.helps)
-    if question.asks and maybe:
+    if question.asks and maybe and (says or not needs_words):
         return _MAYBE_PERSONAL
-    return _bar_of_others(question) if says else math.inf
+    if not says:
+        return _UNASKED if question.about_self and question.asks else math.inf
+    return _bar_of_others(question)
 
 
 def _bar_of_others(question: Question) -> float:

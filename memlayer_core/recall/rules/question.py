@@ -44,7 +44,7 @@ _ASKING = re.compile(
 """A question mark, or the words that questions begin with: many people write none."""
 _FOR_USER = re.compile(
     r"^\W*(?:(?:now|please|(?:can|could|will|would) you)\W+)*"
-    r"(?:(?:give|show|teach|help|find|write|make|explain to|walk) (?:me|us)\b|tell (?:me|us)(?= (?:an?|more)\b))"
+    r"(?:(?:give|show|teach|help|find|write|make|explain to|walk) (?:me|us)\b|tell (?:me|us)(?= (?:an?|more|about you(?:rself)?)\b))"
     r"|^\W*(?:请|你|您|麻烦|可以|可不可以|能|能不能)*[给帮教]我们?(?![的妈爸爷奶哥姐弟妹儿女家老])",
     re.IGNORECASE,
 )
@@ -55,6 +55,12 @@ _AT_HOME = re.compile(r"\bat (?:home|work|the office)\b|家里|公司里|单位�
 """Where the user lives and works, without a word that says whose home it is."""
 _REMEMBERS = re.compile(r"\b(?:remember|recall|know)\b|记得|知道", re.IGNORECASE)
 """What asks the assistant for its memory."""
+_YES_OR_NO = re.compile(
+    r"^\W*(?:(?:and|so|but|ok(?:ay)?|hey|hi|then|please)\W+)*(?:do|does|did|is|are|was|were|am|can|could|may|shall|will|would|should"
+    r"|has|have|had|tell me)\b(?!.*\b(?:what|which|whom?|whose|when|where|why|how)\b)|吗\W*$",
+    re.IGNORECASE,
+)
+"""What no more than "yes" or "no" answers."""
 _YOU_SAID = re.compile(
     r"\b(?:did|have|had) you (?:ever |just |already |not )?"
     r"(?:sa(?:y|id)|t(?:ell|old)|g(?:ive|iven)|wr(?:ite|itten)|(?:suggest|recommend|mention|explain|answer|show|list|call|offer)(?:ed)?"
@@ -105,6 +111,7 @@ class Question:
         about_assistant: Whether users ask for what the assistant said.
         to_assistant: Whether users ask the assistant about itself, or for something that is not about them: "who are you?",
             "tell me a joke".
+        only_confirms: Whether it asks for no more than a yes: "am I right?", but not "do you remember my name?".
         content: Those of its words that say what it is about.
         omits_subject: Whether it may be about the user without a word that says so: its language may leave that out, or it asks
             what is at home.
@@ -123,6 +130,7 @@ class Question:
     answer: Callable[[str], bool] | None = None
     about_assistant: bool = False
     to_assistant: bool = False
+    only_confirms: bool = False
     content: tuple[str, ...] = ()
     omits_subject: bool = False
     omits_possessive: bool = False
@@ -232,6 +240,7 @@ def question(text: str, speakers: Collection[str], now: datetime, *, explicit: b
         answer=answers_to(text),
         about_assistant=said_by_assistant,
         to_assistant=_is_to_assistant(text, own, second_person(language)),
+        only_confirms=bool(_YES_OR_NO.search(text)) and not _REMEMBERS.search(text),
         content=_content(words, bare, dates),
         omits_subject=omits_subject(language) or bool(_AT_HOME.search(text)),
         omits_possessive=omits_possessive(language),

@@ -8,6 +8,8 @@ import pytest
 
 from memlayer_core.recall.rules.gate import bar_of
 from memlayer_core.recall.rules.question import question
+from memlayer_core.recall.rules.rank import Matches, rank
+from memlayer_core.storage.scores import Candidate, TermStatistics
 from memlayer_core.storage.wishes import asks_for_help
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
@@ -52,6 +54,7 @@ def test_a_question_about_oneself_is_known_in_many_languages(asked, lower) -> No
         ("Write a short poem about rain", False),
         ("Tell me a joke about elephants", False),
         ("Give me three facts about octopuses", False),
+        ("tell me about yourself", False),
         ("Can you show me how to prove that there are infinitely many primes?", False),
         ("给我讲三个关于章鱼的事实", False),
         ("Write a card for my sister", True),
@@ -118,3 +121,35 @@ def test_what_may_be_the_users_own_without_a_word_for_my_needs_less(said, lower)
 )
 def test_a_question_without_a_mark_may_begin_with_a_preposition(said, asks) -> None:
     assert question(said, (), NOW).asks is asks
+
+
+@pytest.mark.parametrize(
+    ("said", "needs_little"),
+    [
+        ("am I right?", False),
+        ("can we talk?", False),
+        ("我们可以开始吗？", False),
+        ("what did you say?", False),
+        ("What is my name?", True),
+        ("Do you know my name?", True),
+        ("Can I swim?", True),
+        ("我会游泳吗？", True),
+        ("What did you recommend?", True),
+        ("What did you say yesterday?", True),
+    ],
+)
+def test_what_is_about_the_user_and_says_nothing_needs_little_only_where_more_than_a_yes_is_asked(
+    said, needs_little
+) -> None:
+    remark = bar_of(question("Elephants sleep little.", (), NOW), 40, 1.0)
+    assert (bar_of(question(said, (), NOW), 40, 1.0) < remark) is needs_little
+
+
+@pytest.mark.parametrize(
+    ("request_for_help", "bears"), [("Could you suggest a beach?", True), ("Could you wait a moment?", False)]
+)
+def test_a_liking_bears_on_a_request_that_says_what_it_is_about(request_for_help, bears) -> None:
+    liking = Candidate(1, "user", None, 10, is_question=False, similarity=0.9, beginning="I love the sea.")
+    found = Matches(TermStatistics({}, 40), wish_matches={1})
+    ranked = rank(question(request_for_help, (), NOW), [liking], found, 1.0)
+    assert any(one.is_standing for one in ranked) is bears
