@@ -77,15 +77,15 @@ _PERSONAL, _PERSONAL_ALONE = 0.5, 0.95
 """By how much the bar is lower for questions of the user about themselves, or about somebody who spoke: a memory is there to
 answer them. With a cosine, and without one."""
 
-_ASKED, _TASK, _UNASKED = 1.25, 1.5, 2.0
+_ASKED, _TASK, _UNASKED = 1.1, 1.5, 2.0
 """The bar for other questions; for requests for help that are not about the user, since what is to be written or explained is
-seldom what somebody told; and for remarks and what is asked of the assistant itself, most of which need nothing from the past.
-With 1.1 for the first two, 16 to 21 % of the tasks in `gate_second.json` were told something in 400 English texts, with these
-10 %; of its questions, 97 and 95 to 97 % were answered, and LoCoMo lost the evidence of one question of 786."""
+seldom what somebody told; and for remarks and what is asked of the assistant itself, most of which need nothing from the past."""
 
-_MAYBE_THEIRS = 1.1
-"""The bar for other questions where a language leaves out "my": with 1.25 three questions in 125 of the first two sets lost their
-answer in 400 Chinese texts, and 4 % of the tasks fell silent, of which 6 % had been told something."""
+_OF_WORLD = 0.15
+"""By how much the bar is higher for questions that an embedder reads, in a language that says "my" of what is one's own. With this
+and the bar for requests, 10 % of the tasks in `gate_second.json` were told something in 400 English texts, and 16 to 21 % with 1.1
+for both; of its questions 95 to 97 and 97 % were answered, and LoCoMo lost the evidence of one question of 786. Of Chinese tasks
+2 to 6 % were told something, and 6 to 8 % without it; of the questions 92 to 95 % were answered, and 94 to 97 % without it."""
 
 _MAYBE_PERSONAL = 0.7
 """The bar for what may be about the user: "How do I get to work?" is, "How do I peel an egg?" is not. Many languages leave out
@@ -231,16 +231,16 @@ def bar_of(question: Question, messages: int, trust: float) -> float:
         return _MAYBE_PERSONAL
     if not says:
         return _UNASKED if question.about_self and question.asks else math.inf
-    return _bar_of_others(question)
+    return _bar_of_others(question, trust)
 
 
-def _bar_of_others(question: Question) -> float:
+def _bar_of_others(question: Question, trust: float) -> float:
     """Return the bar for what says nothing of the user: a task, a remark, a question about the world."""
     if question.helps:
         return _ASKED if question.about_self else _TASK
     if not question.asks or question.to_assistant:
         return _UNASKED
-    return _MAYBE_THEIRS if question.omits_possessive else _ASKED
+    return _ASKED + (0.0 if question.omits_possessive else _OF_WORLD * trust)
 
 
 def stands(instruction: bool, support: float) -> bool:
