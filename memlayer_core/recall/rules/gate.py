@@ -82,7 +82,7 @@ _ASKED, _TASK, _UNASKED = 1.1, 1.5, 2.0
 seldom what somebody told; and for remarks and what is asked of the assistant itself, most of which need nothing from the past."""
 
 _OF_WORLD = 0.15
-"""By how much the bar is higher for questions that an embedder reads, in a language that says "my" of what is one's own. With this
+"""By how much the bar is higher for questions where the cosine is trusted fully, in a language that says "my" of what is one's own. With this
 and the bar for requests, 10 % of the tasks in `gate_second.json` were told something in 400 English texts, and 16 to 21 % with 1.1
 for both; of its questions 95 to 97 and 97 % were answered, and LoCoMo lost the evidence of one question of 786. Of Chinese tasks
 2 to 6 % were told something, and 6 to 8 % without it; of the questions 92 to 95 % were answered, and 94 to 97 % without it."""
@@ -240,7 +240,7 @@ def _bar_of_others(question: Question, trust: float) -> float:
         return _ASKED if question.about_self else _TASK
     if not question.asks or question.to_assistant:
         return _UNASKED
-    return _ASKED + (0.0 if question.omits_possessive else _OF_WORLD * trust)
+    return _ASKED if trust < 1 or question.omits_possessive else _ASKED + _OF_WORLD
 
 
 def stands(instruction: bool, support: float) -> bool:
