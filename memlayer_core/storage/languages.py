@@ -17,7 +17,16 @@ from importlib.resources import files
 
 from stop_words import get_stop_words
 
-__all__ = ["ENGLISH", "first_person", "language_of", "omits_subject", "question_word", "stop_words"]
+__all__ = [
+    "ENGLISH",
+    "first_person",
+    "language_of",
+    "omits_possessive",
+    "omits_subject",
+    "question_word",
+    "second_person",
+    "stop_words",
+]
 
 ENGLISH = "en"
 """What a text in Latin letters is taken for without a sign of another language."""
@@ -83,8 +92,10 @@ class _Speech:
     """How people of a language speak: see the data file."""
 
     first_person: str = ""
+    second_person: str = ""
     question_words: str = ""
     omits_subject: bool = False
+    omits_possessive: bool = False
     without_spaces: bool = False
 
 
@@ -135,6 +146,14 @@ def first_person(language: str) -> re.Pattern[str]:
     return _pattern(_speech(named).first_person, r"\b", without_spaces=_speech(language).without_spaces)
 
 
+def second_person(language: str) -> re.Pattern[str] | None:
+    """Return what matches where users speak to the assistant; None if that is not known."""
+    speech = _speech(language)
+    if not speech.second_person:
+        return None
+    return _pattern(speech.second_person, r"\b", without_spaces=speech.without_spaces)
+
+
 def question_word(language: str) -> re.Pattern[str] | None:
     """Return what matches a question of a language that is written without a mark; None if that is not known.
 
@@ -151,7 +170,12 @@ def omits_subject(language: str) -> bool:
     return _speech(language).omits_subject
 
 
-@lru_cache(maxsize=100)  # two for each language
+def omits_possessive(language: str) -> bool:
+    """Tell whether people speak of what is theirs without a word for "my": 爷爷以前是做什么的."""
+    return _speech(language).omits_possessive
+
+
+@lru_cache(maxsize=100)  # three for each language
 def _pattern(words: str, before: str, *, without_spaces: bool) -> re.Pattern[str]:
     some = "|".join(words.split())
     return re.compile(some if without_spaces else rf"{before}(?:{some})\b", re.IGNORECASE)

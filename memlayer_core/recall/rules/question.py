@@ -10,7 +10,14 @@ from datetime import datetime
 from memlayer_core.recall.rules.frequency import Use, is_character, use_of
 from memlayer_core.recall.rules.gate import answers_to
 from memlayer_core.recall.rules.times import days_meant_by, without_days
-from memlayer_core.storage.languages import first_person, language_of, omits_subject, question_word
+from memlayer_core.storage.languages import (
+    first_person,
+    language_of,
+    omits_possessive,
+    omits_subject,
+    question_word,
+    second_person,
+)
 from memlayer_core.storage.terms import (
     SPOKEN,
     WISH,
@@ -27,12 +34,33 @@ __all__ = ["Question", "asks_what_was_said", "question"]
 _FIRST_CJK = "\u2e80"  # from here on, names stand among other words without spaces
 _ASKING = re.compile(
     r"[?\uff1f]"
-    r"|^\W*(?:(?:and|so|but|ok(?:ay)?|hey|hi|then|please)\W+)*(?:what|which|who|whom|whose|when|where|why|how|do|does|did|is|are"
+    r"|^\W*(?:(?:and|so|but|ok(?:ay)?|hey|hi|then|please)\W+)*"
+    r"(?:(?:about|after|at|before|by|during|for|from|in|of|on|since|to|under|until|with)\W+(?:how|what|which|whom?|whose|when|where)"
+    r"|what|which|who|whom|whose|when|where|why|how|do|does|did|is|are"
     r"|was|were|am|can|could|will|would|should|has|have|had|tell me|remind me|do you (?:remember|know))\b"
     r"|什么|哪|谁|多少|几[个次岁只点月号天本人]|怎么|怎样|吗|呢\W*$|为何|是否|多[久大长高]|星期几|记得",
     re.IGNORECASE,
 )
 """A question mark, or the words that questions begin with: many people write none."""
+_FOR_USER = re.compile(
+    r"^\W*(?:(?:now|please|(?:can|could|will|would) you)\W+)*"
+    r"(?:(?:give|show|teach|help|find|write|make|explain to|walk) (?:me|us)\b|tell (?:me|us)(?= (?:an?|more|about you(?:rself)?)\b))"
+    r"|^\W*(?:请|你|您|麻烦|可以|可不可以|能|能不能)*[给帮教]我们?(?![的妈爸爷奶哥姐弟妹儿女家老])",
+    re.IGNORECASE,
+)
+"""What says for whom the assistant is to do something, and not that it is about the user."""
+_OBJECT = re.compile(r"(?<!\babout )(?<!\bof )\b(?:me|us)\W*$|我们?(?=[吗吧呢]?\W*$)", re.IGNORECASE)
+"""The user as the object of what the assistant is asked: "do you like me?". It is about the assistant."""
+_AT_HOME = re.compile(r"\bat (?:home|work|the office)\b|家里|公司里|单位里", re.IGNORECASE)
+"""Where the user lives and works, without a word that says whose home it is."""
+_REMEMBERS = re.compile(r"\b(?:remember|recall|know)\b|记得|知道", re.IGNORECASE)
+"""What asks the assistant for its memory."""
+_YES_OR_NO = re.compile(
+    r"^\W*(?:(?:and|so|but|ok(?:ay)?|hey|hi|then|please)\W+)*(?:do|does|did|is|are|was|were|am|can|could|may|shall|will|would|should"
+    r"|has|have|had|tell me)\b(?!.*\b(?:what|which|whom?|whose|when|where|why|how)\b)|吗\W*$",
+    re.IGNORECASE,
+)
+"""What no more than "yes" or "no" answers."""
 _YOU_SAID = re.compile(
     r"\b(?:did|have|had) you (?:ever |just |already |not )?"
     r"(?:sa(?:y|id)|t(?:ell|old)|g(?:ive|iven)|wr(?:ite|itten)|(?:suggest|recommend|mention|explain|answer|show|list|call|offer)(?:ed)?"
@@ -73,7 +101,7 @@ class Question:
             to an embedder it says that every turn with the name in it is near.
         words: Its index terms.
         names: Who is named of those who spoke, as names are filed.
-        about_user: Whether users ask about themselves.
+        about_user: Whether users speak of themselves.
         when: Index terms of the days and months that it refers to.
         only_when: Whether it asks for whatever was said or done then, and for nothing else.
         asks: Whether it asks for anything: most of what people say does not.
@@ -81,8 +109,13 @@ class Question:
         helps: Whether it asks for help, to which earlier wishes apply.
         answer: Tells which texts can answer it, if that is known.
         about_assistant: Whether users ask for what the assistant said.
+        to_assistant: Whether users ask the assistant about itself, or for something that is not about them: "who are you?",
+            "tell me a joke".
+        only_confirms: Whether it asks for no more than a yes: "am I right?", but not "do you remember my name?".
         content: Those of its words that say what it is about.
-        omits_subject: Whether its language may leave out of whom it speaks.
+        omits_subject: Whether it may be about the user without a word that says so: its language may leave that out, or it asks
+            what is at home.
+        omits_possessive: Whether its language may leave out whose things it speaks of.
     """
 
     text: str
@@ -96,15 +129,23 @@ class Question:
     helps: bool = False
     answer: Callable[[str], bool] | None = None
     about_assistant: bool = False
+    to_assistant: bool = False
+    only_confirms: bool = False
     content: tuple[str, ...] = ()
     omits_subject: bool = False
+    omits_possessive: bool = False
 
     @property
     def is_personal(self) -> bool:
         """Whether it asks about the user, about what the assistant said, or about somebody who spoke."""
         return self.asks and (
-            bool(self.names) or self.about_assistant or (self.about_user and not self.helps)
+            bool(self.names) or self.about_assistant or (self.about_self and not self.helps)
         )
+
+    @property
+    def about_self(self) -> bool:
+        """Whether users ask about themselves, and are not only those for whom something is to be done."""
+        return self.about_user and not self.to_assistant
 
     @property
     def about(self) -> tuple[str, ...]:
@@ -184,13 +225,13 @@ def question(text: str, speakers: Collection[str], now: datetime, *, explicit: b
     dates = frozenset(words).difference(said) if when else frozenset[str]()
     said_by_assistant = bool(_YOU_SAID.search(text))
     language = language_of(text)
-    begins = question_word(language)
+    begins, own = question_word(language), first_person(language)
     asks = bool(_ASKING.search(text) or (begins is not None and begins.search(text)))
     return Question(
         bare,
         words,
         frozenset(names),
-        about_user=bool(first_person(language).search(text)) and not said_by_assistant,
+        about_user=bool(own.search(text)) and not said_by_assistant,
         when=when,
         only_when=only_when,
         asks=explicit or only_when or asks,
@@ -198,9 +239,19 @@ def question(text: str, speakers: Collection[str], now: datetime, *, explicit: b
         helps=asks_for_help(text),
         answer=answers_to(text),
         about_assistant=said_by_assistant,
+        to_assistant=_is_to_assistant(text, own, second_person(language)),
+        only_confirms=bool(_YES_OR_NO.search(text)) and not _REMEMBERS.search(text),
         content=_content(words, bare, dates),
-        omits_subject=omits_subject(language),
+        omits_subject=omits_subject(language) or bool(_AT_HOME.search(text)),
+        omits_possessive=omits_possessive(language),
     )
+
+
+def _is_to_assistant(text: str, own: re.Pattern[str], your: re.Pattern[str] | None) -> bool:
+    rest = _FOR_USER.sub(" ", text)
+    if your is not None and your.search(text) and not _REMEMBERS.search(text):
+        return not own.search(_OBJECT.sub(" ", rest))
+    return rest != text and not own.search(rest)
 
 
 def _content(words: Sequence[str], text: str, dates: Collection[str]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.rules.adjacent import ADJACENT, Column, worth_of_adjacent
-from memlayer_core.recall.rules.gate import SEARCH_BAR, stands, support_of
+from memlayer_core.recall.rules.gate import SEARCH_BAR, says_what, stands, support_of
 from memlayer_core.recall.rules.question import Question
 from memlayer_core.storage.scores import Candidate, TermStatistics, is_message
 from memlayer_core.storage.terms import possible_names
@@ -271,8 +271,9 @@ def rank(
         one = max(np.flatnonzero(alone), key=lambda place: (support[place], own[place], keys[place]))
         then[one] = True
     wishes = _among(keys, matches.wish_matches)
+    says = says_what(question, statistics.messages)
     standing = [
-        wish and stands(is_instruction(one.beginning), bears)
+        wish and stands(is_instruction(one.beginning), bears * says)
         for wish, one, bears in zip(wishes.tolist(), candidates, support.tolist(), strict=True)
     ]
     asked = _among(keys, shares if question.asks else ())

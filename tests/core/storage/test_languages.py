@@ -11,6 +11,7 @@ from memlayer_core.storage.languages import (
     language_of,
     omits_subject,
     question_word,
+    second_person,
     stop_words,
 )
 from memlayer_core.storage.terms import content_words, index_terms, question_terms
@@ -113,3 +114,21 @@ def test_a_language_with_a_table_knows_who_speaks_and_who_asks(language, own, qu
 def test_a_language_without_a_table_reads_english_words() -> None:
     assert first_person("gu").search("That is my cat")
     assert question_word("gu") is None
+    assert second_person("gu") is None
+
+
+@pytest.mark.parametrize(
+    ("language", "of_you"),
+    [
+        ("en", "Do you sleep"),
+        ("zh", "你睡觉吗"),
+        ("de", "Schläfst du"),
+        ("fr", "Est-ce que tu dors"),
+        ("ja", "あなたは眠りますか"),
+    ],
+)
+def test_a_language_with_a_table_knows_who_is_spoken_to(language, of_you) -> None:
+    you = second_person(language)
+    assert you is not None
+    assert you.search(of_you)
+    assert not first_person(language).search(of_you)
