@@ -82,10 +82,11 @@ _ASKED, _TASK, _UNASKED = 1.1, 1.5, 2.0
 seldom what somebody told; and for remarks and what is asked of the assistant itself, most of which need nothing from the past."""
 
 _OF_WORLD = 0.15
-"""By how much the bar is higher for questions where the cosine is trusted fully, in a language that says "my" of what is one's own. With this
-and the bar for requests, 10 % of the tasks in `gate_second.json` were told something in 400 English texts, and 16 to 21 % with 1.1
-for both; of its questions 95 to 97 and 97 % were answered, and LoCoMo lost the evidence of one question of 786. Of Chinese tasks
-2 to 6 % were told something, and 6 to 8 % without it; of the questions 92 to 95 % were answered, and 94 to 97 % without it."""
+"""By how much the bar is higher for questions where the cosine is trusted fully, in a language that says "my" of what is one's
+own. With this and the bar for requests, 10 % of the tasks in `gate_second.json` were told something in 400 English texts, and 16 to
+21 % with 1.1 for both; of its questions 95 to 97 and 97 % were answered, and LoCoMo lost the evidence of one question of 786. Of
+Chinese tasks 2 to 6 % would be told something, and 6 to 8 % are without it; of the questions 92 to 95 % would be answered, and 94 to
+97 % are."""
 
 _MAYBE_PERSONAL = 0.7
 """The bar for what may be about the user: "How do I get to work?" is, "How do I peel an egg?" is not. Many languages leave out
