@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from memlayer_core.storage.scores import TermStatistics
     from memlayer_core.vector import SimilarityScale
 
+    Numbers = float | Column
+
 __all__ = [
     "FOR_REMARK",
     "IN_PROMPT",
@@ -149,17 +151,17 @@ def information(holders: int, messages: int, word: str) -> float:
     return max(least, -math.log((holders + _PRIOR * _USUAL[use]) / (messages + _PRIOR)) - _NO_NEWS)
 
 
-def chance(texts: int) -> float:
+def chance(texts: Numbers) -> Numbers:
     """Return how many times as much the best of so many texts bears on a question by chance as the best of few."""
-    return 1 + _OF_MANY * math.log(max(texts, _FEW) / _FEW)
+    return 1 + _OF_MANY * np.log(np.maximum(texts, _FEW) / _FEW)
 
 
-def word_chance(texts: int, nats: float) -> float:
+def word_chance(texts: int, nats: Numbers) -> Numbers:
     """Return the same for shared words of this information: few of many texts share rare words by chance."""
-    return chance(round(max(min(texts, _MANY), texts * math.exp(-nats))))
+    return chance(np.round(np.maximum(min(texts, _MANY), texts * np.exp(-nats))))
 
 
-def word_support(share: float, nats: float, trust: float) -> float:
+def word_support(share: Numbers, nats: Numbers, trust: float) -> Numbers:
     """Return the support of the words that a text shares with a question.
 
     Args:
@@ -167,7 +169,7 @@ def word_support(share: float, nats: float, trust: float) -> float:
         nats: Their information.
         trust: How much the embedder's cosine counts, 0 to 1; words count more without it.
     """
-    return (_WORDS * trust + _WORDS_ALONE * (1 - trust)) * share * min(1.0, nats / _ENOUGH)
+    return (_WORDS * trust + _WORDS_ALONE * (1 - trust)) * share * np.minimum(1.0, nats / _ENOUGH)
 
 
 def support_of(
@@ -192,14 +194,10 @@ def support_of(
     """
     texts = max(vectors, statistics.messages)
     every, shares = statistics.information(question.content, information, keys)
-    words = [
-        word_support(nats / every, nats, trust) / word_chance(texts, nats)
-        if (nats := shares.get(key, 0.0))
-        else 0.0
-        for key in keys
-    ]
+    nats = np.array([shares.get(key, 0.0) for key in keys])
+    words = word_support(nats / (every or 1.0), nats, trust) / word_chance(texts, nats)
     above = np.maximum(0.0, np.nan_to_num((cosines - scale.mean) / scale.deviation))
-    support: Column = np.array(words) + trust * above / MEANING / chance(texts)
+    support: Column = words + trust * above / MEANING / chance(texts)
     if not every:  # nothing but words that everybody uses: who searches for them wants what has them
         support += SEARCH_BAR * np.array([key in statistics.worth for key in keys])
     return support, shares
