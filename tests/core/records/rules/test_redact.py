@@ -73,10 +73,12 @@ def test_only_the_kinds_that_are_asked_for_are_replaced(case) -> None:
 @pytest.mark.parametrize("unit", ["1 ", "a@", "sk-", "DE89", "+1", "password: ", "a.", "eyJ"])
 def test_redacting_takes_time_in_proportion_to_the_text(unit) -> None:
     def seconds(size: int) -> float:
-        text = (unit * size)[:size]
-        begin = time.process_time()
-        redact(text)
-        return time.process_time() - begin
+        text, runs = (unit * size)[:size], []
+        for _ in range(3):  # a collection of garbage may fall into one of them
+            begin = time.process_time()
+            redact(text)
+            runs.append(time.process_time() - begin)
+        return min(runs)
 
     assert seconds(100_000) <= 12 * max(seconds(25_000), 0.01)
 
