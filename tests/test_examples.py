@@ -87,7 +87,8 @@ def test_another_service_stands_in_for_the_recall_of_its_own_user(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["langchain_agent", "llamaindex_chat_engine"])
 def test_a_framework_remembers_what_was_said_in_another_thread(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("langchain" if name == "langchain_agent" else "llama_index.core")
+    framework = "langchain" if name == "langchain_agent" else "llama_index.core"
+    pytest.importorskip(framework, reason=f"{framework} is not installed")
     lines = run(name, tmp_path).splitlines()
     assert [re.sub(r"^\[(\S+)\] \w+: ", r"\1: ", line) for line in lines] == [
         "in-may: I moved to Tokyo, and I am allergic to nuts.",
@@ -119,7 +120,7 @@ def load(name: str) -> ModuleType:
 @pytest.fixture
 def message_store() -> Iterator[Any]:
     """Return the example's store, with keys of its own in a real Redis."""
-    redis = pytest.importorskip("redis")
+    redis = pytest.importorskip("redis", reason="the package redis is not installed")
     client = redis.Redis.from_url(REDIS)
     try:
         client.ping()

@@ -493,7 +493,7 @@ index.close()
 
 
 def _limits() -> int:
-    resource = pytest.importorskip("resource")
+    resource = pytest.importorskip("resource", reason="limits of a process are Unix only")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 

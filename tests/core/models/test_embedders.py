@@ -320,7 +320,9 @@ class TestTheChoice:
 
 class TestMiniLM:
     def test_gives_the_vectors_of_chromas_own_function(self, model):
-        theirs = pytest.importorskip("chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2")
+        theirs = pytest.importorskip(
+            "chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2", reason="Chroma is not installed"
+        )
         ours, chromas = model.embed(CHAT), theirs.ONNXMiniLM_L6_V2()(CHAT)
         for mine, other in zip(ours, chromas, strict=True):
             assert float(mine @ other) > 0.9999
@@ -514,7 +516,9 @@ class Plain:
 
 class TestOthers:
     def test_langchain(self):
-        fake = pytest.importorskip("langchain_core.embeddings").DeterministicFakeEmbedding(size=12)
+        fake = pytest.importorskip(
+            "langchain_core.embeddings", reason="langchain-core is not installed"
+        ).DeterministicFakeEmbedding(size=12)
         embedder = resolve(fake)
         assert embedder.identity == "langchain:langchain_core.embeddings.fake.DeterministicFakeEmbedding"
         expected = np.array(fake.embed_query("hello"))
@@ -542,7 +546,9 @@ class TestOthers:
         assert resolve(Remote()).identity.endswith("Remote:https://host/model:256")
 
     def test_llama_index(self):
-        mock = pytest.importorskip("llama_index.core.embeddings").MockEmbedding(embed_dim=4)
+        mock = pytest.importorskip(
+            "llama_index.core.embeddings", reason="the extra llamaindex is missing"
+        ).MockEmbedding(embed_dim=4)
         embedder = resolve(mock)
         assert embedder.identity == "llamaindex:MockEmbedding:unknown"
         for vector in (
@@ -554,7 +560,9 @@ class TestOthers:
             assert np.allclose(vector, [0.5] * 4)
 
     async def test_a_blocking_call_in_an_async_disguise_runs_in_a_thread(self):
-        base = pytest.importorskip("llama_index.core.base.embeddings.base").BaseEmbedding
+        base = pytest.importorskip(
+            "llama_index.core.base.embeddings.base", reason="the extra llamaindex is missing"
+        ).BaseEmbedding
         threads = []
 
         class Local(base):
@@ -574,7 +582,9 @@ class TestOthers:
         assert threading.main_thread() not in threads
 
     async def test_async_methods_that_await_are_used(self):
-        base = pytest.importorskip("llama_index.core.base.embeddings.base").BaseEmbedding
+        base = pytest.importorskip(
+            "llama_index.core.base.embeddings.base", reason="the extra llamaindex is missing"
+        ).BaseEmbedding
 
         class Remote(base):
             def _get_text_embedding(self, text):
@@ -595,13 +605,15 @@ class TestOthers:
         assert (await embedder.aembed_query("a")).tolist() == [1, 0]
 
     def test_chroma(self, model):
-        functions = pytest.importorskip("chromadb.utils.embedding_functions")
+        functions = pytest.importorskip(
+            "chromadb.utils.embedding_functions", reason="Chroma is not installed"
+        )
         embedder = resolve(functions.DefaultEmbeddingFunction())
         assert embedder.identity == "chroma:default"
         assert float(embedder.embed_query("hello") @ model.embed_query("hello")) > 0.9999
 
     def test_chroma_function_of_ones_own(self):
-        api = pytest.importorskip("chromadb")
+        api = pytest.importorskip("chromadb", reason="Chroma is not installed")
 
         class Mine(api.EmbeddingFunction):
             def __init__(self):
@@ -626,7 +638,7 @@ class TestOthers:
         assert np.allclose(embedder.embed_query("a"), [0.8, 0.6])
 
     def test_chroma_function_of_the_old_kind_without_a_name(self):
-        api = pytest.importorskip("chromadb")
+        api = pytest.importorskip("chromadb", reason="Chroma is not installed")
 
         class Old(api.EmbeddingFunction):
             def __init__(self):

@@ -335,14 +335,18 @@ class TestFunctions:
             later.text("anything")
 
     def test_numpy_and_tokens_of_any_sequence_are_counts(self):
-        numpy = pytest.importorskip("numpy")
+        numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
         assert token_counter(lambda text: numpy.int64(3)).text("x") == 3
         assert token_counter(lambda text: numpy.zeros(5)).text("x") == 5
 
 
 class TestTables:
     def test_the_known_tables_are_those_that_tiktoken_names(self):
-        source = inspect.getsource(pytest.importorskip("tiktoken_ext.openai_public"))
+        source = inspect.getsource(
+            pytest.importorskip(
+                "tiktoken_ext.openai_public", reason="tiktoken's own encodings are not installed"
+            )
+        )
         for path, digest in itertools.chain(*encodings._TABLES.values()):
             assert path in source
             assert digest in source
