@@ -172,7 +172,7 @@ def nearest(target: Collection, lane: str | None, vector: FloatVector, limit: in
 
 
 def is_sound(target: Collection, size: int, probes: Sequence[IndexEntry]) -> bool:
-    """Tell whether each probe is filed with its lanes and its vector, and the graph and the filter reach their like."""
+    """Tell whether each probe is stored with its lanes and its vector, a search finds enough, and a filter finds something."""
     distinct = {str(probe.key): probe for probe in probes}
     with translate_errors(f"check {target.name}"):
         # Not searched for: a sound graph of nearly equal texts loses sight of a third of them.

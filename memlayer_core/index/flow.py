@@ -70,7 +70,7 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job], later: datetime |
 async def upsert(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
     """Do jobs of kind `"upsert"`: copy vectors to Chroma."""
     if rt.index is not None:
-        await _add(rt, run, await run(rt.db.read, vectors_sql.entries_of, [job.subject for job in jobs]))
+        await _copy(rt, run, jobs)
         rt.health.up("index")
     await run(rt.db.write, job_queue.finish, jobs)
 
@@ -152,7 +152,7 @@ async def unindex(rt: Runtime, run: Runner, jobs: Sequence[Job], erase_at: datet
         for shard, keys in shards.items():
             await run(rt.index.remove, shard, keys)
         # A text that was edited has its new vectors by now, or gets them by a job that waits.
-        await _add(rt, run, await run(rt.db.read, vectors_sql.entries_of, [job.subject for job in jobs]))
+        await _copy(rt, run, jobs)
         if rt.index.exclusive:  # a server's files are its own business
             await run(rt.db.write, job_queue.enqueue_once, "compact", list(shards), erase_at)
     await run(rt.db.write, job_queue.finish, jobs)
@@ -295,6 +295,11 @@ async def _pages(rt: Runtime, run: Runner, shard: int) -> AsyncIterator[list[Ind
     while filings := await run(rt.db.read, vectors_sql.entries, shard, after, _REFILED):
         yield filings
         after = filings[-1].key
+
+
+async def _copy(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
+    """Add the vectors that the texts of jobs have by now."""
+    await _add(rt, run, await run(rt.db.read, vectors_sql.entries_of, [job.subject for job in jobs]))
 
 
 async def _add(rt: Runtime, run: Runner, entries: Sequence[IndexEntry]) -> int:

@@ -11,7 +11,17 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BindParameter, Connection, Dialect, Executable, Table, bindparam, exc
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Executable,
+    Select,
+    Table,
+    bindparam,
+    exc,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -19,7 +29,15 @@ from sqlalchemy.sql.compiler import SQLCompiler
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
 
-__all__ = ["SNAPSHOT", "ListStatement", "Statement", "dialect_insert", "error_of", "server_snapshot"]
+__all__ = [
+    "SNAPSHOT",
+    "ListStatement",
+    "Statement",
+    "dialect_insert",
+    "error_of",
+    "rows_by",
+    "server_snapshot",
+]
 
 SNAPSHOT = "snapshot"
 """The name, in the connection's `info`, of what `server_snapshot` returns."""
@@ -214,6 +232,11 @@ class ListStatement:
             parameters: list[BindParameter[Any]] = [bindparam(f"one_{place}") for place in range(length)]
             self._prepared[length] = Statement(self._build(parameters))
         return self._prepared[length]
+
+
+def rows_by(query: Select[Any], column: ColumnElement[Any]) -> ListStatement:
+    """Return a statement that reads a query's rows with one of the values in a column, in the column's order."""
+    return ListStatement(lambda values: query.where(column.in_(values)).order_by(column))
 
 
 def dialect_insert(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:

@@ -28,7 +28,7 @@ from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage import lexical, lexical_repair
 from memlayer_core.storage.job_queue import enqueue, enqueue_erasure
 from memlayer_core.storage.keys import chunks, to_micros
-from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert
+from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, rows_by
 from memlayer_core.storage.tables import jobs, namespaces, texts
 
 __all__ = [
@@ -57,7 +57,7 @@ Kind = Literal["message", "record", "item"]
 _ROW: dict[str, BindParameter[Any]] = {
     name: bindparam(name) for name in ("key", "kind", "namespace", "agent_lane", "session_lane")
 }
-_VERSION = bindparam("more_version", type_=BigInteger)
+_VERSION = bindparam("new_version", type_=BigInteger)
 _HERE = ListStatement(lambda keys: select(texts.c.key).where(texts.c.key.in_(keys)))
 _REMOVE = ListStatement(
     lambda keys: delete(texts).where(texts.c.key.in_(keys)).returning(texts.c.key, texts.c.vectors)
@@ -71,13 +71,9 @@ _UNQUEUE = ListStatement(  # those that are being done are left alone
         )
     )
 )
-_OWNERS = ListStatement(
-    lambda names: (
-        select(namespaces.c.namespace, namespaces.c.shard, namespaces.c.version)
-        .where(namespaces.c.namespace.in_(names))
-        .order_by(namespaces.c.namespace)
-        .with_for_update()
-    )
+_OWNERS = rows_by(
+    select(namespaces.c.namespace, namespaces.c.shard, namespaces.c.version).with_for_update(),
+    namespaces.c.namespace,
 )
 _COUNT = Statement(
     update(namespaces)
@@ -116,8 +112,7 @@ INDEXED = 20_000
 
 def register(kind: Kind, source: Source) -> None:
     """Tell how texts of a kind are read. Each room does it for its own texts."""
-    key = source.rows.selected_columns.key
-    _SOURCES[kind] = source, ListStatement(lambda keys: source.rows.where(key.in_(keys)).order_by(key))
+    _SOURCES[kind] = source, rows_by(source.rows, source.rows.selected_columns.key)
 
 
 def add(
@@ -230,8 +225,8 @@ def count_vectors(
         version: The version from `next_version`; 0: none was stored.
     """
     if vectors or embeddings or version:
-        more = {"vectors": vectors, "texts": embeddings, "version": version}
-        _COUNT.run(connection, {"of": namespace, **{f"more_{name}": number for name, number in more.items()}})
+        more = {"more_vectors": vectors, "more_texts": embeddings, "new_version": version}
+        _COUNT.run(connection, {"of": namespace, **more})
 
 
 def lanes_of(scope: Scope | SharedScope | Folder) -> tuple[str, str, str]:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, func, insert, lite
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage.keys import chunks, shard_of, to_micros
 from memlayer_core.storage.parts import MOST_PARTS
-from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert
+from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, rows_by
 from memlayer_core.storage.statistics import Layout, ScopeStatistics
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
 from memlayer_core.storage.texts import (
@@ -75,14 +75,7 @@ _TASKS = ListStatement(
         .where(texts.c.key.in_(keys))
     )
 )
-_LOCKED = ListStatement(
-    lambda keys: (
-        select(texts.c.key, texts.c.namespace, texts.c.vectors)
-        .where(texts.c.key.in_(keys))
-        .order_by(texts.c.key)
-        .with_for_update()
-    )
-)
+_LOCKED = rows_by(select(texts.c.key, texts.c.namespace, texts.c.vectors).with_for_update(), texts.c.key)
 _STORE = Statement(
     update(texts)
     .where(texts.c.key == bindparam("of"))

@@ -163,7 +163,7 @@ class ScoredCandidate(NamedTuple):
         return (*(given or [_LITTLE]), *([_SHORTENED] if self.is_excerpt else []))
 
 
-_LITTLE = Reason("little", "many things bear on the question a little, and none of them much")
+_LITTLE = Reason("little", "its score is the sum of small parts")
 _SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
 _PASSAGE = Reason("excerpt", "the words of a message that are in question")
 _OTHER_SIDE = Reason("other_side", "another line says otherwise, and one of the two may have been replaced")

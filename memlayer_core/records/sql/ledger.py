@@ -21,7 +21,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage.codec import json_text
 from memlayer_core.storage.keys import LAST, chunks, from_micros, session_of, to_micros
 from memlayer_core.storage.keys import key_of as message_key
-from memlayer_core.storage.statements import ListStatement, dialect_insert
+from memlayer_core.storage.statements import ListStatement, dialect_insert, rows_by
 from memlayer_core.storage.tables import ledger, messages, sessions
 
 __all__ = [
@@ -82,7 +82,7 @@ _SPOKEN = (
     .join(sessions, sessions.c.number == session_of(messages.c.key))
     .where(messages.c.role == "user", messages.c.tokens > 0, sessions.c.superseded == 0)
 )
-_FROM_USERS = ListStatement(lambda keys: _SPOKEN.where(messages.c.key.in_(keys)).order_by(messages.c.key))
+_FROM_USERS = rows_by(_SPOKEN, messages.c.key)
 _KNOWN = ListStatement(lambda keys: select(ledger.c.message).where(ledger.c.message.in_(keys)))
 
 
