@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from sqlalchemy import Connection, select
+
 from memlayer_core import Scope
 from memlayer_core.messages.sql import transcript
-from memlayer_core.storage import lexical
+from memlayer_core.storage import lexical, tables, vectors
 from memlayer_core.storage.database import Database
 from memlayer_core.storage.terms import question_terms
+from memlayer_core.vector import IndexEntry
 
 LOUIS = Scope("louis", "s1")
 EVE = Scope("eve", "s1")
@@ -19,6 +22,12 @@ def texts(db: Database, scope: Scope) -> list[str]:
     session = db.read(transcript.find, scope)
     found = db.read(transcript.history, session, -1, None) if session is not None else []
     return [stored.message.text for stored in found]
+
+
+def stored_vectors(connection: Connection) -> list[IndexEntry]:
+    """Return the vectors of all texts."""
+    every = connection.scalars(select(tables.texts.c.key).where(vectors.EMBEDDED))
+    return vectors.entries_of(connection, sorted(every))
 
 
 def filed_under(db: Database, reach: Scope, words: str) -> list[int]:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import (
-    ConfigurationError,
     IndexCorruptError,
     IndexUnavailableError,
     MemlayerError,
@@ -39,13 +38,13 @@ def load_chromadb() -> ModuleType:
     """Import chromadb, which costs a second and reads foreign settings on the way.
 
     Raises:
-        ConfigurationError: The environment or `./.env` holds a variable that Chroma cannot take.
+        IndexUnavailableError: The environment or `./.env` holds a variable that Chroma cannot take.
     """
     try:
-        import chromadb  # a second that only the index's owner pays
+        import chromadb  # a second that only who needs it pays
     except Exception as problem:
         named = ", ".join(_rejected(problem)) or "a variable"
-        raise ConfigurationError(
+        raise IndexUnavailableError(
             f"chromadb cannot be imported: {problem}",
             hint=f"Chroma reads unprefixed environment variables and the file .env of the working "
             f"directory: check {named} there, or start the process in another directory.",

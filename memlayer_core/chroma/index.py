@@ -78,7 +78,7 @@ class ChromaIndex:
     @property
     def held(self) -> bool:
         """Whether this process may use it."""
-        return self._place.client is not None
+        return self._place.held
 
     def serves(self, shard: int) -> bool:
         """Tell whether a search of a shard would find everything: it is not being filled at the moment."""
@@ -92,14 +92,13 @@ class ChromaIndex:
         """Take hold of it; False while another process, or another memory in this one, has it.
 
         A directory whose last owner vanished is examined first, and begun anew if it is damaged: see
-        `repaired`.
+        `repaired`. Chroma is not loaded before there is something in the directory.
 
         Raises:
-            IndexUnavailableError: It cannot be reached, or too few files may be open.
-            ConfigurationError: Chroma cannot be loaded in this environment.
+            IndexUnavailableError: It cannot be reached, too few files may be open, or Chroma cannot be loaded.
         """
         with self._writing:
-            if self._place.client is not None:
+            if self._place.held:
                 return True
             if not self._place.enter():
                 return False
@@ -107,14 +106,8 @@ class ChromaIndex:
             self._gate.forget()
             if self._place.damage is not None:
                 self._note_loss(self._place.damage)
-            try:
-                try:
-                    self._connect()
-                except IndexCorruptError as problem:
-                    self._begin_anew(problem)
-            except BaseException:
-                self._withdraw()
-                raise
+            if not self._place.is_empty():
+                self._open()
             return True
 
     def audit(self, samples: Sequence[Sample]) -> list[int]:
@@ -229,12 +222,13 @@ class ChromaIndex:
             IndexCorruptError: A server cannot delete the collection.
         """
         with self._writing:
-            client = self._shards.client()
-            try:
-                with suppress(CollectionGoneError), translate_errors(f"empty shard {shard}"):
-                    client.delete_collection(self._shards.name(shard))
-            except IndexCorruptError as problem:
-                self._begin_anew(problem)
+            if self._has_client():
+                client = self._shards.client()
+                try:
+                    with suppress(CollectionGoneError), translate_errors(f"empty shard {shard}"):
+                        client.delete_collection(self._shards.name(shard))
+                except IndexCorruptError as problem:
+                    self._begin_anew(problem)
             self._shards.forget(shard)
 
     def erase(self, shards: Sequence[int]) -> None:
@@ -249,7 +243,7 @@ class ChromaIndex:
         with self._writing:
             for shard in shards:
                 self.reset(shard)
-            if self._place.fragile:
+            if self._place.fragile and self._place.client is not None:
                 self._compact()
 
     def close(self) -> None:
@@ -261,6 +255,28 @@ class ChromaIndex:
             self._place.let_go()
 
     # --- the client
+
+    def _has_client(self, *, make: bool = False) -> bool:
+        """Open the client where there is none yet; in an empty place only to put something in."""
+        place = self._place
+        if place.client is None and place.held:
+            if not make and place.is_empty():
+                return False
+            with self._writing:
+                if place.client is None:
+                    self._open()
+        return True
+
+    def _open(self) -> None:
+        """Open the client, also where that takes to begin the index anew."""
+        try:
+            try:
+                self._connect()
+            except IndexCorruptError as problem:
+                self._begin_anew(problem)
+        except BaseException:
+            self._withdraw()
+            raise
 
     def _connect(self) -> None:
         self._shards.collections = {}
@@ -321,7 +337,9 @@ class ChromaIndex:
         even_condemned: bool = False,
     ) -> T | None:
         """Do something with a shard's collection: see `Shards.on`."""
-        self._shards.client()
+        is_condemned = shard in self._shards.condemned and not even_condemned
+        if not is_condemned and not self._has_client(make=dimension is not None):
+            return None
         try:
             return self._shards.on(shard, action, dimension=dimension, even_condemned=even_condemned)
         finally:

@@ -30,7 +30,8 @@ class Place(ABC):
     """Where the collections live, and the client that reaches them.
 
     Attributes:
-        client: The open client, or None.
+        held: Whether this process has the right to use it.
+        client: The open client; None until it is needed.
         damage: Why everything in it was thrown away on entering, or None.
         suspect: Whether something was found wrong since, which the next owner should look into.
         fragile: Whether touching damaged collections may crash this process: they are in it.
@@ -42,6 +43,7 @@ class Place(ABC):
     chunk: int
 
     def __init__(self) -> None:
+        self.held = False
         self.client: ClientAPI | None = None
         self.damage: str | None = None
         self.suspect = False
@@ -49,6 +51,10 @@ class Place(ABC):
     @abstractmethod
     def enter(self) -> bool:
         """Take the right to use it; False while another process has it."""
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Tell, without a client, whether nothing was ever put in."""
 
     @abstractmethod
     def open(self) -> ClientAPI:
@@ -91,7 +97,7 @@ class Place(ABC):
 
     def let_go(self) -> None:
         """Close the client and give the right back."""
-        if self.client is not None:
+        if self.held:
             self.disconnect()
             self.leave()
 
@@ -101,7 +107,7 @@ class Place(ABC):
         Chroma's native part waits for its threads when it is destroyed, and a child has none of them: so
         the client gets a reference that nobody ever gives back.
         """
-        client, self.client = self.client, None
+        client, self.client, self.held = self.client, None, False
         if client is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
@@ -136,7 +142,6 @@ class DirectoryPlace(Place):
 
     def enter(self) -> bool:
         """Make room, take the lock, and see to it that the files can be opened without harm."""
-        load_chromadb()
         try:
             private_directory(self.directory)
             tighten(self.directory)  # Chroma's own files are as open as it makes them
@@ -156,6 +161,7 @@ class DirectoryPlace(Place):
                 hint="Give this process a directory on a local disk that it may write to.",
             ) from problem
         _ENTERED[self.directory] = self._shards
+        self.held = True
         return True
 
     def _take_lock(self) -> bool:
@@ -205,6 +211,10 @@ class DirectoryPlace(Place):
             file.flush()
             os.fsync(file.fileno())
 
+    def is_empty(self) -> bool:
+        """Look for Chroma's database."""
+        return files.identity(self.directory) is None
+
     def open(self) -> ClientAPI:
         """Open an embedded client."""
         chromadb = load_chromadb()
@@ -246,8 +256,9 @@ class DirectoryPlace(Place):
 
     def leave(self) -> None:
         """Release the lock; the marker stays when something may be wrong with the files."""
-        if self._lock is None:
+        if not self.held:
             return
+        self.held = False
         if not self.suspect:
             with suppress(OSError):
                 self._marker.unlink(missing_ok=True)

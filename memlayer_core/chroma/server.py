@@ -52,8 +52,13 @@ class ServerPlace(Place):
         return self._url
 
     def enter(self) -> bool:
-        """Do nothing: a server keeps its files itself."""
+        """Say yes: any number of processes may use it."""
+        self.held = True
         return True
+
+    def is_empty(self) -> bool:
+        """Say no: only the server knows."""
+        return False
 
     def open(self) -> ClientAPI:
         """Open a client, after a quick check that the server answers."""
@@ -120,7 +125,8 @@ class ServerPlace(Place):
                 server._session.close()  # noqa: SLF001 - there is no public way
 
     def leave(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Use it no more."""
+        self.held = False
 
 
 def _no_url(text: str) -> ConfigurationError:

@@ -88,8 +88,8 @@ class Shards:
         Returns:
             What `action` returned; None where there is no collection.
         """
-        client = self.client()
-        with self._condemning(shard, client, even_condemned=even_condemned):
+        with self._condemning(shard, even_condemned=even_condemned):
+            client = self.client()
             for _ in range(2):
                 with suppress(CollectionGoneError):  # another process reset it
                     found = self._collection(client, shard, dimension)
@@ -100,7 +100,7 @@ class Shards:
         )
 
     @contextmanager
-    def _condemning(self, shard: int, client: ClientAPI, *, even_condemned: bool) -> Iterator[None]:
+    def _condemning(self, shard: int, *, even_condemned: bool) -> Iterator[None]:
         """Keep away from a shard once it is known to be damaged: Chroma may crash on the next call."""
         reason = None if even_condemned else self.condemned.get(shard)
         if reason is not None:
@@ -108,6 +108,7 @@ class Shards:
                 f"shard {shard} must be rebuilt: {reason}",
                 hint="Reset the shard and file the journal's vectors again.",
             )
+        client = self._place.client
         try:
             yield
         except MisfitError:

@@ -35,14 +35,11 @@ _PROBES = 2  # vectors at either end of a shard with which it is tested
 _JUDGED = 3  # attempts to test a shard while others change it; after that it counts as sound
 
 
-async def index(rt: Runtime, run: Runner, jobs: Sequence[Job], later: datetime | None = None) -> int:
+async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
     """Do jobs of kind `"index"`. Returns how many texts were embedded, or parts of them.
 
-    Args:
-        rt: What the memory works with.
-        run: Blocks or awaits.
-        jobs: The jobs.
-        later: When Chroma gets the vectors of users who have so few that it is not asked for them. None: now.
+    Chroma gets the vectors of users whom recall asks it for, or soon will: of those with more than half of
+    `Settings.exact_scan_limit`.
 
     Raises:
         RedactorError: The user's redactor fails. The jobs are tried again.
@@ -51,20 +48,25 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job], later: datetime |
     filings, embedded = await embed(rt, run, keys)
     if wordless := await run(rt.db.read, texts_sql.without_words, keys):
         await run(rt.db.write, texts_sql.add_words, wordless, rt.redact)
-    left = jobs
-    if rt.index is not None and later is not None:
-        few = rt.settings.exact_scan_limit // 2
-        left = await run(rt.db.write, job_queue.put_off_upserts, jobs, few, later)
-    if rt.index is not None and left:
-        here = {job.subject for job in left}
-        await _add(rt, run, [filing for filing in filings if filing.key in here])
-        rt.health.up("index")
+    if rt.index is not None:
+        names = {job.namespace for job in jobs}
+        known, large = await run(rt.db.read, vectors_sql.in_index, names, _few(rt))
+        if large:
+            await run(rt.db.write, vectors_sql.add_to_index, large, rt.now())
+        if known:
+            theirs = {job.subject for job in jobs if job.namespace in known}
+            await _add(rt, run, [filing for filing in filings if filing.key in theirs])
+            rt.health.up("index")
     if filings:
         # First, so that who flushes has heard it.
         rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
-    if left:
-        await run(rt.db.write, job_queue.finish, left)
+    await run(rt.db.write, job_queue.finish, jobs)
     return embedded
+
+
+def _few(rt: Runtime) -> int:
+    """Return up to how many vectors of a user stay out of Chroma. It has the others' before recall asks it for them."""
+    return rt.settings.exact_scan_limit // 2
 
 
 async def upsert(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
@@ -181,6 +183,7 @@ async def adopt(rt: Runtime, run: Runner, *, reason: str) -> list[int]:
         return []
     changed: list[int] = []
     damaged: list[int] = []
+    await run(rt.db.write, vectors_sql.add_large_to_index, _few(rt))  # the limit may be lower than it was
     samples = await run(rt.db.read, vectors_sql.samples, rt.shards, _PROBES)
     for shard in await run(rt.index.audit, samples):
         try:
@@ -240,7 +243,7 @@ async def _repair(rt: Runtime, run: Runner, shard: int, reason: str) -> bool:
             added += await _add(rt, run, wrong)
             for one in filings:
                 held.pop(one.key, None)
-        gone = held.keys() - await run(rt.db.read, texts_sql.existing_keys, sorted(held))
+        gone = held.keys() - await run(rt.db.read, vectors_sql.indexed_keys, sorted(held))
         await run(rt.index.remove, shard, sorted(gone))
     if added:
         rt.emit(IndexRebuilt((shard,), added, reason))

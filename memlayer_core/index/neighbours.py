@@ -82,7 +82,7 @@ def postings_of(
 
 def index_pays(rt: Runtime, overview: ScopeStatistics) -> bool:
     """Tell whether to ask the index: it is slower for few vectors, and another process may hold it."""
-    if rt.index is None or overview.vectors <= rt.settings.exact_scan_limit:
+    if rt.index is None or not overview.indexed or overview.vectors <= rt.settings.exact_scan_limit:
         return False
     if not rt.index.held:
         rt.wake()  # the worker takes it if nobody holds it

@@ -18,7 +18,6 @@ from sqlalchemy import (
     func,
     insert,
     literal,
-    null,
     or_,
     select,
     update,
@@ -28,7 +27,7 @@ from memlayer_core.storage import lexical_repair
 from memlayer_core.storage.jobs import Backlog, Job, JobKind, latest
 from memlayer_core.storage.keys import to_micros
 from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert
-from memlayer_core.storage.tables import jobs, meta, namespaces
+from memlayer_core.storage.tables import jobs, meta
 
 __all__ = [
     "backlog",
@@ -48,7 +47,6 @@ __all__ = [
     "is_due",
     "is_hurried",
     "lease",
-    "put_off_upserts",
     "reclaim",
     "release",
     "revive",
@@ -65,7 +63,7 @@ _INDEX = jobs.alias()
 _INDEXES = exists().where(_INDEX.c.kind == "index", _INDEX.c.dead == 0)
 _WAITS = and_(jobs.c.owner.is_(None), jobs.c.error.is_(None), jobs.c.dead == 0)
 _GATHERS = and_(
-    or_(jobs.c.kind.in_(["erase", "compact", "upsert"]), and_(jobs.c.kind == "learn", ~_INDEXES)),
+    or_(jobs.c.kind.in_(["erase", "compact"]), and_(jobs.c.kind == "learn", ~_INDEXES)),
     _WAITS,
 )
 """Jobs that are delayed in order to do several at once. From what waits to be indexed there may be more to learn."""
@@ -98,15 +96,6 @@ _LEASE = ListStatement(
         update(jobs)
         .where(jobs.c.id.in_(ids))
         .values(owner=bindparam("by"), due=bindparam("until"), attempts=jobs.c.attempts + 1)
-    )
-)
-_SMALL = select(namespaces.c.namespace).where(namespaces.c.vectors <= bindparam("most"))
-_PUT_OFF = ListStatement(
-    lambda ids: (
-        update(jobs)
-        .where(jobs.c.id.in_(ids), jobs.c.namespace.in_(_SMALL))
-        .values(kind="upsert", owner=null(), attempts=0, error=null(), due=bindparam("later"))
-        .returning(jobs.c.id)
     )
 )
 _FINISH = ListStatement(lambda ids: delete(jobs).where(jobs.c.id.in_(ids)))
@@ -240,15 +229,6 @@ def erase(connection: Connection, job: Job, until: datetime, *, goes_on: bool) -
 def finish(connection: Connection, batch: Sequence[Job]) -> None:
     """Delete jobs that are done."""
     _FINISH.run(connection, [job.id for job in batch])
-
-
-def put_off_upserts(
-    connection: Connection, batch: Sequence[Job], max_vectors: int, due: datetime
-) -> list[Job]:
-    """Turn jobs of kind `"index"` of namespaces that have few vectors into `"upsert"`. Returns the other jobs."""
-    few = {"most": max_vectors, "later": to_micros(due)}
-    waiting = {row.id for row in _PUT_OFF.all(connection, [job.id for job in batch], few)}
-    return [job for job in batch if job.id not in waiting]
 
 
 def finish_once(connection: Connection, batch: Sequence[Job]) -> bool:

@@ -31,8 +31,8 @@ class Job:
 
     Attributes:
         id: Id of its row.
-        kind: `"index"` makes a message, a record or an item findable; `"upsert"` copies its vectors to Chroma later, if few
-            others are in its namespace; `"unindex"` removes deleted vectors from Chroma; `"summarize"` sums up turns of a
+        kind: `"index"` makes a message, a record or an item findable; `"upsert"` copies its vectors to Chroma, since its
+            namespace has many by now; `"unindex"` removes deleted vectors from Chroma; `"summarize"` sums up turns of a
             session that left its window; `"episode"` writes an episode about a part of a session that ended; `"learn"`
             lets a model read facts in a message; `"record"` passes a round to another long-term memory; `"compact"`
             erases removed vectors of a shard from Chroma's files; `"audit"` compares a Chroma server with the journal;

@@ -15,21 +15,23 @@ class ScopeStatistics:
     """How much a search in a scope can find.
 
     Attributes:
-        sessions: Number of sessions with messages; 2 means two or more.
         vectors: Number of the user's vectors: a long text has several.
+        indexed: Whether the vector index has them, or gets them soon.
         shard: Number of the user's Chroma collection.
         version: Goes up when vectors of the user are stored.
-        records: Whether there are records.
         texts: Number of the user's texts that have vectors.
+        sessions: Number of sessions with messages; 2 means two or more.
+        records: Whether there are records.
         oppositions: Whether statements of the user contradict or replaced each other.
     """
 
-    sessions: int = 0
     vectors: int = 0
+    indexed: bool = False
     shard: int = 0
     version: int = 0
-    records: bool = False
     texts: int = 0
+    sessions: int = 0
+    records: bool = False
     oppositions: bool = False
 
 

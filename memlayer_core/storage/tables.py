@@ -68,6 +68,7 @@ namespaces = Table(
     Column("tenant_id", Text, nullable=False),
     Column("user_id", Text, nullable=False),
     Column("shard", Integer, nullable=False, index=True),
+    Column("indexed", SmallInteger, nullable=False, server_default="0"),  # whether the vector index has it
     Column("records", BigInteger, nullable=False, server_default="0"),  # how many were ever counted
     Column("vectors", BigInteger, nullable=False),
     Column("texts", BigInteger, nullable=False, server_default="0"),  # that have them

@@ -72,7 +72,9 @@ _UNQUEUE = ListStatement(  # those that are being done are left alone
     )
 )
 _OWNERS = rows_by(
-    select(namespaces.c.namespace, namespaces.c.shard, namespaces.c.version).with_for_update(),
+    select(
+        namespaces.c.namespace, namespaces.c.shard, namespaces.c.version, namespaces.c.indexed
+    ).with_for_update(),
     namespaces.c.namespace,
 )
 _COUNT = Statement(
@@ -143,7 +145,7 @@ def add(
 
 
 def remove(connection: Connection, namespace: str, keys: Sequence[int], now: datetime) -> None:
-    """Delete everything that finds some texts, and queue the same for the index and the files.
+    """Delete everything that finds some texts, and queue the same for the files, and for the index if it has the namespace.
 
     Args:
         connection: In the transaction that deletes or changes the texts.
@@ -152,14 +154,14 @@ def remove(connection: Connection, namespace: str, keys: Sequence[int], now: dat
         now: The present.
     """
     there = sorted(existing_keys(connection, keys))
-    if there:
-        lock_owners(connection, [namespace])
+    owner = owners_locked(connection, [namespace]).get(namespace) if there else None
     lexical.delete(connection, there)
     _UNQUEUE.run(connection, there)
     gone = _REMOVE.all(connection, there)
     some = [row.vectors for row in gone if row.vectors is not None]
     count_vectors(connection, namespace, -sum(some), -len(some))
-    enqueue(connection, "unindex", [row.key for row in gone], namespace, now)
+    if owner is not None and owner.indexed:
+        enqueue(connection, "unindex", [row.key for row in gone], namespace, now)
     if keys:
         enqueue_erasure(connection, now)
 
@@ -176,7 +178,8 @@ def move(connection: Connection, namespace: str, keys: Sequence[Mapping[str, int
     connection.execute(update(texts).where(texts.c.key == bindparam("old")).values(values), moving)
     count_vectors(connection, namespace, 0, 0, version)
     lexical.move(connection, moving)
-    enqueue(connection, "unindex", [pair["old"] for pair in moving], namespace, now)
+    if owner is not None and owner.indexed:
+        enqueue(connection, "unindex", [pair["old"] for pair in moving], namespace, now)
     enqueue(connection, "index", [pair["new"] for pair in moving], namespace, now)
 
 

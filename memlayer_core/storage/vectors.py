@@ -5,16 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, delete, exists, func, insert, literal, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
 
 from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.storage.jobs import JobKind
 from memlayer_core.storage.keys import chunks, shard_of, to_micros
 from memlayer_core.storage.parts import MOST_PARTS
 from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, rows_by
@@ -33,12 +46,16 @@ from memlayer_core.vector import FloatVector, IndexEntry, IndexTask, Neighbour, 
 
 __all__ = [
     "EMBEDDED",
+    "add_large_to_index",
+    "add_to_index",
     "copy",
     "cosines",
     "entries",
     "entries_of",
     "forget",
+    "in_index",
     "index_tasks",
+    "indexed_keys",
     "is_alone",
     "layout",
     "nearest",
@@ -54,19 +71,30 @@ EMBEDDED = texts.c.shard.is_not(None)
 
 _SCALES = "similarity_scales"  # a row of `meta`: JSON, a mean and a deviation by language
 _NAMESPACE = Statement(
-    select(namespaces.c.shard, namespaces.c.vectors, namespaces.c.texts, namespaces.c.version).where(
-        namespaces.c.namespace == bindparam("of")
-    )
+    select(
+        namespaces.c.shard,
+        namespaces.c.vectors,
+        namespaces.c.texts,
+        namespaces.c.version,
+        namespaces.c.indexed,
+    ).where(namespaces.c.namespace == bindparam("of"))
 )
 _OTHERS = Statement(
     select(literal(1))
     .where(
         namespaces.c.shard == bindparam("on"),
-        namespaces.c.vectors > 0,
+        namespaces.c.indexed == 1,
         namespaces.c.namespace != bindparam("of"),
     )
     .limit(1)
 )
+_INDEXED = texts.c.namespace.in_(select(namespaces.c.namespace).where(namespaces.c.indexed == 1))
+"""The condition that the vector index has the vectors of texts, or gets them soon."""
+
+_NAMED = rows_by(
+    select(namespaces.c.namespace, namespaces.c.indexed, namespaces.c.vectors), namespaces.c.namespace
+)
+_ADD = update(namespaces).where(namespaces.c.indexed == 0).values(indexed=1).returning(namespaces.c.namespace)
 _META = Statement(select(meta.c.name, meta.c.value))
 _TASKS = ListStatement(
     lambda keys: (
@@ -149,11 +177,10 @@ def entries_of(connection: Connection, keys: Sequence[int]) -> list[IndexEntry]:
     ]
 
 
-def entries(connection: Connection, shard: int | None, after: int, limit: int) -> list[IndexEntry]:
-    """Return stored vectors with keys above `after`, in the order of their keys."""
-    where = EMBEDDED if shard is None else texts.c.shard == shard
-    query = select(texts).where(texts.c.key > after, where).order_by(texts.c.key).limit(limit)
-    return list(map(_entry, connection.execute(query)))
+def entries(connection: Connection, shard: int, after: int, limit: int) -> list[IndexEntry]:
+    """Return what a shard of the index should have, with keys above `after`, in the order of their keys."""
+    query = select(texts).where(texts.c.key > after, texts.c.shard == shard, _INDEXED)
+    return list(map(_entry, connection.execute(query.order_by(texts.c.key).limit(limit))))
 
 
 def _entry(row: Any) -> IndexEntry:
@@ -164,14 +191,14 @@ def _entry(row: Any) -> IndexEntry:
 def samples(connection: Connection, shards: int, probes: int, one_shard: int | None = None) -> list[Sample]:
     """Return samples of the shards of an index, or of one shard.
 
-    A shard should hold at least the vectors whose job is done; at most those, and the vectors that jobs will add or
-    remove.
+    A shard should hold at least the vectors that the index gets and whose job is done; at most those, and the vectors that
+    jobs will add or remove.
     """
     waits = exists().where(jobs.c.subject == texts.c.key, jobs.c.kind.in_(["index", "upsert"]))
     wanted = range(shards) if one_shard is None else (one_shard,)
-    in_index = texts.c.shard.in_(wanted)
-    done = _count_by_shard(connection, in_index, ~waits)
-    most = Counter(_count_by_shard(connection, in_index))
+    among = and_(texts.c.shard.in_(wanted), _INDEXED)
+    done = _count_by_shard(connection, among, ~waits)
+    most = Counter(_count_by_shard(connection, among))
     leaving = select(jobs.c.namespace, func.count().label("number")).where(jobs.c.kind == "unindex")
     for row in connection.execute(leaving.group_by(jobs.c.namespace)):
         most[shard_of(row.namespace, shards)] += row.number * MOST_PARTS
@@ -179,7 +206,7 @@ def samples(connection: Connection, shards: int, probes: int, one_shard: int | N
     for shard in wanted:
         some: list[IndexEntry] = []
         if shard in done:
-            ends = select(texts.c.key).where(texts.c.shard == shard, ~waits)
+            ends = select(texts.c.key).where(texts.c.shard == shard, _INDEXED, ~waits)
             keys = {
                 *connection.scalars(ends.order_by(texts.c.key).limit(probes)),
                 *connection.scalars(ends.order_by(texts.c.key.desc()).limit(probes)),
@@ -234,12 +261,46 @@ def overview(connection: Connection, reach: Scope | SharedScope | Folder) -> Sco
     row = _NAMESPACE.first(connection, {"of": reach.namespace})
     if row is None:
         return ScopeStatistics()
-    return ScopeStatistics(vectors=row.vectors, shard=row.shard, version=row.version, texts=row.texts)
+    return ScopeStatistics(row.vectors, bool(row.indexed), row.shard, row.version, row.texts)
 
 
 def is_alone(connection: Connection, namespace: str, shard: int) -> bool:
-    """Tell whether no other namespace has vectors in a shard."""
+    """Tell whether the index has vectors of no other namespace in a shard."""
     return _OTHERS.first(connection, {"of": namespace, "on": shard}) is None
+
+
+def in_index(connection: Connection, names: Collection[str], max_vectors: int) -> tuple[set[str], list[str]]:
+    """Return which namespaces the index has, and which others have more vectors than `max_vectors`."""
+    rows = _NAMED.all(connection, sorted(names))
+    has = {row.namespace for row in rows if row.indexed}
+    return has, [row.namespace for row in rows if not row.indexed and row.vectors > max_vectors]
+
+
+def indexed_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
+    """Return those of the keys that have a text which the index should have."""
+    return {
+        key
+        for some in chunks(keys)
+        for key in connection.scalars(select(texts.c.key).where(texts.c.key.in_(some), _INDEXED))
+    }
+
+
+def add_to_index(connection: Connection, names: Collection[str], now: datetime) -> None:
+    """Give the index namespaces that it does not have: a job for each of their texts is queued."""
+    for added in connection.scalars(_ADD.where(namespaces.c.namespace.in_(names))).all():
+        _queue(connection, "upsert", now, texts.c.namespace == added, EMBEDDED)
+
+
+def add_large_to_index(connection: Connection, max_vectors: int) -> None:
+    """Note that the index should have each namespace with more vectors than `max_vectors`. No job is queued."""
+    connection.execute(_ADD.where(namespaces.c.vectors > max_vectors))
+
+
+def _queue(connection: Connection, kind: JobKind, now: datetime, *conditions: ColumnElement[bool]) -> None:
+    """Queue a job for each text that meets conditions."""
+    due = {"attempts": literal(0), "due": literal(to_micros(now)), "dead": literal(0)}
+    every = select(literal(kind), texts.c.key, texts.c.namespace, *due.values()).where(*conditions)
+    connection.execute(insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
 
 
 def layout(connection: Connection) -> Layout:
@@ -295,9 +356,7 @@ def forget(connection: Connection, now: datetime) -> None:
     connection.execute(update(namespaces).values(vectors=0, texts=0))
     connection.execute(delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES])))
     connection.execute(delete(jobs).where(jobs.c.kind == "index"))
-    due = {"attempts": literal(0), "due": literal(to_micros(now)), "dead": literal(0)}
-    every = select(literal("index"), texts.c.key, texts.c.namespace, *due.values())
-    connection.execute(insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
+    _queue(connection, "index", now)
 
 
 def _parts(row: Any) -> tuple[FloatVector, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 from memlayer_core.errors import (
-    ConfigurationError,
     IndexCorruptError,
     IndexUnavailableError,
     MemlayerError,
@@ -71,7 +70,7 @@ class IndexKeeper:
                 shard = next(iter(self.suspects))
                 step(flows.rebuild(rt, SYNC, [shard], reason="it was damaged"))
                 self.suspects.discard(shard)
-        except (IndexUnavailableError, IndexCorruptError, ConfigurationError) as problem:
+        except (IndexUnavailableError, IndexCorruptError) as problem:
             if not threading.main_thread().is_alive():
                 return False  # the interpreter ends: the next process does the jobs that are left
             self.problem = problem

@@ -34,7 +34,7 @@ _UPKEEP: tuple[JobKind, ...] = ("compact", "audit")
 _GATHERED = 1000  # upserts or removals in one batch: embedded Chroma writes to the disk 8 times for any number of them
 _REST = 4  # after a batch of removals, the worker waits this many times as long as the batch took
 _COMPACTED = 256  # shards in one batch: the largest number of shards
-_GATHERING = 10.0  # seconds that Chroma lacks new vectors, and, at least, that its files contain deleted ones
+_GATHERING = 10.0  # seconds, at least, that Chroma's files contain deleted vectors
 _SHARE = 20  # after erasing Chroma's files, the worker waits this many times as long as that took
 _ERASURE_SHARE = 100  # the same for the journal's files, which cost as much as the store is large
 _IDLE = 1.0  # seconds between two looks for jobs of other processes
@@ -228,12 +228,10 @@ class Worker:
             pause.ring()
 
     def _next(self, rt: Runtime) -> list[Job]:
-        """Lease texts to index. What only Chroma waits for comes in large batches, as each batch costs about the same."""
+        """Lease texts to index, and what Chroma waits for: in large batches, as each batch costs about the same."""
         resting = not self._flushing and time.monotonic() < self._removals_rest_until
-        jobs = self._jobs.lease(rt, _INDEXING[:2] if resting else _INDEXING, rt.settings.index_batch)
-        if gathered := {job.kind for job in jobs} - {"index"}:
-            jobs += self._jobs.lease(rt, sorted(gathered), _GATHERED)
-        return jobs
+        jobs = self._jobs.lease(rt, _INDEXING[:1], rt.settings.index_batch)
+        return jobs + self._jobs.lease(rt, _INDEXING[1:2] if resting else _INDEXING[1:], _GATHERED)
 
     def _upkeep(self, rt: Runtime, ready: bool) -> list[Job]:
         """Lease the oldest other job; of those for the index none unless it is ready."""
@@ -274,8 +272,7 @@ class Worker:
                 keys = [job.subject for job in jobs]
                 step(learn(rt, SYNC, keys))
                 step(queue(rt, SYNC, keys))
-                later = None if self._flushing else rt.now() + timedelta(seconds=_GATHERING)
-                step(flows.index(rt, SYNC, jobs, later))
+                step(flows.index(rt, SYNC, jobs))
             case "upsert":
                 step(flows.upsert(rt, SYNC, jobs))
             case "unindex":

@@ -31,6 +31,7 @@ from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import vectors
 from memlayer_core.storage.migrations import SCHEMA_VERSION
 from memlayer_core.testing import FlakyEmbedder
+from tests.conftest import INDEXED
 
 COMMANDS = ["demo", "inspect", "search", "export", "import"]
 COMMANDS += ["records", "why", "ledger", "audit"]
@@ -42,7 +43,7 @@ MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 @pytest.fixture
 def kept(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
     """Return a directory with a memory of two users, closed."""
-    with open_at() as memory:
+    with open_at(settings=INDEXED) as memory:
         chat = memory.chat(user_id="ada", session_id="spring")
         chat.add("user", "I am allergic to peanuts.", name="Ada", created_at=MAY)
         chat.add("assistant", "No peanuts, then.", created_at=MAY)
@@ -393,7 +394,7 @@ def test_without_reindex_a_lost_index_finds_nothing(kept: Path):
 
 
 def test_reindex_embeds_everything_anew_with_another_embedder(open_at: Callable[..., Memory], tmp_path: Path):
-    with open_at(embedder=foreign) as memory:
+    with open_at(embedder=foreign, settings=INDEXED) as memory:
         memory.chat(user_id="ada").add("user", "I am allergic to peanuts.")
         memory.flush()
     shown = run("reindex", tmp_path / "memory", "--embedder", "hashing")

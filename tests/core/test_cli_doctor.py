@@ -27,13 +27,14 @@ from memlayer_core.cli.trial import batches
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage.keys import to_micros
 from memlayer_core.testing import FlakyEmbedder
+from tests.conftest import INDEXED
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and locks of POSIX")
 
 
 @pytest.fixture
 def directory(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
-    with open_at() as memory:
+    with open_at(settings=INDEXED) as memory:
         memory.chat(user_id="ada").add("user", "I am allergic to peanuts.")
         memory.flush()
     return tmp_path / "memory"

@@ -26,7 +26,9 @@ def mine(texts: list[str]) -> list[list[float]]:
 @pytest.fixture
 def directory(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
     """Return a directory with facts of two users, by an embedder that only its owner has."""
-    with open_at(embedder=mine, settings=Settings(index_delay=0, durability="normal")) as memory:
+    with open_at(
+        embedder=mine, settings=Settings(index_delay=0, durability="normal", exact_scan_limit=0)
+    ) as memory:
         chat = memory.chat(user_id="ada", session_id="spring")
         chat.add("user", "I live in Oslo.", created_at=MAY)
         chat.add("assistant", "A fine town.", created_at=MAY)

@@ -35,6 +35,7 @@ _FOLDERS = ListStatement(
             namespaces.c.vectors,
             namespaces.c.texts,
             namespaces.c.version,
+            namespaces.c.indexed,
             _newest.scalar_subquery().label("newest"),
         )
         .join(namespaces, namespaces.c.namespace == folders.c.namespace)
@@ -74,7 +75,7 @@ def searched_folders(
     return [
         (
             Folder(tenant_id, tuple(json.loads(row.labels))),
-            ScopeStatistics(vectors=row.vectors, shard=row.shard, version=row.version, texts=row.texts),
+            ScopeStatistics(row.vectors, bool(row.indexed), row.shard, row.version, row.texts),
         )
         for row in newest[:_SEARCHED]
     ]

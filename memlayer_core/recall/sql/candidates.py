@@ -56,6 +56,7 @@ _COVERED = (
     namespaces.c.vectors.label("vectors"),
     namespaces.c.texts.label("texts"),
     namespaces.c.version.label("vectors_version"),
+    namespaces.c.indexed.label("indexed"),
     _HELD.label("held"),
     _OPPOSED.label("opposed"),
     select(func.count()).select_from(_USED).scalar_subquery().label("used"),
@@ -144,8 +145,16 @@ def _reach_values(reach: Scope) -> dict[str, str | None]:
 def _statistics(row: Any | None) -> ScopeStatistics:
     if row is None:
         return ScopeStatistics()
-    shard, version, opposed = row.shard, row.vectors_version, bool(row.opposed)
-    return ScopeStatistics(row.used, row.vectors, shard, version, bool(row.held), row.texts, opposed)
+    return ScopeStatistics(
+        row.vectors,
+        bool(row.indexed),
+        row.shard,
+        row.vectors_version,
+        row.texts,
+        sessions=row.used,
+        records=bool(row.held),
+        oppositions=bool(row.opposed),
+    )
 
 
 READ_AHEAD = 1000

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sql import stored_vectors
 from sqlalchemy import Connection
 from waiting import wait_for
 
@@ -450,7 +451,7 @@ def test_what_a_collection_lacks_is_added_and_what_is_too_much_is_taken_out(serv
     talk(memory, "a", 40)
     memory.flush(60)
     rt = memory.runtime
-    filings = rt.db.read(vectors.entries, None, -1, 1000)
+    filings = rt.db.read(stored_vectors)
     shard = filings[0].shard
     rt.index.remove(shard, [filing.key for filing in filings[:7]])
     stranger = type(filings[0])(2**50 + 1, shard, filings[0].lanes, filings[0].vector, "x")

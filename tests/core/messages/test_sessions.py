@@ -30,13 +30,13 @@ from memlayer_core.messages.model import ForgetReport, beginning
 from memlayer_core.messages.sql import lifetime
 from memlayer_core.storage.keys import shard_of
 from memlayer_core.testing import FlakyEmbedder
-from tests.conftest import PROMPT
+from tests.conftest import INDEXED, PROMPT
 
 
 @pytest.fixture
 def store(open_with: Callable[[Settings], Memory]) -> Memory:
     """Return a memory on each database, which works at once."""
-    return open_with(PROMPT)
+    return open_with(INDEXED)
 
 
 @pytest.fixture

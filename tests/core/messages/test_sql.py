@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sql import LOUIS, SHARDS, filed_under, texts
+from sql import LOUIS, SHARDS, filed_under, stored_vectors, texts
 
 from memlayer_core import Scope, ToolCall
 from memlayer_core.message import Raw
@@ -177,7 +177,7 @@ def test_clearing_leaves_nothing_and_no_key_comes_back(db):
     assert db.write(lifetime.clear, LOUIS, NOON) == 2
     assert texts(db, LOUIS) == []
     assert filed_under(db, LOUIS.reach(), "alpha beta") == []
-    assert db.read(vectors.entries, None, -1, 10) == []
+    assert db.read(stored_vectors) == []
     assert db.read(vectors.overview, LOUIS.reach()).vectors == 0
     db.write(writes.append, LOUIS, drafts("alpha"), NOON, SHARDS)
     new = set(filed_under(db, LOUIS.reach(), "alpha"))

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sql import stored_vectors
 
 from memlayer_core import Memory, Message
 from memlayer_core.models.minilm import folder, is_present
-from memlayer_core.storage import vectors
 from memlayer_core.storage.parts import parts
 from memlayer_core.storage.tables import namespaces, texts
 from tests.conftest import PROMPT
@@ -75,7 +75,7 @@ def in_index(memory: Memory) -> dict[int, int]:
     """Return how many vectors of each text Chroma has; they must be those of the journal."""
     index = memory.runtime.index
     assert index is not None
-    entries = memory.runtime.db.read(vectors.entries, None, -(2**63), 1000)
+    entries = memory.runtime.db.read(stored_vectors)
     here = {key: number for shard in range(16) for key, number in index.keys(shard).items()}
     assert here == {entry.key: len(entry.vectors) for entry in entries}
     return here
@@ -158,7 +158,7 @@ def test_whoever_takes_the_parts_out_of_chroma_and_dies_leaves_none_for_ever(ope
     memory = open_at(embedder=signs, settings=PROMPT.replace(exact_scan_limit=0))
     memory.chat(user_id="louis", session_id="s").add("user", LONG)
     memory.flush(60)
-    (entry,) = memory.runtime.db.read(vectors.entries, None, -(2**63), 10)
+    (entry,) = memory.runtime.db.read(stored_vectors)
     index = memory.runtime.index
     index.remove(entry.shard, [entry.key])
     index.upsert([type(entry)(entry.key, entry.shard, entry.lanes, entry.vector, entry.text_hash)])

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sql import stored_vectors
 
 from memlayer_core import Memory, Settings
 from memlayer_core.events import IndexRebuilt
-from memlayer_core.storage import vectors
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,7 +58,7 @@ def assert_whole(memory: Memory, acknowledged: list[int]) -> None:
     assert set(acknowledged) <= set(there)
     assert memory.flush(60).dead == 0
     db = memory.runtime.db
-    filed = [filing.key for filing in db.read(vectors.entries, None, -1, 100_000)]
+    filed = [filing.key for filing in db.read(stored_vectors)]
     assert len(filed) == len(set(filed)) == len(there)
     assert memory.status().index == "held"
     assert memory.verify() == []

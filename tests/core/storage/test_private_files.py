@@ -14,7 +14,7 @@ from memlayer_core import Memory, Settings
 from memlayer_core.cli import app
 from memlayer_core.errors import ConfigurationError
 
-SETTINGS = Settings(index_delay=0.0, durability="normal")
+SETTINGS = Settings(index_delay=0.0, durability="normal", exact_scan_limit=0)
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 
 

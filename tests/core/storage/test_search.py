@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sql import EVE, LOUIS, SHARDS, filed_under
+from sql import EVE, LOUIS, SHARDS, filed_under, stored_vectors
 
 from memlayer_core import Scope
 from memlayer_core.messages.sql import lifetime, transcript, writes
@@ -77,7 +77,7 @@ def test_no_vector_is_kept_of_a_message_that_is_gone(db):
     (key,) = filed_under(db, LOUIS, "x")
     db.write(lifetime.clear, LOUIS, NOON)
     db.write(vectors.store, [filing(key, LOUIS, [1, 0])], NOON)
-    assert db.read(vectors.entries, None, -1, 10) == []
+    assert db.read(stored_vectors) == []
     assert db.read(vectors.index_tasks, [key]) == []
 
 

@@ -8,12 +8,13 @@ import threading
 from datetime import timedelta
 
 import pytest
+from sql import stored_vectors
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import EmbedderError, FlushTimeoutError, IndexUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRebuilt, JobDead, JobFailed, MessagesIndexed
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.storage import job_queue, vectors
+from memlayer_core.storage import job_queue
 from memlayer_core.storage.keys import shard_of
 from memlayer_core.testing import FlakyEmbedder
 
@@ -69,13 +70,13 @@ def test_one_bad_message_becomes_a_dead_letter_alone_and_can_be_revived() -> Non
         chat.add_messages([Message("user", t) for t in ("good one", "poison", "good two")])
         assert memory.flush(10).dead == 1
         assert len(dead) == 1
-        near = memory.runtime.db.read(vectors.entries, None, -1, 10)
+        near = memory.runtime.db.read(stored_vectors)
         assert len(near) == 2
         assert memory.search("poison", user_id="u")[0].text == "poison"
         flaky.failing = lambda _: False
         assert memory.retry_dead() == 1
         assert memory.flush(10).dead == 0
-        assert len(memory.runtime.db.read(vectors.entries, None, -1, 10)) == 3
+        assert len(memory.runtime.db.read(stored_vectors)) == 3
 
 
 def test_a_flush_that_cannot_end_says_what_is_in_the_way() -> None:
@@ -117,7 +118,7 @@ def test_messages_deleted_while_they_wait_are_no_work(memory) -> None:
     chat.add("user", "hello")
     chat.clear()
     assert memory.flush(10).queued == 0
-    assert memory.runtime.db.read(vectors.entries, None, -1, 10) == []
+    assert memory.runtime.db.read(stored_vectors) == []
 
 
 class BrokenIndex:
@@ -249,8 +250,8 @@ def test_what_a_killed_process_had_leased_is_done_at_once_by_the_next_holder(ope
 @pytest.mark.slow
 def test_a_script_that_ends_while_chroma_is_loaded_says_nothing(tmp_path) -> None:
     script = (
-        "import time\nfrom memlayer_core import Memory\n"
-        f"memory = Memory.open({str(tmp_path / 'm')!r}, embedder='hashing')\n"
+        "import time\nfrom memlayer_core import Memory, Settings\n"
+        f"memory = Memory.open({str(tmp_path / 'm')!r}, embedder='hashing', settings=Settings(exact_scan_limit=0))\n"
         "memory.chat(user_id='u', session_id='s').add('user', 'hello')\n"
         "time.sleep({})\n"
     )

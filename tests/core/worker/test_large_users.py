@@ -1,0 +1,161 @@
+"""Chroma has the texts of large users only: recall compares the vectors of the others one by one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memlayer_core import Memory, Message, Settings
+from memlayer_core.events import IndexRebuilt
+from memlayer_core.index import flow as flows
+from memlayer_core.storage import job_queue
+from memlayer_core.storage.keys import shard_of
+from memlayer_core.worker.worker import Worker
+
+SETTINGS = Settings(index_delay=0, durability="normal", learn=False, exact_scan_limit=8)
+TURNS = [Message("user", f"The boat number {number} is in harbor {number * 7}.") for number in range(9)]
+
+Open = Callable[..., Memory]
+
+
+@pytest.fixture
+def open_here(tmp_path: Path) -> Open:
+    return lambda settings=SETTINGS: Memory.open(
+        tmp_path / "store", embedder="hashing", summarizer="off", settings=settings
+    )
+
+
+def say(memory: Memory, *messages: Message, user: str = "ada") -> None:
+    memory.chat(user_id=user, session_id="s").add_messages(messages)
+    memory.flush()
+
+
+def copies(memory: Memory, user: str = "ada") -> int:
+    """Return how many of a user's texts Chroma has."""
+    index, namespace = memory.runtime.index, memory.chat(user_id=user, session_id="s").scope.namespace
+    assert index is not None
+    return len(index.keys(shard_of(namespace, memory.runtime.shards)))
+
+
+def waiting(memory: Memory) -> dict[str, int]:
+    return memory.runtime.db.read(job_queue.count_kinds)
+
+
+def test_chroma_gets_all_texts_of_a_user_with_more_than_half_of_the_limit(open_here: Open) -> None:
+    with open_here() as memory:
+        say(memory, *TURNS[:4])
+        assert copies(memory) == 0
+        say(memory, TURNS[4])
+        assert copies(memory) == 5
+        say(memory, TURNS[5])
+        say(memory, TURNS[6], user="bob")
+        assert (copies(memory), copies(memory, "bob")) == (6, 0)
+        assert memory.verify() == []
+
+
+def test_only_a_user_with_more_than_the_limit_is_asked_for_in_chroma(open_here: Open, monkeypatch) -> None:
+    asked = []
+    with open_here() as memory:
+        index: Any = memory.runtime.index
+        nearest = index.nearest
+        monkeypatch.setattr(index, "nearest", lambda *args: [asked.append(args), nearest(*args)][1])
+        say(memory, *TURNS[:8])
+        assert memory.search("boat 3", user_id="ada")[0].text == TURNS[3].text
+        assert asked == []
+        say(memory, TURNS[8])
+        assert memory.search("boat 3", user_id="ada")[0].text == TURNS[3].text
+        assert len(asked) == 1
+
+
+def test_what_small_users_delete_or_forget_is_no_work_for_chroma(open_here: Open, monkeypatch) -> None:
+    with open_here() as memory:
+        say(memory, *TURNS[:4])
+        say(memory, *TURNS[:2], user="bob")
+        index: Any = memory.runtime.index
+        for name in ("remove", "erase", "upsert"):
+            monkeypatch.setattr(index, name, lambda *_: pytest.fail("Chroma was asked"))
+        chat = memory.chat(user_id="ada", session_id="s")
+        chat.delete_message(0)
+        chat.edit(1, content="The boat is sold.")
+        memory.forget(user_id="bob")
+        memory.flush()
+        assert memory.verify() == []
+
+
+def test_what_large_users_delete_leaves_chroma_also_when_few_texts_are_left(open_here: Open) -> None:
+    with open_here() as memory:
+        say(memory, *TURNS)
+        chat = memory.chat(user_id="ada", session_id="s")
+        for _ in range(7):
+            chat.delete_message(0)
+        memory.flush()
+        assert copies(memory) == 2
+        memory.forget(user_id="ada")
+        memory.flush()
+        assert copies(memory) == 0
+        say(memory, *TURNS[:2])
+        assert (copies(memory), memory.verify()) == (0, [])
+
+
+def test_a_lower_limit_takes_effect_when_the_store_is_opened(open_here: Open) -> None:
+    with open_here() as memory:
+        say(memory, *TURNS[:4])
+    lower = SETTINGS.replace(exact_scan_limit=2)
+    with open_here(lower) as memory:
+        events: list[Any] = []
+        memory.listen(events.append)
+        say(memory, TURNS[4], user="bob")
+        assert (copies(memory), copies(memory, "bob")) == (4, 0)
+        assert memory.search("boat 3", user_id="ada")[0].text == TURNS[3].text
+        assert memory.verify() == []
+    with open_here() as memory:
+        say(memory, TURNS[5])
+        assert (copies(memory), memory.verify()) == (5, [])  # it stays there
+
+
+def test_a_process_that_dies_before_chroma_has_all_texts_leaves_them_to_the_next(
+    open_here: Open, monkeypatch
+) -> None:
+    with open_here() as memory:
+        say(memory, *TURNS[:3])
+        with monkeypatch.context() as patch:
+            patch.setattr(flows, "upsert", lambda *_: pytest.fail("not by this process"))
+            patch.setattr(Worker, "_step", index_only)
+            memory.chat(user_id="ada", session_id="s").add_messages(TURNS[3:])
+            memory.flush(1)
+            assert waiting(memory) == {"upsert": len(TURNS)}
+        memory._resources.worker._stopping.set()
+    with open_here() as memory:
+        events: list[Any] = []
+        memory.listen(events.append)
+        memory.verify()
+        assert [event for event in events if isinstance(event, IndexRebuilt)] == []  # what waits is no damage
+        memory.flush()
+        assert (copies(memory), waiting(memory)) == (len(TURNS), {})
+
+
+def index_only(self: Worker, rt: Any, kind: Any, jobs: Any, step: Any = Worker._step) -> None:
+    if kind != "upsert":
+        step(self, rt, kind, jobs)
+
+
+def test_small_users_do_not_load_chroma(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom memlayer_core import Memory\n"
+        f"with Memory.open({str(tmp_path / 'm')!r}, embedder='hashing') as memory:\n"
+        "    memory.chat(user_id='ada').add('user', 'My boat lies in Bergen.')\n"
+        "    memory.flush()\n"
+        "    assert memory.search('Where is my boat?', user_id='ada')\n"
+        "    assert memory.status().index == 'held'\n"
+        "    memory.forget('ada')\n"
+        "    memory.flush()\n"
+        "    assert memory.verify() == [] and memory.reindex() == 0\n"
+        "print('chromadb' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
