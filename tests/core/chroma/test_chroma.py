@@ -317,6 +317,7 @@ def test_another_dimension_means_rebuilding(open_index):
 
 def test_a_collection_of_another_space_is_not_taken_for_ours(open_index):
     index = open_index()
+    index.upsert([filing(2, shard=1)])
     index._shards.client().create_collection(
         index._shards.name(0),
         embedding_function=None,
@@ -803,6 +804,7 @@ def test_variables_that_chroma_takes_do_not_steer_the_index(tmp_path):
 
 
 def test_telemetry_is_off(index):
+    index.upsert([filing(1)])
     assert index._shards.client().get_settings().anonymized_telemetry is False
 
 

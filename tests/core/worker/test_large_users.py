@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 from memlayer_core import Memory, Message, Settings
+from memlayer_core.errors import IndexUnavailableError
 from memlayer_core.events import IndexRebuilt
-from memlayer_core.index import flow as flows
 from memlayer_core.storage import job_queue
 from memlayer_core.storage.keys import shard_of
-from memlayer_core.worker.worker import Worker
 
 SETTINGS = Settings(index_delay=0, durability="normal", learn=False, exact_scan_limit=8)
 TURNS = [Message("user", f"The boat number {number} is in harbor {number * 7}.") for number in range(9)]
@@ -121,15 +121,11 @@ def test_a_lower_limit_takes_effect_when_the_store_is_opened(open_here: Open) ->
 def test_a_process_that_dies_before_chroma_has_all_texts_leaves_them_to_the_next(
     open_here: Open, monkeypatch
 ) -> None:
-    with open_here() as memory:
+    with open_here() as memory, monkeypatch.context() as patch:
+        patch.setattr(memory.runtime.index, "upsert", away)
         say(memory, *TURNS[:3])
-        with monkeypatch.context() as patch:
-            patch.setattr(flows, "upsert", lambda *_: pytest.fail("not by this process"))
-            patch.setattr(Worker, "_step", index_only)
-            memory.chat(user_id="ada", session_id="s").add_messages(TURNS[3:])
-            memory.flush(1)
-            assert waiting(memory) == {"upsert": len(TURNS)}
-        memory._resources.worker._stopping.set()
+        memory.chat(user_id="ada", session_id="s").add_messages(TURNS[3:])
+        wait_for(lambda: waiting(memory) == {"upsert": len(TURNS)})
     with open_here() as memory:
         events: list[Any] = []
         memory.listen(events.append)
@@ -139,9 +135,8 @@ def test_a_process_that_dies_before_chroma_has_all_texts_leaves_them_to_the_next
         assert (copies(memory), waiting(memory)) == (len(TURNS), {})
 
 
-def index_only(self: Worker, rt: Any, kind: Any, jobs: Any, step: Any = Worker._step) -> None:
-    if kind != "upsert":
-        step(self, rt, kind, jobs)
+def away(_: object) -> None:
+    raise IndexUnavailableError("Chroma is away", hint="Wait.")
 
 
 def test_small_users_do_not_load_chroma(tmp_path: Path) -> None:
