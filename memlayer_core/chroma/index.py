@@ -315,8 +315,7 @@ class ChromaIndex:
     def _withdraw(self) -> None:
         """Release the place before it is complete. The next owner examines its files."""
         self._place.suspect = True
-        self._place.disconnect()
-        self._place.leave()
+        self._place.let_go()
 
     def _note_loss(self, reason: str) -> None:
         self.repaired = reason

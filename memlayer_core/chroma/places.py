@@ -98,6 +98,7 @@ class Place(ABC):
     def let_go(self) -> None:
         """Close the client and give the right back."""
         if self.held:
+            self.held = False
             self.disconnect()
             self.leave()
 
@@ -256,9 +257,8 @@ class DirectoryPlace(Place):
 
     def leave(self) -> None:
         """Release the lock; the marker stays when something may be wrong with the files."""
-        if not self.held:
+        if self._lock is None:
             return
-        self.held = False
         if not self.suspect:
             with suppress(OSError):
                 self._marker.unlink(missing_ok=True)

@@ -125,8 +125,7 @@ class ServerPlace(Place):
                 server._session.close()  # noqa: SLF001 - there is no public way
 
     def leave(self) -> None:
-        """Use it no more."""
-        self.held = False
+        """Do nothing: there is nothing to give back."""
 
 
 def _no_url(text: str) -> ConfigurationError:
