@@ -3,8 +3,8 @@
 64 threads, then 200 coroutines, each with a conversation of its own. A turn stores a user's message and an
 answer, and reads back what a model would be shown:
 
-- memlayer: `add_messages` and `context(token_limit=1500)`, in a directory (SQLite and embedded Chroma,
-  durability "full", the hashing embedder), indexing in the background included;
+- memlayer: `add_messages` and `context(token_limit=1500)`, in a directory (SQLite, durability
+  "full", the hashing embedder), indexing in the background included;
 - LangChain `SQLChatMessageHistory`: `add_messages` and `messages`, a file of SQLite;
 - LlamaIndex `Memory`: `put_messages` and `get`, a file of SQLite. It has async methods only: each thread runs
   an event loop of its own;
@@ -12,7 +12,7 @@ answer, and reads back what a model would be shown:
   writes the state), and `get_state`.
 
 Each gets a directory of its own, the same turns, and one turn a conversation for warming up (memlayer's is
-indexed before the clock starts, so that Chroma is loaded). Everything is read back at the
+indexed before the clock starts). Everything is read back at the
 end: a message that is not there was lost. `write`, `read`: milliseconds of the calls, at the 50th and 95th
 percentile and the longest; `processor`: milliseconds of processor time of a turn, all threads and memlayer's indexing
 included (`time.process_time`); `stall`: how much later than asked a coroutine that sleeps for a millisecond again

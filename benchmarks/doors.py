@@ -11,7 +11,7 @@ measured in sessions of 100 and of 1,000 messages, with a scripted model that an
 An agent with memlayer has the `InMemorySaver`, too, since its middleware follows the state of a thread. What is added
 is therefore told over `bare`, and for agents over `own`.
 
-memlayer works in a directory (SQLite and embedded Chroma, durability "full", the hashing embedder). Its session is
+memlayer works in a directory (SQLite, durability "full", the hashing embedder). Its session is
 indexed first, and the worker then rests until the turns are over. A turn costs:
 
 - `caller`: processor time of the calling thread (`time.thread_time`), in milliseconds, the median of the turns;
@@ -375,7 +375,7 @@ def measure(door, way, length, turns, counter):
 
 def blocking(subject, questions, counter):
     costs = Costs(subject, counter)
-    for question in questions[:2]:  # everything is imported, and the worker takes hold of Chroma
+    for question in questions[:2]:  # everything is imported
         subject.turn(question)
     costs.begin()
     for question in questions[2:]:

@@ -11,9 +11,10 @@ variable forbids to write that:
 - `warm`: `Memory.warm`, which loads the embedding model: MiniLM if it is at hand, else hashing, which has none;
 - `first answer`: two messages of two sessions, and the first context with recall. With it, a token counter's tables are
   loaded, if tiktoken has them;
-- `indexed`: `flush`: the background worker has loaded Chroma and indexed the messages;
+- `indexed`: `flush`: the background worker has indexed the messages;
 - `1,000 users`: a message and a context of each;
-- `langchain`: the import of `create_agent` and of memlayer's middleware; `llama_index`: of an agent and a memory.
+- `langchain`: the import of `create_agent` and of memlayer's middleware; `llama_index`: of an agent and a memory;
+- `chroma`: the store is opened again with a limit that makes every user a large one: Chroma is loaded, and gets all vectors.
 
 Goals: the first answer of a fresh process within 1.5 s of processor time; 1,000 users add at most 96 MB.
 
@@ -61,7 +62,7 @@ class Steps:
 def child(folder, embedder, users):
     """Do all steps in this process, and print what they took."""
     steps = Steps()
-    from memlayer_core import Memory
+    from memlayer_core import Memory, Settings
 
     steps.end("import")
     memory = Memory.open(folder, embedder=embedder)
@@ -97,6 +98,10 @@ def child(folder, embedder, users):
     steps.end("llama_index")
     identity = memory.status().embedder
     memory.close()
+    with Memory.open(folder, embedder=embedder, settings=Settings(exact_scan_limit=0)) as memory:
+        memory.verify()
+        assert "chromadb" in sys.modules
+        steps.end("chroma")
     print(json.dumps({"embedder": identity, "steps": steps.taken}))
 
 

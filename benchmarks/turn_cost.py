@@ -5,7 +5,7 @@ token_limit=1500)`. Messages have about 40 tokens (memlayer's estimate, so that 
 at hand) in words of a Zipf-like distribution, made from a fixed seed, and each ends with the same words. They are in
 sessions of 1,000, so that all of them are in the user's reach and most are outside of the window.
 
-Each number has a directory of its own (SQLite and embedded Chroma, durability "full", the hashing embedder). Its history
+Each number has a directory of its own (SQLite, embedded Chroma, durability "full", the hashing embedder). Its history
 is stored in bulk and indexed first; the worker rests while turns are measured. Then rounds go over all of them, so that
 a slow moment of the machine meets all, and medians are told, in milliseconds of processor time, with one thread for BLAS:
 
@@ -111,7 +111,7 @@ class Subject:
         self.memory = self.opened(directory, Settings(index_delay=NEVER))
         self.chat = self.memory.chat(user_id="ada", session_id=self.session)
         self.memory.chat(user_id="warm", session_id="s").add_messages(talk.pair())
-        self.memory.flush()  # the worker takes hold of Chroma
+        self.memory.flush()  # the worker takes hold of the index
 
     @staticmethod
     def opened(directory, settings):
