@@ -35,9 +35,7 @@ __all__ = ["ChromaIndex"]
 T = TypeVar("T")
 
 _BREATH = 0.02  # seconds at the most between two writes of embedded Chroma
-_FILLED = (
-    4  # times as many vectors at once where a shard is filled: half the processor, and twice as long a breath
-)
+_FILLED = 4  # times as many vectors at once where a shard is filled: half the processor, twice the breath
 
 
 class ChromaIndex:
@@ -91,8 +89,8 @@ class ChromaIndex:
     def acquire(self) -> bool:
         """Take hold of it; False while another process, or another memory in this one, has it.
 
-        A directory whose last owner vanished is examined first, and begun anew if it is damaged: see
-        `repaired`. Chroma is not loaded before there is something in the directory.
+        A directory whose last owner vanished is examined first, and begun anew if it is damaged: see `repaired`.
+        Chroma is not loaded before there is something in the directory.
 
         Raises:
             IndexUnavailableError: It cannot be reached, too few files may be open, or Chroma cannot be loaded.
@@ -113,8 +111,7 @@ class ChromaIndex:
     def audit(self, samples: Sequence[Sample]) -> list[int]:
         """Return the shards that are damaged, made for another embedder, or hold too few or too many.
 
-        A probe must be there under its lanes and be found by its own vector. Probes among the newest
-        vectors show most: those are the ones that a crash loses.
+        A probe must be there under its lanes and be found by its own vector; a crash loses the newest vectors.
 
         Raises:
             IndexUnavailableError: It cannot be reached.
@@ -155,7 +152,7 @@ class ChromaIndex:
             return self._on(shard, collection.keys) or {}
 
     def upsert(self, filings: Sequence[IndexEntry]) -> None:
-        """Put vectors in; again is the same as once. A text that has fewer parts than before is removed first.
+        """Put vectors in; again is the same as once. A text with fewer parts than before is removed first.
 
         Raises:
             IndexUnavailableError: It cannot be reached; some may be in already.
@@ -201,10 +198,7 @@ class ChromaIndex:
             return self._on(shard, search) or []
 
     def hide(self, shard: int) -> None:
-        """Refuse searches of a shard, since it will be filled, and wait some seconds for those that run.
-
-        The caller must call `show` afterwards.
-        """
+        """Refuse searches of a shard until `show` is called, and wait some seconds for those that run."""
         self._gate.hide(shard)
 
     def show(self, shard: int, *, whole: bool) -> None:
@@ -258,25 +252,23 @@ class ChromaIndex:
 
     def _has_client(self, *, make: bool = False) -> bool:
         """Open the client where there is none yet; in an empty place only to put something in."""
-        place = self._place
-        if place.client is None and place.held:
-            if not make and place.is_empty():
+        if self._place.client is None and self._place.held:
+            if not make and self._place.is_empty():
                 return False
-            with self._writing:
-                if place.client is None:
-                    self._open()
+            self._open()
         return True
 
     def _open(self) -> None:
-        """Open the client, also where that takes to begin the index anew."""
-        try:
+        """Open the client once, also where that takes to begin the index anew."""
+        with self._writing:
             try:
-                self._connect()
+                if self._place.client is None:
+                    self._connect()
             except IndexCorruptError as problem:
                 self._begin_anew(problem)
-        except BaseException:
-            self._withdraw()
-            raise
+            except BaseException:
+                self._withdraw()
+                raise
 
     def _connect(self) -> None:
         self._shards.collections = {}
@@ -336,8 +328,8 @@ class ChromaIndex:
         even_condemned: bool = False,
     ) -> T | None:
         """Do something with a shard's collection: see `Shards.on`."""
-        is_condemned = shard in self._shards.condemned and not even_condemned
-        if not is_condemned and not self._has_client(make=dimension is not None):
+        usable = even_condemned or shard not in self._shards.condemned
+        if usable and not self._has_client(make=dimension is not None):
             return None
         try:
             return self._shards.on(shard, action, dimension=dimension, even_condemned=even_condemned)

@@ -18,7 +18,7 @@ from memlayer_core.index.scale import calibration_texts, scales_from
 from memlayer_core.runner import SYNC, Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.seams import VectorIndex
-from memlayer_core.storage import job_queue
+from memlayer_core.storage import index_content, job_queue
 from memlayer_core.storage import texts as texts_sql
 from memlayer_core.storage import vectors as vectors_sql
 from memlayer_core.storage.jobs import Job
@@ -50,9 +50,9 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
         await run(rt.db.write, texts_sql.add_words, wordless, rt.redact)
     if rt.index is not None:
         names = {job.namespace for job in jobs}
-        known, large = await run(rt.db.read, vectors_sql.in_index, names, _few(rt))
+        known, large = await run(rt.db.read, index_content.namespaces_of, names, _few(rt))
         if large:
-            await run(rt.db.write, vectors_sql.add_to_index, large, rt.now())
+            await run(rt.db.write, index_content.add, large, rt.now())
         if known:
             theirs = {job.subject for job in jobs if job.namespace in known}
             await _add(rt, run, [filing for filing in filings if filing.key in theirs])
@@ -183,8 +183,8 @@ async def adopt(rt: Runtime, run: Runner, *, reason: str) -> list[int]:
         return []
     changed: list[int] = []
     damaged: list[int] = []
-    await run(rt.db.write, vectors_sql.add_large_to_index, _few(rt))  # the limit may be lower than it was
-    samples = await run(rt.db.read, vectors_sql.samples, rt.shards, _PROBES)
+    await run(rt.db.write, index_content.add_large, _few(rt))  # the limit may be lower than it was
+    samples = await run(rt.db.read, index_content.samples, rt.shards, _PROBES)
     for shard in await run(rt.index.audit, samples):
         try:
             if await _agrees(rt, run, shard):
@@ -203,7 +203,7 @@ async def adopt(rt: Runtime, run: Runner, *, reason: str) -> list[int]:
 
 async def _agrees(rt: Runtime, run: Runner, shard: int) -> bool:
     assert rt.index is not None
-    samples = await run(rt.db.read, vectors_sql.samples, rt.shards, _PROBES, shard)
+    samples = await run(rt.db.read, index_content.samples, rt.shards, _PROBES, shard)
     return not await run(rt.index.audit, samples)
 
 
@@ -213,12 +213,12 @@ async def _finds(rt: Runtime, run: Runner, shard: int) -> bool:
     It must find what was in the journal before and after the test.
     """
     assert rt.index is not None
-    (sample,) = await run(rt.db.read, vectors_sql.samples, rt.shards, _PROBES, shard)
+    (sample,) = await run(rt.db.read, index_content.samples, rt.shards, _PROBES, shard)
     for _ in range(_JUDGED):
         asked = replace(sample, vectors=0, max_vectors=sys.maxsize)
         if not await run(rt.index.audit, [asked]):
             return True
-        (after,) = await run(rt.db.read, vectors_sql.samples, rt.shards, _PROBES, shard)
+        (after,) = await run(rt.db.read, index_content.samples, rt.shards, _PROBES, shard)
         same = {(probe.key, probe.text_hash, probe.lanes) for probe in after.probes}
         stayed = [probe for probe in asked.probes if (probe.key, probe.text_hash, probe.lanes) in same]
         if len(stayed) == len(asked.probes):
@@ -243,7 +243,7 @@ async def _repair(rt: Runtime, run: Runner, shard: int, reason: str) -> bool:
             added += await _add(rt, run, wrong)
             for one in filings:
                 held.pop(one.key, None)
-        gone = held.keys() - await run(rt.db.read, vectors_sql.indexed_keys, sorted(held))
+        gone = held.keys() - await run(rt.db.read, index_content.existing_keys, sorted(held))
         await run(rt.index.remove, shard, sorted(gone))
     if added:
         rt.emit(IndexRebuilt((shard,), added, reason))
@@ -295,7 +295,7 @@ async def _hide_meanwhile(
 async def _pages(rt: Runtime, run: Runner, shard: int) -> AsyncIterator[list[IndexEntry]]:
     """Yield the journal's vectors of a shard, page by page."""
     after = _FIRST
-    while filings := await run(rt.db.read, vectors_sql.entries, shard, after, _REFILED):
+    while filings := await run(rt.db.read, index_content.entries, shard, after, _REFILED):
         yield filings
         after = filings[-1].key
 

@@ -9,7 +9,7 @@ from memlayer_core.errors import EmbedderError, EmbedderLoadingError, IndexCorru
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage import lexical, vectors
+from memlayer_core.storage import index_content, lexical, vectors
 from memlayer_core.storage.scores import Postings
 from memlayer_core.storage.statistics import ScopeStatistics
 from memlayer_core.storage.terms import searchable
@@ -82,7 +82,7 @@ def postings_of(
 
 def index_pays(rt: Runtime, overview: ScopeStatistics) -> bool:
     """Tell whether to ask the index: it is slower for few vectors, and another process may hold it."""
-    if rt.index is None or not overview.indexed or overview.vectors <= rt.settings.exact_scan_limit:
+    if rt.index is None or not overview.is_indexed or overview.vectors <= rt.settings.exact_scan_limit:
         return False
     if not rt.index.held:
         rt.wake()  # the worker takes it if nobody holds it
@@ -99,7 +99,7 @@ def nearest(
     """Return the nearest vectors from the index, or by an exact comparison if the index cannot answer."""
     assert rt.index is not None  # it pays
     lane: str | None = reach.lane
-    if lane == reach.user_lane and rt.db.read(vectors.is_alone, reach.namespace, overview.shard):
+    if lane == reach.user_lane and rt.db.read(index_content.is_alone, reach.namespace, overview.shard):
         lane = None
     try:
         near = rt.index.nearest(overview.shard, lane, vector, limit)

@@ -27,7 +27,7 @@ from memlayer_core.storage import lexical_repair
 from memlayer_core.storage.jobs import Backlog, Job, JobKind, latest
 from memlayer_core.storage.keys import to_micros
 from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert
-from memlayer_core.storage.tables import jobs, meta
+from memlayer_core.storage.tables import jobs, meta, texts
 
 __all__ = [
     "backlog",
@@ -36,6 +36,7 @@ __all__ = [
     "enqueue_daily",
     "enqueue_erasure",
     "enqueue_once",
+    "enqueue_texts",
     "erase",
     "fail",
     "finish",
@@ -127,6 +128,15 @@ def enqueue_once(
     here = select(jobs.c.subject).where(jobs.c.kind == kind, jobs.c.subject.in_(subjects), jobs.c.dead == 0)
     waiting = set(connection.scalars(here))
     enqueue(connection, kind, [subject for subject in subjects if subject not in waiting], namespace, due)
+
+
+def enqueue_texts(
+    connection: Connection, kind: JobKind, now: datetime, *conditions: ColumnElement[bool]
+) -> None:
+    """Queue a job for each text that meets conditions."""
+    due = {"attempts": literal(0), "due": literal(to_micros(now)), "dead": literal(0)}
+    every = select(literal(kind), texts.c.key, texts.c.namespace, *due.values()).where(*conditions)
+    connection.execute(insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
 
 
 def is_day_over(connection: Connection, kind: JobKind, now: datetime) -> bool:

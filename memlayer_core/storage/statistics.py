@@ -16,7 +16,7 @@ class ScopeStatistics:
 
     Attributes:
         vectors: Number of the user's vectors: a long text has several.
-        indexed: Whether the vector index has them, or gets them soon.
+        is_indexed: Whether the vector index has them, or gets them soon.
         shard: Number of the user's Chroma collection.
         version: Goes up when vectors of the user are stored.
         texts: Number of the user's texts that have vectors.
@@ -26,7 +26,7 @@ class ScopeStatistics:
     """
 
     vectors: int = 0
-    indexed: bool = False
+    is_indexed: bool = False
     shard: int = 0
     version: int = 0
     texts: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -13,23 +13,16 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import (
-    ColumnElement,
     Connection,
-    and_,
     bindparam,
     delete,
-    exists,
-    func,
-    insert,
-    literal,
     select,
     update,
 )
 
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage.jobs import JobKind
-from memlayer_core.storage.keys import chunks, shard_of, to_micros
-from memlayer_core.storage.parts import MOST_PARTS
+from memlayer_core.storage.job_queue import enqueue_texts
+from memlayer_core.storage.keys import chunks
 from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, rows_by
 from memlayer_core.storage.statistics import Layout, ScopeStatistics
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
@@ -42,26 +35,20 @@ from memlayer_core.storage.texts import (
     owners_locked,
 )
 from memlayer_core.storage.vector_cache import products
-from memlayer_core.vector import FloatVector, IndexEntry, IndexTask, Neighbour, Sample, SimilarityScale
+from memlayer_core.vector import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
 
 __all__ = [
     "EMBEDDED",
-    "add_large_to_index",
-    "add_to_index",
     "copy",
     "cosines",
-    "entries",
     "entries_of",
+    "entry_of",
     "forget",
-    "in_index",
     "index_tasks",
-    "indexed_keys",
-    "is_alone",
     "layout",
     "nearest",
     "overview",
     "part_cosines",
-    "samples",
     "set_embedder",
     "store",
 ]
@@ -79,22 +66,6 @@ _NAMESPACE = Statement(
         namespaces.c.indexed,
     ).where(namespaces.c.namespace == bindparam("of"))
 )
-_OTHERS = Statement(
-    select(literal(1))
-    .where(
-        namespaces.c.shard == bindparam("on"),
-        namespaces.c.indexed == 1,
-        namespaces.c.namespace != bindparam("of"),
-    )
-    .limit(1)
-)
-_INDEXED = texts.c.namespace.in_(select(namespaces.c.namespace).where(namespaces.c.indexed == 1))
-"""The condition that the vector index has the vectors of texts, or gets them soon."""
-
-_NAMED = rows_by(
-    select(namespaces.c.namespace, namespaces.c.indexed, namespaces.c.vectors), namespaces.c.namespace
-)
-_ADD = update(namespaces).where(namespaces.c.indexed == 0).values(indexed=1).returning(namespaces.c.namespace)
 _META = Statement(select(meta.c.name, meta.c.value))
 _TASKS = ListStatement(
     lambda keys: (
@@ -164,61 +135,23 @@ def copy(connection: Connection, keys: Mapping[int, int], target: Scope, now: da
         now: The present.
     """
     for some in chunks(list(keys)):
-        found = map(_entry, connection.execute(select(texts).where(texts.c.key.in_(some), EMBEDDED)))
+        found = map(entry_of, connection.execute(select(texts).where(texts.c.key.in_(some), EMBEDDED)))
         store(connection, [replace(one, key=keys[one.key], lanes=lanes_of(target)) for one in found], now)
 
 
 def entries_of(connection: Connection, keys: Sequence[int]) -> list[IndexEntry]:
     """Return the stored vectors of those of the keys that have some."""
     return [
-        _entry(row)
+        entry_of(row)
         for some in chunks(keys)
         for row in connection.execute(select(texts).where(texts.c.key.in_(some), EMBEDDED))
     ]
 
 
-def entries(connection: Connection, shard: int, after: int, limit: int) -> list[IndexEntry]:
-    """Return what a shard of the index should have, with keys above `after`, in the order of their keys."""
-    query = select(texts).where(texts.c.key > after, texts.c.shard == shard, _INDEXED)
-    return list(map(_entry, connection.execute(query.order_by(texts.c.key).limit(limit))))
-
-
-def _entry(row: Any) -> IndexEntry:
+def entry_of(row: Any) -> IndexEntry:
+    """Return the vectors of a row of texts."""
     first, *others = _parts(row)
     return IndexEntry(row.key, row.shard, lanes_of_row(row), first, row.text_hash, tuple(others))
-
-
-def samples(connection: Connection, shards: int, probes: int, one_shard: int | None = None) -> list[Sample]:
-    """Return samples of the shards of an index, or of one shard.
-
-    A shard should hold at least the vectors that the index gets and whose job is done; at most those, and the vectors that
-    jobs will add or remove.
-    """
-    waits = exists().where(jobs.c.subject == texts.c.key, jobs.c.kind.in_(["index", "upsert"]))
-    wanted = range(shards) if one_shard is None else (one_shard,)
-    among = and_(texts.c.shard.in_(wanted), _INDEXED)
-    done = _count_by_shard(connection, among, ~waits)
-    most = Counter(_count_by_shard(connection, among))
-    leaving = select(jobs.c.namespace, func.count().label("number")).where(jobs.c.kind == "unindex")
-    for row in connection.execute(leaving.group_by(jobs.c.namespace)):
-        most[shard_of(row.namespace, shards)] += row.number * MOST_PARTS
-    found: list[Sample] = []
-    for shard in wanted:
-        some: list[IndexEntry] = []
-        if shard in done:
-            ends = select(texts.c.key).where(texts.c.shard == shard, _INDEXED, ~waits)
-            keys = {
-                *connection.scalars(ends.order_by(texts.c.key).limit(probes)),
-                *connection.scalars(ends.order_by(texts.c.key.desc()).limit(probes)),
-            }
-            some = [entry for key in sorted(keys) for entry in entries(connection, shard, key - 1, 1)]
-        found.append(Sample(shard, done.get(shard, 0), most[shard], tuple(some)))
-    return found
-
-
-def _count_by_shard(connection: Connection, *conditions: Any) -> dict[int, int]:
-    counting = select(texts.c.shard, func.sum(texts.c.vectors).label("number")).where(*conditions)
-    return {row.shard: int(row.number) for row in connection.execute(counting.group_by(texts.c.shard))}
 
 
 def nearest(rows: Sequence[Any], vector: FloatVector, limit: int) -> list[Neighbour]:
@@ -262,45 +195,6 @@ def overview(connection: Connection, reach: Scope | SharedScope | Folder) -> Sco
     if row is None:
         return ScopeStatistics()
     return ScopeStatistics(row.vectors, bool(row.indexed), row.shard, row.version, row.texts)
-
-
-def is_alone(connection: Connection, namespace: str, shard: int) -> bool:
-    """Tell whether the index has vectors of no other namespace in a shard."""
-    return _OTHERS.first(connection, {"of": namespace, "on": shard}) is None
-
-
-def in_index(connection: Connection, names: Collection[str], max_vectors: int) -> tuple[set[str], list[str]]:
-    """Return which namespaces the index has, and which others have more vectors than `max_vectors`."""
-    rows = _NAMED.all(connection, sorted(names))
-    has = {row.namespace for row in rows if row.indexed}
-    return has, [row.namespace for row in rows if not row.indexed and row.vectors > max_vectors]
-
-
-def indexed_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
-    """Return those of the keys that have a text which the index should have."""
-    return {
-        key
-        for some in chunks(keys)
-        for key in connection.scalars(select(texts.c.key).where(texts.c.key.in_(some), _INDEXED))
-    }
-
-
-def add_to_index(connection: Connection, names: Collection[str], now: datetime) -> None:
-    """Give the index namespaces that it does not have: a job for each of their texts is queued."""
-    for added in connection.scalars(_ADD.where(namespaces.c.namespace.in_(names))).all():
-        _queue(connection, "upsert", now, texts.c.namespace == added, EMBEDDED)
-
-
-def add_large_to_index(connection: Connection, max_vectors: int) -> None:
-    """Note that the index should have each namespace with more vectors than `max_vectors`. No job is queued."""
-    connection.execute(_ADD.where(namespaces.c.vectors > max_vectors))
-
-
-def _queue(connection: Connection, kind: JobKind, now: datetime, *conditions: ColumnElement[bool]) -> None:
-    """Queue a job for each text that meets conditions."""
-    due = {"attempts": literal(0), "due": literal(to_micros(now)), "dead": literal(0)}
-    every = select(literal(kind), texts.c.key, texts.c.namespace, *due.values()).where(*conditions)
-    connection.execute(insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
 
 
 def layout(connection: Connection) -> Layout:
@@ -356,7 +250,7 @@ def forget(connection: Connection, now: datetime) -> None:
     connection.execute(update(namespaces).values(vectors=0, texts=0))
     connection.execute(delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES])))
     connection.execute(delete(jobs).where(jobs.c.kind == "index"))
-    _queue(connection, "index", now)
+    enqueue_texts(connection, "index", now)
 
 
 def _parts(row: Any) -> tuple[FloatVector, ...]:

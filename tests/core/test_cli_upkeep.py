@@ -21,7 +21,7 @@ from memlayer_core.storage import vectors
 WRITER = """
 import sys
 from memlayer_core import Memory, Settings
-with Memory.open(sys.argv[1], embedder="hashing", settings=Settings(durability="normal", index_delay=0)) as memory:
+with Memory.open(sys.argv[1], embedder="hashing", settings=Settings(durability="normal", index_delay=0, exact_scan_limit=0)) as memory:
     chat = memory.chat(user_id="ada", session_id="long")
     for number in range(100_000):
         chat.add("user", f"{number}: " + "much " * 200)

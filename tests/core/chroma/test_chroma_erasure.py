@@ -29,7 +29,7 @@ from memlayer_core.events import IndexDegraded, IndexRebuilt, StoreMissing
 from memlayer_core.items.model import PutItem
 from memlayer_core.messages.sql import transcript
 from memlayer_core.scope import Scope
-from memlayer_core.storage import job_queue, vectors
+from memlayer_core.storage import index_content, job_queue
 from memlayer_core.storage.jobs import Job
 
 SETTINGS = Settings(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
@@ -425,7 +425,7 @@ def test_a_collection_that_others_write_to_while_it_is_judged_is_not_dropped(ser
 
     def outdated(work: Any, *args: Any, **kwargs: Any) -> Any:
         read = inner(work, *args, **kwargs)
-        if work is not vectors.samples:
+        if work is not index_content.samples:
             return read
         number = next(turn)
         for user in ("a", "b"):
