@@ -17,11 +17,12 @@ from command_line import run
 from memlayer_core import Memory, Message, Scope, Settings
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import vectors
+from tests.conftest import INDEXED
 
 WRITER = """
 import sys
 from memlayer_core import Memory, Settings
-with Memory.open(sys.argv[1], embedder="hashing", settings=Settings(durability="normal", index_delay=0, exact_scan_limit=0)) as memory:
+with Memory.open(sys.argv[1], embedder="hashing", settings=Settings(durability="normal", index_delay=0)) as memory:
     chat = memory.chat(user_id="ada", session_id="long")
     for number in range(100_000):
         chat.add("user", f"{number}: " + "much " * 200)
@@ -31,7 +32,7 @@ with Memory.open(sys.argv[1], embedder="hashing", settings=Settings(durability="
 
 @pytest.fixture
 def directory(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
-    with open_at() as memory:
+    with open_at(settings=INDEXED) as memory:
         memory.chat(user_id="ada", session_id="long").add_messages(
             [Message("user", f"before {number}: I am allergic to peanuts. " * 20) for number in range(300)]
         )
