@@ -79,6 +79,7 @@ def test_a_plain_chat_recalls_the_users_own_words_in_another_session(tmp_path: P
 
 
 @pytest.mark.requirement("A12")
+@pytest.mark.slow
 def test_another_service_stands_in_for_the_recall_of_its_own_user(tmp_path: Path) -> None:
     ada, bob = run("other_memory", tmp_path).strip().split("bob's model reads:")
     assert "- [long-term memory] My parrot is called Coco." in ada
@@ -86,6 +87,7 @@ def test_another_service_stands_in_for_the_recall_of_its_own_user(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["langchain_agent", "llamaindex_chat_engine"])
+@pytest.mark.slow
 def test_a_framework_remembers_what_was_said_in_another_thread(name: str, tmp_path: Path) -> None:
     framework = "langchain" if name == "langchain_agent" else "llama_index.core"
     pytest.importorskip(framework, reason=f"{framework} is not installed")
@@ -99,6 +101,7 @@ def test_a_framework_remembers_what_was_said_in_another_thread(name: str, tmp_pa
     ]
 
 
+@pytest.mark.slow
 def test_a_second_process_finds_what_a_killed_one_stored(tmp_path: Path) -> None:
     shown = run("two_processes", tmp_path)
     stored, killed, given = map(shown.index, ("says: stored", "was killed", "The second process gives"))
@@ -210,6 +213,7 @@ def session(agents: ModuleType, memory: Memory) -> Any:
     return agents.MemlayerSession(memory.chat(user_id="ada", session_id="monday"), token_limit=3000)
 
 
+@pytest.mark.slow
 def test_the_adapter_recalls_what_was_said_in_another_session(tmp_path: Path) -> None:
     assert run("openai_agents_session", tmp_path).splitlines() == [
         "[monday] I will remember that.",

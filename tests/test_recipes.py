@@ -22,6 +22,7 @@ from test_examples import FOLDER, load, run
 from memlayer_core import Memory, Settings
 
 
+@pytest.mark.slow
 def test_a_deep_agents_files_are_its_users_items_and_are_recalled_and_forgotten(tmp_path) -> None:
     pytest.importorskip("deepagents", reason="deepagents is not installed: pip install deepagents")
     lines = run("deep_agent", tmp_path).splitlines()
@@ -68,6 +69,7 @@ def exported(path: str) -> Any:
     return getattr(load(Path(file).stem), name)
 
 
+@pytest.mark.slow
 def test_a_langgraph_servers_configuration_names_a_store_and_a_graph_that_work(tmp_path) -> None:
     assert run("langgraph_store", tmp_path).splitlines() == [
         "[monday] My parrot is called Coco. -> Noted.",
@@ -147,6 +149,7 @@ def server(tmp_path) -> Iterator[Server]:
     started.log.close()
 
 
+@pytest.mark.slow
 def test_a_server_streams_an_answer_and_loses_nothing_when_it_is_told_to_end(server) -> None:
     began = time.monotonic()
     parts = [(time.monotonic() - began, part) for part in server.ask("monday", "My parrot is called Coco.")]
@@ -165,6 +168,7 @@ def test_a_server_streams_an_answer_and_loses_nothing_when_it_is_told_to_end(ser
     assert server.history("monday") == ["My parrot is called Coco.", "Your parrot is called Coco."]
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves_loses_no_part_of_the_answer_that_was_sent(server) -> None:
     answer = server.ask("monday", "What is my parrot called?")
     assert next(answer) == "Your parrot "

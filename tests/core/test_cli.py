@@ -265,6 +265,7 @@ def test_inspect_tells_of_letters_that_are_dead_in_json(given_up: Path):
 
 @pytest.mark.skipif(os.name != "posix", reason="a file's mode is POSIX")
 @pytest.mark.parametrize("log", ["no log", "a log"])
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_written_is_inspected_and_exported(kept: Path, log: str):
     with closing(sqlite3.connect(kept / "journal.sqlite3")) as journal:
         if log == "a log":  # as a server leaves it that runs, or was killed
@@ -308,6 +309,7 @@ def test_a_directory_that_cannot_be_written_is_inspected_and_exported(kept: Path
         "show --user ada --session spring --tokens 200000 --json",
     ],
 )
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_it_quietly(kept: Path, open_at: Callable[..., Memory], command: str):
     with open_at(settings=Settings(index_delay=60)) as memory:
         memory.chat(user_id="ada", session_id="spring").add_messages(

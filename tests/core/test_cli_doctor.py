@@ -160,6 +160,7 @@ def test_a_store_that_a_server_holds_is_fine(directory: Path):
 
 
 @posix
+@pytest.mark.slow
 def test_files_that_cannot_be_written_or_that_others_may_read_are_found(directory: Path):
     directory.chmod(0o755)
     (directory / "journal.sqlite3").chmod(0o644)
@@ -214,6 +215,7 @@ def test_a_chroma_server_that_does_not_answer_is_found(directory: Path):
     assert "chroma run" in checks["chroma"][0]["mend"]
 
 
+@pytest.mark.slow
 def test_a_chroma_server_that_answers_is_fine(directory: Path, chroma_url: str):
     assert wrong(found(directory, "--chroma-url", chroma_url)[1]) == set()
 

@@ -135,6 +135,7 @@ def test_show_and_search_take_the_embedder_of_an_application(
 # --- forget
 
 
+@pytest.mark.slow
 def test_forget_says_what_it_deletes_and_only_then_deletes_it(directory: Path):
     before = content(directory)
     for typed in ("n\n", "\n"):

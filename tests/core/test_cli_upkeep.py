@@ -54,6 +54,7 @@ def written_to(directory: Path) -> Iterator[Callable[[], int]]:
             writer.kill()
 
 
+@pytest.mark.slow
 def test_a_backup_is_of_one_moment_while_another_process_writes(directory: Path, tmp_path: Path):
     with written_to(directory) as next_number:
         for number in range(3):
@@ -75,6 +76,7 @@ def test_a_backup_is_of_one_moment_while_another_process_writes(directory: Path,
             assert after > before, "the other process was not stopped by it"
 
 
+@pytest.mark.slow
 def test_a_backup_is_a_memory_whose_index_is_built_without_a_model(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

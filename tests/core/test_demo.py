@@ -54,6 +54,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Stand, str]:
     return stand, ended.stdout
 
 
+@pytest.mark.slow
 def test_no_connection_is_tried(played: tuple[Stand, str]):
     assert played[0].tried == []
 
@@ -85,6 +86,7 @@ def test_both_questions_are_answered_from_weeks_back_with_what_was_recalled(play
     assert "assistant  你对花生过敏" in nuts
 
 
+@pytest.mark.slow
 def test_a_turn_is_a_line_and_all_of_it_is_read_at_a_glance(stand: Stand):
     stand.environment["COLUMNS"] = "80"
     shown = stand.run().stdout
@@ -106,6 +108,7 @@ def test_the_answer_is_taken_from_the_recall_and_from_nowhere_else(tmp_path: Pat
     assert "Graz" not in shown
 
 
+@pytest.mark.slow
 def test_why_shows_every_part_with_its_tokens_and_reasons(stand: Stand):
     stand.environment["COLUMNS"] = "240"  # a reason is one line
     shown = stand.run("--why").stdout
@@ -142,6 +145,7 @@ def test_a_directory_that_holds_a_memory_is_refused(played: tuple[Stand, str]):
     assert (stand.directory / "kept" / "journal.sqlite3").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_it_runs_without_a_framework_and_clears_up(stand: Stand):
     for name in ("langchain_core", "llama_index"):
         stand.module(name, 'raise ImportError("not here")')
@@ -182,6 +186,7 @@ def test_each_message_is_durable_when_the_first_process_names_it(tmp_path: Path)
     assert all(message.text.split()[0] in line for message, line in zip(history, named, strict=False))
 
 
+@pytest.mark.slow
 def test_a_first_process_that_fails_is_noticed(stand: Stand):
     stand.module(
         "sitecustomize", "import sys\nif '-m' in sys.orig_argv: sys.modules['memlayer_core.memory'] = None"

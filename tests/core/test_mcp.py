@@ -112,11 +112,13 @@ async def calls_each_tool(client: Client) -> None:
 # --- stdio
 
 
+@pytest.mark.slow
 async def test_the_official_client_calls_each_tool_on_stdio(place: Path) -> None:
     async with on_stdio(place) as client:
         await calls_each_tool(client)
 
 
+@pytest.mark.slow
 async def test_no_tool_has_an_argument_for_whose_memory_it_is(place: Path) -> None:
     async with on_stdio(place) as client:
         for tool in (await client.list_tools()).tools:
@@ -128,6 +130,7 @@ async def test_no_tool_has_an_argument_for_whose_memory_it_is(place: Path) -> No
         assert "oboe" not in smuggled.content[0].text
 
 
+@pytest.mark.slow
 async def test_users_in_two_servers_never_see_each_others_data(place: Path) -> None:
     async with on_stdio(place) as ada, on_stdio(place, user="eve") as eve:
         [secret] = ids(await call(ada, "remember", content=["Ada's locker has the number 4711."]))
@@ -144,6 +147,7 @@ async def test_users_in_two_servers_never_see_each_others_data(place: Path) -> N
         assert "4711" in await call(ada, "recall", query="the number of the locker")
 
 
+@pytest.mark.slow
 async def test_a_tenant_and_an_agent_bound_what_a_server_sees(place: Path) -> None:
     async with on_stdio(place, "--tenant", "other") as client:
         assert "Nothing was found" in await call(client, "recall", query="cello")
@@ -181,6 +185,7 @@ def remember(process: subprocess.Popen[bytes], text: str) -> list[bytes]:
     [(None, 0), (signal.SIGINT, 130), (signal.SIGTERM, 0)],
     ids=["end", "Ctrl-C", "SIGTERM"],
 )
+@pytest.mark.slow
 def test_a_server_on_stdio_ends_cleanly_and_its_data_stays(
     place: Path, number: int | None, code: int
 ) -> None:
@@ -201,6 +206,7 @@ def test_a_server_on_stdio_ends_cleanly_and_its_data_stays(
         assert (bees.source, bees.is_inferred) == ("implicit_inference", True)
 
 
+@pytest.mark.slow
 def test_a_memory_is_made_and_nothing_but_the_protocol_is_on_the_standard_output(tmp_path: Path) -> None:
     """The embedder's file is fetched, or not: the progress bar is no part of the protocol."""
     offline = Offline(tmp_path)
@@ -247,6 +253,7 @@ async def over_http(address: str, token: str) -> AsyncIterator[Client]:
         yield client
 
 
+@pytest.mark.slow
 async def test_the_official_client_calls_each_tool_over_http(place: Path) -> None:
     with serving(place) as (address, token, _):
         assert len(token) > 40
@@ -254,6 +261,7 @@ async def test_the_official_client_calls_each_tool_over_http(place: Path) -> Non
             await calls_each_tool(client)
 
 
+@pytest.mark.slow
 def test_only_the_token_opens_a_server_over_http(place: Path) -> None:
     with serving(place, MEMLAYER_MCP_TOKEN="a token of the host") as (address, _, process):
         for headers, status in (
@@ -271,6 +279,7 @@ def test_only_the_token_opens_a_server_over_http(place: Path) -> None:
 
 
 @pytest.mark.parametrize("header", ["Origin", "Host"])
+@pytest.mark.slow
 def test_a_web_page_and_a_rebound_name_are_refused_even_with_the_token(place: Path, header: str) -> None:
     with serving(place) as (address, token, _):
         port = address.split(":")[2].removesuffix("/mcp")
@@ -284,6 +293,7 @@ def test_a_web_page_and_a_rebound_name_are_refused_even_with_the_token(place: Pa
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.slow
 def test_a_server_over_http_ends_cleanly_and_its_data_stays(place: Path, number: int, code: int) -> None:
     async def stop(address: str, token: str) -> tuple[str, str]:
         async with over_http(address, token) as client:
@@ -324,6 +334,7 @@ def test_options_of_http_are_refused_on_stdio(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_name_that_is_allowed_reaches_the_server(place: Path) -> None:
     with serving(place, "--host", "0.0.0.0", "--allow-host", "me.example", MEMLAYER_MCP_TOKEN="long") as (
         there,

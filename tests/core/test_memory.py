@@ -387,6 +387,7 @@ def test_a_memory_in_sqlite_loads_nothing_of_postgresql() -> None:
     assert not done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_memory_in_memory_never_loads_chroma() -> None:
     code = (
         "import sys; from memlayer_core import Memory\n"

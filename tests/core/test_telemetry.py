@@ -394,6 +394,7 @@ def test_without_a_provider_nothing_is_made(monkeypatch, opened) -> None:
     assert made == []
 
 
+@pytest.mark.slow
 def test_a_memory_imports_nothing_for_its_spans(tmp_path) -> None:
     program = (
         "import sys\n"

@@ -649,6 +649,7 @@ def serving(place: Path, *options: str) -> AbstractContextManager[tuple[str, sub
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.slow
 def test_the_command_prints_the_address_and_ends_cleanly(place: Path, number: int, code: int) -> None:
     with serving(place) as (address, process):
         where, _, token = address.partition("/?token=")

@@ -1435,6 +1435,7 @@ def test_wrong_arguments_are_refused_at_once(memory, given, problem) -> None:
         MemlayerMiddleware("./memory", user_id="ada")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_without_langchain_the_import_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['langchain'] = None\n"

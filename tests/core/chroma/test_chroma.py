@@ -125,6 +125,7 @@ def index(request: pytest.FixtureRequest, open_index):
 # --- what an index does, in a directory and on a server
 
 
+@pytest.mark.slow
 def test_the_nearest_come_first_with_their_cosine(index):
     filings = [filing(key) for key in range(1, 31)]
     index.upsert(filings)

@@ -366,6 +366,7 @@ def test_a_store_that_is_removed_while_open_takes_nothing_more(open_at, tmp_path
     assert fresh.status().problems == {}
 
 
+@pytest.mark.slow
 def test_opening_a_second_memory_takes_no_lock_from_the_first(tmp_path) -> None:
     """A process that opens the journal's file beside SQLite, and closes it, gives up SQLite's locks on it."""
     code = (

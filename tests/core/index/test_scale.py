@@ -64,6 +64,7 @@ def built_in(kind):
 
 
 @pytest.mark.parametrize("kind", [MiniLM, Multilingual, EmbedderPair])
+@pytest.mark.slow
 def test_the_scales_of_built_in_embedders_are_those_that_are_measured(kind):
     embedder = built_in(kind)
     measured = scales_from(embedder.embed(calibration_texts()))

@@ -282,6 +282,7 @@ def test_without_ids_that_are_known_the_list_stands_in_its_own_order(lists, whol
 
 
 @pytest.mark.parametrize("shape", ["the same", "half of it says ok", "every tenth edited", "nothing once"])
+@pytest.mark.slow
 def test_a_list_of_ten_thousand_messages_takes_time_as_its_length(shape):
     def longer(count: int) -> float:
         rare = {"half of it says ok": 2, "nothing once": count}.get(shape, 1)

@@ -416,6 +416,7 @@ def talk(store: Memory, user: str, tenant: str) -> None:
 
 
 @pytest.mark.requirement("L07", "L10")
+@pytest.mark.slow
 def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store, do):
     for user, tenant in (("ada", "default"), ("ada", "other"), ("bob", "default")):
         talk(store, user, tenant)

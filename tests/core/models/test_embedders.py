@@ -319,6 +319,7 @@ class TestTheChoice:
 
 
 class TestMiniLM:
+    @pytest.mark.slow
     def test_gives_the_vectors_of_chromas_own_function(self, model):
         theirs = pytest.importorskip(
             "chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2", reason="Chroma is not installed"
@@ -355,6 +356,7 @@ class TestMiniLM:
         for text in ("\ud800 half a pair", "\x00", "\u200b", "a" * 50_000):
             assert np.isfinite(model.embed_query(text)).all()
 
+    @pytest.mark.slow
     def test_threads_may_share_it(self, model):
         expected, found = model.embed(CHAT), {}
 

@@ -59,6 +59,7 @@ def found(embedder, language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.slow
 def test_a_paraphrase_is_found_in_each_language(language):
     assert found(Multilingual(), language) >= 37
 
@@ -117,6 +118,7 @@ def test_a_script_that_the_model_does_not_know_is_not_trusted(question, trust):
     assert Multilingual().trust(question) == trust
 
 
+@pytest.mark.slow
 def test_threads_share_it():
     texts = [f"message number {number}" for number in range(40)]
     alone = Multilingual().embed(texts)
@@ -126,6 +128,7 @@ def test_threads_share_it():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.slow
 def test_a_fork_while_it_encodes_ends_and_the_child_embeds():
     code = (
         "import os, threading\n"

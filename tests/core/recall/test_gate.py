@@ -115,6 +115,7 @@ def test_few_of_many_texts_share_rare_words_by_chance(texts, nats, more) -> None
     assert word_chance(texts, 0) == chance(texts), "a word that says nothing is shared by chance"
 
 
+@pytest.mark.slow
 def test_a_word_that_too_many_texts_have_to_be_read_is_not_taken_for_one_that_none_has() -> None:
     settings = Settings(index_delay=0, durability="normal", learn=False)
     with Memory.in_memory(embedder=HashingEmbedder(), settings=settings) as memory:

@@ -151,6 +151,7 @@ def test_what_was_edited_after_it_was_recalled_is_not_kept(shared, new_postgres_
     assert_not_told(chat, new_postgres_url)
 
 
+@pytest.mark.slow
 def test_forgetting_races_answers(shared, new_postgres_url) -> None:
     for number in range(25):
         say(shared)

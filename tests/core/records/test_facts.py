@@ -402,6 +402,7 @@ def in_force(memory: Memory, user: str) -> set[tuple[Any, ...]]:
 
 @given(steps=st.lists(STEPS, max_size=9))
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@pytest.mark.slow
 def test_facts_are_what_is_left_says_in_order(memory: Memory, steps: list[Any]) -> None:
     """Whatever is said, edited and deleted: the same facts as if only what is left had been said."""
     count = len(memory.sessions(user_id="one", limit=10_000))

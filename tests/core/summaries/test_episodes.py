@@ -609,6 +609,7 @@ def test_a_model_that_stays_away_leaves_a_dead_letter_that_can_be_sent_again(ope
     assert memory.status().problems == {}
 
 
+@pytest.mark.slow
 def test_a_crash_between_answer_and_commit_gives_one_record_and_one_bill(opened, monkeypatch) -> None:
     model = Scripted()
     memory = opened(model)

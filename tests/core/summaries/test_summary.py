@@ -457,6 +457,7 @@ def test_a_model_that_cannot_even_read_a_line_is_stood_in_for(opened) -> None:
 # What must not be lost, nor paid twice
 
 
+@pytest.mark.slow
 def test_a_crash_between_answer_and_commit_loses_nothing_and_books_nothing_twice(opened, monkeypatch) -> None:
     model = Scripted()
     memory = opened(model)

@@ -489,6 +489,7 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows removes no file that is open")
+@pytest.mark.slow
 def test_an_export_removes_what_a_killed_one_left_and_nothing_of_one_that_runs(
     memory, tmp_path: Path, running
 ) -> None:

@@ -205,6 +205,7 @@ def test_windows_of_two_sizes_move_each_for_itself(memory) -> None:
     assert begins(large[-1]) < begins(small[-1])
 
 
+@pytest.mark.slow
 def test_an_ended_or_cleared_session_begins_anew_and_a_fork_for_itself(memory) -> None:
     chat, contexts = talk(memory, 30)
     fork = chat.fork(session_id="f")

@@ -466,6 +466,7 @@ def test_forks_and_exports_have_none(store, chat, tmp_path: Path) -> None:
     assert len(rows(store)) == 1  # the state is equal, and its messages stay
 
 
+@pytest.mark.slow
 def test_an_answer_of_another_process_has_none_and_the_others_are_read_there(open_at, tmp_path: Path) -> None:
     memory = open_at("store", settings=QUIET)
     chat = memory.chat(user_id="ada", session_id="s")
