@@ -89,10 +89,10 @@ async def recall(
             end.session.number if end.session is not None else 0,
         )
         worth, settings = relevant_answers(connection, rt, reach, found, answers, known), rt.settings
-        worth = with_other_sides(connection, found, worth, seen)
         room = (
             recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit
         )
+        worth = with_other_sides(connection, found, worth, room, seen)
         return hits(connection, rt, reach, worth, limit, room, known)
 
     return await on_snapshot(rt, run, look)

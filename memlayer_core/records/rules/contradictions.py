@@ -15,20 +15,19 @@ the docstring of `benchmarks/learning.py` says how to measure them.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache, lru_cache
-from importlib.resources import files
 from itertools import chain, pairwise
 from math import fsum, log
 from typing import Literal
 
+from memlayer_core.records.rules.frames import frames
 from memlayer_core.storage.terms import content_words, index_terms
 
-__all__ = ["Contradiction", "bears_on", "contradicts"]
+__all__ = ["Contradiction", "Texts", "bears_on", "contradicts"]
 
 Verdict = Literal["supersede", "conflict", "none"]
 
@@ -50,6 +49,7 @@ _CHANGED = 6  # words of a value that was replaced
 _FRAMED = 3  # words in front of it
 _READ = 400  # characters of a text that are compared
 _CACHED = 10_000  # texts: those of one user are compared again and again
+_ROUNDED = 1e-9  # by which a sum may differ if its terms come in another order
 _COSINE = 0.2  # what a cosine of 1 adds to a rank; it decides nothing
 
 _WORD = re.compile(r"[^\W_]+")
@@ -76,27 +76,6 @@ class Contradiction:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Frames:
-    """The data file, read.
-
-    Attributes:
-        groups: The name of each word's group, by its stem.
-        forms: Regular expressions by their name.
-    """
-
-    groups: dict[str, str]
-    forms: dict[str, re.Pattern[str]]
-
-
-@cache
-def _frames() -> _Frames:
-    data = tomllib.loads((files("memlayer_core.records") / "data" / "frames.toml").read_text("utf-8"))
-    lines = [line.split() for line in data.pop("frames")]
-    groups = {index_terms(word)[0]: f"~{line[0]}" for line in lines for word in line}
-    return _Frames(groups, {name: re.compile(form, re.IGNORECASE) for name, form in data.items()})
-
-
 def contradicts(
     statement: str, facts: Sequence[str], cosines: Sequence[float] | None = None
 ) -> list[Contradiction]:
@@ -112,39 +91,112 @@ def contradicts(
     """
     statement = statement[:_READ]
     texts = [fact[:_READ] for fact in facts]
-    terms = [_terms(text) for text in texts]
-    weight = _weights(terms)
+    weight = _weights(_count(_terms, texts), len(texts))
     said = _terms(statement)
-    scores = _overlaps(said, terms, weight)
+    scores = _overlaps(said, [_terms(text) for text in texts], weight)
     if cosines is not None:
         scores = [score + _COSINE * cosine for score, cosine in zip(scores, cosines, strict=True)]
     order = sorted(range(len(texts)), key=lambda place: (-scores[place], place))
     ranked = [Contradiction(place, scores[place], "none", "another fact is nearer") for place in order]
     if ranked:
         place = order[0]
-        verdict, reason = _judge(statement, texts[place], weight)
-        if verdict != "supersede":
-            against = _never(statement, texts)
-            place = order[0] if against is None else against
-            verdict, reason = (
-                (verdict, reason) if against is None else ("conflict", "one says that it never was so")
-            )
+        nearest, verdict, reason = _judge_first(
+            statement, texts[place], texts, weight, lambda: _count(_things, texts)
+        )
+        if nearest != texts[place]:
+            place = texts.index(nearest)
         first = Contradiction(place, scores[place], verdict, reason)
         ranked = [first, *(one for one in ranked if one.place != place)]
     return ranked
 
 
-def _never(statement: str, facts: Sequence[str]) -> int | None:
-    """Return the place of the fact that says most of what a statement says never was; or the other way round."""
-    denial = _denied(statement)
-    denials = [denial or _denied(fact) for fact in facts]
-    if not any(denials):
-        return None
-    weight = _weights([_things(fact) for fact in facts])
-    pairs = zip(denials, facts if denial else [statement] * len(facts), strict=True)
-    shares = [_share(one, text, weight) if one else 0.0 for one, text in pairs]
-    best = max(range(len(facts)), key=lambda place: (shares[place], -place))
-    return best if shares[best] else None
+class Texts:
+    """Texts of facts that one statement after the other is compared with.
+
+    It counts their words once, and compares a statement with those alone that may be the nearest.
+    """
+
+    def __init__(self) -> None:
+        self._known: Counter[str] = Counter()
+        self._terms: Counter[str] = Counter()
+        self._things: Counter[str] = Counter()
+        self._holders: defaultdict[str, set[str]] = defaultdict(set)
+
+    def first(self, statement: str, facts: Sequence[str]) -> Contradiction | None:
+        """Return the first of what `contradicts` returns; None without facts.
+
+        Args:
+            statement: What was said.
+            facts: Texts of all facts that are in force now.
+        """
+        statement = statement[:_READ]
+        texts = [fact[:_READ] for fact in facts]
+        self._renew(texts)
+        if not texts:
+            return None
+        weight = _weights(self._terms, len(texts))
+        nearest = self._nearest(statement, texts, weight)
+        nearest, verdict, reason = _judge_first(statement, nearest, texts, weight, lambda: self._things)
+        [score] = _overlaps(_terms(statement), [_terms(nearest)], weight)
+        return Contradiction(texts.index(nearest), score, verdict, reason)
+
+    def _renew(self, texts: Sequence[str]) -> None:
+        """Count what came, and what is gone."""
+        now = Counter(texts)
+        for text in {text for text, _ in now.items() ^ self._known.items()}:
+            more = now[text] - self._known[text]
+            for counts, terms in ((self._terms, _terms(text)), (self._things, _things(text))):
+                counts.update(dict.fromkeys(terms, more))
+            for term in _terms(text):
+                (self._holders[term].add if now[text] else self._holders[term].discard)(text)
+        self._known = now
+
+    def _nearest(self, statement: str, texts: Sequence[str], weight: Weight) -> str:
+        """Return the text that has most in common with a statement; the first of equal ones."""
+        said = _terms(statement)
+        whole = fsum(map(weight, said))
+        common: defaultdict[str, float] = defaultdict(float)
+        for term in said:
+            for text in self._holders.get(term, ()):
+                common[text] += weight(term)
+        best, most = texts[0], 0.0
+        for text in sorted(common, key=common.__getitem__, reverse=True):
+            if 2 * common[text] / (whole + common[text]) < most - _ROUNDED:
+                break  # even if it said nothing else
+            [score] = _overlaps(said, [_terms(text)], weight)
+            if score > most or (score == most and texts.index(text) < texts.index(best)):
+                best, most = text, score
+        return best
+
+
+def _count(words: Callable[[str], frozenset[str]], texts: Sequence[str]) -> Counter[str]:
+    """Return how many texts have a word."""
+    return Counter(chain.from_iterable(map(words, texts)))
+
+
+def _judge_first(
+    statement: str,
+    nearest: str,
+    texts: Sequence[str],
+    weight: Weight,
+    things: Callable[[], Mapping[str, int]],
+) -> tuple[str, Verdict, str]:
+    """Judge a statement against the nearest text, or against one if either says that it never was so.
+
+    `weight` is that of a term among all texts; `things` returns how many of them have a content word. The text that it is judged
+    against is returned first.
+    """
+    verdict, reason = _judge(statement, nearest, weight)
+    if verdict != "supersede":
+        denial = _denied(statement)
+        opposed = texts if denial else [text for text in texts if _denied(text)]
+        by_word = _weights(things() if opposed else {}, len(texts))
+        shares = [
+            _share(denial or _denied(text) or "", text if denial else statement, by_word) for text in opposed
+        ]
+        if best := max(shares, default=0.0):
+            return opposed[shares.index(best)], "conflict", "one says that it never was so"
+    return nearest, verdict, reason
 
 
 def _share(denial: str, text: str, weight: Weight) -> float:
@@ -166,7 +218,7 @@ def _things(text: str) -> frozenset[str]:
 @lru_cache(maxsize=_CACHED)
 def _denied(text: str) -> str | None:
     """Return what somebody says that they never did; None if they say no such thing."""
-    found = _frames().forms["never"].search(text)
+    found = frames().forms["never"].search(text)
     return next(filter(None, found.groups())) if found is not None else None
 
 
@@ -176,10 +228,10 @@ def _affirmed(text: str) -> str:
 
     "Can I use Flask?" is no word of having used it.
     """
-    denial = _frames().forms["denial"]
+    denial = frames().forms["denial"]
     parts = [part for part in _CLAUSE.findall(text) if not denial.search(part) and not part.endswith(_ASKS)]
     said = " ".join(parts)
-    return said if _frames().forms["myself"].search(said) else ""
+    return said if frames().forms["myself"].search(said) else ""
 
 
 def bears_on(statement: str, fact: str, *, has_key: bool) -> bool:
@@ -198,27 +250,36 @@ def bears_on(statement: str, fact: str, *, has_key: bool) -> bool:
         if not kinds[0].isdisjoint(kinds[1]):
             return True
     statement, fact = statement[:_READ], fact[:_READ]
-    weight = _weights([_terms(fact)])
+    weight = _weights(_count(_terms, [fact]), 1)
     verdict, _ = _judge(statement, fact, weight, self_counts=True)
-    return verdict != "none" or _never(statement, [fact]) is not None
+    if verdict == "none":
+        _, verdict, _ = _judge_first(statement, fact, [fact], weight, lambda: _count(_things, [fact]))
+    return verdict != "none"
 
 
 @lru_cache(maxsize=_CACHED)
 def _terms(text: str) -> frozenset[str]:
     """Return the stems of a text, its pairs of neighbours, and the groups that its words belong to."""
     stems = index_terms(text)
-    groups = _frames().groups
+    groups = frames().groups
     return frozenset(
         (*stems, *(f"{a} {b}" for a, b in pairwise(stems)), *(groups[s] for s in stems if s in groups))
     )
 
 
-def _weights(texts: Sequence[frozenset[str]]) -> Weight:
-    """Return the weight of a term: less if many of the texts have it."""
-    having = Counter(chain.from_iterable(texts))
-    by_count = {count: log(1 + (len(texts) + 1) / (count + 0.5)) for count in {0, *having.values()}}
-    weights = {term: by_count[count] for term, count in having.items()}
-    return defaultdict(lambda: by_count[0], weights).__getitem__
+def _weights(counts: Mapping[str, int], texts: int) -> Weight:
+    """Return the weight of a term: less if many of the texts have it.
+
+    Args:
+        counts: How many texts have a term.
+        texts: How many there are.
+    """
+
+    @cache
+    def weight(term: str) -> float:
+        return log(1 + (texts + 1) / (counts.get(term, 0) + 0.5))
+
+    return weight
 
 
 def _overlaps(one: frozenset[str], others: Sequence[frozenset[str]], weight: Weight) -> list[float]:
@@ -240,7 +301,7 @@ def _judge(statement: str, fact: str, weight: Weight, *, self_counts: bool = Fal
     That both are about whoever speaks says little, since all that users say of themselves is. It counts with `self_counts`:
     where somebody says already that the two belong together.
     """
-    forms = _frames().forms
+    forms = frames().forms
     names = _names(statement) & _names(fact)
     said, known = (_terms(_without(text, names)) for text in (statement, fact))
     common = fsum(map(weight, said & known))
@@ -271,7 +332,7 @@ def _has_other_value(statement: str, fact: str) -> bool:
     _, start, end, from_, to = changes[0]
     if start < _FRAMED or max(end - start, to - from_) > _CHANGED:
         return False
-    forms = _frames().forms
+    forms = frames().forms
     values = " ".join(old[start:end]), " ".join(new[from_:to])
     if end - start == to - from_ == 1 and all(value.isdecimal() for value in values):
         return True
@@ -291,7 +352,7 @@ def _words(text: str) -> list[str]:
 def _names(text: str) -> set[str]:
     """Return whom a text is about, roughly: its capitalised words, and "i" for whoever speaks of themselves."""
     names = {word.casefold() for word in _WORD.findall(text) if word[0].isupper()} - _NOBODY
-    return names | {"i"} if _frames().forms["person"].search(text) else names
+    return names | {"i"} if frames().forms["person"].search(text) else names
 
 
 def _without(text: str, names: set[str]) -> str:

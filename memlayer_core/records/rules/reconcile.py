@@ -33,10 +33,10 @@ from memlayer_core.records.facts import (
     Statement,
     Supersede,
 )
-from memlayer_core.records.rules.contradictions import contradicts
+from memlayer_core.records.rules.contradictions import Texts
 from memlayer_core.records.rules.keys import Key, key_of
 from memlayer_core.records.rules.records import AGREEMENT, INFERRED, TOLERANCE
-from memlayer_core.records.rules.sameness import plain, same_meaning
+from memlayer_core.records.rules.sameness import meaning, plain, same_meaning
 
 __all__ = ["is_by_user", "reconcile"]
 
@@ -50,7 +50,9 @@ def is_by_user(statement: Statement) -> bool:
     return spoken and statement.source in _BY_USER
 
 
-def reconcile(facts: Sequence[Fact], candidate: Candidate, now: datetime) -> Decision:
+def reconcile(
+    facts: Sequence[Fact], candidate: Candidate, now: datetime, texts: Texts | None = None
+) -> Decision:
     """Decide what becomes of a candidate.
 
     Args:
@@ -58,6 +60,7 @@ def reconcile(facts: Sequence[Fact], candidate: Candidate, now: datetime) -> Dec
             `valid_until` that is not after `now`; it only keeps the same words from being learned again.
         candidate: The new statement.
         now: The present.
+        texts: What compares texts of facts; the same for one candidate after the other is faster.
 
     Returns:
         The decision. To carry it out and to decide again changes nothing.
@@ -65,7 +68,8 @@ def reconcile(facts: Sequence[Fact], candidate: Candidate, now: datetime) -> Dec
     if not candidate.value.strip():
         return Reject(candidate, "it has no value")
     candidate = _capped(candidate)
-    about = [fact for fact in facts if plain(fact.subject) == plain(candidate.subject)]
+    subject = plain(candidate.subject)
+    about = [fact for fact in facts if plain(fact.subject) == subject]
     for fact in about:
         if _has_evidence(fact, candidate):
             return Confirm(fact, fact, "these words are known")
@@ -76,7 +80,7 @@ def reconcile(facts: Sequence[Fact], candidate: Candidate, now: datetime) -> Dec
     if candidate.replaces is not None and (replaced := _with_value(current, candidate, candidate.replaces)):
         return _replace_named(replaced, candidate)
     if candidate.key is None:
-        return _without_key(current, candidate)
+        return _without_key(current, candidate, texts or Texts())
     return _with_key(current, candidate, key_of(candidate.key, candidate.category))
 
 
@@ -151,18 +155,19 @@ def _replace_named(old: tuple[Fact, ...], candidate: Candidate) -> Decision:
     return Supersede(old, fact, at, "it names the value that it replaces")
 
 
-def _without_key(facts: Sequence[Fact], candidate: Candidate) -> Decision:
+def _without_key(facts: Sequence[Fact], candidate: Candidate, texts: Texts) -> Decision:
     loose = [fact for fact in facts if fact.key is None]
+    value = plain(candidate.value)
     for fact in loose:
-        if plain(fact.value) == plain(candidate.value):
+        if plain(fact.value) == value:
             return _confirm(fact, candidate)
+    said = meaning(None, None, candidate.modality, candidate.value)
     for fact in loose:
-        if same_meaning(fact, candidate):
+        if said is not None and said == meaning(None, None, fact.modality, fact.value):
             return _merge(fact, candidate)
-    ranked = contradicts(candidate.value, [fact.value for fact in loose])
-    if not ranked or ranked[0].verdict == "none":
+    first = texts.first(candidate.value, [fact.value for fact in loose])
+    if first is None or first.verdict == "none":
         return Add(_fact(candidate), "nothing in force says otherwise")
-    first = ranked[0]
     target = (loose[first.place],)
     if (
         first.verdict == "supersede"

@@ -26,6 +26,7 @@ from memlayer_core.records.facts import (
     Reject,
     Supersede,
 )
+from memlayer_core.records.rules.contradictions import Texts
 from memlayer_core.records.rules.keys import key_of
 from memlayer_core.records.rules.reconcile import reconcile
 from memlayer_core.records.rules.sameness import plain
@@ -108,9 +109,10 @@ def replay(statements: Sequence[Candidate]) -> tuple[list[Course], list[Outcome]
     """
     courses: list[Course] = []
     outcomes = []
+    texts = Texts()
     for place, candidate in enumerate(statements):
         _expire(courses, candidate.said_at)
-        decision = reconcile(_bearing_on(courses, candidate), candidate, candidate.said_at)
+        decision = reconcile(_bearing_on(courses, candidate), candidate, candidate.said_at, texts)
         outcomes.append(_apply(courses, place, candidate, decision))
     return courses, outcomes
 

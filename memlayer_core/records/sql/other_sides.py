@@ -14,6 +14,7 @@ from memlayer_core.storage.tables import ledger, messages
 __all__ = ["OtherSide", "other_sides"]
 
 _one, _other = ledger.alias("one"), ledger.alias("other")
+_said, _told = messages.alias("said"), messages.alias("told")
 
 
 class OtherSide(NamedTuple):
@@ -22,10 +23,16 @@ class OtherSide(NamedTuple):
     Attributes:
         key: Key of the message that says it.
         quote: The words of that message which do.
+        against: The words that they contradict.
     """
 
     key: int
     quote: str
+    against: str
+
+
+def _quote(entry: Any, message: Any) -> Any:
+    return func.substr(message.c.text, entry.c.start + 1, entry.c.until - entry.c.start)
 
 
 def _opposed(keys: Sequence[Any], condition: Any) -> Any:
@@ -34,10 +41,12 @@ def _opposed(keys: Sequence[Any], condition: Any) -> Any:
             _one.c.message.label("key"),
             _other.c.message.label("other"),
             _other.c.said_at,
-            func.substr(messages.c.text, _other.c.start + 1, _other.c.until - _other.c.start).label("quote"),
+            _quote(_other, _told).label("quote"),
+            _quote(_one, _said).label("against"),
         )
         .join(_other, and_(_other.c.namespace == _one.c.namespace, condition))
-        .join(messages, messages.c.key == _other.c.message)
+        .join(_told, _told.c.key == _other.c.message)
+        .join(_said, _said.c.key == _one.c.message)
         .where(
             _one.c.message.in_(keys),
             _one.c.namespace == bindparam("of"),
@@ -57,11 +66,12 @@ _OTHER_SIDES = ListStatement(
 def other_sides(connection: Connection, reach: Scope, keys: Sequence[int]) -> dict[int, list[OtherSide]]:
     """Return, for those of a user's messages that contradict another one, or replace what it says, that one.
 
-    The other way round, too. Of several, the one that was said last is the first.
+    The other way round, too. Of several, the one that was said last is the first. A message may come more than once, with
+    other words.
     """
     rows = _OTHER_SIDES.all(connection, keys, {"of": reach.namespace}) if keys else []
-    found: dict[int, dict[int, OtherSide]] = {}
+    found: dict[int, list[OtherSide]] = {}
     for row in sorted(rows, key=lambda row: (row.said_at, row.other), reverse=True):
         if row.quote:
-            found.setdefault(row.key, {}).setdefault(row.other, OtherSide(row.other, row.quote))
-    return {key: list(sides.values()) for key, sides in found.items()}
+            found.setdefault(row.key, []).append(OtherSide(row.other, row.quote, row.against))
+    return found

@@ -306,7 +306,7 @@ def _recall(
     )
     said = [part.message for part in view.window]
     answers = relevant_answers(connection, rt, reach, findings, answers, said)
-    answers = with_other_sides(connection, findings, answers, view.keys)
+    answers = with_other_sides(connection, findings, answers, budget, view.keys)
     found = best(connection, rt, reach, answers, most_that_fit(budget), said) if budget > 0 else []
     if not found:
         return _Recall(notes=answers.notes)

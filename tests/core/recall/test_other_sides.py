@@ -139,3 +139,21 @@ def test_two_other_sides_of_a_message_are_told_where_all_else_has_no_room(memory
     assert MET in told
     sides = [text for text, codes in told.items() if "other_side" in codes]
     assert sides == nevers[1:]  # those that were said last
+
+
+def test_what_contradicts_words_that_do_not_bear_on_the_question_is_not_told(memory) -> None:
+    advice = "Ann gave me advice about varnish at the harbour."
+    say(memory, "I repair violins.", f"{advice} I once cooked lunch for Bryan Okafor.", NEVER)
+    assert [one.value for one in memory.ledger(user_id="ada") if one.against] == [NEVER]
+    assert not any("other_side" in codes for codes in told_for(memory).values())
+    context = memory.chat(user_id="ada", session_id="now").context("Who was I cooking lunch for?")
+    assert NEVER in context.recall
+
+
+def test_a_small_limit_tells_the_other_sides_of_the_best_messages_only(memory) -> None:
+    other = MET.replace("Bryan Okafor", "Ann Lee").replace("the harbour", "home")
+    say(memory, "I repair violins.", MET, other, NEVER, NEVER.replace("Bryan Okafor", "Ann Lee"))
+    small, large = told_for(memory, token_limit=600), told_for(memory, token_limit=4000)
+    assert {MET, other} <= small.keys() & large.keys()
+    assert [text for text, codes in small.items() if "other_side" in codes] == [NEVER]
+    assert sum("other_side" in codes for codes in large.values()) == 2

@@ -1,10 +1,10 @@
 """Which facts a statement without a key contradicts."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memlayer_core.records.rules.contradictions import bears_on, contradicts
+from memlayer_core.records.rules.contradictions import Texts, bears_on, contradicts
 
 FACTS = [
     "Mara Quist is fluent in English and Czech.",
@@ -153,3 +153,34 @@ def test_that_both_are_about_the_user_counts_only_where_somebody_relates_them() 
     assert not bears_on("I repaired a violin on the island.", "I sold my bicycle.", has_key=False)
     walks = ["I walk to the lake in the morning.", "I fry an egg on Sundays."]
     assert first("I read in the garden in the evening.", walks).verdict == "none"
+
+
+WORDS = st.sampled_from(
+    [
+        "I",
+        "never",
+        "met",
+        "used",
+        "Ann",
+        "Ben",
+        "Zettelbox",
+        "boats",
+        "bees",
+        "in",
+        "Graz",
+        "Oslo",
+        "on",
+        "Monday",
+    ]
+)
+STATEMENTS = st.one_of(st.sampled_from([*FACTS, *OF_A_USER]), st.lists(WORDS, max_size=9).map(" ".join))
+
+
+@example([(f"{name} sells boats.", 1) for name in ("Ann", "Ben", "Cal", "Dan", "Eva", "Fay", "Gus", "boats")])
+@given(st.lists(st.tuples(STATEMENTS, st.integers(0, 2)), max_size=25))
+def test_one_statement_after_the_other_is_judged_as_when_it_is_compared_with_all(said) -> None:
+    """Facts come, come twice and go."""
+    texts, facts = Texts(), list[str]()
+    for statement, step in said:
+        assert texts.first(statement, facts) == next(iter(contradicts(statement, facts)), None)
+        facts = [*facts, statement] if step else [fact for fact in facts if fact[:9] != statement[:9]]
