@@ -38,8 +38,7 @@ _JUDGED = 3  # attempts to test a shard while others change it; after that it co
 async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
     """Do jobs of kind `"index"`. Returns how many texts were embedded, or parts of them.
 
-    Chroma gets the vectors of users whom recall asks it for, or soon will: of those with more than half of
-    `Settings.exact_scan_limit`.
+    Chroma gets the vectors of those users alone who have more than half of `Settings.exact_scan_limit`.
 
     Raises:
         RedactorError: The user's redactor fails. The jobs are tried again.
@@ -65,7 +64,7 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
 
 
 def _few(rt: Runtime) -> int:
-    """Return up to how many vectors of a user stay out of Chroma. It has the others' before recall asks it for them."""
+    """Return up to how many vectors of a user stay out of Chroma."""
     return rt.settings.exact_scan_limit // 2
 
 
@@ -183,11 +182,14 @@ async def adopt(rt: Runtime, run: Runner, *, reason: str) -> list[int]:
         return []
     changed: list[int] = []
     damaged: list[int] = []
-    await run(rt.db.write, index_content.add_large, _few(rt))  # the limit may be lower than it was
+    new = await run(rt.db.read, index_content.large, _few(rt))  # the limit may be lower than it was
+    if new:
+        await run(rt.db.write, index_content.add, new, rt.now())
+    lacking = {shard_of(namespace, rt.shards) for namespace in new}
     samples = await run(rt.db.read, index_content.samples, rt.shards, _PROBES)
-    for shard in await run(rt.index.audit, samples):
+    for shard in sorted(lacking.union(await run(rt.index.audit, samples))):
         try:
-            if await _agrees(rt, run, shard):
+            if shard not in lacking and await _agrees(rt, run, shard):
                 continue
             if await _repair(rt, run, shard, reason):
                 changed.append(shard)

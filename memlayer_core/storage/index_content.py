@@ -19,10 +19,10 @@ from memlayer_core.vector import IndexEntry, Sample
 
 __all__ = [
     "add",
-    "add_large",
     "entries",
     "existing_keys",
     "is_alone",
+    "large",
     "namespaces_of",
     "samples",
 ]
@@ -43,6 +43,7 @@ _NAMED = rows_by(
     select(namespaces.c.namespace, namespaces.c.indexed, namespaces.c.vectors), namespaces.c.namespace
 )
 _ADD = update(namespaces).where(namespaces.c.indexed == 0).values(indexed=1).returning(namespaces.c.namespace)
+_LARGE = select(namespaces.c.namespace).where(namespaces.c.indexed == 0)
 
 
 def namespaces_of(
@@ -64,14 +65,17 @@ def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
 
 
 def add(connection: Connection, names: Collection[str], now: datetime) -> None:
-    """Give the index namespaces that it does not have: a job for each of their texts is queued."""
+    """Give the index namespaces that it does not have: a job for each of their texts is queued.
+
+    Whoever stored a text before is served by that job, and whoever stores one later sees that the index has the namespace.
+    """
     for added in connection.scalars(_ADD.where(namespaces.c.namespace.in_(names))).all():
         enqueue_texts(connection, "upsert", now, texts.c.namespace == added, EMBEDDED)
 
 
-def add_large(connection: Connection, max_vectors: int) -> None:
-    """Note that the index should have each namespace with more vectors than `max_vectors`. No job is queued."""
-    connection.execute(_ADD.where(namespaces.c.vectors > max_vectors))
+def large(connection: Connection, max_vectors: int) -> list[str]:
+    """Return the namespaces with more vectors than `max_vectors` that the index does not have."""
+    return list(connection.scalars(_LARGE.where(namespaces.c.vectors > max_vectors)))
 
 
 def is_alone(connection: Connection, namespace: str, shard: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -80,13 +81,7 @@ class JobRunner:
                 self._step(rt, kind, jobs)
             self.last_error = None
         except (IndexUnavailableError, IndexCorruptError, EmbedderMismatchError) as problem:
-            self.last_error = in_short(problem)  # no job's fault
-            source: Source = "embedder" if isinstance(problem, EmbedderMismatchError) else "index"
-            rt.health.down(source, in_short(problem))
-            if isinstance(problem, IndexCorruptError):
-                self._suspects.update(shard_of(job.namespace, rt.shards) for job in jobs if job.namespace)
-            later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, 1))
-            rt.db.write(job_queue.fail, jobs, in_short(problem), later, count_attempt=False)
+            self._postpone(rt, jobs, problem)
         except ErasureDelayError as problem:
             self.last_error = str(problem)
             rt.health.down("erasure", str(problem))
@@ -107,6 +102,18 @@ class JobRunner:
             elif not isinstance(problem, MemlayerError):
                 log_error("a background job raised", problem)
             self._later(rt, jobs, problem)
+
+    def _postpone(self, rt: Runtime, jobs: Sequence[Job], problem: MemlayerError) -> None:
+        """Try jobs again later that failed by no fault of theirs."""
+        if not threading.main_thread().is_alive():
+            return  # the interpreter ends: the next process does the jobs
+        self.last_error = in_short(problem)  # no job's fault
+        source: Source = "embedder" if isinstance(problem, EmbedderMismatchError) else "index"
+        rt.health.down(source, in_short(problem))
+        if isinstance(problem, IndexCorruptError):
+            self._suspects.update(shard_of(job.namespace, rt.shards) for job in jobs if job.namespace)
+        later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, 1))
+        rt.db.write(job_queue.fail, jobs, in_short(problem), later, count_attempt=False)
 
     def _later(self, rt: Runtime, jobs: Sequence[Job], problem: Exception) -> None:
         for job in jobs:

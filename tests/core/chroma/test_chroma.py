@@ -780,7 +780,8 @@ IMPORT = """
 index = EmbeddedChroma(Path(sys.argv[1]), store_id=STORE, shards=4)
 try:
     index.acquire()
-except ConfigurationError as problem:
+    index.upsert([filing(1)])
+except IndexUnavailableError as problem:
     print("MIGRATIONS" in problem.hint, ".env" in problem.hint)
 else:
     print("opened")
