@@ -32,10 +32,10 @@ hypothesis_settings.load_profile("memlayer")
 
 OURS = ["memlayer_core", "langchain_memlayer", "llamaindex_memlayer"]
 PROMPT = Settings(index_delay=0.0, durability="normal", learn=False)
-INDEXED = PROMPT.replace(exact_scan_limit=0)
-"""Chroma gets every text, and is asked for it."""
 """Settings of most tests: work is done at once, and no test waits for a disk. Facts that a thread learns would be in prompts
 sooner or later, so these learn nothing."""
+INDEXED = PROMPT.replace(exact_scan_limit=0)
+"""Chroma gets every text, and is asked for it."""
 
 
 @pytest.hookimpl(trylast=True)

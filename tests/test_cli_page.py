@@ -24,6 +24,7 @@ def extractor(prompt: str) -> str:
 """
 
 
+@pytest.mark.slow
 def test_its_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_app.py").write_text(MODEL)

@@ -150,6 +150,7 @@ def test_writers_in_redis_lose_nothing_and_an_idle_session_ends_after_a_week(mes
     assert 0 < message_store.client.ttl(f"{message_store.prefix}ada:1") <= 7 * 86_400
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M02")
 def test_a_window_in_redis_has_the_newest_rounds(message_store) -> None:
     ended = subprocess.run(

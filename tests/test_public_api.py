@@ -198,6 +198,7 @@ def at(written: dict[str, griffe.Module], thing: Any, *inside: str) -> griffe.Ob
     return found
 
 
+@pytest.mark.slow
 def test_griffe_sees_everything_public_with_a_docstring_and_its_parameters(written) -> None:
     seen = 0
     for thing in named().values():

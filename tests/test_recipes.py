@@ -181,6 +181,7 @@ def test_a_reader_who_leaves_loses_no_part_of_the_answer_that_was_sent(server) -
     assert beginning.startswith("Your parrot ")
 
 
+@pytest.mark.slow
 async def test_the_sdks_runner_works_with_the_session_and_its_model_sees_what_was_said_before(memory) -> None:
     sdk = pytest.importorskip("agents", reason="openai-agents is not installed")
     from agents.memory import Session
@@ -271,6 +272,7 @@ def ollama() -> Iterator[Ollama]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
     client = pytest.importorskip("langchain_ollama", reason="langchain-ollama is not installed")
     model = client.ChatOllama(model="qwen3:8b", base_url=ollama.url)
@@ -291,6 +293,7 @@ def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
     assert "a shop on Elm Street" in request["messages"][-1]["content"]
 
 
+@pytest.mark.slow
 def test_an_ollama_server_that_is_down_is_a_problem_and_the_fact_is_learned_when_it_is_back(ollama) -> None:
     client = pytest.importorskip("langchain_ollama", reason="langchain-ollama is not installed")
     model = client.ChatOllama(model="qwen3:8b", base_url=ollama.url)

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 
 LANGCHAIN = {
@@ -98,6 +100,7 @@ def marked() -> Iterator[tuple[str, int]]:
                     yield framework, number
 
 
+@pytest.mark.slow
 def test_each_trap_has_a_test() -> None:
     known = {("langchain", number) for number in LANGCHAIN}
     known |= {("llamaindex", number) for number in LLAMAINDEX}

@@ -395,6 +395,7 @@ def test_without_reindex_a_lost_index_finds_nothing(kept: Path):
     assert not by_meaning(kept)
 
 
+@pytest.mark.slow
 def test_reindex_embeds_everything_anew_with_another_embedder(open_at: Callable[..., Memory], tmp_path: Path):
     with open_at(embedder=foreign, settings=INDEXED) as memory:
         memory.chat(user_id="ada").add("user", "I am allergic to peanuts.")

@@ -362,6 +362,7 @@ def try_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
     return try_one
 
 
+@pytest.mark.slow
 def test_a_perfect_model_is_good_enough_with_its_numbers(try_out: Callable[..., Any]):
     for name in ("perfect", "make_perfect"):
         code, trial = try_out(name)
@@ -372,6 +373,7 @@ def test_a_perfect_model_is_good_enough_with_its_numbers(try_out: Callable[..., 
         assert trial["seconds"] >= trial["slowest"] > 0
 
 
+@pytest.mark.slow
 def test_summary_episode_and_facts_in_one_call_are_tried_with_a_model_that_is_good_enough(
     try_out: Callable[..., Any],
 ):
@@ -429,6 +431,7 @@ def test_a_chat_model_of_a_framework_is_tried_as_it_is(try_out: Callable[..., An
     assert trial["model"].startswith("GenericFakeChatModel")
 
 
+@pytest.mark.slow
 def test_for_people_it_is_a_table_that_ends_with_the_verdict(
     try_out: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -57,6 +57,7 @@ def test_records_are_one_line_each_in_a_pipe_whole_and_without_control_character
     ]
 
 
+@pytest.mark.slow
 def test_records_on_a_terminal_are_a_table_with_a_head(directory: Path):
     code, shown = on_terminal("records", directory, "--user", "ada")
     assert code == 0, shown
@@ -128,6 +129,7 @@ def test_the_ledger_tells_what_became_of_each_statement(directory: Path):
     assert "No statement" in nobody.stderr
 
 
+@pytest.mark.slow
 def test_an_audit_that_finds_something_ends_with_1(directory: Path):
     sound = run("audit", directory, "--user", "ada")
     assert (sound.exit_code, sound.stdout) == (0, "")

@@ -95,6 +95,7 @@ def test_a_backup_is_a_memory_whose_index_is_built_without_a_model(
     assert run("verify", tmp_path / "copy").exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("os.name != 'posix'", reason="modes are POSIX")
 def test_a_backup_is_its_users_own_and_one_that_was_killed_leaves_nothing(directory: Path, tmp_path: Path):
     (tmp_path / "copy").mkdir()
@@ -105,6 +106,7 @@ def test_a_backup_is_its_users_own_and_one_that_was_killed_leaves_nothing(direct
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_a_backup_replaces_no_memory_and_needs_one(directory: Path, tmp_path: Path):
     run("backup", tmp_path / "copy", directory)
     before = (tmp_path / "copy" / "journal.sqlite3").read_bytes()
@@ -120,6 +122,7 @@ def test_a_backup_replaces_no_memory_and_needs_one(directory: Path, tmp_path: Pa
     assert "cannot be written" in shown.stderr
 
 
+@pytest.mark.slow
 def test_a_damaged_journal_becomes_no_backup(directory: Path, tmp_path: Path):
     journal = directory / "journal.sqlite3"
     with journal.open("r+b") as file:

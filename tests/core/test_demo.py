@@ -59,6 +59,7 @@ def test_no_connection_is_tried(played: tuple[Stand, str]):
     assert played[0].tried == []
 
 
+@pytest.mark.slow
 def test_it_says_that_no_model_answers(played: tuple[Stand, str]):
     assert "No model is called" in played[1]
 

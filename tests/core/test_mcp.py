@@ -363,6 +363,7 @@ def test_a_port_that_is_taken_and_a_user_without_a_name_are_told_in_words(tmp_pa
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['mcp'] = None; from memlayer_core.__main__ import main; main()"
     arguments = ["mcp", str(tmp_path / "new"), "--user", "ada"]

@@ -756,6 +756,7 @@ def test_parallel_calls_and_their_results_are_never_parted(run, memory) -> None:
         assert not open_calls
 
 
+@pytest.mark.slow
 @pytest.mark.trap("langchain", 17)
 @pytest.mark.parametrize("limit", [1200, 1800])
 def test_in_a_long_run_of_tools_the_model_is_always_shown_the_question_and_the_newest_result(

@@ -172,6 +172,7 @@ def jobs_of(memory: Memory) -> list[Any]:
     return memory.runtime.db.read(lambda c: list(c.execute(select(jobs))))
 
 
+@pytest.mark.slow
 def test_searches_stay_right_and_quiet_while_a_shard_is_filled_again(open_at, chroma) -> None:
     memory = open_at(settings=SETTINGS)
     talk(memory, "louis", 120)
@@ -413,6 +414,7 @@ def collections(memory: Memory) -> dict[str, str]:
     return {c.name: str(c.id) for c in index._shards.client().list_collections() if c.name.startswith(prefix)}
 
 
+@pytest.mark.slow
 def test_a_collection_that_others_write_to_while_it_is_judged_is_not_dropped(served, monkeypatch) -> None:
     one = served()
     for user in ("a", "b", "c", "d"):

@@ -74,6 +74,7 @@ def test_the_scales_of_built_in_embedders_are_those_that_are_measured(kind):
         assert scale.deviation == pytest.approx(true.deviation, abs=0.005)
 
 
+@pytest.mark.slow
 def test_unrelated_texts_and_answers_are_told_apart_on_the_scale_of_any_embedder():
     if not multilingual.is_present():
         pytest.skip("the extra `multilingual` is missing")
@@ -100,6 +101,7 @@ def test_a_users_embedder_is_measured_with_its_first_text_and_no_more(tmp_path):
         assert again.runtime.db.read(again.runtime.similarity_scale, "Where do I live?") == scale
 
 
+@pytest.mark.slow
 def test_each_language_has_its_own_scale(tmp_path):
     if not is_present(folder()):
         pytest.skip("the MiniLM model is not at hand")

@@ -105,6 +105,7 @@ def test_text_that_databases_dislike_is_kept_as_it_is_and_found(memory, chat, do
     chat.context(token_limit=1000)
 
 
+@pytest.mark.slow
 def test_a_message_of_five_megabytes_is_stored_whole_and_found_by_its_beginning(open_at, do) -> None:
     memory = open_at()
     chat = memory.chat(user_id="louis", session_id="s")

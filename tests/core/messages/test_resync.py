@@ -392,6 +392,7 @@ def test_calls_without_text_are_found_far_back(chat):
     assert chat.resync([calls[1], answers[1], *long(300)[-4:], Message("user", "new")]).stored == 1
 
 
+@pytest.mark.slow
 def test_a_list_of_thousands_with_nothing_new_keeps_nobody_waiting(store, monkeypatch):
     from memlayer_core.messages.sql import writes
 

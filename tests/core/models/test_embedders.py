@@ -328,6 +328,7 @@ class TestMiniLM:
         for mine, other in zip(ours, chromas, strict=True):
             assert float(mine @ other) > 0.9999
 
+    @pytest.mark.slow
     def test_a_text_has_the_same_vector_alone_and_among_others(self, model):
         alone = [model.embed_query(text) for text in CHAT]
         for one, other in zip(model.embed(CHAT), alone, strict=True):
@@ -376,6 +377,7 @@ class TestMiniLM:
         assert np.allclose(await model.aembed(CHAT[:2]), model.embed(CHAT[:2]), atol=1e-5)
         assert np.allclose(await model.aembed_query(CHAT[0]), model.embed_query(CHAT[0]), atol=1e-5)
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
     def test_a_forked_child_loads_its_own_and_comes_to_its_end(self, model):
         code = (

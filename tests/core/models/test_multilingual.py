@@ -64,6 +64,7 @@ def test_a_paraphrase_is_found_in_each_language(language):
     assert found(Multilingual(), language) >= 37
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_with_minilm_english_is_better_and_others_are_as_good(english, language):
     pair = EmbedderPair(english, Multilingual())

@@ -137,6 +137,7 @@ def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield memory
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(wanted=filters)
 def test_a_search_with_a_filter_finds_what_passes_it_and_nothing_else(
@@ -174,6 +175,7 @@ def nearness(texts: list[str]) -> list[list[float]]:
     return [[1.0, 1.0 if "mango" in text else 0.5 if "plum" in text else 0.0] for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", [1, 1000])
 def test_three_hundred_nearer_texts_that_do_not_pass_take_nobodys_place(
     tmp_path: Any, do: Any, scan: int

@@ -121,6 +121,7 @@ WAYS: dict[str, Callable[[Memory], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_all_parts_go_with_their_message(open_at, tmp_path: Path, way: str) -> None:
     memory = open_at(embedder=signs, settings=PROMPT.replace(exact_scan_limit=0))

@@ -1078,6 +1078,7 @@ def test_case_and_spacing_make_no_other_record(text, spaces) -> None:
 # --- many at once
 
 
+@pytest.mark.slow
 def test_many_who_write_at_once_neither_wait_in_a_circle_nor_lose_count(open_with) -> None:
     """Remembering, changing, sharing, merging and forgetting meet the worker, which files vectors all the while."""
     from concurrent.futures import ThreadPoolExecutor

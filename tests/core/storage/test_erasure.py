@@ -246,6 +246,7 @@ def test_what_follows_from_a_text_is_erased_with_it(open_at, tmp_path) -> None:
     assert traces(store, *as_said(GONE), *words(GONE)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain_sqlite", "without_chroma")
 @pytest.mark.parametrize("seed", [1, 12, 28])
 def test_no_copy_of_a_row_stays_where_sqlite_shared_out_the_rows_of_a_page(seed, open_at, tmp_path) -> None:
@@ -363,6 +364,7 @@ def test_what_one_process_deleted_the_next_one_erases(open_at, tmp_path) -> None
     assert traces(tmp_path / "store", *words(GONE), *as_said(GONE)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain_sqlite", "without_chroma")
 def test_a_reader_that_holds_the_log_is_a_complaint_until_it_lets_go(open_at, tmp_path) -> None:
     memory = open_at("store", settings=PROMPT.replace(job_backoff=0.01, job_attempts=2))

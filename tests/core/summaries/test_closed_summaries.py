@@ -51,6 +51,7 @@ def spans(memory: Memory, chat: Any) -> list[tuple[int, int]]:
     return [(places[one["first"]], places[one["last"]]) for one in told]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("J09", "J31", "M07", "M09")
 def test_sixty_rounds_that_never_end_have_their_episodes_in_a_chain(opened) -> None:
     memory = opened()

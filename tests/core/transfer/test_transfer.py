@@ -250,6 +250,7 @@ def alive() -> int:
     return sum(isinstance(thing, Message) for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_neither_way_are_more_than_two_pages_in_memory(store, do, tmp_path: Path) -> None:
     chat, file = store.chat(user_id="ada", session_id="long"), tmp_path / "out.jsonl"
     for batch in range(3):
@@ -288,6 +289,7 @@ def test_neither_way_are_more_than_two_pages_in_memory(store, do, tmp_path: Path
     assert copy.history() == chat.history()
 
 
+@pytest.mark.slow
 def test_a_tenant_of_many_small_sessions_is_exported_whole(store) -> None:
     for number in range(450):
         store.chat(user_id=f"u{number % 7}", session_id=f"s{number}", tenant_id="t").add("user", str(number))
@@ -734,6 +736,7 @@ def test_the_command_line_moves_a_user_from_one_store_to_another(directory: Path
     assert "I am Ada" in run("inspect", second, "--user", "ada", "--session", "s", "--tenant", "new").stdout
 
 
+@pytest.mark.slow
 def test_the_command_line_imports_what_is_a_users_own_alone(directory: Path, tmp_path: Path) -> None:
     file, second = tmp_path / "ada.jsonl", tmp_path / "second"
     run("export", file, directory, "--user", "ada")

@@ -79,6 +79,7 @@ def test_what_will_leave_is_summed_up_while_it_is_shown_and_the_prompt_does_not_
     assert texts(chat.context(token_limit=LIMIT)) == texts(contexts[-1])
 
 
+@pytest.mark.slow
 def test_a_prompt_changes_its_beginning_only_when_its_window_moves_and_then_the_summary_moves_with_it(
     memory,
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_prompt_changes_its_beginning_only_when_its_window_moves_and_then_the_
     assert 3 < moves < 10
 
 
+@pytest.mark.slow
 def test_a_moved_window_leaves_room_to_grow(memory) -> None:
     _, contexts = talk(memory, 50)
     for before, after in pairwise(contexts):
@@ -108,6 +110,7 @@ def test_every_turn_is_told_once_in_the_window_or_in_a_summary(memory) -> None:
     assert all(covered(context) == begins(context) for context in contexts)
 
 
+@pytest.mark.slow
 def test_one_answer_of_a_model_is_enough_for_each_move() -> None:
     asked: list[str] = []
 
@@ -190,6 +193,7 @@ def test_words_that_are_taken_back_vanish_from_every_version_at_once(memory, way
     assert not [seq for seq in there if covered(after) <= seq < begins(after)]
 
 
+@pytest.mark.slow
 def test_windows_of_two_sizes_move_each_for_itself(memory) -> None:
     _, contexts = talk(memory, 60, LIMIT, 2 * LIMIT)
     small, large = contexts[::2], contexts[1::2]
@@ -224,6 +228,7 @@ def test_an_ended_or_cleared_session_begins_anew_and_a_fork_for_itself(memory) -
     assert "Anna40 " not in summary_of(contexts[-1])
 
 
+@pytest.mark.slow
 def test_room_is_kept_for_recalled_text_only_as_far_as_there_is_any(open_with) -> None:
     memory = open_with(QUIET.replace(recall_tokens=600))
     memory.chat(user_id="louis", session_id="past").add("user", "Something else.")

@@ -137,6 +137,7 @@ def test_the_most_important_is_told_where_not_all_of_it_fits(open_with) -> None:
     assert (reason.code, str(left) in reason.text.split()) == ("profile_left_out", True)
 
 
+@pytest.mark.slow
 def test_the_name_that_was_said_first_does_not_give_way_to_trifles(open_with, do) -> None:
     memory = open_with(PROMPT.replace(profile_tokens=100))
     chat = memory.chat(user_id="louis", session_id="s")
@@ -197,6 +198,7 @@ def test_it_makes_room_for_the_newest_turn(chat, do) -> None:
     assert told.tokens <= limit
 
 
+@pytest.mark.slow
 @given(
     said=st.lists(st.integers(1, 60), max_size=12),
     known=st.lists(st.integers(1, 40), min_size=1, max_size=6),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from waiting import wait_for
 
 from memlayer_core import Memory, Settings
@@ -69,6 +70,7 @@ def test_models_are_called_one_at_a_time_unless_a_setting_allows_more(open_at) -
             assert memory.chat(user_id="u", session_id=session).summary()
 
 
+@pytest.mark.slow
 def test_a_model_that_never_answers_is_given_up_after_a_time_and_an_extract_stands_in(open_at) -> None:
     model = Slow()
     settings = QUICK.replace(model_timeout=0.05, job_backoff=0, summary_attempts=2)

@@ -97,6 +97,7 @@ def test_closing_does_not_wait_for_what_hangs_and_the_next_process_does_it(open_
     assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_a_flush_waits_as_long_as_the_work_goes_on(monkeypatch) -> None:
     slow = FlakyEmbedder(HashingEmbedder())
     slow.failing = lambda _: time.sleep(0.2) or False
