@@ -707,7 +707,8 @@ def test_an_id_that_comes_twice_is_one_message_the_later_one(memory) -> None:
 
 
 def run(*arguments: str | Path, piped: str | None = None) -> Result:
-    return CliRunner(env={"COLUMNS": "200", "MEMLAYER_INDEX_DELAY": "0"}).invoke(
+    environment = {"COLUMNS": "200", "MEMLAYER_INDEX_DELAY": "0", "MEMLAYER_LEARN": "false"}
+    return CliRunner(env=environment).invoke(
         app, [str(argument) for argument in arguments], input=piped, catch_exceptions=False
     )
 
