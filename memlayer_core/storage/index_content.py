@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, exists, func, literal, select, update
 
 from memlayer_core.storage.job_queue import enqueue_texts
-from memlayer_core.storage.keys import chunks, shard_of
+from memlayer_core.storage.keys import shard_of
 from memlayer_core.storage.parts import MOST_PARTS
 from memlayer_core.storage.statements import Statement, rows_by
 from memlayer_core.storage.tables import jobs, namespaces, texts
@@ -42,6 +42,7 @@ _INDEXED = texts.c.namespace.in_(select(namespaces.c.namespace).where(namespaces
 _NAMED = rows_by(
     select(namespaces.c.namespace, namespaces.c.indexed, namespaces.c.vectors), namespaces.c.namespace
 )
+_HELD = rows_by(select(texts.c.key).where(_INDEXED), texts.c.key)
 _ADD = update(namespaces).where(namespaces.c.indexed == 0).values(indexed=1).returning(namespaces.c.namespace)
 _LARGE = select(namespaces.c.namespace).where(namespaces.c.indexed == 0)
 
@@ -57,11 +58,7 @@ def namespaces_of(
 
 def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
     """Return those of the keys that have a text which the index should have."""
-    return {
-        key
-        for some in chunks(keys)
-        for key in connection.scalars(select(texts.c.key).where(texts.c.key.in_(some), _INDEXED))
-    }
+    return {row.key for row in _HELD.all(connection, keys)}
 
 
 def add(connection: Connection, names: Collection[str], now: datetime) -> None:

@@ -160,8 +160,7 @@ def remove(connection: Connection, namespace: str, keys: Sequence[int], now: dat
     gone = _REMOVE.all(connection, there)
     some = [row.vectors for row in gone if row.vectors is not None]
     count_vectors(connection, namespace, -sum(some), -len(some))
-    if owner is not None and owner.indexed:
-        enqueue(connection, "unindex", [row.key for row in gone], namespace, now)
+    _unindex(connection, owner, [row.key for row in gone], now)
     if keys:
         enqueue_erasure(connection, now)
 
@@ -178,9 +177,14 @@ def move(connection: Connection, namespace: str, keys: Sequence[Mapping[str, int
     connection.execute(update(texts).where(texts.c.key == bindparam("old")).values(values), moving)
     count_vectors(connection, namespace, 0, 0, version)
     lexical.move(connection, moving)
-    if owner is not None and owner.indexed:
-        enqueue(connection, "unindex", [pair["old"] for pair in moving], namespace, now)
+    _unindex(connection, owner, [pair["old"] for pair in moving], now)
     enqueue(connection, "index", [pair["new"] for pair in moving], namespace, now)
+
+
+def _unindex(connection: Connection, owner: Any | None, keys: Sequence[int], now: datetime) -> None:
+    """Queue that the index removes these keys, if it has the namespace."""
+    if owner is not None and owner.indexed:
+        enqueue(connection, "unindex", keys, owner.namespace, now)
 
 
 def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:

@@ -14,7 +14,7 @@ from waiting import wait_for
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import IndexUnavailableError
 from memlayer_core.events import IndexRebuilt
-from memlayer_core.storage import job_queue
+from memlayer_core.storage import index_content, job_queue
 from memlayer_core.storage.keys import shard_of
 
 SETTINGS = Settings(index_delay=0, durability="normal", learn=False, exact_scan_limit=8)
@@ -133,6 +133,26 @@ def test_a_process_that_dies_before_chroma_has_all_texts_leaves_them_to_the_next
         assert [event for event in events if isinstance(event, IndexRebuilt)] == []  # what waits is no damage
         memory.flush()
         assert (copies(memory), waiting(memory)) == (len(TURNS), {})
+
+
+def test_a_user_whom_another_process_gives_chroma_while_texts_are_embedded_lacks_none(
+    open_here: Open, monkeypatch
+) -> None:
+    with open_here() as memory:
+        asked = index_content.namespaces_of
+
+        def namespaces_of(connection: Any, names: Any, max_vectors: int) -> Any:
+            found = asked(connection, names, max_vectors)
+            memory.runtime.db.write(
+                index_content.add, names, memory.runtime.now()
+            )  # as the other's audit does
+            return found
+
+        monkeypatch.setattr(index_content, "namespaces_of", namespaces_of)
+        say(memory, *TURNS[:3])
+        assert copies(memory) == 3
+        say(memory, TURNS[3])
+        assert (copies(memory), memory.verify()) == (4, [])
 
 
 def away(_: object) -> None:
