@@ -681,6 +681,7 @@ def test_beginning_anew_touches_nothing_that_chroma_did_not_make(open_index, tmp
     (segment / "header.bin").write_bytes(b"")
     assert index.acquire()
     assert index.repaired
+    assert index.still_there()
     assert note.read_text() == "mine"
 
 

@@ -157,3 +157,23 @@ def test_a_small_limit_tells_the_other_sides_of_the_best_messages_only(memory) -
     assert {MET, other} <= small.keys() & large.keys()
     assert [text for text, codes in small.items() if "other_side" in codes] == [NEVER]
     assert sum("other_side" in codes for codes in large.values()) == 2
+
+
+def test_a_side_that_is_among_the_best_messages_is_told_as_such_and_in_its_place(memory) -> None:
+    never = "At the harbour I've never met Bryan Okafor, nor got advice about varnish."
+    say(memory, "I repair violins.", never, MET)
+    assert [one.value for one in memory.ledger(user_id="ada") if one.against]
+    told = told_for(memory)
+    assert {never, MET} <= told.keys()
+    assert not any("other_side" in codes for codes in told.values())
+
+
+def test_a_side_that_the_window_has_is_not_told_again(memory) -> None:
+    say(memory, "I repair violins.", MET)
+    chat = memory.chat(user_id="ada", session_id="now")
+    chat.add("user", NEVER)
+    memory.flush()
+    assert [one.value for one in memory.ledger(user_id="ada") if one.against] == [NEVER]
+    context = chat.context(QUESTION)
+    assert MET in context.recall
+    assert NEVER not in context.recall

@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from waiting import wait_for
 
 from memlayer_core import Memory, Message, Settings
+from memlayer_core.chroma import EmbeddedChroma
 from memlayer_core.errors import IndexUnavailableError
 from memlayer_core.events import IndexRebuilt
-from memlayer_core.storage import index_content, job_queue
+from memlayer_core.storage import index_content, job_queue, vectors
 from memlayer_core.storage.keys import shard_of
+from memlayer_core.storage.tables import texts
 
 SETTINGS = Settings(index_delay=0, durability="normal", learn=False, exact_scan_limit=8)
+ONE = SETTINGS.replace(chroma_collections=1)
 TURNS = [Message("user", f"The boat number {number} is in harbor {number * 7}.") for number in range(9)]
 
 Open = Callable[..., Memory]
@@ -70,6 +74,80 @@ def test_only_a_user_with_more_than_the_limit_is_asked_for_in_chroma(open_here: 
         say(memory, TURNS[8])
         assert memory.search("boat 3", user_id="ada")[0].text == TURNS[3].text
         assert len(asked) == 1
+
+
+def test_a_small_user_whose_texts_come_in_a_batch_with_a_large_ones_stays_out_of_chroma(
+    open_here: Open,
+) -> None:
+    with open_here(ONE.replace(index_delay=60)) as memory:
+        say(memory, *TURNS[:8])
+        memory.chat(user_id="ada", session_id="s").add_messages(TURNS[8:])
+        memory.chat(user_id="bob", session_id="s").add_messages(TURNS[:2])
+        memory.flush()  # the worker waits for more until then
+        assert (copies(memory), memory.verify()) == (len(TURNS), [])
+        memory.reindex()
+        assert (copies(memory), memory.verify()) == (len(TURNS), [])
+
+
+def test_what_chroma_has_of_a_small_user_is_removed_by_an_audit(open_here: Open) -> None:
+    with open_here(ONE) as memory:
+        say(memory, *TURNS[:2], user="bob")
+        say(memory, *TURNS)
+        index: Any = memory.runtime.index
+        keys = [hit.key for hit in memory.runtime.db.read(all_texts)]
+        index.upsert(memory.runtime.db.read(vectors.entries_of, keys))
+        assert copies(memory) == len(TURNS) + 2
+        memory.verify()
+        assert copies(memory) == len(TURNS)
+
+
+def all_texts(connection: Any) -> list[Any]:
+    return list(connection.execute(select(texts.c.key)))
+
+
+def test_a_search_leaves_out_the_user_as_a_condition_where_the_collection_has_nobody_else(
+    open_here: Open, monkeypatch
+) -> None:
+    asked = []
+    with open_here(ONE.replace(exact_scan_limit=4)) as memory:
+        index: Any = memory.runtime.index
+        nearest = index.nearest
+        monkeypatch.setattr(index, "nearest", lambda *args: [asked.append(args[1]), nearest(*args)][1])
+        say(memory, *TURNS)
+        say(memory, *TURNS[:2], user="bob")  # a small one
+        assert memory.search("boat 3", user_id="ada")[0].text == TURNS[3].text
+        assert asked == [None]
+        say(memory, *TURNS, *TURNS, user="eve")
+        assert memory.search("boat 3", user_id="ada")[0].text == TURNS[3].text
+        assert asked[1:] == [memory.chat(user_id="ada", session_id="s").scope.user_lane]
+
+
+def test_a_user_whom_chroma_does_not_have_is_never_asked_for_there(open_here: Open, monkeypatch) -> None:
+    with open_here() as memory:
+        monkeypatch.setattr(
+            index_content, "namespaces_of", lambda *_: (set(), [])
+        )  # as before the worker gave it one
+        index: Any = memory.runtime.index
+        monkeypatch.setattr(index, "nearest", lambda *_: pytest.fail("Chroma was asked"))
+        say(memory, *TURNS)
+        assert memory.search("boat 3", user_id="ada")[0].text == TURNS[3].text
+
+
+def test_no_search_asks_chroma_while_a_lower_limit_gives_it_a_user(open_here: Open, monkeypatch) -> None:
+    with open_here(ONE) as memory:
+        say(memory, *TURNS[:4])
+    served = []
+    put = EmbeddedChroma.upsert
+
+    def upsert(index: EmbeddedChroma, entries: Any) -> None:
+        served.append(index.serves(0))
+        put(index, entries)
+
+    monkeypatch.setattr(EmbeddedChroma, "upsert", upsert)
+    with open_here(ONE.replace(exact_scan_limit=2)) as memory:
+        say(memory, TURNS[4], user="bob")
+        assert copies(memory) == 4
+    assert served[0] is False
 
 
 def test_what_small_users_delete_or_forget_is_no_work_for_chroma(open_here: Open, monkeypatch) -> None:
