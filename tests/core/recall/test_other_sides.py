@@ -168,12 +168,14 @@ def test_a_side_that_is_among_the_best_messages_is_told_as_such_and_in_its_place
     assert not any("other_side" in codes for codes in told.values())
 
 
-def test_a_side_that_the_window_has_is_not_told_again(memory) -> None:
-    say(memory, "I repair violins.", MET)
+def test_sides_that_the_window_has_are_not_told_again_and_leave_room_for_another(memory) -> None:
+    nevers = [NEVER, NEVER.replace("met", "talked to"), NEVER.replace("met", "known")]
+    say(memory, "I repair violins.", MET, nevers[0])
     chat = memory.chat(user_id="ada", session_id="now")
-    chat.add("user", NEVER)
-    memory.flush()
-    assert [one.value for one in memory.ledger(user_id="ada") if one.against] == [NEVER]
-    context = chat.context(QUESTION)
-    assert MET in context.recall
-    assert NEVER not in context.recall
+    for text in nevers[1:]:
+        chat.add("user", text)
+        memory.flush()
+    assert {one.value for one in memory.ledger(user_id="ada") if one.against} == {*nevers}
+    told = told_for(memory)
+    assert {text for text, codes in told.items() if "other_side" in codes} == {NEVER}
+    assert told.keys().isdisjoint(nevers[1:])
