@@ -11,14 +11,11 @@ from sqlalchemy import Connection, Text, bindparam, exists, or_, select, update
 
 from memlayer_core.message import Receipt
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, SessionDetails
-from memlayer_core.messages.sql import pinned_recalls
 from memlayer_core.messages.sql.conversation import lock_or_make_session, lock_session, version_sessions
 from memlayer_core.messages.sql.lifetime import delete_sessions, keys_within, leave
 from memlayer_core.messages.sql.message_lists import replace
 from memlayer_core.messages.sql.writes import append
-from memlayer_core.records.sql import ledger
-from memlayer_core.records.sql.facts import resting_on
-from memlayer_core.records.sql.settle import settle
+from memlayer_core.records.sql import evidence, facts, outcomes
 from memlayer_core.records.sql.writes import delete_records, list_rows
 from memlayer_core.scope import Scope
 from memlayer_core.storage import texts
@@ -54,18 +51,17 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> ForgetReport:
     if reach.session_id is not None:
         rows += version_sessions(connection, [row.lane for row in rows])
     within = keys_within(connection, rows)
-    known = [row.key for row in list_rows(connection, reach)]
-    known += resting_on(connection, [row.number for row in rows])
-    pinned_recalls.lock(connection, [*chain(*within.values()), *known])
+    evidence.lock(connection, chain(*within.values()))
     texts.lock_owners(
         connection, {reach.namespace, reach.commons.namespace, *(row.namespace for row in rows)}
     )
     if reach.session_id is None:
-        ledger.forget_owner(connection, reach)
+        evidence.forget_owner(connection, reach)
+    outcomes.forget_owner(connection, reach)
     gone = delete_sessions(connection, rows, within, now)
     kept = list_rows(connection, reach)
     forgotten = delete_records(connection, kept, now)
-    settle(connection, {bytes(row.topic) for row in kept if row.topic is not None}, now)
+    facts.reopen(connection, reach.namespace, {row.ordinal for row in kept}, now)
     if rows or forgotten:
         leave(connection, {reach.namespace, *(row.namespace for row in rows)})
     return ForgetReport(len(rows), gone, forgotten)

@@ -38,7 +38,7 @@ def weigh(animal: str) -> str:
 
 @pytest.fixture
 def memory(open_at) -> Memory:
-    memory = open_at("store", settings=Settings(index_delay=3600, learn=False, durability="normal"))
+    memory = open_at("store", settings=Settings(index_delay=3600, durability="normal"))
     memory.chat(user_id="ada", session_id="past").add("user", CAT, id="cat")
     memory.flush()
     return memory

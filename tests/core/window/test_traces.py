@@ -23,7 +23,7 @@ from memlayer_core.errors import InvalidLimitError, UnknownTraceError
 from memlayer_core.messages.rules.traces import MOST_BYTES
 from memlayer_core.storage.tables import traces
 
-QUIET = Settings(index_delay=3600, durability="normal", learn=False)
+QUIET = Settings(index_delay=3600, durability="normal")
 CAT = "My cat is called Solomon, and he is allergic to nuts."
 SECRET = "Whitaker"
 
@@ -475,7 +475,7 @@ def test_an_answer_of_another_process_has_none_and_the_others_are_read_there(ope
     chat.context()
     code = (
         "import sys; from memlayer_core import Memory, Settings\n"
-        "with Memory.open(sys.argv[1], embedder='hashing', settings=Settings(learn=False)) as memory:\n"
+        "with Memory.open(sys.argv[1], embedder='hashing', settings=Settings()) as memory:\n"
         "    chat = memory.chat(user_id='ada', session_id='s')\n"
         "    print(chat.add('assistant', 'From elsewhere.').ids[0])\n"
         "    print(*[one.id for one in chat.traces()], chat.trace('trace-1').pieces[-1].text)\n"
