@@ -41,6 +41,7 @@ class Operation(BaseModel):
         fact: Number of the known fact, from 1; None: none.
         subject: `"user"`, or of whom it is said.
         key: What it is about; None: nothing that has a name.
+        category: `"identity"`, `"preference"`, `"skill"`, `"relationship"`, `"habit"` or another kind; None: a state.
         value: The value.
         text: The fact as a sentence; empty: the quote.
         modality: Whether it is stated, wanted, planned, denied, or was so in the past.
@@ -61,6 +62,7 @@ class Operation(BaseModel):
     fact: int | None = None
     subject: str = Field(default=USER, max_length=200)
     key: str | None = Field(default=None, max_length=100)
+    category: str | None = Field(default=None, max_length=100)
     value: str = Field(default="", max_length=2000)
     text: str = Field(default="", max_length=2000)
     modality: Modality = "states"

@@ -131,7 +131,7 @@ def commit(connection: Connection, batch: Commit, now: datetime, shards: int) ->
         if record is None:
             refused.append(decision.reason)
             continue
-        new += record.created_at == now
+        new += decision.kind in {"add", "replace", "conflict"}
         changed[record.memory_id] = record
     first = batch.rows[0]
     session = Scope(first.user_id, first.session_id, first.agent_id, first.tenant_id)

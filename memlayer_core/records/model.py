@@ -14,7 +14,7 @@ from memlayer_core.vector import FloatVector
 
 __all__ = [
     "COLLECTION",
-    "FIXED",
+    "IDENTITY",
     "MODALITIES",
     "SOURCES",
     "TYPES",
@@ -45,8 +45,8 @@ USER = "user"
 """The subject of facts about the user."""
 COLLECTION = "collection"
 """The category of facts of which several hold at a time under one key."""
-FIXED = frozenset({"fact"})
-"""Categories of what does not change: only a surer statement replaces a value (J22, J23)."""
+IDENTITY = "identity"
+"""The category of what does not change, such as a birthday: only a surer statement replaces a value (J22, J23)."""
 
 TYPES: tuple[RecordType, ...] = get_args(RecordType)
 VISIBILITIES: tuple[Visibility, ...] = get_args(Visibility)

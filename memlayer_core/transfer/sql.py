@@ -61,7 +61,8 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> ForgetReport:
     gone = delete_sessions(connection, rows, within, now)
     kept = list_rows(connection, reach)
     forgotten = delete_records(connection, kept, now)
-    facts.reopen(connection, reach.namespace, {row.ordinal for row in kept}, now)
+    heads = {(row.namespace, row.ordinal): row for row in sorted(kept, key=lambda row: row.version)}
+    facts.reopen(connection, list(heads.values()), now)
     if rows or forgotten:
         leave(connection, {reach.namespace, *(row.namespace for row in rows)})
     return ForgetReport(len(rows), gone, forgotten)

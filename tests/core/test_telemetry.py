@@ -18,6 +18,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from scripted_reader import reads
 
 from examples import examples
 from memlayer_core import Memory, Settings
@@ -289,9 +290,9 @@ def test_no_text_and_no_id_of_a_user_is_told_by_default(monkeypatch) -> None:
         said, answer, asked, known, changed, user, tenant = marks
         with pytest.MonkeyPatch.context() as patch:
             told = Told(patch)
-            options = {"max_messages": 1, "summary_batch": 1, "learn": True}
+            options = {"max_messages": 1, "summary_batch": 1}
             with Memory.in_memory(
-                settings=QUIET.replace(**options), summarizer=lambda prompt: prompt
+                settings=QUIET.replace(**options), summarizer=lambda prompt: prompt, extractor=reads()
             ) as memory:
                 chat = memory.chat(user_id=user, tenant_id=tenant, session_id="monday")
                 for _ in range(3):
@@ -348,7 +349,8 @@ def test_a_model_is_named_as_its_provider_names_it(name, provider, model, told, 
 
 
 def test_what_is_told_is_redacted(told, opened) -> None:
-    chat = opened("spans", "text").chat(user_id="ada", session_id="monday")
+    memory = opened("spans", "text", redactor=lambda text: text.replace("hunter2-Xy77!", "[secret]"))
+    chat = memory.chat(user_id="ada", session_id="monday")
     chat.add("user", "My password is hunter2-Xy77! and my parrot is Coco.")
     (span,) = told.spans("create_memory")
     assert "Coco" in span.attributes["gen_ai.memory.records"]

@@ -11,6 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
+from scripted_reader import reads
 
 from langchain_memlayer import MemlayerMiddleware
 from memlayer_core import Memory, Settings
@@ -37,7 +38,7 @@ class Parrot(BaseChatModel):
 @pytest.fixture(params=["user", "system"])
 def memory(request) -> Iterator[Memory]:
     settings = Settings(index_delay=0.0, durability="normal", recall_placement=request.param)
-    with Memory.in_memory(settings=settings) as opened:
+    with Memory.in_memory(settings=settings, extractor=reads()) as opened:
         chat = opened.chat(user_id="ada", session_id="in-may")
         chat.add("user", "My cousin sells red bicycles. I live in Graz.")
         opened.flush()
@@ -54,15 +55,14 @@ def test_neither_an_answer_nor_the_prompt_that_comes_back_is_learned(memory) -> 
     asked = {"messages": [HumanMessage("Who sells red bicycles?")]}
     agent.invoke(asked, {"configurable": {"thread_id": "one"}})
     shown = model.seen[-1]
-    assert "lives in: Graz" in str(shown)
+    assert "home: Graz" in str(shown)
     assert "My cousin sells" in str(shown)
-    before, ledger = known(memory), memory.ledger(user_id="ada")
+    before = known(memory)
     agent.invoke({"messages": shown}, {"configurable": {"thread_id": "two"}})
     echo = HumanMessage(f"A colleague sent me this:\n{shown[-1].text}\n{shown[0].text}")
     agent.invoke({"messages": [echo]}, {"configurable": {"thread_id": "three"}})
     memory.flush()
     assert known(memory) == before == [("home", "Graz", 1)]
-    assert memory.ledger(user_id="ada") == ledger
 
 
 def test_what_the_user_says_again_is_the_users(memory) -> None:

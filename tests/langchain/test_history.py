@@ -512,9 +512,7 @@ def test_the_context_brings_a_turn_of_an_earlier_session_and_keeps_the_limit(do:
 
 
 def test_recalled_text_can_stand_in_the_system_message(do: Any) -> None:
-    with Memory.in_memory(
-        settings=Settings(index_delay=0.0, recall_placement="system")
-    ) as memory:
+    with Memory.in_memory(settings=Settings(index_delay=0.0, recall_placement="system")) as memory:
         earlier = MemlayerChatMessageHistory(memory, session_id="earlier", user_id="ada")
         earlier.add_messages([HumanMessage("My parrot is called Grillparzer")])
         memory.flush()

@@ -82,7 +82,7 @@ def _known(operation: Operation, facts: Sequence[Record]) -> Record | None:
 
 def _fields(operation: Operation, target: Record | None, schema: FactSchema | None) -> dict[str, Any]:
     key, subject, value = operation.key, operation.subject.strip() or USER, operation.value.strip()
-    category = "state"
+    category = fold(operation.category) or "state"
     if target is not None:
         key, subject, category = target.key, target.subject or USER, target.category or category
         value = (target.value or "") if operation.op in {"end", "confirm"} else value
@@ -118,7 +118,12 @@ def _dated(record: Record, operation: Operation, line: Line) -> Record:
     if until is not None and began is not None and until <= began:
         began = since
     return replace(
-        record, first_observed=line.said_at, occurred_at=line.said_at, valid_from=began, valid_until=until
+        record,
+        first_observed=line.said_at,
+        occurred_at=line.said_at,
+        valid_from=began,
+        valid_until=until if until is None or until <= line.said_at else None,
+        expires_at=until if until is not None and until > line.said_at else None,
     )
 
 

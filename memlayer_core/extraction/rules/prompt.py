@@ -33,6 +33,7 @@ fact is said again), or "none";
 - "fact": number of the known fact, for update, end and confirm;
 - "subject": "user", or the name or relation of whom it is about;
 - "key": KEYS;
+- "category": "identity" (what never changes, such as a birthday), "preference", "skill", "relationship", "habit" or "state";
 - "value": the value, as short as possible;
 - "text": the fact as one sentence;
 - "modality": "states", "wants", "plans", "denies" or "used_to";

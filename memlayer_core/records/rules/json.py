@@ -92,8 +92,13 @@ def record_from_json(source: str | bytes | Mapping[str, JSON]) -> Record:
 
 def _completed(form: Mapping[str, Any], visibility: object) -> dict[str, Any]:
     """Return a record's form with what another field of it says, too."""
-    fact, time, access = (form.get(part) or {} for part in ("fact", "time", "access_control"))
+    fact, time, access, metadata = (
+        form.get(part) or {} for part in ("fact", "time", "access_control", "metadata")
+    )
     whole = dict(form)
+    if isinstance(metadata, Mapping) and "quarantine" in metadata:  # as memlayer 0.1 called it
+        rest = {name: value for name, value in metadata.items() if name != "quarantine"}
+        whole["metadata"] = {"archived_because": metadata["quarantine"], **rest}
     if isinstance(fact, Mapping) and isinstance(time, Mapping) and "created_at" in time:
         whole["fact"] = {"first_observed": time["created_at"], **fact}
     if isinstance(access, Mapping) and visibility is not None and "visibility" not in access:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from memlayer_core.records.facts import Decision, Statement
-from memlayer_core.records.model import COLLECTION, FIXED, Record
+from memlayer_core.records.model import COLLECTION, IDENTITY, Record
 from memlayer_core.records.rules.records import TOLERANCE, fold
 
 _OPPOSITES = ({"states", "denies"}, {"wants", "denies"}, {"plans", "denies"})
@@ -27,13 +27,14 @@ def reconcile(known: Sequence[Record], said: Statement, now: datetime) -> Decisi
     Args:
         known: Facts in force of the same subject and key, and those that the statement names.
         said: The statement.
-        now: The present. What expired or ended before is of the past, and takes no part.
+        now: The present. What expired or ended before, and before the statement, is of the past, and takes no part.
     """
     new = said.record
-    held = [one for one in known if _holds(one, now)]
+    held = [one for one in known if _holds(one, max(now, new.first_observed))]
     named = tuple(one for one in held if one.memory_id in said.targets)
     same = tuple(one for one in held if _same(one, new) and fold(one.value) == fold(new.value))
-    if said.ends or new.modality == "used_to":
+    has_ended = new.valid_until is not None and new.valid_until <= new.first_observed
+    if said.ends or has_ended or new.modality == "used_to":
         return _end(named or tuple(one for one in same if one.modality != "denies"), said)
     if again := next((one for one in (*named, *same) if _says(one, new)), None):
         return Decision("confirm", "it says the same", (again,))
@@ -81,7 +82,7 @@ def _change(old: tuple[Record, ...], said: Statement, *, is_named: bool) -> Deci
         return Decision(
             "replace", "the user says otherwise than an agent concluded", old, _end_of(old, since)
         )
-    if new.category in FIXED and not is_named:
+    if new.category == IDENTITY and not is_named:
         return _by_confidence(old, new)
     if not is_named and any(new.first_observed < one.first_observed for one in old):
         return _earlier(old, since)

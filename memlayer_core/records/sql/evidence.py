@@ -93,9 +93,11 @@ def add(
 
 
 def counts(connection: Connection, namespace: str, ordinal: int, keys: Collection[int]) -> bool:
-    """Return whether a record rests on one of some messages already."""
-    these = evidence.c.namespace == namespace, evidence.c.ordinal == ordinal, evidence.c.message.in_(keys)
-    return connection.scalar(select(evidence.c.number).where(*these).limit(1)) is not None
+    """Return whether a record rests on one of some messages already, or on a copy of it in a fork."""
+    ids = select(messages.c.id).where(messages.c.key.in_(keys))
+    these = evidence.c.namespace == namespace, evidence.c.ordinal == ordinal, messages.c.id.in_(ids)
+    found = select(evidence.c.number).join(messages, messages.c.key == evidence.c.message).where(*these)
+    return connection.scalar(found.limit(1)) is not None
 
 
 def of_records(

@@ -5,7 +5,7 @@ It locks in the order of `writes`: messages, owners, records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -161,27 +161,32 @@ def _close(
     )
 
 
-def reopen(connection: Connection, namespace: str, ordinals: Collection[int], now: datetime) -> None:
-    """Put facts in force again whose successors are deleted, and facts that nothing says any more to have ended."""
-    for some in chunks(sorted(ordinals)):
-        of_them = (
-            records.c.namespace == namespace,
-            records.c.replaced_by.in_(some),
+def reopen(connection: Connection, gone: Sequence[Any], now: datetime) -> None:
+    """Put facts in force again whose successors are deleted; what those had given way to takes their place.
+
+    Args:
+        connection: In a transaction that writes. The owner's records are locked.
+        gone: The rows of the successors' newest versions.
+        now: The present.
+    """
+    for row in gone:
+        closed = and_(
+            records.c.namespace == row.namespace,
+            records.c.replaced_by == row.ordinal,
+            or_(records.c.ordinal != row.ordinal, records.c.valid_until.is_not(None)),
             records.c.about.is_not(None),
         )
-        for row in connection.execute(select(records).where(*of_them)).all():
-            newer = select(records.c.number).where(
-                records.c.namespace == namespace,
-                records.c.ordinal == row.ordinal,
-                records.c.version > row.version,
-            )
-            same = writes.same_words(connection, bytes(row.digest))
-            if same is not None or connection.scalar(newer) is not None:
+        if row.replaced_by not in {None, row.ordinal}:
+            after = {"replaced_by": row.replaced_by, "valid_until": row.valid_until}
+            connection.execute(update(records).where(closed, records.c.ordinal != row.ordinal).values(after))
+            continue
+        for one in connection.execute(select(records).where(closed)).all():
+            if writes.same_words(connection, bytes(one.digest)) is not None:
                 continue
             again = {"replaced_by": None, "valid_until": None, "updated_at": to_micros(now)}
-            connection.execute(update(records).where(records.c.number == row.number).values(again))
-            if not evidence_sql.sources(connection, namespace, [row.ordinal]):
-                _file(connection, [(row.key, record_of(row))], now)
+            connection.execute(update(records).where(records.c.number == one.number).values(again))
+            if not evidence_sql.sources(connection, one.namespace, [one.ordinal]):
+                _file(connection, [(one.key, record_of(one))], now)
 
 
 def revise(
@@ -245,15 +250,16 @@ def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) 
     user_id, ordinal = ordinal_of(record_id)
     if user_id != reach.user_id:
         return False
-    own = select(records.c.number).where(OWN, records.c.ordinal == ordinal).limit(1)
-    if connection.scalar(own, reach_parameters(reach)) is None:
+    newest = records.c.version.desc()
+    own = select(records).where(OWN, records.c.ordinal == ordinal).order_by(newest).limit(1)
+    row = connection.execute(own, reach_parameters(reach)).first()
+    if row is None:
         return False
-    evidence_sql.lock(
-        connection, evidence_sql.sources(connection, reach.namespace, [ordinal]).get(ordinal, ())
-    )
+    said = evidence_sql.sources(connection, reach.namespace, [ordinal])
+    evidence_sql.lock(connection, said.get(ordinal, ()))
     if not writes.forget(connection, reach, record_id, now):
         return False
-    reopen(connection, reach.namespace, [ordinal], now)
+    reopen(connection, [row], now)
     return True
 
 
@@ -269,11 +275,11 @@ def withdraw(connection: Connection, condition: Any, now: datetime) -> None:
         {(row.namespace, row.ordinal) for row in rows if row.ordinal is not None}
     ):
         gone = [row for row in rows if (row.namespace, row.ordinal) == (namespace, ordinal)]
-        if any(row.kind == "ended" for row in gone):
-            reopen(connection, namespace, [ordinal], now)
         mentions = sum(row.kind != "ended" for row in gone)
         of_it = records.c.namespace == namespace, records.c.ordinal == ordinal
         versions = connection.execute(select(records).where(*of_it).order_by(records.c.version)).all()
+        if versions and mentions < len(gone) and versions[-1].replaced_by == ordinal:
+            reopen(connection, versions[-1:], now)
         if not versions or not mentions:
             continue
         left = versions[-1].mentions - mentions
@@ -282,7 +288,7 @@ def withdraw(connection: Connection, condition: Any, now: datetime) -> None:
             connection.execute(update(records).where(last).values(mentions=left))
             continue
         writes.delete_records(connection, versions, now)
-        reopen(connection, namespace, [ordinal], now)
+        reopen(connection, versions[-1:], now)
 
 
 def _words(connection: Connection, keys: Sequence[int]) -> dict[int, tuple[Any, ...]]:

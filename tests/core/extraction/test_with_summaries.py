@@ -15,7 +15,7 @@ from waiting import wait_for
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import ConfigurationError, RedactorError
 from memlayer_core.extraction.rules.answer import operations_in, split_operations
-from memlayer_core.records.quotes import OwnWords, own_words
+from memlayer_core.records.quotes import own_words
 from memlayer_core.storage import job_queue
 
 TOGETHER = Settings(
@@ -130,9 +130,8 @@ def test_one_call_gives_turns_that_left_the_window_a_summary_an_episode_and_thei
     wait_for(lambda: len(boats(memory)) == left // 2)
     assert waiting(memory) == {"learn": 12 - left // 2}, "turns that are shown still wait"
     record = next(one for one in memory.records(user_id="louis") if one.value == "Boa")
-    (statement,) = memory.why(record.memory_id, user_id="louis").statements
-    assert statement.evidence is not None
-    assert statement.evidence.quote == "a boat called Boa"
+    (words,) = memory.why(record.memory_id, user_id="louis").evidence
+    assert words.quote == "a boat called Boa"
     memory.flush(30)
     assert len(boats(memory)) == 12
     assert waiting(memory) == {}
@@ -194,7 +193,7 @@ def test_facts_that_the_call_does_not_tell_are_read_in_calls_of_their_own(opened
     memory.flush(30)
     assert len(boats(memory)) == 12
     outcomes = {one.outcome for one in memory.ledger(user_id="louis", limit=100)}
-    assert "given up" not in outcomes
+    assert "gave up" not in outcomes
 
 
 def test_half_an_object_of_operations_is_mended_as_in_a_call_of_its_own(opened) -> None:
@@ -211,8 +210,7 @@ def test_what_no_line_says_is_refused_there_too(opened) -> None:
     talk(memory, 12)
     wait_for(lambda: boats(memory))
     assert "Boa" not in boats(memory)
-    refused = [one for one in memory.ledger(user_id="louis", limit=100) if one.outcome == "refused"]
-    assert refused
+    assert any(one.refused for one in memory.ledger(user_id="louis", limit=100))
 
 
 def test_a_model_that_does_not_answer_leaves_the_facts_to_the_next_call(opened) -> None:
@@ -234,7 +232,7 @@ def test_a_model_that_does_not_answer_leaves_the_facts_to_the_next_call(opened) 
 def test_what_fails_before_the_model_is_asked_loses_no_fact(opened, monkeypatch) -> None:
     problems = iter([RedactorError("the redactor is away", hint="It is tried again.")])
 
-    def flaky(*arguments: Any) -> OwnWords:
+    def flaky(*arguments: Any) -> str:
         if (problem := next(problems, None)) is not None:
             raise problem
         return own_words(*arguments)

@@ -211,10 +211,9 @@ def test_an_index_of_some_rows_has_its_condition_in_each_database(where: Where) 
         for name, sql in execute(where, catalogue)
     }
     assert {name: condition for name, condition in found.items() if condition} == {
-        "memlayer_ledger_against": "against IS NOT NULL",
         "memlayer_texts_namespace": "shard IS NOT NULL",
         "memlayer_texts_shard": "shard IS NOT NULL",
-        "memlayer_records_identity": "replaced_by IS NULL",
+        "memlayer_records_about": "replaced_by IS NULL",
         "memlayer_records_profile": "always = 1 AND replaced_by IS NULL",
         "memlayer_records_words": "replaced_by IS NULL",
     }

@@ -1,4 +1,4 @@
-"""Facts go along with an export: what was learned is learned again, what the application said is a fact again."""
+"""Facts go along with an export, with the words that they rest on; what patterns had learned is archived."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from scripted_reader import reads
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import ImportStoppedError
@@ -19,7 +20,7 @@ MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 @pytest.fixture
 def memory() -> Iterator[Memory]:
     """Return a memory that learns."""
-    with Memory.in_memory(settings=Settings(index_delay=0)) as opened:
+    with Memory.in_memory(settings=Settings(index_delay=0), extractor=reads()) as opened:
         yield opened
 
 
@@ -46,20 +47,52 @@ def test_an_import_has_the_same_facts_and_a_second_one_changes_nothing(
 ) -> None:
     other = open_with(Settings(durability="normal"))
     for _ in range(2):
-        other.import_from(exported)
+        report = other.import_from(exported)
         other.flush()
         assert facts(other) == facts(memory)
-    other.chat(user_id="louis", session_id="s").add("user", "I live in Rome.")
-    other.flush()
+    assert (report.records, report.archived) == (2, 0)
+    (home,) = (one for one in other.records(user_id="louis") if one.key == "home")
+    (quote,) = other.why(home.memory_id, user_id="louis").evidence
+    assert (quote.quote, quote.said_at) == ("I live in Graz", MAY)
+    chat = other.chat(user_id="louis", session_id="s")
+    chat.remember("Louis moved", key="home", value="Rome")
     assert facts(other)["home"][0] == "Rome"
+    chat.delete_message(0)
+    assert {one.value for one in other.records(user_id="louis", all_versions=True)} == {"Rome", "nuts"}
 
 
-def test_without_learning_what_was_learned_is_imported_as_a_record(
+def test_a_value_that_was_said_later_here_outlives_an_imported_one(
     exported: list[str], open_with: Any
 ) -> None:
     other = open_with(Settings(durability="normal"))
+    other.chat(user_id="louis", session_id="t").remember("Louis moved", key="home", value="Rome")
     other.import_from(exported)
-    assert {record.value for record in other.records(user_id="louis")} == {"Graz", "nuts"}
+    assert facts(other)["home"][0] == "Rome"
+
+
+def test_what_patterns_learned_and_what_was_in_quarantine_is_kept_and_never_told(
+    exported: list[str], open_with: Any
+) -> None:
+    lines = [json.loads(line) for line in exported]
+    for line in lines:
+        for quote in line.get("evidence", ()):  # as earlier versions wrote them
+            quote.pop("model"), quote.pop("session_id"), quote.pop("said_at")
+        if line.get("record", {}).get("fact", {}).get("key") == "allergy":
+            line["record"]["metadata"]["quarantine"] = "it seems to instruct a model"
+    other = open_with(Settings(durability="normal"))
+    report = other.import_from([json.dumps(line) for line in lines])
+    assert (report.remembered, report.archived) == (2, 2)
+    assert other.records(user_id="louis") == []
+    every = {one.key: one for one in other.records(user_id="louis", every=True)}
+    assert every["allergy"].archived_because == "it seems to instruct a model"
+    assert "patterns" in (every["home"].archived_because or "")
+    context = other.chat(user_id="louis", session_id="now").context(
+        "Where do I live, and any allergy to nuts?"
+    )
+    assert context.profile is None
+    assert "allergic" not in context.recall
+    revised = other.chat(user_id="louis").revise(every["home"].memory_id, "Louis lives in Graz.")
+    assert [one.memory_id for one in other.records(user_id="louis")] == [revised.memory_id]
 
 
 def test_the_line_of_a_learned_fact_quotes_its_message(exported: list[str]) -> None:

@@ -11,9 +11,7 @@ import pytest
 from memlayer_core import Memory, Message, RecallFilter, Scope, Settings, ToolCall, UserMemory
 from memlayer_core.errors import ConfigurationError, MessageTypeError
 
-NOW = Settings(
-    index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5
-)
+NOW = Settings(index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5)
 
 
 class Service:

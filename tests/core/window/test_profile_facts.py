@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from scripted_reader import reads
 
-from memlayer_core import Memory
+from memlayer_core import Memory, Settings
+
+
+@pytest.fixture
+def store(open_at: Callable[..., Memory]) -> Memory:
+    settings = Settings(index_delay=3600, durability="normal", extraction_idle_seconds=600)
+    spicy = (r"I love (spicy food)", {"key": "likes", "category": "preference", "always": True})
+    return open_at("store", settings=settings, extractor=reads(spicy))
 
 
 @pytest.fixture
@@ -23,10 +32,10 @@ def lines(chat: Any, question: str = "Write an e-mail to my boss.", **more: Any)
 
 @pytest.mark.requirement("J13", "M01")
 def test_facts_are_told_without_a_word_in_common_with_the_question(chat: Any) -> None:
-    chat.add("user", "I am allergic to nuts. Please call me Lou. I live in Graz.")
+    chat.add("user", "I am allergic to nuts. I live in Graz.")
     chat.memory.flush()
     later = chat.memory.chat(user_id="louis", session_id="a week later")
-    assert lines(later) == ["wants to be called: Lou", "lives in: Graz", "allergic to: nuts"]
+    assert lines(later) == ["allergy: nuts", "home: Graz"]
 
 
 @pytest.mark.requirement("J26")
@@ -34,53 +43,44 @@ def test_facts_are_told_without_a_word_in_common_with_the_question(chat: Any) ->
 def test_a_preference_of_last_week_is_told_where_it_shares_no_word_with_the_task(
     chat: Any, question: str
 ) -> None:
-    chat.add("user", "I love spicy food, but I hate cilantro. My favorite greeting is Ahoy.")
+    chat.add("user", "I love spicy food. I live in Graz.")
     chat.memory.flush()
     later = chat.memory.chat(user_id="louis", session_id="a week later")
     later.add("user", question)
-    assert lines(later, question) == ["likes: spicy food", "dislikes: cilantro", "favorite greeting: Ahoy"]
+    assert lines(later, question) == ["home: Graz", "likes: spicy food"]
 
 
 def test_a_preference_becomes_a_line_when_its_sentence_leaves_the_window(chat: Any) -> None:
     chat.add("user", "I love spicy food. I live in Graz.")
     chat.memory.flush()
-    assert lines(chat) == ["lives in: Graz"], "its sentence is shown"
+    assert lines(chat) == ["home: Graz"], "its sentence is shown"
     for number in range(12):
         chat.add("assistant", f"And what then? {number}")
         chat.add("user", f"And then this and that happened for the time number {number}")
         chat.context(token_limit=300)
-    assert lines(chat, token_limit=300) == ["lives in: Graz", "likes: spicy food"]
-
-
-def test_preferences_give_way_to_everything_else(chat: Any) -> None:
-    for number in range(25):
-        chat.remember(f"Louis likes the tune {number}", key="likes", value=f"tune {number}")
-    chat.remember("Louis wears 43", key="shoe size", value="43", always=True)
-    chat.remember("Answer in French", key="answer_language", value="French")
-    chat.remember("Louis is called Louis", key="name", value="Louis")
-    told = lines(chat)
-    assert (len(told), told[:3]) == (20, ["name: Louis", "answer in: French", "shoe size: 43"])
-    assert (told[3], told[-1]) == ("likes: tune 0", "likes: tune 16")
-
-
-def test_their_order_is_that_of_the_keys_whatever_was_said_first(chat: Any) -> None:
-    for key, value in (("allergy", "nuts"), ("home", "Graz"), ("name", "Louis"), ("shoe size", "43")):
-        chat.remember(f"{key} {value}", key=key, value=value, always=True)
-    told = ["name: Louis", "lives in: Graz", "allergic to: nuts", "shoe size: 43"]
-    assert lines(chat) == told
-    chat.remember("Graz again", key="home", value="Graz")
-    assert lines(chat) == told
+    assert lines(chat, token_limit=300) == ["home: Graz", "likes: spicy food"]
 
 
 @pytest.mark.requirement("J26")
-def test_at_most_twenty_are_told_and_the_name_does_not_give_way(chat: Any) -> None:
+def test_at_most_twenty_are_told_the_surest_first_and_preferences_last(chat: Any) -> None:
     for number in range(25):
-        chat.remember(f"Louis has the cat number {number}", key="pet", value=f"cat {number}")
+        chat.remember(f"tune {number}", key=f"tune_{number}", value="good", category="preference")
+    chat.remember("Louis wears 43", key="shoe_size", value="43", confidence=0.7)
     chat.remember("Louis is called Louis", key="name", value="Louis")
     told = lines(chat)
-    assert (len(told), told[0], told[-1]) == (20, "name: Louis", "pet: cat 18")
-    assert lines(chat, token_limit=220)[0] == "name: Louis"
-    assert len(lines(chat, token_limit=220)) < 20
+    assert (len(told), told[:2], told[-1]) == (20, ["name: Louis", "shoe_size: 43"], "tune_17: good")
+    few = lines(chat, token_limit=220)
+    assert few[:2] == told[:2]
+    assert len(few) < 20
+
+
+def test_their_order_changes_only_if_they_do(chat: Any) -> None:
+    for key, value in (("allergy", "nuts"), ("home", "Graz"), ("name", "Louis")):
+        chat.remember(f"{key} {value}", key=key, value=value)
+    told = ["allergy: nuts", "home: Graz", "name: Louis"]
+    assert lines(chat) == told
+    chat.remember("Graz again", key="home", value="Graz")
+    assert lines(chat) == told
 
 
 @pytest.mark.requirement("J26")

@@ -1,0 +1,259 @@
+"""What becomes of a new statement beside the facts in force of the same subject and key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from memlayer_core import Memory
+from memlayer_core.records.facts import Decision, Statement
+from memlayer_core.records.model import Record
+from memlayer_core.records.rules.reconcile import reconcile
+from memlayer_core.records.rules.records import confirm, new_record
+from memlayer_core.scope import Scope
+
+MONDAY = datetime(2026, 3, 9, 9, tzinfo=UTC)
+DAY = timedelta(days=1)
+NOW = MONDAY + 100 * DAY
+OWNER = Scope("louis")
+INFERRED = {"source": "implicit_inference"}
+
+
+@pytest.fixture
+def chat(memory: Memory) -> Any:
+    return memory.chat(user_id="louis", session_id="s")
+
+
+def in_force(memory: Memory, key: str = "home") -> list[Any]:
+    found = [one for one in memory.records(user_id="louis") if one.key == key]
+    return [one.value for one in reversed(found)]
+
+
+def remember(chat: Any, value: str, key: str = "home", **more: Any) -> Record:
+    return chat.remember(f"{key}: {value}, {more}", key=key, value=value, **more)
+
+
+# The rules, through `remember`
+
+
+@pytest.mark.requirement("J24", "J25")
+def test_the_same_again_is_surer_by_five_hundredths_and_counts_a_mention(chat: Any) -> None:
+    first = remember(chat, "Berlin", confidence=0.8)
+    assert (first.mentions, first.confidence) == (1, 0.8)
+    again = chat.remember("Louis lives there", key="home", value="Berlin", confidence=0.8)
+    assert (again.memory_id, again.mentions, again.confidence) == (first.memory_id, 2, pytest.approx(0.85))
+
+
+@pytest.mark.requirement("J24")
+def test_confidence_never_passes_one(chat: Any) -> None:
+    for number in range(8):
+        found = chat.remember(f"sentence {number}", key="home", value="Berlin", confidence=0.9)
+    assert (found.confidence, found.mentions) == (1.0, 8)
+
+
+@pytest.mark.requirement("M19")
+@pytest.mark.parametrize("again", ["berlin mitte", "Berlin   Mitte", "\uff22erlin\u3000Mitte"])
+def test_what_is_equal_but_for_case_spaces_and_width_is_one_fact(chat: Any, again: str) -> None:
+    remember(chat, "Berlin Mitte")
+    assert chat.remember("other words", key="home", value=again).mentions == 2
+
+
+@pytest.mark.requirement("M19")
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("nuts", "no nuts"),
+        ("2 nuts", "3 nuts"),
+        ("nuts", "to nuts"),
+        ("Anna hired Ben", "Ben hired Anna"),
+        ("吃辣", "不吃辣"),
+    ],
+)
+def test_what_is_merely_near_is_never_one_fact(chat: Any, one: str, other: str) -> None:
+    remember(chat, one, "food", category="collection")
+    assert remember(chat, other, "food", category="collection").mentions == 1
+    assert in_force(chat.memory, "food") == [one, other]
+
+
+@pytest.mark.requirement("J21")
+def test_one_key_of_one_user_has_one_value_whatever_the_words(chat: Any) -> None:
+    remember(chat, "Berlin")
+    remember(chat, "Rome")
+    remember(chat, "Paris", subject="Ann")
+    chat.memory.chat(user_id="bob").remember("Bob", key="home", value="Oslo")
+    assert in_force(chat.memory) == ["Rome", "Paris"]
+
+
+def test_of_a_collection_all_values_are_kept(chat: Any) -> None:
+    for value in ("tea", "jazz", "Go"):
+        remember(chat, value, "likes", category="collection")
+    assert in_force(chat.memory, "likes") == ["tea", "jazz", "Go"]
+
+
+@pytest.mark.trap("layered", 5)
+@pytest.mark.requirement("J22", "J23")
+@given(first=st.floats(0, 1), second=st.floats(0, 1))
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+def test_what_does_not_change_is_replaced_by_a_strictly_surer_value_only(
+    memory: Memory, first: float, second: float
+) -> None:
+    memory.forget("louis")
+    chat = memory.chat(user_id="louis", session_id="s")
+    remember(chat, "May", "birthday", category="identity", confidence=first)
+    remember(chat, "June", "birthday", category="identity", confidence=second)
+    if second > first + 1e-9:
+        assert in_force(memory, "birthday") == ["June"]
+    elif second <= first:
+        assert in_force(memory, "birthday") == ["May", "June"], "the conflict is kept"
+
+
+def test_what_an_agent_concludes_never_replaces_what_was_stated(chat: Any) -> None:
+    remember(chat, "Berlin", confidence=0.5)
+    remember(chat, "Rome", **INFERRED)
+    assert in_force(chat.memory) == ["Berlin", "Rome"]
+    remember(chat, "Oslo")
+    assert in_force(chat.memory) == ["Oslo"], "a statement replaces both"
+
+
+def test_a_denial_replaces_what_it_denies_and_nothing_else(chat: Any) -> None:
+    remember(chat, "meat", "eats", category="collection")
+    remember(chat, "fish", "eats", category="collection")
+    remember(chat, "meat", "eats", category="collection", modality="denies")
+    found = [(one.value, one.modality) for one in chat.memory.records(user_id="louis")]
+    assert sorted(found) == [("fish", "states"), ("meat", "denies")]
+
+
+def test_used_to_is_a_fact_of_the_past(chat: Any) -> None:
+    remember(chat, "Rome")
+    past = remember(chat, "Prague", modality="used_to")
+    assert in_force(chat.memory) == ["Rome"]
+    assert past.valid_until is not None
+
+
+def test_a_plan_is_no_state(chat: Any) -> None:
+    remember(chat, "Berlin")
+    remember(chat, "Rome", modality="plans")
+    assert in_force(chat.memory) == ["Berlin", "Rome"]
+
+
+# The rules alone
+
+
+def says(value: str, *, day: int = 1, key: str | None = "home", **more: Any) -> Statement:
+    said_at = MONDAY + day * DAY
+    flags = {name: more.pop(name) for name in ("ends", "targets", "is_correction") if name in more}
+    fields = {
+        "key": key,
+        "subject": "user",
+        "value": value,
+        "category": "state",
+        "modality": "states",
+        **more,
+    }
+    record = new_record(OWNER, f"It is {value}.", fields, said_at)
+    return Statement(record=record, **flags)
+
+
+def carried_out(facts: list[Record], said: Statement, decision: Decision) -> list[Record]:
+    number = len(facts) + 1
+    new = replace(said.record, memory_id=f"louis_mem_{number:03d}")
+    match decision.kind:
+        case "add" | "conflict":
+            return [*facts, replace(new, valid_until=decision.until or new.valid_until)]
+        case "confirm":
+            return [confirm(one, new, NOW) if one in decision.old else one for one in facts]
+        case "replace" | "end":
+            ended = decision.until or MONDAY
+            closed = [replace(one, valid_until=ended) if one in decision.old else one for one in facts]
+            return [*closed, new] if decision.kind == "replace" else closed
+    return facts
+
+
+def learn(*statements: Statement) -> list[Record]:
+    facts: list[Record] = []
+    for one in statements:
+        facts = carried_out(facts, one, reconcile(facts, one, NOW))
+    return facts
+
+
+def values(facts: list[Record]) -> list[str | None]:
+    return [one.value for one in facts if one.valid_until is None or one.valid_until > NOW]
+
+
+@st.composite
+def statements(draw: Any) -> Statement:
+    return says(
+        draw(st.sampled_from(["Berlin", "Rome", "two cats", "nuts", "no nuts", "北京"])),
+        day=draw(st.integers(0, 40)),
+        key=draw(st.sampled_from(["home", "likes", "motto"])),
+        modality=draw(st.sampled_from(["states", "wants", "plans", "denies", "used_to"])),
+        category=draw(st.sampled_from(["state", "identity", "collection"])),
+        confidence=draw(st.sampled_from([0.3, 0.6, 0.9, 1.0])),
+        source=draw(st.sampled_from(["explicit_user_input", "implicit_inference", "external_data"])),
+        ends=draw(st.booleans()),
+        is_correction=draw(st.booleans()),
+    )
+
+
+@given(st.lists(statements(), max_size=8))
+def test_nothing_is_ever_deleted(some: list[Statement]) -> None:
+    facts: list[Record] = []
+    for one in some:
+        after = carried_out(facts, one, reconcile(facts, one, NOW))
+        assert len(after) >= len(facts)
+        facts = after
+
+
+@given(st.lists(statements(), max_size=8), statements())
+def test_what_is_inferred_never_closes_what_was_said(before: list[Statement], said: Statement) -> None:
+    decision = reconcile(learn(*before), said, NOW)
+    if decision.kind in {"replace", "end"} and said.record.is_inferred:
+        assert all(one.is_inferred for one in decision.old)
+
+
+def test_a_later_value_replaces_an_earlier_one_and_an_earlier_one_is_of_the_past() -> None:
+    later = reconcile(learn(says("Berlin", day=1)), says("Rome", day=2), NOW)
+    assert (later.kind, later.until) == ("replace", MONDAY + 2 * DAY)
+    earlier = reconcile(learn(says("Rome", day=5)), says("Berlin", day=1), NOW)
+    assert (earlier.kind, earlier.until) == ("add", MONDAY + 5 * DAY)
+
+
+def test_a_correction_says_that_it_was_never_true() -> None:
+    facts = learn(says("Berlin", confidence=1.0))
+    found = reconcile(
+        facts, says("Rome", day=2, confidence=0.7, is_correction=True, targets=("louis_mem_001",)), NOW
+    )
+    assert (found.kind, found.until) == ("replace", None)
+
+
+def test_what_a_statement_names_is_replaced_or_ended_whatever_its_key() -> None:
+    facts = learn(
+        says("coffee", key="likes", category="collection"), says("tea", key="likes", category="collection")
+    )
+    swap = says("cocoa", key="drinks", day=2, targets=("louis_mem_001",))
+    assert values(carried_out(facts, swap, reconcile(facts, swap, NOW))) == ["tea", "cocoa"]
+    end = says("coffee", key="likes", day=2, ends=True, targets=("louis_mem_001",))
+    assert values(carried_out(facts, end, reconcile(facts, end, NOW))) == ["tea"]
+
+
+def test_in_a_stream_of_numbered_facts_the_last_value_wins() -> None:
+    """Each of a hundred identities gets up to six values, in a mixed order; the one that was said last counts."""
+    last: dict[tuple[str, str], str] = {}
+    facts: list[Record] = []
+    for number in range(400):
+        subject, key = (
+            f"Person {number * 7 % 25}",
+            ("home", "work", "employer", "partner")[number * 13 // 25 % 4],
+        )
+        value = f"value {number * 31 % 17}"
+        last[subject, key] = value
+        said = says(value, day=number, key=key, subject=subject)
+        facts = carried_out(facts, said, reconcile(facts, said, MONDAY + 500 * DAY))
+    known = {(one.subject, one.key): one.value for one in facts if one.valid_until is None}
+    assert known == last
