@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from memlayer_core.extraction.model import Refusal
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.sql import transcript
+from memlayer_core.messages.sql.conversation import lock_messages
 from memlayer_core.records.facts import USER, Candidate, Fact
 from memlayer_core.records.model import Reader, Record, RecordFilter
 from memlayer_core.records.rules.records import ordinal_of
@@ -105,7 +106,7 @@ def rows_of(connection: Connection, jobs: Sequence[Job]) -> list[Any]:
 def _unchanged(connection: Connection, rows: Sequence[Any]) -> set[int]:
     """Lock messages, and return the keys of those that still say what they said when they were read."""
     keys = sorted({row.key for row in rows})
-    fact_sql.lock(connection, (), keys)
+    lock_messages(connection, keys)
     digests = {row.key: bytes(row.digest) for row in ledger_sql.from_users(connection, keys)}
     gone = ledger_sql.forgotten(connection, keys)
     return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}

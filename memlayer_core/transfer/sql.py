@@ -11,13 +11,16 @@ from sqlalchemy import Connection, Text, bindparam, exists, or_, select, update
 
 from memlayer_core.message import Receipt
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, SessionDetails
-from memlayer_core.messages.sql import pinned_recalls
-from memlayer_core.messages.sql.conversation import lock_or_make_session, lock_session, version_sessions
+from memlayer_core.messages.sql.conversation import (
+    lock_messages,
+    lock_or_make_session,
+    lock_session,
+    version_sessions,
+)
 from memlayer_core.messages.sql.lifetime import delete_sessions, keys_within, leave
 from memlayer_core.messages.sql.message_lists import replace
 from memlayer_core.messages.sql.writes import append
 from memlayer_core.records.sql import ledger
-from memlayer_core.records.sql.facts import resting_on
 from memlayer_core.records.sql.settle import settle
 from memlayer_core.records.sql.writes import delete_records, list_rows
 from memlayer_core.scope import Scope
@@ -54,9 +57,7 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> ForgetReport:
     if reach.session_id is not None:
         rows += version_sessions(connection, [row.lane for row in rows])
     within = keys_within(connection, rows)
-    known = [row.key for row in list_rows(connection, reach)]
-    known += resting_on(connection, [row.number for row in rows])
-    pinned_recalls.lock(connection, [*chain(*within.values()), *known])
+    lock_messages(connection, chain(*within.values()))
     texts.lock_owners(
         connection, {reach.namespace, reach.commons.namespace, *(row.namespace for row in rows)}
     )

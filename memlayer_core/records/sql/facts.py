@@ -5,7 +5,7 @@ It locks in the order of `writes`: messages, owners, records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from math import ceil
@@ -14,17 +14,16 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select, update
 
 from memlayer_core.errors import InvalidRecordError
-from memlayer_core.messages.sql import pinned_recalls
 from memlayer_core.messages.sql.changes import Change, Follower, register
+from memlayer_core.messages.sql.conversation import lock_messages
 from memlayer_core.records.facts import USER, Candidate
 from memlayer_core.records.model import PreparedRecord, Record
 from memlayer_core.records.rules.records import ordinal_of
-from memlayer_core.records.rules.replay import topic_of
 from memlayer_core.records.sql import episodes, writes
 from memlayer_core.records.sql import ledger as ledger_sql
 from memlayer_core.records.sql.reads import OWN
 from memlayer_core.records.sql.rows import record_of
-from memlayer_core.records.sql.settle import heads_of, rows_of, settle
+from memlayer_core.records.sql.settle import heads_of, settle
 from memlayer_core.scope import Scope
 from memlayer_core.storage import texts
 from memlayer_core.storage.costs import Cost, spend
@@ -32,7 +31,7 @@ from memlayer_core.storage.keys import LAST, chunks, reach_parameters
 from memlayer_core.storage.keys import key_of as message_key
 from memlayer_core.storage.tables import ledger, messages, records
 
-__all__ = ["forget", "learn", "lock", "remember", "resting_on", "restore", "revise"]
+__all__ = ["forget", "learn", "remember", "restore", "revise"]
 
 BY_RULES = "rules"
 """What learns, where no model does."""
@@ -59,13 +58,7 @@ def learn(
         author: What read them: the name of a model, or "rules".
     """
     keys = sorted(message.key for message, _ in statements)
-    topics = {
-        topic_of(message.namespace, message.agent_id, one.subject, one.key)
-        for message, candidates in statements
-        for one in candidates
-        if one.quarantine is None
-    }
-    lock(connection, topics, keys)
+    lock_messages(connection, keys)
     same = select(messages.c.key, messages.c.digest).where(messages.c.key.in_(keys))
     there = {row.key: bytes(row.digest) for row in connection.execute(same)}
     by_owner: dict[Scope, list[tuple[Any, Candidate]]] = {}
@@ -101,7 +94,6 @@ def remember(
         narrow: As for `writes.remember`.
     """
     owner, stated = draft.record.owner, _stated(draft.record)
-    lock(connection, [topic_of(owner.namespace, owner.agent_id, stated.subject, stated.key)])
     writes.hold(connection, owner, shards)
     same = writes.same_words(connection, draft.digest)
     ordinal = None
@@ -135,7 +127,6 @@ def revise(
     ordinals = [ordinal_of(one)[1] for one in (record_id, *others)]
     these = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals)
     rows = connection.execute(select(records).where(*these, records.c.replaced_by.is_(None))).all()
-    lock(connection, {bytes(row.topic) for row in rows if row.topic is not None})
     record = writes.revise(connection, reach, record_id, others, change, now, shards)
     facts = [row for row in rows if row.topic is not None]
     if not facts and record.key is None:
@@ -192,7 +183,6 @@ def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) 
     user_id, ordinal = ordinal_of(record_id)
     these = select(records.c.topic).where(OWN, records.c.ordinal == ordinal, records.c.topic.is_not(None))
     topics = {bytes(topic) for topic in connection.scalars(these, reach_parameters(reach))}
-    lock(connection, topics)
     if user_id != reach.user_id or not writes.forget(connection, reach, record_id, now):
         return False
     settle(connection, topics, now)
@@ -219,22 +209,6 @@ def _stated(record: Record, now: datetime | None = None) -> Candidate:
     )
 
 
-def lock(connection: Connection, topics: Iterable[bytes], keys: Sequence[int] = ()) -> None:
-    """Lock messages, and those that quote records of some topics: messages are locked before owners."""
-    quoted = [row.key for topic in sorted(topics) for row in rows_of(connection, topic)]
-    pinned_recalls.lock(connection, [*keys, *quoted])
-
-
-def resting_on(connection: Connection, sessions: Sequence[int]) -> list[int]:
-    """Return the keys of the records whose topics sessions state something about."""
-    topics: set[bytes] = set()
-    for number in sessions:
-        inside = ledger.c.message.between(message_key(number, 0), message_key(number, LAST))
-        about = select(ledger.c.topic).where(inside, ledger.c.topic.is_not(None)).distinct()
-        topics.update(map(bytes, connection.scalars(about)))
-    return [row.key for topic in sorted(topics) for row in rows_of(connection, topic)]
-
-
 def _number(connection: Connection, namespace: str, ordinal: int) -> int:
     of_it = records.c.namespace == namespace, records.c.ordinal == ordinal
     newest = select(records.c.number).where(*of_it).order_by(records.c.version.desc()).limit(1)
@@ -259,7 +233,6 @@ def _withdraw(connection: Connection, condition: Any, now: datetime) -> None:
         return
     ledger_sql.take_back(connection, [row.number for row in rows])
     topics = {bytes(row.topic) for row in rows if row.topic is not None}
-    lock(connection, topics)
     texts.lock_owners(connection, {row.namespace for row in rows})
     settle(connection, topics, now)
 

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, and_, bindparam, case, func, not_, or_, selec
 
 from memlayer_core.records.sql import ledger_notes
 from memlayer_core.records.sql.decay import KEPT, USED, kept_values
-from memlayer_core.records.sql.facts import lock
 from memlayer_core.records.sql.rows import record_of
 from memlayer_core.records.sql.settle import settle
 from memlayer_core.records.sql.writes import delete_records
@@ -75,15 +74,10 @@ def delete_archived(
     of_owner = records.c.namespace == owner.namespace
     archived = select(records).where(of_owner, records.c.ordinal.in_(ordinals), _ARCHIVED)
 
-    def chosen() -> tuple[list[Any], list[Any]]:
-        heads = list(connection.execute(archived, _values(settings, at, days)))
-        these = of_owner, records.c.ordinal.in_(_with_predecessors(connection, owner, heads))
-        return heads, list(connection.execute(select(records).where(*these)))
-
-    _, versions = chosen()
-    lock(connection, _topics(versions), [row.key for row in versions])
     texts.lock_owners(connection, [owner.namespace, owner.commons.namespace])
-    heads, versions = chosen()
+    heads = list(connection.execute(archived, _values(settings, at, days)))
+    these = of_owner, records.c.ordinal.in_(_with_predecessors(connection, owner, heads))
+    versions = list(connection.execute(select(records).where(*these)))
     deleted = delete_records(connection, versions, now)
     for head in heads:
         ledger_notes.note_deletion(connection, head, _reason(head, at), at)

@@ -16,7 +16,6 @@ from typing import Any
 from sqlalchemy import Connection, Text, and_, bindparam, case, delete, exists, insert, or_, select, update
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
-from memlayer_core.messages.sql import pinned_recalls
 from memlayer_core.records.model import PreparedRecord, Record
 from memlayer_core.records.rules.records import confirm, memory_id, ordinal_of
 from memlayer_core.records.sql import ledger
@@ -84,8 +83,6 @@ def remember(
     if narrow is None:
         hold_own(connection, owner, shards)
     else:
-        before = same_words(connection, draft.digest)
-        pinned_recalls.lock(connection, [before.key] if before is not None else [])
         hold(connection, owner, shards)
     row = same_words(connection, draft.digest)
     if row is None:
@@ -116,10 +113,8 @@ def revise(
         UnknownRecordError: One of them is not in force, or not the user's.
         InvalidRecordError: Another record has the same words.
     """
-    ids = [record_id, *others]
-    pinned_recalls.lock(connection, [_find(connection, reach, one).key for one in ids])
     hold(connection, reach, shards)
-    rows = [_find(connection, reach, one) for one in ids]
+    rows = [_find(connection, reach, one) for one in (record_id, *others)]
     stored, *taken = map(record_of, rows)
     noted = change(stored, taken)
     if noted.record == stored and not taken:
@@ -156,7 +151,6 @@ def forget_all(connection: Connection, reach: Scope, condition: Any, now: dateti
     keys = [row.key for row in connection.execute(query, reach_parameters(reach))]
     if not keys:
         return 0
-    pinned_recalls.lock(connection, keys)
     texts.lock_owners(connection, [reach.namespace, reach.commons.namespace])
     return delete_records(connection, connection.execute(query, reach_parameters(reach)).all(), now)
 
@@ -188,7 +182,6 @@ def restore(connection: Connection, versions: Sequence[PreparedRecord], now: dat
     """
     newest = versions[-1]
     owner, ordinal = newest.record.owner, ordinal_of(newest.record.memory_id)[1]
-    pinned_recalls.lock(connection, [row.key for row in _versions(connection, owner, ordinal)])
     hold(connection, owner, shards)
     if newest.record.replaced_by is None and same_words(connection, newest.digest) is not None:
         return False
@@ -311,12 +304,7 @@ def supersede(connection: Connection, rows: Sequence[Any], ordinal: int, now: da
 
 
 def take_away(connection: Connection, rows: Sequence[Any], now: datetime) -> None:
-    """Delete everything that finds these records, and pinned recall that quotes them."""
-    keys = sorted(row.key for row in rows)
-    for some in chunks(keys):  # until now a question may have come to quote them
-        locked = select(records.c.key).where(records.c.key.in_(some)).order_by(records.c.key)
-        connection.execute(locked.with_for_update())
-    pinned_recalls.drop(connection, keys)
+    """Delete everything that finds these records."""
     shelves: dict[str, list[int]] = {}
     for row in rows:
         shelves.setdefault(row.shelf, []).append(row.key)
