@@ -267,11 +267,8 @@ def print_of(turn: StoredMessage) -> int:
 def prints_now(
     connection: Connection, rt: Runtime, search_scope: SearchScope, keys: Iterable[int]
 ) -> dict[int, int]:
-    """Return what `print_of` tells of messages, records and items by their keys, of those that the reader is told now.
-
-    How much a record matters is not asked: it was found before.
-    """
-    reach, reader = search_scope.reach, search_scope.reader.without_thresholds()
+    """Return what `print_of` tells of messages, records and items by their keys, of those that the reader is told now."""
+    reach, reader = search_scope.reach, search_scope.reader
     folders = [folder for folder, _ in search_scope.folders]
     some, of_records, of_items = (sorted(filter(kind, keys)) for kind in (is_message, is_record, is_item))
     found = transcript.find_messages(connection, reach, some)
