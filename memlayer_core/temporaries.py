@@ -105,25 +105,25 @@ class Temporaries:
     def clear(self, scope: Scope) -> int:
         """Drop all messages of a session, and its recall. Returns how many messages there were."""
         with self._lock:
-            self._drop_recalls(lambda whose: whose == scope)
+            self._drop_recalls(scope.__eq__)
             return len(self._waiting.pop(scope.session_lane, ()))
 
     def forget(self, reach: Scope) -> None:
         """Drop all of a scope: of a user, of a user with one agent, or of a session."""
 
-        def reached(scope: Scope) -> bool:
+        def is_within(scope: Scope) -> bool:
             within = reach.agent_id in {None, scope.agent_id} and reach.session_id in {None, scope.session_id}
             return within and scope.namespace == reach.namespace
 
         with self._lock:
-            self._drop_recalls(reached)
+            self._drop_recalls(is_within)
             for lane, waiting in list(self._waiting.items()):
-                if reached(waiting[0][0].scope):
+                if is_within(waiting[0][0].scope):
                     del self._waiting[lane]
 
-    def _drop_recalls(self, reached: Callable[[Scope], bool]) -> None:
+    def _drop_recalls(self, is_within: Callable[[Scope], bool]) -> None:
         for key, (scope, _) in list(self._recalls.items()):
-            if reached(scope):
+            if is_within(scope):
                 del self._recalls[key]
 
 

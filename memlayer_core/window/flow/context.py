@@ -96,13 +96,13 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Recall:
-    """The recall of a context. `quoted` has what `print_of` tells of each text, by its key."""
+    """The recall of a context. `prints` has what `print_of` tells of each text, by its key."""
 
     text: str = ""
     tokens: int = 0
     pieces: tuple[Piece, ...] = ()
     notes: tuple[Reason, ...] = ()
-    quoted: Mapping[int, int] = field(default_factory=dict)
+    prints: Mapping[int, int] = field(default_factory=dict)
     is_kept: bool = False
 
 
@@ -147,7 +147,7 @@ async def context(
         known = _read_state(connection, rt, scope, asked, allowed, roles, drafts)
         if (kept := _kept(connection, rt, scope, known, how, share)) is not None:
             view = _view(connection, rt, known, waiting, allowed, 0, kept.tokens)
-            if view.tokens + kept.tokens <= allowed.tokens and view.keys.isdisjoint(kept.quoted):
+            if view.tokens + kept.tokens <= allowed.tokens and view.keys.isdisjoint(kept.prints):
                 return known, view, kept
         found = None
         if share and known.query and _may_recall(known, allowed):
@@ -160,7 +160,7 @@ async def context(
     if seen.start is not None and known.session is not None and not rt.looks_only:
         await run(rt.db.write, window_starts.move, known.session.number, size, seen.start)
     if answer is not None and not answer.is_kept:
-        rt.note_recall([key for key in answer.quoted if is_record(key)])
+        rt.note_recall([key for key in answer.prints if is_record(key)])
         if known.is_asked:
             rt.temporaries.keep_recall(scope, "own", (how, known.query, known.question_id, answer))
     evict(rt, known.session, seen, known.first)
@@ -182,7 +182,7 @@ async def context(
         compaction=seen.compaction,
     )
     rt.temporaries.note_texts(scope, texts_of_ours(made))
-    rt.temporaries.note_lines(scope, lines_of_ours(seen, recalled.text, tuple(recalled.quoted)))
+    rt.temporaries.note_lines(scope, lines_of_ours(seen, recalled.text, tuple(recalled.prints)))
     return made
 
 
@@ -268,7 +268,7 @@ def _view(
     temporary: Sequence[StoredMessage],
     limits: Limits,
     reserve: int,
-    recalled: int = 0,
+    recall_tokens: int = 0,
 ) -> WindowView:
     return read_view(
         connection,
@@ -281,7 +281,7 @@ def _view(
         state.page,
         state.pending,
         state.profile,
-        recalled,
+        recall_tokens,
     )
 
 
@@ -310,7 +310,7 @@ def _view_and_recall(
 
 
 def _kept(
-    connection: Connection, rt: Runtime, scope: Scope, state: _State, how: object, most: int
+    connection: Connection, rt: Runtime, scope: Scope, state: _State, how: object, budget: int
 ) -> _Recall | None:
     """Return what was recalled before in the run of this question, if all that it quotes is told as it was.
 
@@ -321,10 +321,10 @@ def _kept(
     if before is None:
         return None
     *asked, question_id, recall = before
-    if asked != [how, state.query] or question_id not in {None, state.question_id} or recall.tokens > most:
+    if asked != [how, state.query] or question_id not in {None, state.question_id} or recall.tokens > budget:
         return None
-    now = prints_now(connection, rt, state.search_scope, recall.quoted)
-    return replace(recall, is_kept=True) if now == recall.quoted else None
+    now = prints_now(connection, rt, state.search_scope, recall.prints)
+    return replace(recall, is_kept=True) if now == recall.prints else None
 
 
 def _recall(
@@ -389,9 +389,9 @@ def _recall(
         )
         for said, cost, (stored, ranked) in zip(lines, costs, in_time, strict=True)
     )
-    prints = {stored.key: print_of(stored) for stored, _ in found}
-    quoted = {stored.key: prints[stored.key] for stored, _ in in_time}
-    return _Recall(text, tokens, pieces, answers.notes, quoted)
+    every = {stored.key: print_of(stored) for stored, _ in found}
+    prints = {stored.key: every[stored.key] for stored, _ in in_time}
+    return _Recall(text, tokens, pieces, answers.notes, prints)
 
 
 def _when(turn: StoredMessage) -> tuple[float, int]:

@@ -89,7 +89,7 @@ def read_view(
     page: Page,
     pending: Sequence[StoredMessage] = (),
     profile: Part | None = None,
-    recalled: int = 0,
+    recall_tokens: int = 0,
 ) -> WindowView:
     """Read the newest turns and the summaries of what lies before them.
 
@@ -104,7 +104,7 @@ def read_view(
         page: The session's last page from there on.
         pending: Messages that are not stored yet.
         profile: The profile; left out if the newest turn needs the tokens.
-        recalled: Tokens of a recall that stays.
+        recall_tokens: Tokens of a recall that stays.
     """
     first = max(window_start.first, session.memory_start) if session is not None else 0
     known = _summaries_of(connection, rt, session, limits, window_start)
@@ -121,7 +121,7 @@ def read_view(
             reserve,
             first,
             page,
-            overhead=shown.tokens + _cost(profile) + recalled,
+            overhead=shown.tokens + _cost(profile) + recall_tokens,
             stops=left.stops,
             pending=pending,
         )
@@ -129,7 +129,7 @@ def read_view(
             view = left.now
         wanted = _before(rt, view, first_of(seen, first), limits)
         grows = wanted.versions != shown.versions
-        beside = _cost(profile) + recalled
+        beside = _cost(profile) + recall_tokens
         if (shown.part or profile) is not None and seen.tokens + shown.tokens + beside > limits.tokens:
             # The newest turn has precedence over everything.
             outranked += _omissions(shown, profile)
