@@ -27,7 +27,7 @@ TYPES = ("semantic", "episodic", "preference")
 
 
 def fill(place, size):
-    settings = Settings(index_delay=3600, durability="normal", learn=False, episodes=False)
+    settings = Settings(index_delay=3600, durability="normal", episodes=False)
     with Memory.open(place, embedder="hashing", settings=settings) as memory:
         chat = memory.chat(user_id="ada", session_id="long")
         for number in range(size):

@@ -83,9 +83,9 @@ def participants(embedders, peers, only, *, facts):
     made = {f"{Memlayer.name}, {name}": partial(Memlayer, embed=name) for name in embedders}
     skipped = {f"{Memlayer.name}, minilm": "the model is not at hand"} if "minilm" not in embedders else {}
     for name in embedders if facts else ():
-        made[f"{Memlayer.name}, {name}, facts"] = partial(Memlayer, embed=name, learn=True)
+        made[f"{Memlayer.name}, {name}, facts"] = partial(Memlayer, embed=name)
         made[f"{Memlayer.name}, {name}, model"] = partial(
-            Memlayer, embed=name, learn=True, extractor=every_sentence
+            Memlayer, embed=name, extractor=every_sentence
         )
     for peer in (Chroma, *(PEERS if peers else ())):
         if reason := peer.missing():

@@ -60,7 +60,7 @@ class Memlayer(Searcher):
     name = "memlayer"
     needs = ("memlayer_core",)
 
-    def __init__(self, folder, embed, extractor=None, *, learn=False, **settings):
+    def __init__(self, folder, embed, extractor=None, *, **settings):
         chosen = Settings(index_delay=0, durability="normal", learn=learn, **settings)
         self.memory = Memory.open(
             folder, embedder=embed, summarizer=None, extractor=extractor, settings=chosen

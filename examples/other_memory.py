@@ -43,7 +43,7 @@ class UserOfService:
 
 if __name__ == "__main__":
     client = Service()
-    settings = Settings(learn=False)  # the service learns, and not memlayer
+    settings = Settings()  # the service learns, and not memlayer
     with Memory.in_memory(
         settings=settings, long_term_memory=lambda scope: UserOfService(client, scope)
     ) as memory:

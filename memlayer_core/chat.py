@@ -529,8 +529,7 @@ class Chat(Viewable):
         inferred record (`source="implicit_inference"`) has a confidence of 0.6 at the most, and never changes a record
         that somebody stated.
 
-        Passwords and keys are redacted first (`Settings.redact_kinds`). A text that seems to instruct a model ("ignore
-        previous instructions") is stored in quarantine: it is never told (`Record.quarantine`). A text that repeats a line or a
+        The redactor sees its texts first, if there is one. A text that repeats a line or a
         block of recall is not stored as it is: what it quotes is stored or confirmed, and the first of these records is
         returned.
 

@@ -154,7 +154,7 @@ class StoreMaintained(Report):
         archived: How many records have faded: they are not recalled any more, and are found with `every`.
         expired: How many records have expired. They are archived, too.
         deleted: How many archived records were deleted now: none without `Settings.delete_archived_days`.
-        entries: How many entries of the ledger were deleted now: none without `Settings.ledger_days`.
+        entries: How many entries of the ledger were deleted now: none without.
     """
 
     at: datetime

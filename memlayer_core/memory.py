@@ -36,7 +36,7 @@ from memlayer_core.opening import Resources, Status, directory_at
 from memlayer_core.recall.flow import search as searches
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records
-from memlayer_core.records.facts import Finding, LedgerEntry, Why
+from memlayer_core.records.facts import LedgerEntry, Why
 from memlayer_core.records.model import Record, RecordFilter, RecordType
 from memlayer_core.records.rules.records import roles_of
 from memlayer_core.runner import ASYNC, SYNC, step
@@ -135,8 +135,7 @@ class Memory(Viewable):
                 anything bears on a question, and how much is told in a prompt, the ranking alone decides. If it fails, or
                 takes longer than `Settings.reranker_timeout`, the order stays, and `status()` names the problem.
             redactor: A function from a text to the text as it may be remembered (see `seams.Redactor`), for records, the
-                index and what is told. Without it, `Settings.redact_kinds` says what is replaced: passwords and keys. If it
-                raises, `remember` raises a `RedactorError`; a message is stored, and indexed when the function works
+                index and what is told. Without it, all texts are used as they are. If it raises, `remember` raises a `RedactorError`; a message is stored, and indexed when the function works
                 again; `status()` names the problem.
             long_term_memory: A function from a `Scope` to another service's memory of that user (see `seams.LongTermMemory`),
                 which then stands in for the recall of other sessions and of records. It is told each round in the
@@ -363,8 +362,8 @@ class Memory(Viewable):
             tags: Only records with all of these tags.
             all_versions: Also replaced versions, merged records, facts of the past and archived records, but only the user's
                 own.
-            every: Also records that are never told, but only the user's own: archived ones, which have faded or expired (see
-                `maintain`), and those in quarantine, with the reason in `quarantine`.
+            every: Also archived records, which are never told, but only the user's own: they have faded or expired (see
+                `maintain`), or an import archived them (`Record.archived_because`).
             shared: Also records of other users of the tenant that this user may see.
             as_of: Only facts that held at this moment, such as where the user lived in May, but only the user's own. What
                 was corrected never held. A moment without a time zone is taken as UTC.
@@ -439,12 +438,15 @@ class Memory(Viewable):
         limit: int = 100,
         offset: int = 0,
     ) -> list[LedgerEntry]:
-        """Return what became of each statement about a user, the last one first: stored, confirmed, refused, and why.
+        """Return what calls of models and of agents' tools did for a user, the last one first.
+
+        Each entry tells whether something was stored, nothing was, or it was refused or given up, and why. Entries are
+        deleted after 90 days.
 
         Args:
             user_id: The user.
             tenant_id: The user's tenant.
-            agent_id: Only statements to this agent.
+            agent_id: Only calls for this agent.
             limit: How many entries at the most.
             offset: How many entries to skip.
         """
@@ -463,30 +465,6 @@ class Memory(Viewable):
         """Do `ledger` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         return await self.runtime.threads.read(records.ledger(self.runtime, ASYNC, reach, limit, offset))
-
-    def audit(
-        self, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
-    ) -> list[Finding]:
-        """Return what somebody should look at among a user's records. Nothing is changed.
-
-        It finds records that say nothing, that say the same, that contradict each other, that are stale (a plan whose day
-        has passed, a home that nobody has named for a year, what has expired), that an agent concluded and nobody
-        confirmed, and that are in quarantine. Of records without a key, the last 200 are compared with each other.
-
-        Args:
-            user_id: The user.
-            tenant_id: The user's tenant.
-            agent_id: Only records of this agent.
-        """
-        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return step(records.audit(self.runtime, SYNC, reach))
-
-    async def aaudit(
-        self, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
-    ) -> list[Finding]:
-        """Do `audit` without blocking the event loop."""
-        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return await self.runtime.threads.read(records.audit(self.runtime, ASYNC, reach))
 
     def forget(
         self,
@@ -799,8 +777,8 @@ class Memory(Viewable):
         begins to halve every 90 days, and a `decay_score` below 1 fades, too. Below `Settings.archive_importance` (0.1) or
         `Settings.archive_decay_score` (0.2), or when it has expired, it is archived: `records(every=True)` finds it, and
         nothing recalls it. That follows from the clock, and needs no call. This tells how many records are archived. It
-        deletes those that are archived for `Settings.delete_archived_days`, and entries of the ledger after
-        `Settings.ledger_days`; without these settings nothing is deleted.
+        deletes those that are archived for `Settings.delete_archived_days` (without that setting none), and entries of the
+        ledger after 90 days.
 
         The worker of one process does this once a day, in the background.
 

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ from memlayer_core.models.foreign import (
     TokenizerLike,
 )
 from memlayer_core.models.redactor import CheckedRedactor
-from memlayer_core.records.rules.redact import redact as redacted
 from memlayer_core.runner import Threads
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -178,7 +176,7 @@ class Resources:
             raise
         self.questions = QueryCache(chosen, is_local=is_local(chosen))
         health = Health(bus.emit)
-        redact = _redact_kinds(settings) if redactor is None else CheckedRedactor(redactor, health)
+        redact: Callable[[str], str] = str if redactor is None else CheckedRedactor(redactor, health)
         telemetry = Telemetry(settings, layout.store_id, redact)
         if telemetry.metrics:
             bus.listen(telemetry.hear)
@@ -292,14 +290,8 @@ def _check(settings: object, truncate_with: object, redactor: object, long_term_
     if redactor is not None and not callable(redactor):
         raise ConfigurationError(
             f"`redactor` must be a function, got {redactor!r:.80}",
-            hint="It is given a text, and returns the text as it may be remembered. `Settings.redact_kinds` needs no function.",
+            hint="It is given a text, and returns the text as it may be remembered.",
         )
-
-
-def _redact_kinds(settings: Settings) -> Callable[[str], str]:
-    """Return the redactor of the settings."""
-    kinds = settings.redact_kinds
-    return partial(redacted, kinds=kinds) if kinds else str
 
 
 def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: Database, pid: int) -> None:

@@ -158,8 +158,8 @@ class TokenCounter(Protocol):
 class Redactor(Protocol):
     """Replaces what should not be remembered: a function from a text to a text.
 
-    It is called for every text that becomes a record, is indexed, or is told by a recall or a profile; with
-    `Settings.redact_history` for every text of a message that is stored, too. It must be quick, must return the same for the
+    It is called for every text that is indexed, learned, becomes a record, or is told by a recall or a profile. The history stays
+    as it was said, and ids, provider fields and the names of arguments are never shown to it. It must be quick, must return the same for the
     same text, and must not change what it returned before. It may be called from several threads at once.
     """
 

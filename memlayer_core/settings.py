@@ -12,10 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from memlayer_core.errors import ConfigurationError
 
-__all__ = ["SensitiveKind", "Settings", "TelemetryPart"]
-
-SensitiveKind = Literal["secret", "email", "iban", "card", "phone"]
-"""What should not be remembered, by kinds."""
+__all__ = ["Settings", "TelemetryPart"]
 
 TelemetryPart = Literal["spans", "metrics", "ids", "text"]
 """What OpenTelemetry is told."""
@@ -52,8 +49,6 @@ class Settings(BaseSettings):
         archive_decay_score: A record is archived when its decay score has faded below this; 0.2, likewise.
         delete_archived_days: Days after which records that are archived or expired are deleted, with the facts that they
             had replaced. None: never.
-        ledger_days: Days after which entries of the ledger are deleted that no fact rests on: of what was refused, given
-            up or deleted. None: never.
         recall_tool_results: Whether results of tools are recalled in other sessions, too. `Memory.search` finds them
             anyway.
         recall_placement: `"user"` puts the recall into the newest user message, in front of its text: it has no
@@ -71,13 +66,6 @@ class Settings(BaseSettings):
         summary_coverage: Share of the important names, numbers and words that a model's summary must contain.
         summary_rewrites: How often a model is asked again after a bad summary.
         summary_attempts: How often a model that does not answer is called before an extract is written instead.
-        learn: Whether facts are learned from what users say: in the background, by rules, without a model.
-        redact_kinds: What is replaced, as `[secret]`, before it becomes a record, is indexed, or is told by a recall or a
-            profile: of `"secret"` (passwords and keys), `"email"`, `"iban"`, `"card"` and `"phone"`. Only secrets by default,
-            since a phone number may be what is to be remembered. What is in the history stays as it was said. A
-            `redactor` of yours replaces what it wants instead.
-        redact_history: Whether stored messages are redacted, too, so that the words are nowhere. What is stored already
-            stays as it is.
         episodes: Whether an episode is written about `summary_rounds` rounds that left the window, and about the rest of
             a session that ends: a record that later searches and contexts find. There are none without a summariser.
         episode_messages: Messages that a session needs for an episode: 4, two rounds, as in layered agent memories.
@@ -148,7 +136,6 @@ class Settings(BaseSettings):
     archive_importance: float = Field(default=0.1, ge=0, le=1)
     archive_decay_score: float = Field(default=0.2, ge=0, le=1)
     delete_archived_days: float | None = Field(default=None, ge=0, le=36_500)
-    ledger_days: float | None = Field(default=None, ge=0, le=36_500)
     recall_tool_results: bool = False
     recall_placement: Literal["user", "system"] = "user"
     profile_tokens: int = Field(default=300, ge=0)
@@ -159,9 +146,6 @@ class Settings(BaseSettings):
     summary_coverage: float = Field(default=0.3, ge=0, le=1)
     summary_rewrites: int = Field(default=2, ge=0)
     summary_attempts: int = Field(default=3, ge=1)
-    learn: bool = True
-    redact_kinds: tuple[SensitiveKind, ...] = ("secret",)
-    redact_history: bool = False
     episodes: bool = True
     episode_messages: int = Field(default=4, ge=1)
     episode_tokens: int = Field(default=60, ge=10)

@@ -31,7 +31,7 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("memlayer")
 
 OURS = ["memlayer_core", "langchain_memlayer", "llamaindex_memlayer"]
-PROMPT = Settings(index_delay=0.0, durability="normal", learn=False)
+PROMPT = Settings(index_delay=0.0, durability="normal")
 """Settings of most tests: work is done at once, and no test waits for a disk. Facts that a thread learns would be in prompts
 sooner or later, so these learn nothing."""
 INDEXED = PROMPT.replace(exact_scan_limit=0)

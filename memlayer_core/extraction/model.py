@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from memlayer_core.records.model import USER, Modality
 
-__all__ = ["Line", "Operation", "Operations", "Refusal"]
-
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -22,14 +20,16 @@ class Line:
         text: What it says: redacted, and without what memory itself told.
         said_at: When it was said.
         number: Its number in the prompt, from 1; None: it is there to be understood, and says nothing new.
-        message_id: Id of the message.
+        key: Key of the message; 0: it has no number.
+        original: The message as it is stored.
     """
 
     speaker: str
     text: str
     said_at: datetime
     number: int | None = None
-    message_id: str = ""
+    key: int = 0
+    original: str = ""
 
 
 class Operation(BaseModel):
@@ -41,10 +41,15 @@ class Operation(BaseModel):
         fact: Number of the known fact, from 1; None: none.
         subject: `"user"`, or of whom it is said.
         key: What it is about; None: nothing that has a name.
-        value: The value, in words of the quote.
+        value: The value.
+        text: The fact as a sentence; empty: the quote.
         modality: Whether it is stated, wanted, planned, denied, or was so in the past.
-        since: The words that say from when on it holds; None: none do.
-        until: The words that say until when it holds; None: none do.
+        many: Whether several values of the key hold at a time.
+        always: Whether it must be known in every conversation.
+        correction: Whether a known fact was never true.
+        since: From when on it holds: an ISO 8601 day, week, month or year; None: nobody said.
+        until: Until when it holds, or held; None: nobody said.
+        confidence: 0 to 1: how sure it is that the user says so.
         messages: Numbers of the lines that say it.
         quote: The words of a line that say it.
         reason: The model's reason.
@@ -57,9 +62,14 @@ class Operation(BaseModel):
     subject: str = Field(default=USER, max_length=200)
     key: str | None = Field(default=None, max_length=100)
     value: str = Field(default="", max_length=2000)
+    text: str = Field(default="", max_length=2000)
     modality: Modality = "states"
-    since: str | None = Field(default=None, max_length=200)
-    until: str | None = Field(default=None, max_length=200)
+    many: bool = False
+    always: bool = False
+    correction: bool = False
+    since: str | None = Field(default=None, max_length=40)
+    until: str | None = Field(default=None, max_length=40)
+    confidence: float = Field(default=0.8, ge=0, le=1)
     messages: tuple[int, ...] = ()
     quote: str = Field(default="", max_length=2000)
     reason: str = Field(default="", max_length=500)
@@ -69,7 +79,19 @@ class Operation(BaseModel):
     def _in_small_letters(cls, value: Any) -> Any:
         return value.strip().lower() if isinstance(value, str) else value
 
-    @field_validator("subject", "value", "quote", "reason", "modality", mode="before")
+    @field_validator(
+        "subject",
+        "value",
+        "text",
+        "modality",
+        "many",
+        "always",
+        "correction",
+        "confidence",
+        "quote",
+        "reason",
+        mode="before",
+    )
     @classmethod
     def _default_for_null(cls, value: Any, info: Any) -> Any:
         return cls.model_fields[info.field_name].default if value is None else value
@@ -91,20 +113,5 @@ class Operations(BaseModel):
     operations: list[Operation]
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An operation that makes no fact.
-
-    Attributes:
-        reason: Why, in plain words.
-        place: Place of its message among the numbered lines.
-        subject: Of whom it was said.
-        key: What it was about.
-        value: The value.
-    """
-
-    reason: str
-    place: int
-    subject: str | None = None
-    key: str | None = None
-    value: str | None = None
+class RefusedError(Exception):
+    """An operation makes no fact. Its text is the reason, without words of anybody."""

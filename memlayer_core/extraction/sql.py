@@ -10,34 +10,21 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from memlayer_core.extraction.model import Refusal
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.sql import transcript
 from memlayer_core.messages.sql.conversation import lock_messages
-from memlayer_core.records.facts import USER, Candidate, Fact
-from memlayer_core.records.model import Reader, Record, RecordFilter
+from memlayer_core.records.facts import LedgerEntry, Outcome, Statement
+from memlayer_core.records.model import PreparedRecord, Reader, Record, RecordFilter
 from memlayer_core.records.rules.records import ordinal_of
+from memlayer_core.records.sql import evidence, outcomes
 from memlayer_core.records.sql import facts as fact_sql
-from memlayer_core.records.sql import ledger as ledger_sql
-from memlayer_core.records.sql import ledger_notes
 from memlayer_core.records.sql import reads as record_reads
+from memlayer_core.scope import Scope
 from memlayer_core.storage import costs, job_queue, vectors
 from memlayer_core.storage.costs import Cost
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.keys import LAST, key_of, session_of
 from memlayer_core.vector import FloatVector
-
-__all__ = [
-    "Commit",
-    "KnownFact",
-    "LeaseLostError",
-    "commit",
-    "conversation",
-    "known_facts",
-    "queue",
-    "rows_of",
-    "vectors_of",
-]
 
 _KNOWN = 500  # facts of a user that are compared with a batch, the last written ones
 
@@ -47,37 +34,26 @@ class LeaseLostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownFact:
-    """A fact that is in force.
-
-    Attributes:
-        fact: The fact, with its evidence.
-        sources: Keys of the messages that it was learned from.
-    """
-
-    fact: Fact
-    sources: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Commit:
     """What is written of a batch.
 
     Attributes:
         jobs: The jobs that are done with it.
-        statements: The rows of messages, each with what it states.
-        refusals: The rows of messages, each with an operation that makes no fact.
-        failures: The rows of messages whose answer could not be read, each with why.
+        rows: The rows of the messages that were read.
+        statements: What they state, each with its record.
+        refused: For each statement that makes no fact, why.
+        problem: Why some messages could not be read; empty: all were.
         costs: What the model was paid.
-        author: The model's name.
+        model: The model's name.
     """
 
     jobs: Sequence[Job]
-    statements: Sequence[tuple[Any, Sequence[Candidate]]]
-    refusals: Sequence[tuple[Any, Refusal]]
-    failures: Sequence[tuple[Any, str]]
+    rows: Sequence[Any]
+    statements: Sequence[tuple[PreparedRecord, Statement]]
+    refused: Sequence[str]
+    problem: str
     costs: Sequence[Cost]
-    author: str
+    model: str
 
 
 def queue(connection: Connection, keys: Sequence[int], turns: int, now: datetime, later: datetime) -> None:
@@ -85,7 +61,7 @@ def queue(connection: Connection, keys: Sequence[int], turns: int, now: datetime
 
     All that wait in a session wait for its next message, until `later`, or until there are as many as `turns`.
     """
-    rows = ledger_sql.from_users(connection, keys)
+    rows = evidence.from_users(connection, keys)
     for session, some in groupby(rows, key=lambda row: session_of(row.key)):
         told = list(some)
         subjects = [row.key for row in told]
@@ -96,19 +72,19 @@ def queue(connection: Connection, keys: Sequence[int], turns: int, now: datetime
 def rows_of(connection: Connection, jobs: Sequence[Job]) -> list[Any]:
     """Return the rows of the messages that jobs are about, in the order in which they were said.
 
-    Those of which somebody deleted a record are left out: their words are not learned again.
+    Those of which somebody deleted a record are left out: their words are not read again.
     """
-    rows = ledger_sql.from_users(connection, sorted(job.subject for job in jobs))
-    gone = ledger_sql.forgotten(connection, [row.key for row in rows])
+    rows = evidence.from_users(connection, sorted(job.subject for job in jobs))
+    gone = evidence.forgotten(connection, [row.key for row in rows])
     return [row for row in rows if row.key not in gone]
 
 
 def _unchanged(connection: Connection, rows: Sequence[Any]) -> set[int]:
     """Lock messages, and return the keys of those that still say what they said when they were read."""
-    keys = sorted({row.key for row in rows})
+    keys = sorted(row.key for row in rows)
     lock_messages(connection, keys)
-    digests = {row.key: bytes(row.digest) for row in ledger_sql.from_users(connection, keys)}
-    gone = ledger_sql.forgotten(connection, keys)
+    digests = {row.key: bytes(row.digest) for row in evidence.from_users(connection, keys)}
+    gone = evidence.forgotten(connection, keys)
     return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}
 
 
@@ -121,37 +97,17 @@ def conversation(connection: Connection, rows: Sequence[Any]) -> list[StoredMess
     return transcript.read(connection, session, sorted(seqs | {seq - 1 for seq in seqs if seq > 0}))
 
 
-def known_facts(connection: Connection, reader: Reader) -> list[KnownFact]:
-    """Return the facts of a user that are in force, the last written first."""
+def known_facts(connection: Connection, reader: Reader) -> list[tuple[Record, list[int]]]:
+    """Return the facts of a user that are in force, the last written first, with the keys of their messages."""
     found = record_reads.list_records(connection, reader, RecordFilter(limit=_KNOWN))
-    records = {ordinal_of(one.memory_id)[1]: one for one in found if one.subject is not None}
-    namespace = reader.reach.namespace
-    quotes = ledger_sql.quotes(connection, [(namespace, ordinal) for ordinal in records])
-    sources = ledger_sql.message_keys(connection, namespace, list(records))
-    return [
-        KnownFact(_fact(record, quotes.get((namespace, ordinal), ())), tuple(sources.get(ordinal, ())))
-        for ordinal, record in records.items()
-        if record.valid_until is None or record.valid_until > reader.now
+    facts = [
+        one
+        for one in found
+        if one.subject is not None and (one.valid_until is None or one.valid_until > reader.now)
     ]
-
-
-def _fact(record: Record, evidence: Sequence[Any]) -> Fact:
-    return Fact(
-        subject=record.subject or USER,
-        category=record.category,
-        key=record.key,
-        value=record.value or record.raw,
-        text=record.raw,
-        said_at=record.first_observed,
-        modality=record.modality or "states",
-        confidence=record.confidence,
-        source=record.source,
-        valid_from=record.valid_from,
-        valid_until=record.valid_until,
-        evidence=tuple(evidence),
-        memory_id=record.memory_id,
-        mentions=record.mentions,
-    )
+    ordinals = [ordinal_of(one.memory_id)[1] for one in facts]
+    sources = evidence.sources(connection, reader.reach.namespace, ordinals)
+    return [(fact, sources.get(ordinal, [])) for fact, ordinal in zip(facts, ordinals, strict=True)]
 
 
 def vectors_of(connection: Connection, keys: Sequence[int]) -> Mapping[int, FloatVector]:
@@ -165,21 +121,37 @@ def commit(connection: Connection, batch: Commit, now: datetime, shards: int) ->
     Raises:
         LeaseLostError: Another worker has the jobs, or has done them.
     """
-    there = _unchanged(connection, [row for row, _ in (*batch.statements, *batch.refusals, *batch.failures)])
-    ledger_notes.take_up(connection, sorted(there))
-    statements = [(row, stated) for row, stated in batch.statements if row.key in there]
-    changed = fact_sql.learn(connection, statements, now, shards, batch.author)
-    for row, refusal in batch.refusals:
-        if row.key not in there:
+    there = _unchanged(connection, batch.rows)
+    changed: dict[str, Record] = {}
+    refused = list(batch.refused)
+    new = 0
+    for draft, said in batch.statements:
+        if not {key for key, _, _ in said.quotes} <= there:
             continue
-        said = {"subject": refusal.subject, "key": refusal.key, "value": refusal.value}
-        told = {name: value for name, value in said.items() if value}
-        ledger_notes.refuse(connection, row, refusal.reason, told, now)
-    for row, reason in batch.failures:
-        if row.key in there:
-            ledger_notes.give_up(connection, row, reason, now)
+        decision, record = fact_sql.store(connection, draft, said, now, shards, model=batch.model)
+        if record is None:
+            refused.append(decision.reason)
+            continue
+        new += record.created_at == now
+        changed[record.memory_id] = record
+    first = batch.rows[0]
+    session = Scope(first.user_id, first.session_id, first.agent_id, first.tenant_id)
+    outcome: Outcome = (
+        "stored" if changed else "gave up" if batch.problem else "refused" if refused else "nothing"
+    )
+    entry = LedgerEntry(
+        task="learn",
+        outcome=outcome,
+        at=now,
+        reason=batch.problem,
+        session_id=first.session_id,
+        record_ids=tuple(changed),
+        refused=tuple(refused),
+        model=batch.model,
+    )
+    outcomes.note(connection, session, entry)
     if not job_queue.finish_once(connection, batch.jobs):
         raise LeaseLostError
-    if batch.jobs:
-        costs.spend(connection, batch.costs, batch.jobs[0].namespace, now)
-    return changed
+    brought = [Cost("learn", batch.model, facts=new)] if new else []
+    costs.spend(connection, [*batch.costs, *brought], first.namespace, now)
+    return list(changed.values())

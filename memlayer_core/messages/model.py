@@ -197,7 +197,6 @@ class PreparedMessage:
         counter: Name of the token counter.
         search_text: The text that recall finds it by; empty if recall shall not find it.
         terms: Terms of that text for the word index; None: they are added with its vector.
-        sent_digest: The digest of the message as it was sent, if it is stored redacted; else None.
     """
 
     message: Message
@@ -208,4 +207,3 @@ class PreparedMessage:
     counter: str
     search_text: str
     terms: tuple[str, ...] | None
-    sent_digest: bytes | None = None

@@ -1,28 +1,26 @@
 """What an agent says of its user, corrects and forgets: on its own authority, or with words of the user.
 
 An agent that says "the user said so" is not believed: the words must stand in a message of the user in this session. Then
-the user's sentence is what is remembered, and not what the agent makes of it. Otherwise it is the agent's conclusion.
+the user's words are what is remembered, and not what the agent makes of them. Otherwise it is the agent's conclusion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
-from memlayer_core.records.facts import Candidate, Evidence
-from memlayer_core.records.flow import forget_record, learn, reader_of, remember, revise
-from memlayer_core.records.model import Record, RecordFields, RecordFilter
+from memlayer_core.messages.sql.conversation import lock_messages
+from memlayer_core.records.facts import LedgerEntry, Outcome, Statement, Task
+from memlayer_core.records.flow import forget_record, prepare_record, reader_of, remember, revise
+from memlayer_core.records.model import PreparedRecord, Record, RecordFields, RecordFilter
 from memlayer_core.records.quotes import without_echoes
-from memlayer_core.records.rules.clauses import CONFIDENCE
-from memlayer_core.records.rules.extract import extract_facts, find_statement
-from memlayer_core.records.rules.keys import key_of
-from memlayer_core.records.rules.quarantine import quarantine_candidate
-from memlayer_core.records.rules.records import memory_id, ordinal_of
-from memlayer_core.records.rules.sameness import contains, plain
+from memlayer_core.records.rules.quote import place_of
+from memlayer_core.records.rules.records import new_record, ordinal_of
+from memlayer_core.records.sql import evidence as evidence_sql
 from memlayer_core.records.sql import facts as fact_sql
-from memlayer_core.records.sql import ledger as ledger_sql
+from memlayer_core.records.sql import outcomes as outcome_sql
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
@@ -32,8 +30,8 @@ from memlayer_core.storage.keys import from_micros
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["Assertion", "AssertionReport", "assert_fact", "correct", "forget"]
-
+_CONFIDENCE = 0.9
+"""Of what an agent quotes from a message of the user."""
 _SEARCHED = 200
 """The last messages of the user in a session, in which a quote is looked for."""
 
@@ -73,18 +71,23 @@ class AssertionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sentence:
-    """A sentence of the user.
+class _Quote:
+    """Words of the user.
 
     Attributes:
-        message: The row of its message.
-        start: Place of its first character in the message.
-        text: The sentence.
+        message: The row of their message.
+        start: Place of their first character in the message.
+        end: Place behind the last one.
     """
 
     message: Any
     start: int
-    text: str
+    end: int
+
+    @property
+    def text(self) -> str:
+        """The words."""
+        return str(self.message.text[self.start : self.end])
 
 
 async def assert_fact(rt: Runtime, run: Runner, scope: Scope, assertion: Assertion) -> AssertionReport:
@@ -95,18 +98,17 @@ async def assert_fact(rt: Runtime, run: Runner, scope: Scope, assertion: Asserti
     """
     reason = ""
     if assertion.by_user:
-        found = await _stated(rt, run, scope, assertion.quote, assertion.value)
-        if scope.reach().session_id is not None:
+        found = await _quoted(rt, run, scope, assertion.quote, assertion.value)
+        if isinstance(found, _Quote) and scope.reach().session_id is not None:
             found = "this conversation has no user"
-        if isinstance(found, _Sentence) and (other := _other_key(found, assertion)) is not None:
-            found = f"in these words, `{assertion.value}` is the user's `{other}`"
-        if isinstance(found, _Sentence):
+        if isinstance(found, _Quote):
             return await _store(rt, run, scope, found, assertion)
         reason = found
     fields: RecordFields = {"source": "implicit_inference"}
     if assertion.key is not None:
         fields |= {"key": assertion.key, "value": assertion.value or assertion.text}
     record = await remember(rt, run, scope, assertion.text, fields)
+    await _note(rt, run, scope, "record", "stored", reason, record.memory_id)
     return AssertionReport(record.memory_id, not record.is_inferred, reason)
 
 
@@ -145,16 +147,19 @@ async def correct(
     correction = {"by": "agent", "reason": reason}
     fields: RecordFields = {"source": "implicit_inference"} if record.is_inferred else {}
     if quote is not None or not record.is_inferred:
-        found = await _stated(rt, run, scope, quote, value if record.key is not None else None)
-        if isinstance(found, _Sentence):
+        found = await _quoted(rt, run, scope, quote, value if record.key is not None else None)
+        if isinstance(found, _Quote):
             text, correction["message_id"] = found.text, found.message.id
-            fields = {"source": "corrected_memory", "confidence": max(CONFIDENCE, record.confidence)}
+            fields = {"source": "corrected_memory", "confidence": max(_CONFIDENCE, record.confidence)}
         elif not record.is_inferred:
+            await _note(rt, run, scope, "correct", "refused", found, record_id)
             raise _refused(record_id, "correct", found)
     if record.key is not None:
         fields["value"] = value
     fields["structured"] = {**(record.structured or {}), "correction": correction}
-    return await revise(rt, run, scope, record_id, text, (), fields)
+    revised = await revise(rt, run, scope, record_id, text, (), fields)
+    await _note(rt, run, scope, "correct", "stored", "", record_id)
+    return revised
 
 
 async def forget(
@@ -169,11 +174,13 @@ async def forget(
     records = [await _record(rt, run, scope, record_id) for record_id in dict.fromkeys(record_ids)]
     by_user = next((record for record in records if not record.is_inferred), None)
     if by_user is not None:
-        spoken = await run(rt.db.read, ledger_sql.last_spoken, scope, _SEARCHED)
-        if quote is None or not any(contains(_own_words(rt, scope, one.text), quote) for one in spoken):
-            raise _refused(by_user.memory_id, "forget", _missing(quote))
+        found = await _quoted(rt, run, scope, quote, None)
+        if not isinstance(found, _Quote):
+            await _note(rt, run, scope, "forget", "refused", found, by_user.memory_id)
+            raise _refused(by_user.memory_id, "forget", found)
     for record in records:
         await forget_record(rt, run, scope.reach(), record.memory_id)
+    await _note(rt, run, scope, "forget", "deleted", "", *(record.memory_id for record in records))
     rt.wake()
 
 
@@ -189,30 +196,22 @@ async def _record(rt: Runtime, run: Runner, scope: Scope, record_id: str) -> Rec
     return found[0]
 
 
-async def _stated(
+async def _quoted(
     rt: Runtime, run: Runner, scope: Scope, quote: str | None, value: str | None
-) -> _Sentence | str:
-    """Return the sentence of the user that holds a quote and states a value; if there is none, why."""
+) -> _Quote | str:
+    """Return words of the user in this session that hold a value; if there are none, why."""
     if quote is None or not quote.strip():
-        return _missing(None)
-    spoken = await run(rt.db.read, ledger_sql.last_spoken, scope, _SEARCHED)
-    reason = _missing(quote)
-    for message in spoken:
-        text = _own_words(rt, scope, message.text)
-        if not contains(text, quote):
+        return _MISSING
+    for message in await run(rt.db.read, evidence_sql.last_spoken, scope, _SEARCHED):
+        place = place_of(quote, _own_words(rt, scope, message.text))
+        if place is None:
             continue
-        found = find_statement(text, quote)
-        if found is None:
-            reason = (
-                "the sentence with these words denies, asks or supposes something, or quotes somebody else"
-            )
-        elif value is not None and not contains(found[1], value):
-            reason = f"the sentence with these words does not name the value {value!r:.80}"
-        elif rt.redact(message.text) != message.text:
-            reason = "the message with these words is redacted"
-        else:
-            return _Sentence(message, *found)
-    return reason
+        if value is not None and place_of(value, message.text[slice(*place)]) is None:
+            return "the words that are quoted do not name the value"
+        if rt.redact(message.text) != message.text:
+            return "the message with these words is redacted"
+        return _Quote(message, *place)
+    return "the user has not said these words in this conversation"
 
 
 def _own_words(rt: Runtime, scope: Scope, text: str) -> str:
@@ -220,10 +219,7 @@ def _own_words(rt: Runtime, scope: Scope, text: str) -> str:
     return without_echoes(rt, scope, text[: rt.settings.indexed_characters])
 
 
-def _missing(quote: str | None) -> str:
-    if quote is None:
-        return "no words of the user are quoted"
-    return f"the user has not said {quote!r:.80} in this conversation"
+_MISSING = "no words of the user are quoted"
 
 
 def _refused(record_id: str, verb: str, reason: str) -> InvalidRecordError:
@@ -233,41 +229,51 @@ def _refused(record_id: str, verb: str, reason: str) -> InvalidRecordError:
     )
 
 
-def _other_key(sentence: _Sentence, assertion: Assertion) -> str | None:
-    """Return the key under which the rules read a value in a sentence, if that is another one."""
-    facts = extract_facts(sentence.text, from_micros(sentence.message.created_at))
-    keys = [one.key for one in facts if plain(one.value) == plain(assertion.value or "")]
-    return next((key for key in keys if key is not None), None) if assertion.key not in keys else None
-
-
 async def _store(
-    rt: Runtime, run: Runner, scope: Scope, sentence: _Sentence, assertion: Assertion
+    rt: Runtime, run: Runner, scope: Scope, quote: _Quote, assertion: Assertion
 ) -> AssertionReport:
-    """Enter a sentence of the user as a statement, after what the rules learn from its message."""
-    message, text = sentence.message, sentence.text
-    quote = Evidence(message.id, sentence.start, sentence.start + len(text), text)
-    key = assertion.key
-    candidate = Candidate(
-        category=None if key is None else key_of(key).category,
-        key=key,
-        value=text if key is None or assertion.value is None else assertion.value,
-        text=text,
-        said_at=from_micros(message.created_at),
-        confidence=CONFIDENCE,
-        evidence=(quote,),
-    )
-    candidate = quarantine_candidate(candidate, message.text)
-    await learn(rt, run, [message.key])
-
-    def write(connection: Connection) -> tuple[int | None, str]:
-        known = ledger_sql.outcome_of(connection, message, candidate)
-        if known is not None and known[0] is not None:
-            return known
-        fact_sql.learn(connection, [(message, [candidate])], rt.now(), rt.shards)
-        return ledger_sql.outcome_of(connection, message, candidate) or (None, "refused")
-
-    ordinal, outcome = await run(rt.db.write, write)
+    """Store words of the user as a record that rests on them."""
+    message = quote.message
+    said_at = from_micros(message.created_at)
+    fields: RecordFields = {"confidence": _CONFIDENCE, "subject": "user", "modality": "states"}
+    if assertion.key is not None:
+        fields |= {"key": assertion.key, "value": assertion.value or quote.text, "category": "state"}
+    record = new_record(replace(scope, session_id=None), quote.text, fields, rt.now())
+    valid_from = said_at if record.key is not None else None
+    record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
+    draft = prepare_record(rt, record)
+    said = Statement(record=draft.record, quotes=((message.key, quote.start, quote.end),))
+    found = await run(rt.db.write, _enter, rt, draft, said, bytes(message.digest))
     rt.wake()
-    if ordinal is None:
-        return AssertionReport(None, True, f"no record was made of it: {outcome}")
-    return AssertionReport(memory_id(scope.user_id, ordinal), True)
+    if isinstance(found, str):
+        await _note(rt, run, scope, "record", "refused", found)
+        return AssertionReport(None, True, f"no record was made of it: {found}")
+    await _note(rt, run, scope, "record", "stored", "", found.memory_id)
+    return AssertionReport(found.memory_id, True)
+
+
+def _enter(
+    connection: Connection, rt: Runtime, draft: PreparedRecord, said: Statement, digest: bytes
+) -> Record | str:
+    """Store a statement, unless its message was changed meanwhile. Returns its record, or why there is none."""
+    keys = [key for key, _, _ in said.quotes]
+    lock_messages(connection, keys)
+    if [bytes(row.digest) for row in evidence_sql.from_users(connection, keys)] != [digest]:
+        return "the message was changed meanwhile"
+    decision, record = fact_sql.store(connection, draft, said, rt.now(), rt.shards, model="agent")
+    return record if record is not None else decision.reason
+
+
+async def _note(
+    rt: Runtime, run: Runner, scope: Scope, task: Task, outcome: Outcome, reason: str, *record_ids: str
+) -> None:
+    """Let the ledger tell what a tool's call did."""
+    entry = LedgerEntry(
+        task=task,
+        outcome=outcome,
+        at=rt.now(),
+        reason=reason,
+        session_id=scope.session_id,
+        record_ids=record_ids,
+    )
+    await run(rt.db.write, outcome_sql.note, scope, entry)

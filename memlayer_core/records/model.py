@@ -13,6 +13,8 @@ from memlayer_core.show import Cell, Mark, Tabular, View, line_of
 from memlayer_core.vector import FloatVector
 
 __all__ = [
+    "COLLECTION",
+    "FIXED",
     "MODALITIES",
     "SOURCES",
     "TYPES",
@@ -41,6 +43,10 @@ Modality = Literal["states", "wants", "plans", "denies", "used_to"]
 MODALITIES: tuple[Modality, ...] = ("states", "wants", "plans", "denies", "used_to")
 USER = "user"
 """The subject of facts about the user."""
+COLLECTION = "collection"
+"""The category of facts of which several hold at a time under one key."""
+FIXED = frozenset({"fact"})
+"""Categories of what does not change: only a surer statement replaces a value (J22, J23)."""
 
 TYPES: tuple[RecordType, ...] = get_args(RecordType)
 VISIBILITIES: tuple[Visibility, ...] = get_args(Visibility)
@@ -140,10 +146,12 @@ class Record(Tabular):
             is no fact.
         valid_from: From when on a fact holds in the world; if nobody said when, since it was first said; None: it had ended by then.
         valid_until: Until when it held; None: it holds, or it was never true and is corrected.
-        always: Whether it is told in every context. By default the key of a fact about the user decides.
-        is_archived: Whether it has faded or expired, and is not recalled any more. Only `memory.records` tells it.
-        quarantine: Why it is kept but never told or found: it seems to instruct a model; None: it does not. A new text
-            (`chat.revise`) is judged anew.
+        always: Whether it is told in every context. By default, what has a key and is stated of the user, and not concluded
+            by an agent.
+        is_archived: Whether it has faded or expired, or was archived by an import, and is not recalled any more. Only
+            `memory.records` tells it.
+        archived_because: Why an import archived it: it is never told or found; None: it did not. A new text
+            (`chat.revise`) puts it in force.
         embedding: Its vector. Only `memory.records` fills it; None until the record is indexed.
     """
 
@@ -186,7 +194,7 @@ class Record(Tabular):
     valid_until: datetime | None = None
     always: bool = False
     is_archived: bool = field(default=False, compare=False)
-    quarantine: str | None = None
+    archived_because: str | None = None
     embedding: Embedding | None = field(default=None, compare=False, repr=False)
 
     __repr__ = line_of
@@ -240,8 +248,8 @@ def _row(record: Record) -> tuple[Cell, ...]:
 
 
 def _state(record: Record) -> Mark:
-    if record.quarantine is not None:
-        return Mark("quarantine", "red")
+    if record.archived_because is not None:
+        return Mark("archived", "red")
     if record.is_archived or (
         record.valid_until is not None and record.replaced_by in {None, record.memory_id}
     ):
@@ -312,15 +320,13 @@ class PreparedRecord:
         record: The record; a new one has no id yet.
         digest: 16 bytes that are equal for the same words of one user and agent.
         terms: Terms of its text for the word index.
-        topic: 16 bytes, equal for facts that may contradict each other; None: it takes no part in that.
-        identity: 16 bytes that only one fact in force can have; None: several may be in force.
+        about: 16 bytes, equal for facts of one subject and key; None: it is no fact with a key.
     """
 
     record: Record
     digest: bytes
     terms: tuple[str, ...]
-    topic: bytes | None = None
-    identity: bytes | None = None
+    about: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +344,7 @@ class RecordFilter:
         until: Only records that were written before this moment.
         limit: How many records at the most.
         offset: How many records to skip.
-        every: Also archived records, which have faded or expired, and those in quarantine, but only the user's own.
+        every: Also archived records, but only the user's own.
         always: Only records that are told in every context.
     """
 

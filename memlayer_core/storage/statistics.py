@@ -22,7 +22,6 @@ class ScopeStatistics:
         texts: Number of the user's texts that have vectors.
         sessions: Number of sessions with messages; 2 means two or more.
         records: Whether there are records.
-        oppositions: Whether statements of the user contradict or replaced each other.
     """
 
     vectors: int = 0
@@ -32,7 +31,6 @@ class ScopeStatistics:
     texts: int = 0
     sessions: int = 0
     records: bool = False
-    oppositions: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ __all__ = [
     "PLACES",
     "costs",
     "episodes",
+    "evidence",
     "folders",
     "folders_within",
     "item_fields",
@@ -33,10 +34,10 @@ __all__ = [
     "items",
     "jobs",
     "labels",
-    "ledger",
     "messages",
     "meta",
     "namespaces",
+    "outcomes",
     "records",
     "sessions",
     "summaries",
@@ -223,8 +224,8 @@ costs = Table(
 
 # Each version of a record is a row. Its key is the key of its text: negative, so that it is no message's. A version that
 # a newer one replaced stays, and no search finds it. `namespace` is its user's; `shelf` is where it is found: the same, or
-# that of what the tenant shares. Facts of a `topic` may contradict each other; only one in force can have an `identity`.
-# `quarantine`: why nobody is told. `…_halvings`: how often 1 is halved to get a rated importance, and the decay score.
+# that of what the tenant shares. `about` is equal for facts of one subject and key.
+# `archived_because`: why nobody is told. `…_halvings`: how often 1 is halved to get a rated importance, and the decay score.
 records = Table(
     "memlayer_records",
     tables,
@@ -253,16 +254,14 @@ records = Table(
     Column("last_accessed", BigInteger),
     Column("accesses", BigInteger, nullable=False, server_default="0"),
     Column("expires_at", BigInteger),
-    Column("topic", LargeBinary(16)),
-    Column("identity", LargeBinary(16)),
+    Column("about", LargeBinary(16)),
     Column("valid_from", BigInteger),
     Column("valid_until", BigInteger),
     Column("always", SmallInteger, nullable=False, server_default="0"),
-    Column("quarantine", Text),
+    Column("archived_because", Text),
     Column("text", Text, nullable=False),
     Column("body", Text, nullable=False),
-    Index("memlayer_records_topic", "topic"),
-    Index("memlayer_records_identity", "identity", unique=True, sqlite_where=text("replaced_by IS NULL")),
+    Index("memlayer_records_about", "about", sqlite_where=text("replaced_by IS NULL")),
     Index("memlayer_records_versions", "namespace", "ordinal", "version", unique=True),
     Index("memlayer_records_shelf", "shelf"),
     Index("memlayer_records_profile", "namespace", sqlite_where=text("always = 1 AND replaced_by IS NULL")),
@@ -278,33 +277,43 @@ labels = Table(
     Column("label", String(33), primary_key=True),
 )
 
-# Every statement about somebody, and what became of it. `message`, `start` and `until` say where it was said; without a
-# message the application made it. Facts are made of the statements with their `topic`, in the order of `said_at`, and
-# `ordinal` is the number of the record that a statement made, confirmed or ended, and `against` that of the record that it
-# replaced or is in conflict with. `digest` is the statement's own, so that none counts twice.
-ledger = Table(
-    "memlayer_ledger",
+# The words that a record rests on. `message`, `start` and `until` say where they stand, and `ordinal` is the number of the
+# record among its user's; None: somebody deleted that record, and the message is not read again.
+evidence = Table(
+    "memlayer_evidence",
     tables,
     Column("number", _Serial, primary_key=True),
     Column("namespace", String(32), nullable=False),
     Column("agent_id", Text),
-    Column("topic", LargeBinary(16)),
-    Column("digest", LargeBinary(16), nullable=False, unique=True),
-    Column("message", BigInteger),
-    Column("start", Integer),
-    Column("until", Integer),
+    Column("ordinal", BigInteger),
+    Column("message", BigInteger, nullable=False),
+    Column("start", Integer, nullable=False),
+    Column("until", Integer, nullable=False),
+    Column("kind", String(12), nullable=False),
     Column("said_at", BigInteger, nullable=False),
-    Column("body", Text, nullable=False),
+    Column("model", Text),
+    Index("memlayer_evidence_message", "message"),
+    Index("memlayer_evidence_record", "namespace", "ordinal"),
+    sqlite_autoincrement=True,
+)
+
+# What each call of a model or of an agent's tool did. No words of anybody are in it.
+outcomes = Table(
+    "memlayer_outcomes",
+    tables,
+    Column("number", _Serial, primary_key=True),
+    Column("namespace", String(32), nullable=False),
+    Column("agent_id", Text),
+    Column("lane", String(33)),
+    Column("session_id", Text),
+    Column("task", String(12), nullable=False),
     Column("outcome", String(12), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("ordinal", BigInteger),
-    Column("against", BigInteger),
+    Column("body", Text, nullable=False),
+    Column("model", Text),
     Column("at", BigInteger, nullable=False),
-    Index("memlayer_ledger_topic", "topic"),
-    Index("memlayer_ledger_message", "message"),
-    Index("memlayer_ledger_record", "namespace", "ordinal"),
-    Index("memlayer_ledger_against", "namespace", "against", sqlite_where=text("against IS NOT NULL")),
-    Index("memlayer_ledger_newest", "namespace", "number"),
+    Index("memlayer_outcomes_newest", "namespace", "number"),
+    Index("memlayer_outcomes_at", "at"),
     sqlite_autoincrement=True,
 )
 

@@ -20,8 +20,7 @@ from memlayer_core.messages.sql.conversation import (
 from memlayer_core.messages.sql.lifetime import delete_sessions, keys_within, leave
 from memlayer_core.messages.sql.message_lists import replace
 from memlayer_core.messages.sql.writes import append
-from memlayer_core.records.sql import ledger
-from memlayer_core.records.sql.settle import settle
+from memlayer_core.records.sql import evidence, facts, outcomes
 from memlayer_core.records.sql.writes import delete_records, list_rows
 from memlayer_core.scope import Scope
 from memlayer_core.storage import texts
@@ -62,11 +61,12 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> ForgetReport:
         connection, {reach.namespace, reach.commons.namespace, *(row.namespace for row in rows)}
     )
     if reach.session_id is None:
-        ledger.forget_owner(connection, reach)
+        evidence.forget_owner(connection, reach)
+    outcomes.forget_owner(connection, reach)
     gone = delete_sessions(connection, rows, within, now)
     kept = list_rows(connection, reach)
     forgotten = delete_records(connection, kept, now)
-    settle(connection, {bytes(row.topic) for row in kept if row.topic is not None}, now)
+    facts.reopen(connection, reach.namespace, {row.ordinal for row in kept}, now)
     if rows or forgotten:
         leave(connection, {reach.namespace, *(row.namespace for row in rows)})
     return ForgetReport(len(rows), gone, forgotten)

@@ -7,15 +7,13 @@ from datetime import datetime, timedelta
 
 from memlayer_core.events import StoreMaintained
 from memlayer_core.messages.rules.check import in_utc
-from memlayer_core.records.sql import ledger_notes, upkeep
+from memlayer_core.records.sql import outcomes, upkeep
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.storage import job_queue
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.keys import micros_of, to_micros
 
-__all__ = ["enqueue_daily", "maintain", "maintain_daily", "maintain_journal"]
-
+_TOLD = timedelta(days=90)  # how long `memory.ledger` tells of a call
 _PAGE = 500  # records or entries of one transaction, so that others can write in between
 
 
@@ -38,7 +36,7 @@ async def maintain_journal(journal: Journal, run: Runner, now: datetime | None =
     """Do `maintain` in the journal alone. What is left to erase from the index and the files is queued."""
     moment = in_utc(now, "now") or journal.now()
     deleted = await _delete_archived(journal, run, moment)
-    entries = await _prune_ledger(journal, run, moment)
+    entries = await _prune_outcomes(journal, run, moment)
     faded, expired = await run(journal.db.read, upkeep.count_archived, journal.settings, moment)
     return StoreMaintained(moment, archived=faded, expired=expired, deleted=deleted, entries=entries)
 
@@ -71,11 +69,8 @@ async def _delete_archived(rt: Journal, run: Runner, at: datetime) -> int:
     return deleted
 
 
-async def _prune_ledger(rt: Journal, run: Runner, moment: datetime) -> int:
-    days, gone = rt.settings.ledger_days, 0
-    if days is None:
-        return 0
-    before = to_micros(moment) - micros_of(timedelta(days=days))
-    while more := await run(rt.db.write, ledger_notes.prune, before, _PAGE, rt.now()):
+async def _prune_outcomes(rt: Journal, run: Runner, moment: datetime) -> int:
+    gone = 0
+    while more := await run(rt.db.write, outcomes.prune, moment - _TOLD, _PAGE):
         gone += more
     return gone

@@ -12,7 +12,6 @@ from memlayer_core.errors import StoreUnavailableError, in_short
 from memlayer_core.extraction.flow import queue
 from memlayer_core.index import flow as flows
 from memlayer_core.messages.flow.sessions import end_idle
-from memlayer_core.records.flow import learn
 from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.runner import SYNC, step
 from memlayer_core.runtime import Runtime
@@ -270,7 +269,6 @@ class Worker:
         match kind:
             case "index":
                 keys = [job.subject for job in jobs]
-                step(learn(rt, SYNC, keys))
                 step(queue(rt, SYNC, keys))
                 step(flows.index(rt, SYNC, jobs))
             case "upsert":

@@ -14,7 +14,7 @@ from budget import at_speed
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.storage import statements
 
-QUIET = Settings(index_delay=3600, durability="normal", learn=False)
+QUIET = Settings(index_delay=3600, durability="normal")
 FACTS = ("My parrot is called Solo.", "The violin is a Stainer.", "I sold the kayak to Whitaker.")
 TOPICS = ("garden", "tax office", "oven", "passport", "bicycle")
 

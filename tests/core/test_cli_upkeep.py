@@ -144,7 +144,7 @@ def test_for_postgresql_the_tool_is_named(tmp_path: Path):
 def test_maintain_tells_what_has_faded_and_deletes_only_what_the_settings_say(
     open_at: Callable[..., Memory], tmp_path: Path
 ):
-    with open_at(settings=Settings(index_delay=0, learn=False)) as memory:
+    with open_at(settings=Settings(index_delay=0)) as memory:
         chat = memory.chat(user_id="ada")
         chat.remember("The sale ends.", expires_at=datetime.now(UTC) + timedelta(seconds=0.3))
         chat.remember("I like tea.")

@@ -72,7 +72,7 @@ def test_a_context_holds_the_present_and_recalls_the_past(memory, do) -> None:
 
 @pytest.mark.requirement("J14", "A14")
 def test_recall_can_stand_in_the_system_message_instead(tmp_path) -> None:
-    settings = Settings(recall_placement="system", index_delay=0, learn=False)
+    settings = Settings(recall_placement="system", index_delay=0)
     with Memory.in_memory(settings=settings) as memory:
         memory.chat(user_id="louis", session_id="s1").add("user", "I moved to Tokyo in May.")
         chat = memory.chat(user_id="louis", session_id="s2")

@@ -24,7 +24,7 @@ from memlayer_core import Memory, Settings
 from memlayer_core.errors import MemlayerError
 from memlayer_core.telemetry import Operation
 
-QUIET = Settings(index_delay=0, durability="normal", learn=False)
+QUIET = Settings(index_delay=0, durability="normal")
 
 
 class Told:

@@ -60,7 +60,7 @@ class Scripted(BaseChatModel):
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    settings = Settings(index_delay=0.0, learn=False, durability="normal")
+    settings = Settings(index_delay=0.0, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate") as opened:
         yield opened
 
@@ -226,7 +226,7 @@ def core(messages: list[BaseMessage]) -> list[Any]:
 
 @pytest.mark.trap("langchain", 23)
 def test_the_summary_and_the_transcript_are_there_after_a_restart(open_at) -> None:
-    settings = Settings(index_delay=0, learn=False, durability="normal", max_tokens=400)
+    settings = Settings(index_delay=0, durability="normal", max_tokens=400)
 
     def opened() -> tuple[Memory, MemlayerConversationMemory]:
         memory = open_at(settings=settings, tokenizer="estimate")

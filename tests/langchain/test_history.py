@@ -513,7 +513,7 @@ def test_the_context_brings_a_turn_of_an_earlier_session_and_keeps_the_limit(do:
 
 def test_recalled_text_can_stand_in_the_system_message(do: Any) -> None:
     with Memory.in_memory(
-        settings=Settings(index_delay=0.0, learn=False, recall_placement="system")
+        settings=Settings(index_delay=0.0, recall_placement="system")
     ) as memory:
         earlier = MemlayerChatMessageHistory(memory, session_id="earlier", user_id="ada")
         earlier.add_messages([HumanMessage("My parrot is called Grillparzer")])
@@ -743,7 +743,7 @@ def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(
     do: Any, open_at: Callable[..., Memory]
 ) -> None:
     """What LangChain reads again when it has answered is as long as before: it counts from there what is new."""
-    settings = Settings(index_delay=0.0, learn=False, durability="normal", max_tokens=400)
+    settings = Settings(index_delay=0.0, durability="normal", max_tokens=400)
     memory = open_at(settings=settings, tokenizer="estimate")
     histories = MemlayerChatMessageHistory.factory(memory, user_id="ada")
     summaries: list[int] = []

@@ -578,7 +578,7 @@ def test_postgresql_keeps_it_too_and_the_turns_around_it(postgres_url: str) -> N
         AIMessage("fine", response_metadata={"logprobs": [-math.inf]}),
     ]
     with Memory.open(
-        database_url=postgres_url, embedder="hashing", settings=Settings(index_delay=0, learn=False)
+        database_url=postgres_url, embedder="hashing", settings=Settings(index_delay=0)
     ) as memory:
         history = MemlayerChatMessageHistory(memory, session_id="s", user_id="ada")
         history.add_messages(said)

@@ -120,7 +120,7 @@ def run(request) -> Calls:
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    settings = Settings(index_delay=0.0, learn=False, durability="normal")
+    settings = Settings(index_delay=0.0, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate") as opened:
         yield opened
 
@@ -218,7 +218,7 @@ def test_the_model_is_told_the_users_profile_whatever_is_asked_unless_it_looks_b
 
 @pytest.mark.parametrize("placed", ["user", "system"])
 def test_what_is_recalled_stands_where_the_settings_say(run, placed) -> None:
-    settings = Settings(index_delay=0.0, learn=False, durability="normal", recall_placement=placed)
+    settings = Settings(index_delay=0.0, durability="normal", recall_placement=placed)
     with Memory.in_memory(settings=settings) as memory:
         said_before(memory)
         model = Scripted()
@@ -705,7 +705,7 @@ def test_a_call_translates_only_what_is_new_however_long_the_thread_is(run, memo
 
 
 def test_a_thread_is_kept_in_postgresql_as_well(run, postgres_url) -> None:
-    settings = Settings(index_delay=0.0, learn=False)
+    settings = Settings(index_delay=0.0)
     with Memory.open(database_url=postgres_url, embedder="hashing", settings=settings) as memory:
         said_before(memory)
         record = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
@@ -1186,7 +1186,7 @@ def test_a_stream_that_is_left_early_keeps_its_question_and_the_thread_goes_on(m
 @pytest.mark.trap("langchain", 21)
 def test_calls_that_sum_up_are_in_no_users_stream() -> None:
     summarizer = Scripted(script=lambda messages: AIMessage("a summary"))
-    settings = Settings(index_delay=0.0, learn=False, durability="normal")
+    settings = Settings(index_delay=0.0, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=summarizer) as memory:
         model = Scripted(script=lambda messages: AIMessage("so it is " * 40))
         middleware = MemlayerMiddleware(memory, user_id="ada", token_limit=1800)

@@ -37,7 +37,7 @@ def remembers(memory):
 def counting():
     """Return a session of a user who spoke before, and the embedding that is asked its questions."""
     embedding = Counting()
-    settings = Settings(index_delay=0.0, learn=False, durability="normal")
+    settings = Settings(index_delay=0.0, durability="normal")
     with Memory.in_memory(embedder=embedding, settings=settings) as memory:
         MemlayerMemory.from_defaults(memory, user_id="ada").put(ChatMessage("my pet is a parrot"))
         memory.flush()

@@ -44,7 +44,7 @@ class Awaits(Judge):
 
 
 def searched(do: Any, reranker: Any) -> tuple[list[str], dict[str, str]]:
-    settings = Settings(index_delay=3600, durability="normal", learn=False, episodes=False)
+    settings = Settings(index_delay=3600, durability="normal", episodes=False)
     with Memory.in_memory(reranker=reranker, settings=settings) as memory:
         memory.chat(user_id="ada").add_messages([Message("user", text) for text in KAYAKS])
         memory.flush()

@@ -309,7 +309,7 @@ def test_a_thought_and_its_signature_are_told_word_for_word(do, shortening, limi
         ChatMessage("heron " * 300, role="tool", additional_kwargs=RESULT),
         *turns(2),
     ]
-    with Memory.in_memory(settings=Settings(index_delay=0.0, learn=False, **shortening)) as memory:
+    with Memory.in_memory(settings=Settings(index_delay=0.0, **shortening)) as memory:
         session = MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=limit)
         do(session, "put_messages", messages)
 

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.records.rules.keys import COLLECTION
+from memlayer_core.records.model import COLLECTION
 
 __all__ = ["FactSchema", "fact_schema"]
 

@@ -13,7 +13,7 @@ from memlayer_core.message import Message, Receipt, StoredMessage
 from memlayer_core.messages.flow.originals import restore_originals
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.check import check_messages, digest
-from memlayer_core.messages.rules.render import as_prompt, change_contents
+from memlayer_core.messages.rules.render import as_prompt
 from memlayer_core.messages.sql import lifetime, message_lists, transcript, writes
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "add_temporary",
     "announce",
-    "as_stored",
     "clear",
     "draft_of",
     "drafts_of",
@@ -80,7 +79,7 @@ async def rewrite(rt: Runtime, run: Runner, scope: Scope, messages: object) -> R
 async def add_temporary(rt: Runtime, run: Runner, scope: Scope, messages: object) -> None:
     """Check temporary messages, and add them to contexts until the model has answered."""
     every = [messages] if isinstance(messages, Message) else messages
-    for draft in await run(drafts_of, rt, every, is_stored=False):
+    for draft in await run(drafts_of, rt, every):
         given_up = rt.temporaries.add(message_of_draft(scope, draft))
         if given_up:
             whose = given_up[0].scope
@@ -147,26 +146,16 @@ def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
     return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)
 
 
-def drafts_of(rt: Runtime, messages: object, *, is_stored: bool = True) -> list[PreparedMessage]:
-    """Check and count messages, before the first one is written.
-
-    Raises:
-        RedactorError: `Settings.redact_history` is on, and the user's redactor fails: nothing is stored unredacted.
-    """
-    return [draft_of(rt, message, is_stored=is_stored) for message in check_messages(messages)]
+def drafts_of(rt: Runtime, messages: object) -> list[PreparedMessage]:
+    """Check and count messages, before the first one is written."""
+    return [draft_of(rt, message) for message in check_messages(messages)]
 
 
-def as_stored(rt: Runtime, message: Message) -> Message:
-    """Return a message as it is stored; the same object if nothing is redacted."""
-    return change_contents(message, rt.redact) if rt.settings.redact_history else message
-
-
-def draft_of(rt: Runtime, original: Message, *, is_stored: bool = True) -> PreparedMessage:
+def draft_of(rt: Runtime, message: Message) -> PreparedMessage:
     """Prepare a checked message for the journal.
 
     Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
     """
-    message = as_stored(rt, original) if is_stored else original
     spoken = message.model_visible and message.role != "system"
     searched = message.text[: rt.settings.indexed_characters].strip() if spoken else ""
     created_at = message.created_at or rt.now()
@@ -185,7 +174,6 @@ def draft_of(rt: Runtime, original: Message, *, is_stored: bool = True) -> Prepa
         counter=rt.tokens.name,
         search_text=searched,
         terms=terms,
-        sent_digest=digest(original) if message is not original else None,
     )
 
 

@@ -17,7 +17,7 @@ from memlayer_core.events import MessagesStored, SessionEnded
 from memlayer_core.message import Block, Message
 from memlayer_core.messages.flow.lists import add_unknown
 from memlayer_core.messages.flow.originals import restore_originals
-from memlayer_core.messages.flow.remember import as_stored, draft_of, drafts_of, rewrite
+from memlayer_core.messages.flow.remember import draft_of, drafts_of, rewrite
 from memlayer_core.messages.model import PreparedMessage, Replace, Session, SyncReport
 from memlayer_core.messages.rules.align import digest_of
 from memlayer_core.messages.rules.check import (
@@ -171,7 +171,7 @@ async def edit(
     said = content_of(content)
 
     def change(message: Message) -> PreparedMessage:
-        if expected is not None and not _is_same(rt, message, expected):
+        if expected is not None and not _is_same(message, expected):
             raise MessageChangedError(
                 f"the message {message.id!r} is not the expected one: somebody changed it",
                 hint="Read it again with `chat.history()`, then decide.",
@@ -186,12 +186,11 @@ async def edit(
     return edited
 
 
-def _is_same(rt: Runtime, message: Message, expected: Message | str) -> bool:
-    """Tell whether a message is the expected one, as it is or as it is stored redacted."""
+def _is_same(message: Message, expected: Message | str) -> bool:
+    """Tell whether a message is the expected one."""
     if isinstance(expected, str):
-        return message.text == expected or message.text == as_stored(rt, Message("user", expected)).text
-    checked = check_message(expected)
-    return digest(message) in {digest(checked), digest(as_stored(rt, checked))}
+        return message.text == expected
+    return digest(message) == digest(check_message(expected))
 
 
 async def fork(
@@ -268,16 +267,10 @@ def _anything(_: Message) -> bool:
 def _sync(
     rt: Runtime, scope: Scope, messages: object, replace_all: bool, replaceable: Callable[[Message], bool]
 ) -> SyncReport:
-    originals = restore_originals(rt, scope, messages)
-    drafts = drafts_of(rt, originals)
+    drafts = drafts_of(rt, restore_originals(rt, scope, messages))
     if not drafts and not replace_all:
         return SyncReport((), stored=0)
     sent = [digest_of(draft.message, with_id=draft.has_own_id) for draft in drafts]  # before the write lock
-    as_sent = {
-        digest_of(original, with_id=False).words: digest.words
-        for original, draft, digest in zip(originals, drafts, sent, strict=True)
-        if draft.sent_digest is not None
-    }
     synced = rt.db.write(
         resync_sql.resync,
         scope,
@@ -288,7 +281,6 @@ def _sync(
         rt.new_id(),
         replace_all=replace_all,
         replaceable=replaceable,
-        as_sent=as_sent,
     )
     if synced.answered:
         rt.temporaries.finish_call(scope)

@@ -24,7 +24,6 @@ __all__ = [
     "SUMMARY_OPEN",
     "as_prompt",
     "block",
-    "change_contents",
     "escape",
     "fact_line",
     "has_escapes",
@@ -141,34 +140,6 @@ def as_prompt(message: Message) -> Message:
     ):
         return message
     return replace(message, content=content, name=name, tool_calls=calls, raw=raw)
-
-
-def change_contents(message: Message, change: Callable[[str], str]) -> Message:
-    """Return a message with every text of its content, its calls' arguments and its framework's dump changed.
-
-    Whoever speaks and the application's own metadata stay. The same object is returned if nothing changes.
-    """
-    raw = message.raw
-    if raw is not None:
-        dump = _change_texts(raw.dump, change)
-        raw = raw if dump is raw.dump else replace(raw, dump=dump)
-    content = _change_texts(message.content, change)
-    calls = tuple(
-        replace(call, arguments=_change_arguments(call.arguments, change)) for call in message.tool_calls
-    )
-    if (content, raw, calls) == (message.content, message.raw, message.tool_calls):
-        return message
-    return replace(message, content=content, tool_calls=calls, raw=raw)
-
-
-def _change_arguments(arguments: str, change: Callable[[str], str]) -> str:
-    """Return arguments with changed texts: still JSON if they are JSON, and as they were if nothing changes."""
-    try:
-        values = json.loads(arguments)
-        changed = _change_texts(values, change)
-        return arguments if changed == values else json.dumps(changed, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return change(arguments)
 
 
 def _change_call(call: ToolCall, change: Callable[[str], str]) -> ToolCall:

@@ -103,7 +103,7 @@ def append(
     edits: list[tuple[StoredMessage, PreparedMessage]] = []
     for draft in drafts:
         may_repeat = is_instruction(draft) and not draft.has_own_id and not verbatim
-        if may_repeat and newest is not None and newest.digest in {draft.digest, draft.sent_digest}:
+        if may_repeat and newest is not None and newest.digest == draft.digest:
             ids.append(_id(newest))
             continue
         before = existing.get(_id(draft)) if draft.has_own_id else None
@@ -217,7 +217,7 @@ def is_instruction(draft: PreparedMessage) -> bool:
 def _is_same(before: StoredMessage, draft: PreparedMessage) -> bool:
     """Return whether a stored message equals the draft. Times are compared only if the caller gave one."""
     dated = not draft.has_own_time or before.message.created_at == draft.message.created_at
-    return dated and before.digest in {draft.digest, draft.sent_digest}
+    return dated and before.digest == draft.digest
 
 
 def _id(one: StoredMessage | PreparedMessage) -> str:

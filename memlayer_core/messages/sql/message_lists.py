@@ -6,7 +6,7 @@ The active part begins where working memory begins. So a framework's archive and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -173,10 +173,9 @@ def hear(
     told = [draft.digest for draft in drafts]
     newest = select(messages.c.key).where(inside(row.number)).order_by(messages.c.key.desc())
     first = connection.scalar(newest.limit(1).offset(_PAGE + 2 * len(told))) or 0
-    as_sent = {draft.sent_digest: draft.digest for draft in drafts if draft.sent_digest is not None}
-    past = _among(connection, row.number, told, as_sent, first)
+    past = _among(connection, row.number, told, first)
     if first and told[0] not in past:
-        past = _among(connection, row.number, told, as_sent, 0)
+        past = _among(connection, row.number, told, 0)
     known = count_known(past, told)
     receipt = append(connection, scope, drafts[known:], now, shards, fork_id, verbatim=True)
     return dataclasses.replace(receipt, unchanged=receipt.unchanged + known)
@@ -186,14 +185,10 @@ def _among(
     connection: Connection,
     number: int,
     incoming: Sequence[bytes],
-    as_sent: Mapping[bytes, bytes],
     first: int,
 ) -> list[bytes]:
-    """Return the digests of a list as often as, and in the order in which, a session has them from a key on.
-
-    A message that was stored before messages were redacted counts as the redacted one.
-    """
-    wanted: Any = sorted({*incoming, *as_sent})
+    """Return the digests of a list as often as, and in the order in which, a session has them from a key on."""
+    wanted: Any = sorted(set(incoming))
     found = [
         (one.key, bytes(one.digest))
         for some in chunks(wanted)
@@ -203,7 +198,7 @@ def _among(
             )
         )
     ]
-    return [as_sent.get(digest, digest) for _, digest in sorted(found)]
+    return [digest for _, digest in sorted(found)]
 
 
 def replace(

@@ -6,8 +6,7 @@ What other words take the place of is kept in a fork that is superseded: it can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -199,7 +198,6 @@ def resync(
     *,
     replace_all: bool,
     replaceable: Callable[[Message], bool],
-    as_sent: Mapping[bytes, bytes] | None = None,
 ) -> SyncReport:
     """Update a session from a list of messages: see `rules/align.py`.
 
@@ -214,13 +212,9 @@ def resync(
         replace_all: Whether a list without any message of the history replaces it, and a list that ends inside the
             history ends it.
         replaceable: Returns whether a stored message may be replaced that is not in the list.
-        as_sent: The words of those that are stored redacted, by their words as they were sent: a message that was stored
-            before messages were redacted is compared by the latter.
     """
     row = lock_or_make_session(connection, scope, now, shards)
-    past, alignment = _align(
-        connection, scope, row, drafts, incoming, as_sent or {}, replaceable, ends=replace_all
-    )
+    past, alignment = _align(connection, scope, row, drafts, incoming, replaceable, ends=replace_all)
     in_common = any(past[to].message.role != "system" for to in alignment.matches if to is not None)
     is_the_list = row.messages == len(drafts) and None not in alignment.matches
     if replace_all and not in_common and not is_the_list:
@@ -244,7 +238,6 @@ def _align(
     row: Any,
     drafts: Sequence[PreparedMessage],
     incoming: Sequence[Digest],
-    as_sent: Mapping[bytes, bytes],
     replaceable: Callable[[Message], bool],
     *,
     ends: bool,
@@ -268,8 +261,6 @@ def _align(
         digests = [
             digest_of(one.message, with_id=True, permanent=not replaceable(one.message)) for one in past
         ]
-        if as_sent:
-            digests = [replace(one, words=as_sent.get(one.words, one.words)) for one in digests]
         found = align(digests, incoming, complete=whole, sparse=len(strays), final=ends)
         matches = zip(found.matches, incoming, strict=True)
         return found, [to for to, one in matches if to is not None and one.talk]

@@ -11,7 +11,7 @@ from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import recall_budget
-from memlayer_core.recall.flow.adjust import with_other_sides, without_visible_episodes
+from memlayer_core.recall.flow.adjust import without_visible_episodes
 from memlayer_core.recall.flow.elsewhere import Meaning, on_snapshot
 from memlayer_core.recall.flow.recall import (
     hits,
@@ -89,7 +89,6 @@ async def recall(
         room = (
             recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit
         )
-        worth = with_other_sides(connection, found, worth, room, seen)
         return hits(connection, rt, reach, worth, limit, room, known)
 
     return await on_snapshot(rt, run, look)

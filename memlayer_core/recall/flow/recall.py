@@ -252,7 +252,7 @@ def best(
             repeats = record is not None and record.type != "episodic"
             who = stored.message.role if repeats else stored.message.speaker
             earlier = said.setdefault(who, Gists())
-            gist = Gist.of((ranked.other_side or words)[:_BEGINNING])
+            gist = Gist.of(words[:_BEGINNING])
             if visible is not None and not earlier.add(gist):
                 continue
             heard.add((stored.message.role, words))

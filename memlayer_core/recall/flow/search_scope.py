@@ -15,12 +15,11 @@ from memlayer_core.items.sql.users import searched_folders
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages.sql import transcript
 from memlayer_core.recall.model import RecallFilter
-from memlayer_core.recall.rules.pack import excerpt, longest_turn, pack, passage
+from memlayer_core.recall.rules.pack import excerpt, longest_turn, pack
 from memlayer_core.recall.rules.rank import LONG, ScoredCandidate
 from memlayer_core.recall.sql.candidates import Beginning, matching_keys, overview
 from memlayer_core.records.flow import reader_of
 from memlayer_core.records.model import TYPES, Reader, Record
-from memlayer_core.records.rules.quarantine import instructs
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import rows as record_rows
 from memlayer_core.runtime import Runtime
@@ -223,17 +222,12 @@ def fit_into_budget(
 def shorten(
     rt: Runtime, turn: StoredMessage, candidate: ScoredCandidate, budget: int
 ) -> tuple[StoredMessage, ScoredCandidate]:
-    """Return the whole turn if it fits into the budget, else the excerpt that bears on the question.
-
-    Of another one's other side, the words that are in question are enough.
-    """
+    """Return the whole turn if it fits into the budget, else the excerpt that bears on the question."""
     text, most = turn.message.text, rt.settings.indexed_characters
-    part = passage(text, candidate.other_side, min(budget, LONG), rt.tokens.text)
-    if part is None and turn.tokens <= budget:
+    if turn.tokens <= budget:
         return turn, candidate
-    if part is None:
-        found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
-        part = excerpt(found_by, candidate.words, budget, rt.tokens.text, candidate.part_cosines)
+    found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
+    part = excerpt(found_by, candidate.words, budget, rt.tokens.text, candidate.part_cosines)
     if part == text:  # the text fits, only an image or the like does not
         return replace(turn, tokens=rt.tokens.text(text)), candidate
     said = replace(turn.message, content=part, tool_calls=(), raw=None)
@@ -243,11 +237,9 @@ def shorten(
 def as_told(rt: Runtime, turn: StoredMessage) -> StoredMessage | None:
     """Return a message or record as it is told: redacted; None if it is not told.
 
-    What seems to instruct a model is not, nor is what the user's redactor cannot read.
+    What the user's redactor cannot read is not.
     """
     text = turn.message.text
-    if instructs(text) is not None:
-        return None
     try:
         left = rt.redact(text)
     except RedactorError:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from memlayer_core.recall.model import Hit, Hits
 from memlayer_core.records.model import Record, RecordSource
-from memlayer_core.records.rules.sameness import common_words
 from memlayer_core.scope import Scope
+from memlayer_core.storage.terms import index_terms
 
 __all__ = ["SAYS", "facts_about", "origin_of", "record_origin"]
 
@@ -46,12 +46,13 @@ def record_origin(record: Record, scope: Scope) -> str:
 
 def facts_about(records: Sequence[Record], query: str, hits: Hits) -> list[Record]:
     """Return facts that are no hits, under whose key or in whose words something is that is looked for."""
+    asked = set(index_terms(query))
     seen = {hit.record.memory_id for hit in hits if hit.record is not None}
     about = (
         record
         for record in records
         if record.key is not None
         and record.memory_id not in seen
-        and common_words(query, f"{record.key} {record.value} {record.text}")
+        and not asked.isdisjoint(index_terms(f"{record.key} {record.value} {record.text}"))
     )
     return list(about)[:_FACTS]

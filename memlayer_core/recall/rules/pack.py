@@ -21,7 +21,6 @@ __all__ = [
     "longest_turn",
     "most_that_fit",
     "pack",
-    "passage",
     "shares",
 ]
 
@@ -180,27 +179,6 @@ def excerpt(
     first, last = min(taken), max(taken)
     part = " ".join(said[first : last + 1])
     return f"{ELLIPSIS} " * (first > 0) + part + f" {ELLIPSIS}" * (last + 1 < len(said))
-
-
-def passage(text: str, words: str, budget: int, cost: Callable[[str], int]) -> str | None:
-    """Return words that stand in a text; None if they are no part of it, or all that it says.
-
-    An ellipsis marks each omission.
-
-    Args:
-        text: Any text.
-        words: The words; none if empty.
-        budget: Tokens that they may cost; the end of what costs more is left out.
-        cost: Counts tokens.
-    """
-    if not words or words not in text:
-        return None
-    before, behind = (any(map(str.isalnum, rest)) for rest in text.split(words, 1))
-    if not _fits(words, budget, cost):
-        words, behind = _cut(words, budget, cost), False  # it ends with an ellipsis
-    elif not before and not behind:
-        return None
-    return f"{ELLIPSIS} " * before + words + f" {ELLIPSIS}" * behind
 
 
 def _nearness(text: str, cosines: Sequence[float]) -> list[float]:

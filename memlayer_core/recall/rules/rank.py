@@ -119,7 +119,6 @@ class ScoredCandidate(NamedTuple):
         is_standing: Whether it is a wish that holds for the question.
         part_cosines: The cosine of each part of its text, in their order.
         rerank_score: What the reranker gave it; None: it was not asked.
-        other_side: The words for which it is told, as they contradict or replace another candidate, or are replaced by it.
     """
 
     key: int
@@ -133,7 +132,6 @@ class ScoredCandidate(NamedTuple):
     is_standing: bool = False
     part_cosines: Sequence[float] = ()
     rerank_score: float | None = None
-    other_side: str = ""
 
     @property
     def parts(self) -> Mapping[str, float]:
@@ -143,8 +141,6 @@ class ScoredCandidate(NamedTuple):
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """The contributions as reasons, the largest first."""
-        if self.other_side:
-            return (_OTHER_SIDE, *([_PASSAGE] if self.is_excerpt else []))
         given = []
         if self.rerank_score is not None:
             said = f"the reranker gave it {self.rerank_score:.3g}"
@@ -165,8 +161,6 @@ class ScoredCandidate(NamedTuple):
 
 _LITTLE = Reason("little", "its score is the sum of small parts")
 _SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
-_PASSAGE = Reason("excerpt", "the words of a message that are in question")
-_OTHER_SIDE = Reason("other_side", "another line says otherwise, and one of the two may have been replaced")
 _SLIGHT = 0.005  # what an ingredient gave, and nobody needs to hear of
 _TOLD = {
     "named": "said by one whom the question names",

@@ -24,7 +24,6 @@ from memlayer_core.storage.scores import Candidate
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.statistics import ScopeStatistics
 from memlayer_core.storage.tables import (
-    ledger,
     messages,
     namespaces,
     records,
@@ -48,7 +47,6 @@ __all__ = [
 ]
 
 _HELD = exists().where(records.c.shelf == namespaces.c.namespace, records.c.replaced_by.is_(None))
-_OPPOSED = exists().where(ledger.c.namespace == namespaces.c.namespace, ledger.c.against.is_not(None))
 _USED = select(literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
 _COVERED = (
     namespaces.c.namespace.label("name"),
@@ -58,7 +56,6 @@ _COVERED = (
     namespaces.c.version.label("vectors_version"),
     namespaces.c.indexed.label("indexed"),
     _HELD.label("held"),
-    _OPPOSED.label("opposed"),
     select(func.count()).select_from(_USED).scalar_subquery().label("used"),
     DECLARED.label("declared"),
 )
@@ -153,7 +150,6 @@ def _statistics(row: Any | None) -> ScopeStatistics:
         row.texts,
         sessions=row.used,
         records=bool(row.held),
-        oppositions=bool(row.opposed),
     )
 
 

@@ -44,7 +44,7 @@ _FORM = Form(
             "expires_at",
         ),
         "episode": ("key_topics", "actions_taken", "outcomes", "occurred_at"),
-        "metadata": ("importance", "confidence", "tags", "source", "version", "quarantine"),
+        "metadata": ("importance", "confidence", "tags", "source", "version", "archived_because"),
         "time": ("created_at", "updated_at", "last_accessed", "decay_score"),
         "decay": ("is_rated", "accesses"),
     },

@@ -1,297 +1,110 @@
-"""Decides what becomes of a new statement beside the facts that are in force.
+"""Decides what becomes of a statement beside the facts in force about the same subject.
 
-In this order:
+Facts are compared by their subject, their key and their value: equal after folding case, spaces and width, or different.
+What is merely alike is a question for a model, which names the facts that its statement ends or replaces. In this order:
 
-1. The same words again change nothing.
-2. What ends a fact ("no longer", "I don't …") ends it. What replaces a named value ("from X to Y") replaces it.
-3. The same value again confirms a fact; the same in other words is merged with it.
-4. Of a key with many values, another one is added; the same value under the opposite key replaces ("likes", "dislikes").
-5. Of a key with one value, another one replaces it if the user corrects themselves, or if what changes in the course of
-   a life was said later, or if the new statement is strictly surer. Otherwise both are kept as a conflict.
-6. Without a key, a statement conflicts with what it contradicts, and replaces what it surely contradicts.
-
-What a tool or a model infers has at most 0.6 of confidence, and never ends, replaces or outranks what the user said.
+1. What ends a fact ends it. The same value again confirms it.
+2. What an agent concluded never replaces or ends what the user said.
+3. A correction replaces what was never true. Otherwise the later statement counts; of a category that does not change,
+   the surer one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from datetime import datetime
-from typing import Any
 
-from memlayer_core.records.facts import (
-    Add,
-    Candidate,
-    Confirm,
-    Conflict,
-    Decision,
-    End,
-    Fact,
-    Merge,
-    Reject,
-    Statement,
-    Supersede,
-)
-from memlayer_core.records.rules.contradictions import Texts
-from memlayer_core.records.rules.keys import Key, key_of
-from memlayer_core.records.rules.records import AGREEMENT, INFERRED, TOLERANCE
-from memlayer_core.records.rules.sameness import meaning, plain, same_meaning
+from memlayer_core.records.facts import Decision, Statement
+from memlayer_core.records.model import COLLECTION, FIXED, Record
+from memlayer_core.records.rules.records import TOLERANCE, fold
 
-__all__ = ["is_by_user", "reconcile"]
-
-_BY_USER = frozenset({"explicit_user_input", "corrected_memory"})
-_FACT = tuple(field.name for field in fields(Statement))
+_OPPOSITES = ({"states", "denies"}, {"wants", "denies"}, {"plans", "denies"})
 
 
-def is_by_user(statement: Statement) -> bool:
-    """Tell whether the user said it: by its source and, if it has evidence, by the role of at least one quote."""
-    spoken = not statement.evidence or any(one.role == "user" for one in statement.evidence)
-    return spoken and statement.source in _BY_USER
-
-
-def reconcile(
-    facts: Sequence[Fact], candidate: Candidate, now: datetime, texts: Texts | None = None
-) -> Decision:
-    """Decide what becomes of a candidate.
+def reconcile(known: Sequence[Record], said: Statement, now: datetime) -> Decision:
+    """Decide what becomes of a statement.
 
     Args:
-        facts: Facts of the same user: those in force, and past ones if they are at hand. A past fact is one with a
-            `valid_until` that is not after `now`; it only keeps the same words from being learned again.
-        candidate: The new statement.
-        now: The present.
-        texts: What compares texts of facts; the same for one candidate after the other is faster.
-
-    Returns:
-        The decision. To carry it out and to decide again changes nothing.
+        known: Facts in force of the same subject and key, and those that the statement names.
+        said: The statement.
+        now: The present. What expired or ended before is of the past, and takes no part.
     """
-    if not candidate.value.strip():
-        return Reject(candidate, "it has no value")
-    candidate = _capped(candidate)
-    subject = plain(candidate.subject)
-    about = [fact for fact in facts if plain(fact.subject) == subject]
-    for fact in about:
-        if _has_evidence(fact, candidate):
-            return Confirm(fact, fact, "these words are known")
-    current = [fact for fact in about if fact.valid_until is None or fact.valid_until > now]
-    if candidate.ends or candidate.modality == "denies":
-        past = [fact for fact in about if fact not in current]
-        return _end(current, past, candidate)
-    if candidate.replaces is not None and (replaced := _with_value(current, candidate, candidate.replaces)):
-        return _replace_named(replaced, candidate)
-    if candidate.key is None:
-        return _without_key(current, candidate, texts or Texts())
-    return _with_key(current, candidate, key_of(candidate.key, candidate.category))
+    new = said.record
+    held = [one for one in known if _holds(one, now)]
+    named = tuple(one for one in held if one.memory_id in said.targets)
+    same = tuple(one for one in held if _same(one, new) and fold(one.value) == fold(new.value))
+    if said.ends or new.modality == "used_to":
+        return _end(named or tuple(one for one in same if one.modality != "denies"), said)
+    if again := next((one for one in (*named, *same) if _says(one, new)), None):
+        return Decision("confirm", "it says the same", (again,))
+    opposite = tuple(one for one in same if {one.modality, new.modality} in _OPPOSITES)
+    if named or opposite:
+        return _change(named or opposite, said, is_named=True)
+    peers = tuple(one for one in held if _same(one, new) and one.modality == new.modality)
+    if not peers or COLLECTION in {new.category, *(one.category for one in peers)}:
+        return Decision("add", "it is new")
+    return _change(peers, said, is_named=False)
 
 
-def _capped(candidate: Candidate) -> Candidate:
-    if is_by_user(candidate):
-        return candidate
-    return replace(candidate, confidence=min(candidate.confidence, INFERRED))
+def _holds(record: Record, now: datetime) -> bool:
+    ended = record.valid_until is not None and record.valid_until <= now
+    return not ended and (record.expires_at is None or record.expires_at > now)
 
 
-def _has_evidence(fact: Fact, candidate: Candidate) -> bool:
-    """Tell whether a fact was learned, or confirmed, from the same words already."""
-    if not candidate.evidence or not set(candidate.evidence) <= set(fact.evidence):
-        return False
-    return _is_same_fact(fact, candidate) or same_meaning(fact, candidate)
+def _same(one: Record, other: Record) -> bool:
+    return other.key is not None and one.key == other.key and fold(one.subject) == fold(other.subject)
 
 
-def _is_same_fact(fact: Fact, candidate: Candidate) -> bool:
-    return candidate.key in {None, fact.key} and plain(fact.value) == plain(candidate.value)
+def _says(one: Record, other: Record) -> bool:
+    """Tell whether two facts say the same of the same."""
+    return fold(one.value) == fold(other.value) and one.modality == other.modality
 
 
-def _with_value(facts: Sequence[Fact], candidate: Candidate, value: str) -> tuple[Fact, ...]:
-    """Return the facts with a value: under the candidate's key, or under any if it has none."""
-    return tuple(
-        fact
-        for fact in facts
-        if candidate.key in {None, fact.key}
-        and fact.modality != "denies"
-        and (
-            plain(fact.value) == plain(value)
-            or same_meaning(fact, replace(candidate, value=value, text=value))
+def _end(old: tuple[Record, ...], said: Statement) -> Decision:
+    until = said.record.valid_until or said.record.first_observed
+    if not old:
+        return Decision("add", "it was so in the past", until=until)
+    if _is_weaker(said.record, old):
+        return Decision("refuse", "what an agent concluded does not end what the user said", old)
+    return Decision("end", "it holds no longer", old, None if said.is_correction else until)
+
+
+def _change(old: tuple[Record, ...], said: Statement, *, is_named: bool) -> Decision:
+    """Decide between values that cannot both hold."""
+    new = said.record
+    if _is_weaker(new, old):
+        return Decision("conflict", "what an agent concluded does not replace what the user said", old)
+    if said.is_correction:
+        return Decision("replace", "it corrects what was said", old)
+    since = new.valid_from or new.first_observed
+    if not new.is_inferred and all(one.is_inferred for one in old):
+        return Decision(
+            "replace", "the user says otherwise than an agent concluded", old, _end_of(old, since)
         )
-    )
+    if new.category in FIXED and not is_named:
+        return _by_confidence(old, new)
+    if not is_named and any(new.first_observed < one.first_observed for one in old):
+        return _earlier(old, since)
+    return Decision("replace", "it changes, and this was said later", old, _end_of(old, since))
 
 
-def _end(facts: Sequence[Fact], past: Sequence[Fact], candidate: Candidate) -> Decision:
-    """Decide about "no longer", "used to" and "I don't": a denial without "no longer" says that it never was so."""
-    at = (candidate.valid_until or candidate.said_at) if candidate.ends else None
-    targets = _with_value(facts, candidate, candidate.value)
-    if not targets:
-        return _no_target(facts, past, candidate)
-    if not is_by_user(candidate) and any(map(is_by_user, targets)):
-        return Conflict(targets, _fact(candidate), "what is inferred does not end what the user said")
-    return End(
-        targets, at, "the user says that it is no longer so" if candidate.ends else "the user denies it"
-    )
+def _by_confidence(old: tuple[Record, ...], new: Record) -> Decision:
+    if all(new.confidence > one.confidence + TOLERANCE for one in old):
+        return Decision("replace", "it is surer, and such a thing does not change", old)
+    return Decision("conflict", "such a thing does not change, and the new statement is no surer", old)
 
 
-def _no_target(facts: Sequence[Fact], past: Sequence[Fact], candidate: Candidate) -> Decision:
-    """Decide about the end of something that is not in force."""
-    for fact in (*past, *facts):
-        if _is_same_fact(fact, candidate) and (fact in past or fact.modality == candidate.modality):
-            return Confirm(fact, fact, "it has ended already") if fact in past else _confirm(fact, candidate)
-    if candidate.ends:
-        until = candidate.valid_until or candidate.said_at
-        return Add(replace(_fact(candidate), valid_until=until), "it was so in the past")
-    if (
-        candidate.key is not None
-        and not key_of(candidate.key, candidate.category).many
-        and _peers(facts, candidate)
-    ):
-        return Reject(candidate, "another value is in force: there is nothing to deny")
-    return Add(_fact(candidate), "it is denied, and was not known")
+def _earlier(old: tuple[Record, ...], since: datetime) -> Decision:
+    began = min(one.valid_from or one.first_observed for one in old)
+    if since >= began:
+        return Decision("conflict", "it was said earlier, of the same time", old)
+    return Decision("add", "it was so before what is in force", until=began)
 
 
-def _replace_named(old: tuple[Fact, ...], candidate: Candidate) -> Decision:
-    fact = _fact(candidate)
-    if candidate.key is None:
-        fact = replace(fact, key=old[0].key, category=old[0].category)
-    if not _outranks(candidate, old):
-        return Conflict(old, fact, "what is inferred does not replace what the user said")
-    at = None if candidate.is_correction else _since(candidate, old)
-    return Supersede(old, fact, at, "it names the value that it replaces")
+def _is_weaker(new: Record, old: Sequence[Record]) -> bool:
+    return new.is_inferred and not all(one.is_inferred for one in old)
 
 
-def _without_key(facts: Sequence[Fact], candidate: Candidate, texts: Texts) -> Decision:
-    loose = [fact for fact in facts if fact.key is None]
-    value = plain(candidate.value)
-    for fact in loose:
-        if plain(fact.value) == value:
-            return _confirm(fact, candidate)
-    said = meaning(None, None, candidate.modality, candidate.value)
-    for fact in loose:
-        if said is not None and said == meaning(None, None, fact.modality, fact.value):
-            return _merge(fact, candidate)
-    first = texts.first(candidate.value, [fact.value for fact in loose])
-    if first is None or first.verdict == "none":
-        return Add(_fact(candidate), "nothing in force says otherwise")
-    target = (loose[first.place],)
-    if (
-        first.verdict == "supersede"
-        and _outranks(candidate, target)
-        and not _is_earlier(candidate, target[0])
-    ):
-        return Supersede(target, _fact(candidate), _since(candidate, target), first.reason)
-    return Conflict(target, _fact(candidate), first.reason)
-
-
-def _with_key(facts: Sequence[Fact], candidate: Candidate, key: Key) -> Decision:
-    peers = _peers(facts, candidate)
-    for fact in peers:
-        if plain(fact.value) == plain(candidate.value) and fact.modality == candidate.modality:
-            return _confirm(fact, candidate)
-    for fact in peers:
-        if fact.modality == candidate.modality and same_meaning(fact, candidate):
-            return _merge(fact, candidate)
-    against = _opposites(facts, candidate, key)
-    if against:
-        return _change(against, candidate, key)
-    if key.many or not peers:
-        return Add(_fact(candidate), "it is new")
-    return _change(tuple(peers), candidate, key)
-
-
-def _peers(facts: Sequence[Fact], candidate: Candidate) -> list[Fact]:
-    """Return the facts in force under the candidate's key; what is wanted or planned is no state."""
-    return [fact for fact in facts if fact.key == candidate.key and _mood(fact) == _mood(candidate)]
-
-
-def _mood(statement: Statement) -> str:
-    return statement.modality if statement.modality in {"wants", "plans"} else "states"
-
-
-def _opposites(facts: Sequence[Fact], candidate: Candidate, key: Key) -> tuple[Fact, ...]:
-    """Return what cannot hold beside a candidate: its value under the opposite key, or denied."""
-    return tuple(
-        fact
-        for fact in facts
-        if plain(fact.value) == plain(candidate.value)
-        and (
-            (key.opposite is not None and fact.key == key.opposite)
-            or (fact.key == candidate.key and fact.modality == "denies")
-        )
-    )
-
-
-def _change(old: tuple[Fact, ...], candidate: Candidate, key: Key) -> Decision:
-    """Decide between a value and another one, by the order of authority."""
-    fact = _fact(candidate)
-    if not _outranks(candidate, old):
-        return Conflict(old, fact, "what is inferred does not replace what the user said")
-    if candidate.is_correction and not any(_is_earlier(candidate, each) for each in old):
-        return Supersede(old, fact, None, "the user corrects it")
-    if not any(map(is_by_user, old)) and is_by_user(candidate):
-        return Supersede(old, fact, _since(candidate, old), "the user says otherwise than what was inferred")
-    return _by_time(old, candidate) if key.changes else _by_confidence(old, candidate)
-
-
-def _by_time(old: tuple[Fact, ...], candidate: Candidate) -> Decision:
-    """Decide about a state that changes: the later statement counts, and an earlier one is of the past."""
-    fact = _fact(candidate)
-    if not any(_is_earlier(candidate, each) for each in old):
-        return Supersede(old, fact, _since(candidate, old), "it changes, and this was said later")
-    until = min(each.valid_from or each.said_at for each in old)
-    if candidate.valid_from is not None and candidate.valid_from >= until:
-        return Conflict(old, fact, "it was said earlier, of the same time")
-    return Add(replace(fact, valid_until=until), "it was so before what is in force")
-
-
-def _by_confidence(old: tuple[Fact, ...], candidate: Candidate) -> Decision:
-    """Decide about what does not change: only a surer statement counts (J22, J23 in layered agent memories)."""
-    fact = _fact(candidate)
-    if all(candidate.confidence > each.confidence + TOLERANCE for each in old):
-        return Supersede(old, fact, None, "it is surer, and such a thing does not change")
-    return Conflict(old, fact, "it does not change, and the new statement is no surer")
-
-
-def _outranks(candidate: Candidate, facts: Sequence[Fact]) -> bool:
-    return is_by_user(candidate) or not any(map(is_by_user, facts))
-
-
-def _is_earlier(candidate: Candidate, fact: Fact) -> bool:
-    return candidate.said_at < fact.said_at
-
-
-def _since(candidate: Candidate, old: Sequence[Fact]) -> datetime:
-    """Return when old values ended in the world: when the new one began, and not before they began themselves."""
-    began = min(candidate.valid_from or candidate.said_at, candidate.said_at)
-    return max([began, *(fact.valid_from for fact in old if fact.valid_from is not None)])
-
-
-def _fact(candidate: Candidate) -> Fact:
-    taken: dict[str, Any] = {name: getattr(candidate, name) for name in _FACT}
-    if candidate.key is not None and candidate.category is None:
-        taken["category"] = key_of(candidate.key).category
-    return Fact(**taken)
-
-
-def _confirm(fact: Fact, candidate: Candidate) -> Decision:
-    """Return a fact that was said again: surer by 0.05, but not by what is inferred about what the user said."""
-    return Confirm(fact, _agreed(fact, candidate), "it says the same")
-
-
-def _agreed(fact: Fact, candidate: Candidate) -> Fact:
-    evidence = tuple(dict.fromkeys((*fact.evidence, *candidate.evidence)))
-    agreed = replace(fact, mentions=fact.mentions + 1, evidence=evidence)
-    if not is_by_user(candidate):
-        sure = (
-            fact.confidence
-            if is_by_user(fact)
-            else max(fact.confidence, min(INFERRED, fact.confidence + AGREEMENT))
-        )
-        return replace(agreed, confidence=sure)
-    sure = min(1.0, fact.confidence + AGREEMENT)
-    if not is_by_user(fact):  # now the user says it, which counts more than that it was inferred
-        agreed, sure = replace(agreed, source=candidate.source), max(sure, candidate.confidence)
-    return replace(agreed, confidence=sure, said_at=max(fact.said_at, candidate.said_at))
-
-
-def _merge(fact: Fact, candidate: Candidate) -> Decision:
-    """Return a fact with the value of the fewest words: "nuts" and not "has a nut allergy"."""
-    agreed = _agreed(fact, candidate)
-    if len(candidate.value) < len(fact.value) and is_by_user(candidate):
-        agreed = replace(agreed, value=candidate.value, text=candidate.text)
-    return Merge(fact, agreed, "it says the same in other words")
+def _end_of(old: Sequence[Record], since: datetime) -> datetime:
+    """Return when old facts ended: when the new one began, and not before they began themselves."""
+    return max([since, *(one.valid_from for one in old if one.valid_from is not None)])

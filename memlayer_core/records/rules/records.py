@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
@@ -17,13 +18,13 @@ from memlayer_core.records.model import (
     MODALITIES,
     SOURCES,
     TYPES,
+    USER,
     VISIBILITIES,
     Access,
     Record,
     RecordFields,
     Relation,
 )
-from memlayer_core.records.rules.keys import as_fact
 from memlayer_core.scope import Scope
 from memlayer_core.storage.codec import short_repr
 
@@ -57,6 +58,11 @@ _LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
 _MOMENTS = tuple(name for name, kind in get_type_hints(Record).items() if kind in {datetime, datetime | None})
 _ID = re.compile(r"(?s)(.+)_mem_(\d{3,15})")
 _ROLES = 100
+
+
+def fold(text: str | None) -> str:
+    """Return a text without differences of case, width and spaces."""
+    return " ".join(unicodedata.normalize("NFKC", text or "").casefold().split())
 
 
 def memory_id(user_id: str, ordinal: int) -> str:
@@ -99,6 +105,23 @@ def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datet
         is_rated="importance" in fields,
     )
     return as_fact(_check_expiry(check_record(_with_fields(made, fields)), fields, now), fields)
+
+
+def as_fact(record: Record, fields: Mapping[str, Any]) -> Record:
+    """Return a record as a fact if it has a key: of the user, if nobody else is named."""
+    if record.key is None:
+        return record
+    made = replace(
+        record,
+        subject=record.subject or USER,
+        value=record.value or record.raw,
+        modality=record.modality or "states",
+        valid_from=record.valid_from or record.first_observed,
+    )
+    if "always" in fields or record.version > 1:
+        return made
+    stated = (made.subject, made.modality) == (USER, "states")
+    return replace(made, always=made.always or (stated and not made.is_inferred))
 
 
 def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
@@ -189,7 +212,7 @@ def check_record(record: Record) -> Record:
     _check_choice("modality", record.modality, (None, *MODALITIES))
     _check_choice("always", record.always, (True, False))
     _check_text("text", record.raw)
-    for name in ("summary", "category", "key", "value", "subject", "quarantine"):
+    for name in ("summary", "category", "key", "value", "subject", "archived_because"):
         if getattr(record, name) is not None:
             _check_text(name, getattr(record, name))
     for name in _LISTS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import fields as fields_of
 from dataclasses import replace
@@ -12,20 +11,31 @@ from datetime import UTC
 from typing import Any
 
 from memlayer_core.records.model import Access, Record
+from memlayer_core.records.rules.records import fold
 
 __all__ = ["digest", "names_access", "narrow_access", "words"]
 
 
 def digest(record: Record) -> bytes:
     """Return 16 bytes, equal for the same words of one user, agent and episode; case and spaces do not matter."""
-    said = " ".join(unicodedata.normalize("NFKC", record.text).casefold().split())
-    whose = [record.owner.namespace, record.agent_id, said]
+    whose = [record.owner.namespace, record.agent_id, fold(record.text)]
     if record.subject is not None:
         whose += ["fact", record.subject, record.key, record.value, record.modality]
     if record.type == "episodic" and record.source == "system_generated":
         when = record.occurred_at
         whose += [record.session_id, None if when is None else when.astimezone(UTC).isoformat()]
-    written = json.dumps(whose, ensure_ascii=False, separators=(",", ":")).encode()
+    return _digest(whose)
+
+
+def about(record: Record) -> bytes | None:
+    """Return 16 bytes, equal for facts of one user and agent about the same subject and key; None if it is no fact."""
+    if record.subject is None:
+        return None
+    return _digest([record.owner.namespace, record.agent_id, fold(record.subject), record.key])
+
+
+def _digest(parts: object) -> bytes:
+    written = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
     return hashlib.blake2b(written, digest_size=16).digest()
 
 

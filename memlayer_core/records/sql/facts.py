@@ -1,117 +1,188 @@
-"""Facts in SQL: makes records of the statements in the ledger. Each function runs in its caller's transaction.
+"""Facts in SQL: carries out what becomes of a statement. Each function runs in its caller's transaction.
 
 It locks in the order of `writes`: messages, owners, records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from math import ceil
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, or_, select, update
 
 from memlayer_core.errors import InvalidRecordError
 from memlayer_core.messages.sql.changes import Change, Follower, register
 from memlayer_core.messages.sql.conversation import lock_messages
-from memlayer_core.records.facts import USER, Candidate
+from memlayer_core.records.facts import Decision, Evidence, Statement
 from memlayer_core.records.model import PreparedRecord, Record
-from memlayer_core.records.rules.records import ordinal_of
+from memlayer_core.records.rules.reconcile import reconcile
+from memlayer_core.records.rules.records import confirm, memory_id, ordinal_of
+from memlayer_core.records.rules.repetition import words
 from memlayer_core.records.sql import episodes, writes
-from memlayer_core.records.sql import ledger as ledger_sql
+from memlayer_core.records.sql import evidence as evidence_sql
 from memlayer_core.records.sql.reads import OWN
-from memlayer_core.records.sql.rows import record_of
-from memlayer_core.records.sql.settle import heads_of, settle
+from memlayer_core.records.sql.rows import changing_columns, readers_of, record_of, shelf_of
 from memlayer_core.scope import Scope
 from memlayer_core.storage import texts
-from memlayer_core.storage.costs import Cost, spend
-from memlayer_core.storage.keys import LAST, chunks, reach_parameters
-from memlayer_core.storage.keys import key_of as message_key
-from memlayer_core.storage.tables import ledger, messages, records
+from memlayer_core.storage.keys import LAST, chunks, key_of, reach_parameters, to_micros
+from memlayer_core.storage.tables import evidence, messages, records
+from memlayer_core.storage.terms import index_terms
 
-__all__ = ["forget", "learn", "remember", "restore", "revise"]
-
-BY_RULES = "rules"
-"""What learns, where no model does."""
-
-Narrow = Callable[[Record], PreparedRecord]
+_IN_FORCE = records.c.replaced_by.is_(None)
 
 
-def learn(
+def store(
     connection: Connection,
-    statements: Sequence[tuple[Any, Sequence[Candidate]]],
+    draft: PreparedRecord,
+    said: Statement,
     now: datetime,
     shards: int,
-    author: str = BY_RULES,
-) -> list[Record]:
-    """Enter what messages state, and make records of it. Returns the records that are new or changed.
+    *,
+    model: str | None = None,
+    narrow: Callable[[Record], PreparedRecord] | None = None,
+) -> tuple[Decision, Record | None]:
+    """Carry out what becomes of a statement beside the facts in force. Returns the decision, and the record.
 
-    To do it again changes nothing. A message that was changed since it was read is left out.
-
-    Args:
-        connection: In a transaction that writes.
-        statements: The rows of messages, as `ledger.unlearned` returns them, with what they state.
-        now: The present.
-        shards: Number of collections that users are spread over.
-        author: What read them: the name of a model, or "rules".
-    """
-    keys = sorted(message.key for message, _ in statements)
-    lock_messages(connection, keys)
-    same = select(messages.c.key, messages.c.digest).where(messages.c.key.in_(keys))
-    there = {row.key: bytes(row.digest) for row in connection.execute(same)}
-    by_owner: dict[Scope, list[tuple[Any, Candidate]]] = {}
-    for message, candidates in statements:
-        if there.get(message.key) == bytes(message.digest):
-            owner = Scope.of_user(message.user_id, tenant_id=message.tenant_id, agent_id=message.agent_id)
-            by_owner.setdefault(owner, []).extend((message, one) for one in candidates)
-    changed: list[Record] = []
-    gains: dict[str, int] = {}
-    for owner, stated in sorted(by_owner.items(), key=lambda one: one[0].namespace):
-        writes.hold_own(connection, owner, shards)
-        entered = [ledger_sql.add(connection, owner, one, now, message) for message, one in stated]
-        of_owner = settle(connection, {topic for _, topic in filter(None, entered)}, now)
-        new = sum(record.created_at == now for record in of_owner)
-        gains[owner.namespace] = gains.get(owner.namespace, 0) + new
-        changed += of_owner
-    for namespace, facts in sorted(gains.items()):
-        if facts:
-            spend(connection, [Cost("learn", author, facts=facts)], namespace)
-    return changed
-
-
-def remember(
-    connection: Connection, draft: PreparedRecord, now: datetime, shards: int, narrow: Narrow | None = None
-) -> Record:
-    """Store a record with a key beside what is known about it. Returns the record that it made or confirmed.
+    The record is the new one, or the one that it confirmed or ended; None: nothing was stored. A record that rests on
+    messages is not filed for searches: its messages are, and say it in full.
 
     Args:
-        connection: In a transaction that writes.
-        draft: The record.
+        connection: In a transaction that writes. The messages that the statement quotes are locked.
+        draft: The statement's record.
+        said: The statement.
         now: The present.
         shards: Number of collections that users are spread over.
+        model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
         narrow: As for `writes.remember`.
     """
-    owner, stated = draft.record.owner, _stated(draft.record)
+    owner = draft.record.owner
     writes.hold(connection, owner, shards)
     same = writes.same_words(connection, draft.digest)
-    ordinal = None
-    if same is not None:
-        record = writes.remember(connection, draft, now, shards, narrow)
-        ordinal = ordinal_of(record.memory_id)[1]
-    entered = ledger_sql.add(connection, owner, stated, now, ordinal=ordinal)
-    assert entered is not None  # it names the moment, and the owner is locked
-    number, topic = entered
-    settle(connection, {topic}, now, {number: draft})
-    made = connection.scalar(select(ledger.c.ordinal).where(ledger.c.number == number))
-    newest = None if made is None else heads_of(connection, topic).get(made)
-    if newest is None:
-        raise InvalidRecordError(
-            "nothing was stored: it denies a value that is not known, and another one is in force",
-            hint="`memory.records` shows the record in force; `memory.forget(record_id=…)` deletes it.",
+    if same is not None and not said.quotes:
+        return Decision("confirm", "it says the same"), writes.remember(
+            connection, draft, now, shards, narrow
         )
-    return newest.record
+    known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, draft, said)}
+    if same is not None and not said.ends:
+        known[memory_id(same.user_id, same.ordinal)] = same
+        decision = Decision("confirm", "it says the same", (record_of(same),))
+    else:
+        decision = reconcile([record_of(row) for row in known.values()], said, now)
+    old = [known[one.memory_id] for one in decision.old]
+    match decision.kind:
+        case "refuse":
+            return decision, None
+        case "confirm":
+            return decision, _confirm(connection, owner, old[0], draft.record, said, now, model)
+        case "end":
+            for row in old:
+                _close(connection, [row], row.ordinal, decision.until, now)
+                evidence_sql.add(connection, owner, row.ordinal, said, "ended", model)
+            return decision, decision.old[0]
+        case "replace":
+            ordinal = writes.count(connection, owner)
+            _close(connection, old, ordinal, decision.until, now)
+        case _:
+            ordinal = writes.count(connection, owner)
+    record = draft.record
+    if decision.kind == "add" and decision.until is not None:
+        record = _of_the_past(record, ordinal, decision.until)
+    is_filed = not said.quotes and record.replaced_by is None
+    made = writes.add_version(
+        connection, replace(draft, record=record), ordinal, now, shards, is_filed=is_filed
+    )
+    evidence_sql.add(connection, owner, ordinal, said, "said", model)
+    return decision, made
+
+
+def _known(connection: Connection, draft: PreparedRecord, said: Statement) -> list[Any]:
+    """Return the rows of facts in force that a statement may be about."""
+    named = [ordinal_of(one)[1] for one in said.targets]
+    by_id = and_(records.c.namespace == draft.record.owner.namespace, records.c.ordinal.in_(named))
+    by_key = records.c.about == draft.about if draft.record.key is not None else by_id
+    return list(connection.execute(select(records).where(or_(by_id, by_key), _IN_FORCE)))
+
+
+def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
+    """Return a fact that had ended before it was said. Where nothing says since when it held, nobody knows."""
+    began = record.valid_from if record.valid_from is not None and record.valid_from < until else None
+    return replace(
+        record,
+        valid_from=began,
+        valid_until=until,
+        replaced_by=memory_id(record.user_id, ordinal),
+        always=False,
+    )
+
+
+def _confirm(
+    connection: Connection,
+    owner: Scope,
+    row: Any,
+    again: Record,
+    said: Statement,
+    now: datetime,
+    model: str | None,
+) -> Record:
+    """Store that a fact was said again; nothing if it rests on these words already."""
+    known = record_of(row)
+    keys = [key for key, _, _ in said.quotes]
+    if keys and evidence_sql.counts(connection, owner.namespace, row.ordinal, keys):
+        return known
+    record = confirm(known, again, now)
+    columns = changing_columns(record)
+    connection.execute(update(records).where(records.c.number == row.number).values(columns))
+    evidence_sql.add(connection, owner, row.ordinal, said, "confirmed", model)
+    if not said.quotes:
+        _file(connection, [(row.key, record)], now)
+    return record
+
+
+def _file(connection: Connection, some: Sequence[tuple[int, Record]], now: datetime) -> None:
+    """File records in force for searches, those that are not yet."""
+    here = texts.existing_keys(connection, [key for key, _ in some])
+    for key, record in some:
+        if key not in here and record.archived_because is None:
+            terms = index_terms(words(record)[: texts.INDEXED], by_user=True)
+            texts.add(connection, "record", shelf_of(record), [(key, terms)], now, readers_of(record))
+
+
+def _close(
+    connection: Connection, rows: Sequence[Any], successor: int, until: datetime | None, now: datetime
+) -> None:
+    """Take facts out of force. Without `until` they were never true."""
+    writes.take_away(connection, rows, now)
+    closed = {"replaced_by": successor, "valid_until": None if until is None else to_micros(until)}
+    numbers = [row.number for row in rows]
+    connection.execute(
+        update(records).where(records.c.number.in_(numbers)).values(closed | {"updated_at": to_micros(now)})
+    )
+
+
+def reopen(connection: Connection, namespace: str, ordinals: Collection[int], now: datetime) -> None:
+    """Put facts in force again whose successors are deleted, and facts that nothing says any more to have ended."""
+    for some in chunks(sorted(ordinals)):
+        of_them = (
+            records.c.namespace == namespace,
+            records.c.replaced_by.in_(some),
+            records.c.about.is_not(None),
+        )
+        for row in connection.execute(select(records).where(*of_them)).all():
+            newer = select(records.c.number).where(
+                records.c.namespace == namespace,
+                records.c.ordinal == row.ordinal,
+                records.c.version > row.version,
+            )
+            same = writes.same_words(connection, bytes(row.digest))
+            if same is not None or connection.scalar(newer) is not None:
+                continue
+            again = {"replaced_by": None, "valid_until": None, "updated_at": to_micros(now)}
+            connection.execute(update(records).where(records.c.number == row.number).values(again))
+            if not evidence_sql.sources(connection, namespace, [row.ordinal]):
+                _file(connection, [(row.key, record_of(row))], now)
 
 
 def revise(
@@ -126,18 +197,13 @@ def revise(
     """Change records as `writes.revise` does. A fact then says what the caller says, whatever it said before."""
     ordinals = [ordinal_of(one)[1] for one in (record_id, *others)]
     these = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals)
-    rows = connection.execute(select(records).where(*these, records.c.replaced_by.is_(None))).all()
+    first = select(records).where(*these, records.c.ordinal == ordinals[0], _IN_FORCE)
+    before = connection.execute(first).first()
     record = writes.revise(connection, reach, record_id, others, change, now, shards)
-    facts = [row for row in rows if row.topic is not None]
-    if not facts and record.key is None:
-        return record
-    before = next(row for row in rows if row.ordinal == ordinals[0])
-    if not others and _says(record_of(before)) == _says(record):
-        this = records.c.number == _number(connection, reach.namespace, ordinals[0])
-        same = {"topic": before.topic, "identity": before.identity}
-        connection.execute(update(records).where(this).values(same))
-    else:
-        _rest_on(connection, record, others, now)
+    if others or (before is not None and _says(record_of(before)) != _says(record)):
+        evidence_sql.release(connection, reach.namespace, ordinals)
+        taken_in = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals[1:])
+        connection.execute(update(records).where(*taken_in).values(about=None))
     return record
 
 
@@ -145,80 +211,83 @@ def _says(record: Record) -> tuple[object, ...]:
     return record.subject, record.category, record.key, record.value, record.raw, record.modality
 
 
-def _rest_on(connection: Connection, record: Record, others: Sequence[str], now: datetime) -> None:
-    """Let a fact rest on what the application made of it, and on nothing that was said before."""
-    namespace, ordinal = record.owner.namespace, ordinal_of(record.memory_id)[1]
-    ordinals = {ordinal, *(ordinal_of(one)[1] for one in others)}
-    of_them = records.c.namespace == namespace, records.c.ordinal.in_(ordinals)
-    topics = set(connection.scalars(select(records.c.topic).where(*of_them))) - {None}
-    ledger_sql.release(connection, namespace, ordinals)
-    connection.execute(update(records).where(*of_them).values(topic=None, identity=None))
-    if record.key is not None and record.quarantine is None:
-        entered = ledger_sql.add(connection, record.owner, _stated(record, now), now, ordinal=ordinal)
-        assert entered is not None
-        this = records.c.number == _number(connection, namespace, ordinal)
-        connection.execute(update(records).where(this).values(topic=entered[1]))
-        topics.add(entered[1])
-    settle(connection, {bytes(topic) for topic in topics}, now)
-
-
-def restore(connection: Connection, versions: Sequence[PreparedRecord], now: datetime, shards: int) -> bool:
-    """Store a record that comes from elsewhere, as `episodes.restore` does. A fact is a statement of the application."""
-    stored = episodes.restore(connection, versions, now, shards)
-    newest = versions[-1].record
-    row = writes.same_words(connection, versions[-1].digest)
-    is_fact = newest.subject is not None and newest.key is not None and newest.quarantine is None
-    if stored and is_fact and row is not None:
-        stated = _stated(newest, newest.first_observed)
-        entered = ledger_sql.add(connection, newest.owner, stated, now, ordinal=row.ordinal)
-        assert entered is not None  # it names the moment, and the owner is locked
-        this = records.c.number == row.number
-        connection.execute(update(records).where(this).values(topic=entered[1]))
-        settle(connection, {entered[1]}, now)
-    return stored
+def restore(
+    connection: Connection,
+    versions: Sequence[PreparedRecord],
+    quotes: Sequence[Evidence],
+    now: datetime,
+    shards: int,
+) -> bool:
+    """Store a record that comes from elsewhere, as `episodes.restore` does, beside the facts in force here."""
+    if not episodes.restore(connection, versions, now, shards):
+        return False
+    newest = versions[-1]
+    row = writes.same_words(connection, newest.digest)
+    if row is None:
+        return True
+    evidence_sql.restore(connection, newest.record.owner, row.ordinal, quotes)
+    if newest.about is None or newest.record.key is None or newest.record.archived_because is not None:
+        return True
+    peers = select(records).where(records.c.about == newest.about, _IN_FORCE, records.c.number != row.number)
+    known = {memory_id(one.user_id, one.ordinal): one for one in connection.execute(peers)}
+    decision = reconcile([record_of(one) for one in known.values()], Statement(record=newest.record), now)
+    old = [known[one.memory_id] for one in decision.old]
+    if decision.kind == "replace":
+        _close(connection, old, row.ordinal, decision.until, now)
+    elif decision.kind == "confirm":
+        _close(connection, [row], old[0].ordinal, None, now)
+    elif decision.until is not None:
+        _close(connection, [row], row.ordinal, decision.until, now)
+    return True
 
 
 def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) -> bool:
     """Delete a record as `writes.forget` does. What it had replaced is in force again."""
     user_id, ordinal = ordinal_of(record_id)
-    these = select(records.c.topic).where(OWN, records.c.ordinal == ordinal, records.c.topic.is_not(None))
-    topics = {bytes(topic) for topic in connection.scalars(these, reach_parameters(reach))}
-    if user_id != reach.user_id or not writes.forget(connection, reach, record_id, now):
+    if user_id != reach.user_id:
         return False
-    settle(connection, topics, now)
+    own = select(records.c.number).where(OWN, records.c.ordinal == ordinal).limit(1)
+    if connection.scalar(own, reach_parameters(reach)) is None:
+        return False
+    lock_messages(connection, evidence_sql.sources(connection, reach.namespace, [ordinal]).get(ordinal, ()))
+    if not writes.forget(connection, reach, record_id, now):
+        return False
+    reopen(connection, reach.namespace, [ordinal], now)
     return True
 
 
-def _stated(record: Record, now: datetime | None = None) -> Candidate:
-    """Return what a record of the application states."""
-    said_at = now or record.created_at
-    days = None if record.expires_at is None else ceil((record.expires_at - said_at) / timedelta(days=1))
-    return Candidate(
-        subject=record.subject or USER,
-        category=record.category,
-        key=record.key,
-        value=record.value or record.raw,
-        text=record.raw,
-        said_at=said_at,
-        modality=record.modality or "states",
-        confidence=record.confidence,
-        source=record.source,
-        valid_from=record.valid_from,
-        valid_until=record.valid_until,
-        expires_in_days=days,
-    )
-
-
-def _number(connection: Connection, namespace: str, ordinal: int) -> int:
-    of_it = records.c.namespace == namespace, records.c.ordinal == ordinal
-    newest = select(records.c.number).where(*of_it).order_by(records.c.version.desc()).limit(1)
-    return int(connection.execute(newest).scalar_one())
+def withdraw(connection: Connection, condition: Any, now: datetime) -> None:
+    """Delete evidence that meets a condition, and what rests on nothing else. What that had replaced is in force again."""
+    rows = connection.execute(select(evidence).where(condition)).all()
+    if not rows:
+        return
+    texts.lock_owners(connection, {row.namespace for row in rows})
+    for some in chunks([row.number for row in rows]):
+        connection.execute(delete(evidence).where(evidence.c.number.in_(some)))
+    for namespace, ordinal in sorted(
+        {(row.namespace, row.ordinal) for row in rows if row.ordinal is not None}
+    ):
+        gone = [row for row in rows if (row.namespace, row.ordinal) == (namespace, ordinal)]
+        if any(row.kind == "ended" for row in gone):
+            reopen(connection, namespace, [ordinal], now)
+        mentions = sum(row.kind != "ended" for row in gone)
+        of_it = records.c.namespace == namespace, records.c.ordinal == ordinal
+        versions = connection.execute(select(records).where(*of_it).order_by(records.c.version)).all()
+        if not versions or not mentions:
+            continue
+        left = versions[-1].mentions - mentions
+        if left > 0:
+            last = records.c.number == versions[-1].number
+            connection.execute(update(records).where(last).values(mentions=left))
+            continue
+        writes.delete_records(connection, versions, now)
+        reopen(connection, namespace, [ordinal], now)
 
 
 def _words(connection: Connection, keys: Sequence[int]) -> dict[int, tuple[Any, ...]]:
-    """Return what statements rest on, of those messages of which the ledger knows."""
+    """Return what those of some messages say on which a record rests."""
     columns = messages.c.text, messages.c.role, messages.c.created_at
-    query = select(messages.c.key, *columns).join(ledger, ledger.c.message == messages.c.key).distinct()
+    query = select(messages.c.key, *columns).join(evidence, evidence.c.message == messages.c.key).distinct()
     return {
         row.key: tuple(row)[1:]
         for some in chunks(keys)
@@ -226,40 +295,36 @@ def _words(connection: Connection, keys: Sequence[int]) -> dict[int, tuple[Any, 
     }
 
 
-def _withdraw(connection: Connection, condition: Any, now: datetime) -> None:
-    """Delete statements, and make records of what is left."""
-    rows = connection.execute(select(ledger).where(condition)).all()
-    if not rows:
-        return
-    ledger_sql.take_back(connection, [row.number for row in rows])
-    topics = {bytes(row.topic) for row in rows if row.topic is not None}
-    texts.lock_owners(connection, {row.namespace for row in rows})
-    settle(connection, topics, now)
-
-
 @contextmanager
 def _follow(connection: Connection, change: Change) -> Iterator[None]:
-    """Take back what changed messages state. An index job learns from them anew."""
+    """Take back what rests on messages that change. They are read anew."""
     before = _words(connection, change.keys)
     yield
     if change.places:
         moved = [
-            {"old": message_key(change.session, old), "new": message_key(change.session, new)}
+            {"old": key_of(change.session, old), "new": key_of(change.session, new)}
             for old, new in sorted(change.places.items(), reverse=True)
         ]
-        moving = update(ledger).where(ledger.c.message == bindparam("old"))
+        moving = update(evidence).where(evidence.c.message == bindparam("old"))
         connection.execute(moving.values(message=bindparam("new")), moved)
         return
     now_there = _words(connection, list(before))
     changed = [key for key, said in before.items() if now_there.get(key) != said]
     for some in chunks(changed):
-        _withdraw(connection, ledger.c.message.in_(some), change.now)
+        withdraw(connection, evidence.c.message.in_(some), change.now)
 
 
 def _drop(connection: Connection, session: int, now: datetime) -> None:
-    """Take back what a session states, as it is deleted."""
-    inside = ledger.c.message.between(message_key(session, 0), message_key(session, LAST))
-    _withdraw(connection, inside, now)
+    """Take back what rests on a session, as it is deleted."""
+    withdraw(connection, evidence.c.message.between(key_of(session, 0), key_of(session, LAST)), now)
 
 
 register(Follower(_follow, _drop))
+
+
+def refused(decision: Decision, draft: PreparedRecord) -> InvalidRecordError:
+    """Return the error of an application whose statement is not stored."""
+    return InvalidRecordError(
+        f"nothing was stored of `{draft.record.key}`: {decision.reason}",
+        hint="`memory.records` shows the record in force; `memory.forget(record_id=…)` deletes it.",
+    )

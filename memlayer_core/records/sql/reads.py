@@ -55,7 +55,7 @@ OWN = and_(records.c.namespace == bindparam("of"), _AGENT, _LANE)
 """The condition on `records` that keeps a query to a user's own; `reached` gives its values."""
 
 _IN_FORCE = records.c.replaced_by.is_(None)
-_FREE = records.c.quarantine.is_(None)
+_FREE = records.c.archived_because.is_(None)
 _LASTING = or_(records.c.expires_at.is_(None), records.c.expires_at > bindparam("now"))
 
 

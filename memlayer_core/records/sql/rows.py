@@ -74,8 +74,7 @@ def columns_of(draft: PreparedRecord, ordinal: int) -> dict[str, Any]:
         "created_at": to_micros(record.created_at),
         "last_accessed": _micros(record.last_accessed),
         "accesses": record.accesses,
-        "topic": draft.topic,
-        "identity": draft.identity,
+        "about": draft.about,
         "text": record.raw,
         **changing_columns(record),
     }
@@ -93,8 +92,8 @@ def changing_columns(record: Record) -> dict[str, Any]:
         "expires_at": _micros(record.expires_at),
         "valid_from": _micros(record.valid_from),
         "valid_until": _micros(record.valid_until),
-        "always": int((record.always or record.type == "profile") and record.quarantine is None),
-        "quarantine": record.quarantine,
+        "always": int((record.always or record.type == "profile") and record.archived_because is None),
+        "archived_because": record.archived_because,
         **decay.columns_of(record),
     }
 
@@ -172,7 +171,7 @@ def record_of(row: Any) -> Record:
         replaced_by=replaced_by,
         valid_from=_moment(row.valid_from),
         valid_until=_moment(row.valid_until),
-        quarantine=row.quarantine,
+        archived_because=row.archived_because,
         **{name: body[name] for name in _BODY if name in body},
         **lists,
     )

@@ -6,15 +6,17 @@ A record is archived when it has faded or expired: nothing has to be written for
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, case, func, not_, or_, select
 
-from memlayer_core.records.sql import ledger_notes
+from memlayer_core.records.facts import LedgerEntry
+from memlayer_core.records.rules.records import memory_id
+from memlayer_core.records.sql import outcomes
 from memlayer_core.records.sql.decay import KEPT, USED, kept_values
 from memlayer_core.records.sql.rows import record_of
-from memlayer_core.records.sql.settle import settle
 from memlayer_core.records.sql.writes import delete_records
 from memlayer_core.scope import Scope
 from memlayer_core.settings import Settings
@@ -77,11 +79,13 @@ def delete_archived(
     texts.lock_owners(connection, [owner.namespace, owner.commons.namespace])
     heads = list(connection.execute(archived, _values(settings, at, days)))
     these = of_owner, records.c.ordinal.in_(_with_predecessors(connection, owner, heads))
-    versions = list(connection.execute(select(records).where(*these)))
-    deleted = delete_records(connection, versions, now)
+    deleted = delete_records(connection, list(connection.execute(select(records).where(*these))), now)
     for head in heads:
-        ledger_notes.note_deletion(connection, head, _reason(head, at), at)
-    settle(connection, _topics(versions), now)
+        ids = (memory_id(head.user_id, head.ordinal),)
+        entry = LedgerEntry(
+            task="maintain", outcome="deleted", at=at, reason=_reason(head, at), record_ids=ids
+        )
+        outcomes.note(connection, replace(owner, agent_id=head.agent_id), entry)
     return deleted
 
 
@@ -95,10 +99,6 @@ def _with_predecessors(connection: Connection, owner: Scope, heads: Iterable[Any
         found = set(connection.scalars(before)) - every
         every = every | found
     return every
-
-
-def _topics(rows: Iterable[Any]) -> set[bytes]:
-    return {bytes(row.topic) for row in rows if row.topic is not None}
 
 
 def _reason(row: Any, now: datetime) -> str:

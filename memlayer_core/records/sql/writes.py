@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Text, and_, bindparam, case, delete, exists, 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 from memlayer_core.records.model import PreparedRecord, Record
 from memlayer_core.records.rules.records import confirm, memory_id, ordinal_of
-from memlayer_core.records.sql import ledger
+from memlayer_core.records.sql import evidence
 from memlayer_core.records.sql.reads import OWN
 from memlayer_core.records.sql.rows import (
     changing_columns,
@@ -80,10 +80,7 @@ def remember(
         narrow: Returns the confirmed record with access for the readers that both name; None: its access stays.
     """
     owner = draft.record.owner
-    if narrow is None:
-        hold_own(connection, owner, shards)
-    else:
-        hold(connection, owner, shards)
+    hold(connection, owner, shards)
     row = same_words(connection, draft.digest)
     if row is None:
         return add_version(connection, draft, count(connection, owner), now, shards)
@@ -138,7 +135,7 @@ def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) 
     while found - gone:
         gone |= found
         merged = and_(
-            records.c.replaced_by.in_(gone), records.c.topic.is_(None)
+            records.c.replaced_by.in_(gone), records.c.about.is_(None)
         )  # a past fact is not taken in
         taken_in = select(records.c.ordinal).where(OWN, merged)
         found = set(connection.scalars(taken_in, reach_parameters(reach)))
@@ -148,8 +145,7 @@ def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) 
 def forget_all(connection: Connection, reach: Scope, condition: Any, now: datetime) -> int:
     """Delete a user's records that meet a condition, with every version of them. Returns how many records."""
     query = select(records).where(OWN, condition)
-    keys = [row.key for row in connection.execute(query, reach_parameters(reach))]
-    if not keys:
+    if connection.execute(query, reach_parameters(reach)).first() is None:
         return 0
     texts.lock_owners(connection, [reach.namespace, reach.commons.namespace])
     return delete_records(connection, connection.execute(query, reach_parameters(reach)).all(), now)
@@ -166,7 +162,7 @@ def delete_records(connection: Connection, rows: Sequence[Any], now: datetime) -
         return 0
     take_away(connection, [row for row in rows if row.replaced_by is None], now)
     for namespace in {row.namespace for row in rows}:
-        ledger.release(connection, namespace, {row.ordinal for row in rows if row.namespace == namespace})
+        evidence.release(connection, namespace, {row.ordinal for row in rows if row.namespace == namespace})
     for some in chunks([row.number for row in rows]):
         connection.execute(delete(labels).where(labels.c.number.in_(some)))
         connection.execute(delete(records).where(records.c.number.in_(some)))
@@ -279,14 +275,14 @@ def add_version(
     *,
     is_filed: bool = True,
 ) -> Record:
-    """Write a version of a record, and index it if it is in force, not in quarantine, and `is_filed`."""
+    """Write a version of a record, and index it if it is in force, not archived by an import, and `is_filed`."""
     shelf = shelf_of(draft.record)
     row = columns_of(draft, ordinal)
     stored = connection.execute(insert(records).values(row).returning(records.c.number, records.c.key)).one()
     named = [{"number": stored.number, "label": label} for label in sorted(labels_of(draft.record))]
     if named:
         connection.execute(insert(labels), named)
-    if draft.record.replaced_by is None and draft.record.quarantine is None and is_filed:
+    if draft.record.replaced_by is None and draft.record.archived_because is None and is_filed:
         if isinstance(shelf, SharedScope):
             made = dialect_insert(connection.dialect.name, namespaces).on_conflict_do_nothing()
             connection.execute(made, _namespace_row(shelf, shards))

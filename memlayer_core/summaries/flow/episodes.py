@@ -20,7 +20,6 @@ from memlayer_core.models.usage import ModelUsage
 from memlayer_core.records.episodes import Episode
 from memlayer_core.records.flow import prepare_record
 from memlayer_core.records.model import PreparedRecord
-from memlayer_core.records.rules.quarantine import instructs
 from memlayer_core.records.rules.records import new_record
 from memlayer_core.records.sql import episodes
 from memlayer_core.runner import Runner
@@ -117,7 +116,7 @@ def _read(rt: Runtime, number: int) -> _Source | None:
         if episode is None or session is None:
             return None
         found = transcript.read(connection, session, range(episode.first_seq, episode.until_seq + 1))
-        told = (one for one in found if is_conversation(one.message) and instructs(one.message.text) is None)
+        told = (one for one in found if is_conversation(one.message))
         return _Source(episode, session.scope, tuple(told))
 
     return rt.db.read(read)

@@ -22,7 +22,6 @@ from memlayer_core.messages.sql import transcript
 from memlayer_core.models.usage import ModelUsage
 from memlayer_core.policy import quarter_at_most
 from memlayer_core.records.model import PreparedRecord, Record
-from memlayer_core.records.rules.quarantine import instructs
 from memlayer_core.records.sql import episodes
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
@@ -243,12 +242,10 @@ async def _write_summary(
 def _episode(
     rt: Runtime, task: _Task, by_model: EpisodeText | None, usage: ModelUsage | None
 ) -> PreparedRecord | None:
-    """Return the record of the episode that a summary is. A message that instructs models has no part in it."""
+    """Return the record of the episode that a summary is."""
     assert task.ends is not None
-    lines = [line for line in task.lines if instructs(line.text) is None]
-    by_model = by_model if len(lines) == len(task.lines) else None
     model = usage.model.name if usage is not None else ""
-    return prepare_episode(rt, task.session.scope, by_model, model, lines, *task.ends)
+    return prepare_episode(rt, task.session.scope, by_model, model, task.lines, *task.ends)
 
 
 def _limit(rt: Runtime) -> int:

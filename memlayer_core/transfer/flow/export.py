@@ -12,7 +12,7 @@ from memlayer_core.message import Message, Receipt
 from memlayer_core.messages.flow.remember import announce, drafts_of
 from memlayer_core.messages.model import Session, SessionDetails
 from memlayer_core.messages.sql import transcript
-from memlayer_core.records.sql import ledger
+from memlayer_core.records.sql import evidence
 from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
@@ -172,7 +172,7 @@ def _pages(
             yield messages, lines
     records, place = 0, ("", 0)
     while kept := db.read(record_reads.pages, tenant_id, user_id, place, AT_ONCE):
-        quotes = db.read(ledger.quotes, [place for place, _ in kept])
+        quotes = db.read(evidence.of_records, [place for place, _ in kept])
         yield messages, [RecordLine(tuple(versions), quotes.get(place, ())) for place, versions in kept]
         records, place = records + len(kept), kept[-1][0]
     items = 0

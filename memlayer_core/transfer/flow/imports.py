@@ -63,6 +63,7 @@ class ImportReport(Report):
         replaced: Messages that replaced another one of the same id.
         records: Records in it.
         remembered: Records that were stored: new ones, and ones with newer versions.
+        archived: Those of them that are kept out of every context: `memory.records(every=True)` finds them, with the reason.
         items: Items in it.
         placed: Items that were stored: new ones, and ones with a newer value.
     """
@@ -74,6 +75,7 @@ class ImportReport(Report):
     replaced: int = 0
     records: int = 0
     remembered: int = 0
+    archived: int = 0
     items: int = 0
     placed: int = 0
 
@@ -81,6 +83,8 @@ class ImportReport(Report):
         said = f"{self.messages:,} message(s) of {self.sessions:,} session(s), {self.stored:,} of them new"
         if self.records:
             said += f", {self.records:,} record(s), {self.remembered:,} of them new"
+        if self.archived:
+            said += f" ({self.archived:,} of these archived)"
         return f"{said}, {self.items:,} item(s), {self.placed:,} of them new" if self.items else said
 
 
@@ -237,13 +241,15 @@ class _Import:
             self._rt.wake()
 
     def _remember(self, line: RecordLine) -> bool:
-        """Store a record, unless it will be learned from the messages that came before it."""
-        ready = [prepare_record(self._rt, version) for version in line.versions]
+        """Store a record; archived, if an earlier memlayer learned it by patterns, or kept it from being told."""
+        reason = export_lines.archived_because(line)
+        versions = [replace(version, archived_because=reason) for version in line.versions]
+        ready = [prepare_record(self._rt, version) for version in versions]
         self.done.records += 1
-        if line.evidence and self._rt.settings.learn:
-            return False
-        kept = self._rt.db.write(facts.restore, ready, self._rt.now(), self._rt.shards)
+        quotes = line.evidence if reason is None else ()
+        kept = self._rt.db.write(facts.restore, ready, quotes, self._rt.now(), self._rt.shards)
         self.done.remembered += kept
+        self.done.archived += kept and reason is not None
         return kept
 
     def _place(self, line: ItemLine) -> bool:

@@ -10,7 +10,7 @@
     {"end": {"sessions": 1, "messages": 1, "records": 1}}
 
 A message names its session's line, so that it never goes to another session if a line is lost. A record's line has
-all its versions, and `evidence` if it was learned from what users said: then an import learns it from the messages. The export of a user has the items in the namespaces of that user. Without records or items, the
+all its versions, and the `evidence` that it rests on. The export of a user has the items in the namespaces of that user. Without records or items, the
 last line has no number of them.
 """
 
@@ -119,7 +119,7 @@ class RecordLine:
 
     Attributes:
         versions: Its versions, the oldest first.
-        evidence: What users said, if the record was learned from that alone.
+        evidence: The words that the record rests on.
     """
 
     versions: tuple[Record, ...]
@@ -204,6 +204,18 @@ def item_line(tenant_id: str, item: Item, texts: tuple[str, ...]) -> ItemLine:
     named = None if texts == texts_of(item.value, None) else texts
     times = (item.created_at, item.updated_at)
     return ItemLine(tenant_id, item.labels, item.key, item.value, *times, named, item.ttl)
+
+
+def archived_because(line: RecordLine) -> str | None:
+    """Return why a record must stay out of every context; None if it may be told.
+
+    What earlier versions of memlayer learned by patterns has evidence of which no model is named.
+    """
+    if (reason := line.versions[-1].archived_because) is not None:
+        return reason
+    if any(one.model is None for one in line.evidence):
+        return "patterns of an earlier memlayer learned it: no model read the words"
+    return None
 
 
 def foreign(line: Line, user_id: str, tenant_id: str, folders: Sequence[Folder] = ()) -> str | None:

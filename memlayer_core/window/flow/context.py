@@ -14,7 +14,7 @@ from memlayer_core.messages.rules.relist import new_messages
 from memlayer_core.messages.rules.render import block, line, with_separator
 from memlayer_core.messages.sql import transcript, window_starts
 from memlayer_core.policy import Limits, recall_budget
-from memlayer_core.recall.flow.adjust import with_other_sides, without_visible_episodes
+from memlayer_core.recall.flow.adjust import without_visible_episodes
 from memlayer_core.recall.flow.elsewhere import Meaning, any_index_pays, on_snapshot
 from memlayer_core.recall.flow.recall import (
     best,
@@ -359,7 +359,6 @@ def _recall(
     )
     said = [part.message for part in view.window]
     answers = relevant_answers(connection, rt, reach, findings, answers, said)
-    answers = with_other_sides(connection, findings, answers, budget, view.keys)
     found = best(connection, rt, reach, answers, most_that_fit(budget), said) if budget > 0 else []
     if not found:
         return _Recall(notes=answers.notes)

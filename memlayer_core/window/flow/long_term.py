@@ -18,7 +18,6 @@ from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import recall_budget
 from memlayer_core.recall.model import Reason, RecallFilter
 from memlayer_core.recall.rules.filter import check_filter
-from memlayer_core.records.rules.quarantine import instructs
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -197,7 +196,7 @@ async def _retrieve(
 
 def _fitting(rt: Runtime, text: str, share: int) -> list[str]:
     """Return the lines of the service's text that fit, as quotes."""
-    sound = [line for line in rt.redact(text).splitlines() if line.strip() and instructs(line) is None]
+    sound = [line for line in rt.redact(text).splitlines() if line.strip()]
     lines = [quote_line(None, _LABEL, line, "system") for line in sound[:_LINES]]
     while lines and rt.tokens.text(with_separator(block(lines))) > share:
         lines.pop()

@@ -21,7 +21,7 @@ NAMESPACE = ("memories", "{user_id}")
 
 @pytest.fixture
 def memory(open_with: Callable[[Settings], Memory]) -> Memory:
-    memory = open_with(Settings(index_delay=0, durability="normal", learn=False))
+    memory = open_with(Settings(index_delay=0, durability="normal"))
     items = memory.items()
     items.declare_user_namespace(NAMESPACE)
     put(items, ("memories", "ada"), "boat", "Ada has a red boat.")

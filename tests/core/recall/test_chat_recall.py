@@ -93,7 +93,7 @@ def test_what_has_nothing_but_what_stands_before_it_has_a_reason_too() -> None:
         raise RuntimeError("no vector today")
 
     long = "The zeppelin landed in Lakehurst. " + "So they told me, again and again, all evening. " * 100
-    with Memory.in_memory(embedder=fails, settings=Settings(index_delay=0, learn=False)) as memory:
+    with Memory.in_memory(embedder=fails, settings=Settings(index_delay=0)) as memory:
         talk = memory.chat(user_id="ada", session_id="old")
         talk.add_messages([Message("user", long), Message("assistant", "Fine.")])
         context = memory.chat(user_id="ada", session_id="now").context("Where did the zeppelin land?")

@@ -17,7 +17,7 @@ from memlayer_core.items.model import FindItems, PutItem
 from memlayer_core.items.rules.filters import conditions_of, passes
 
 MAY = datetime(2026, 5, 1, tzinfo=UTC)
-QUIET = Settings(index_delay=3600, durability="normal", learn=False, episodes=False)
+QUIET = Settings(index_delay=3600, durability="normal", episodes=False)
 NAMES = ("Ada", "Bob", None)
 ROLES = ("user", "assistant")
 SESSIONS = ("spring", "summer", "autumn")

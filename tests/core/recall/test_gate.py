@@ -117,7 +117,7 @@ def test_few_of_many_texts_share_rare_words_by_chance(texts, nats, more) -> None
 
 @pytest.mark.slow
 def test_a_word_that_too_many_texts_have_to_be_read_is_not_taken_for_one_that_none_has() -> None:
-    settings = Settings(index_delay=0, durability="normal", learn=False)
+    settings = Settings(index_delay=0, durability="normal")
     with Memory.in_memory(embedder=HashingEmbedder(), settings=settings) as memory:
         past = memory.chat(user_id="u", session_id="past")
         past.add_messages(Message("user", f"Remark {n} about the violin.") for n in range(MOST_ROWS))

@@ -16,7 +16,7 @@ from memlayer_core.errors import ConfigurationError
 from memlayer_core.recall.rules.rank import ScoredCandidate
 from memlayer_core.recall.rules.rerank import FIRST, choose, reorder
 
-QUIET = Settings(index_delay=3600, durability="normal", learn=False, episodes=False)
+QUIET = Settings(index_delay=3600, durability="normal", episodes=False)
 KAYAKS = [f"The kayak with number {number} is red." for number in range(12)]
 QUESTION = "Which kayak is red?"
 

@@ -30,7 +30,7 @@ def by_words(texts: Sequence[str]) -> list[list[float]]:
 def test_of_a_hundred_thousand_texts_nineteen_in_twenty_searches_take_less_than_fifty_milliseconds(
     tmp_path,
 ) -> None:
-    quiet = Settings(index_delay=3600, durability="normal", learn=False, episodes=False)
+    quiet = Settings(index_delay=3600, durability="normal", episodes=False)
     with Memory.open(tmp_path, embedder=by_words, settings=quiet, summarizer=None) as memory:
         first = memory.chat(user_id="ada", session_id="s")
         for start in range(0, 2000, 200):

@@ -13,7 +13,7 @@ from memlayer_core import Memory, Settings
 from memlayer_core.storage import spelling
 from memlayer_core.storage.spelling import meant_by, variants
 
-QUIET = Settings(index_delay=3600, durability="normal", learn=False, episodes=False)
+QUIET = Settings(index_delay=3600, durability="normal", episodes=False)
 FACTS = (
     "The staging cluster runs mongodb on three nodes.",
     "I sold the kayak to Whitaker last spring.",

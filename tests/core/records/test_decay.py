@@ -19,7 +19,7 @@ from memlayer_core.records.rules.records import new_record
 from memlayer_core.records.sql import reads, writes
 
 CATS = "They spoke of two cats called Mimi and Momo."
-PROMPT = Settings(index_delay=0, durability="normal", learn=False)
+PROMPT = Settings(index_delay=0, durability="normal")
 
 
 def prompt(context: Any) -> str:

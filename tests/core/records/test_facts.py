@@ -82,7 +82,7 @@ def test_an_assistant_states_nothing(chat: Any) -> None:
 
 
 def test_without_a_user_or_with_learning_off_nothing_is_learned(open_with: Callable[..., Memory]) -> None:
-    memory = open_with(Settings(learn=False, durability="normal"))
+    memory = open_with(Settings(durability="normal"))
     say(memory.chat(user_id="louis", session_id="s"), "I live in Graz.")
     assert memory.records(user_id="louis") == []
 

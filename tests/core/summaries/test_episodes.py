@@ -33,7 +33,7 @@ from memlayer_core.summaries.rules.episodes import (
 )
 from memlayer_core.summaries.rules.extract import Line
 
-QUIET = Settings(index_delay=3600, durability="normal", job_backoff=0, learn=False)
+QUIET = Settings(index_delay=3600, durability="normal", job_backoff=0)
 """Nothing is done in the background before a flush asks for it."""
 
 MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)

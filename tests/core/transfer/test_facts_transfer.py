@@ -57,7 +57,7 @@ def test_an_import_has_the_same_facts_and_a_second_one_changes_nothing(
 def test_without_learning_what_was_learned_is_imported_as_a_record(
     exported: list[str], open_with: Any
 ) -> None:
-    other = open_with(Settings(durability="normal", learn=False))
+    other = open_with(Settings(durability="normal"))
     other.import_from(exported)
     assert {record.value for record in other.records(user_id="louis")} == {"Graz", "nuts"}
 

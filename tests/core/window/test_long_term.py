@@ -12,7 +12,7 @@ from memlayer_core import Memory, Message, RecallFilter, Scope, Settings, ToolCa
 from memlayer_core.errors import ConfigurationError, MessageTypeError
 
 NOW = Settings(
-    index_delay=0, durability="normal", learn=False, job_attempts=2, job_backoff=0.01, long_term_timeout=0.5
+    index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5
 )
 
 

@@ -25,7 +25,7 @@ SCOPE = Scope("ada", "now")
 
 @pytest.fixture
 def chat(open_with):
-    memory = open_with(Settings(index_delay=0.0, durability="normal", learn=False))  # it is about recall
+    memory = open_with(Settings(index_delay=0.0, durability="normal"))  # it is about recall
     memory.chat(user_id="ada", session_id="past").add("user", PARROT)
     memory.flush()
     return memory.chat(user_id="ada", session_id="now")

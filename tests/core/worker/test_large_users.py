@@ -20,7 +20,7 @@ from memlayer_core.storage import index_content, job_queue, vectors
 from memlayer_core.storage.keys import shard_of
 from memlayer_core.storage.tables import texts
 
-SETTINGS = Settings(index_delay=0, durability="normal", learn=False, exact_scan_limit=8)
+SETTINGS = Settings(index_delay=0, durability="normal", exact_scan_limit=8)
 ONE = SETTINGS.replace(chroma_collections=1)
 TURNS = [Message("user", f"The boat number {number} is in harbor {number * 7}.") for number in range(9)]
 

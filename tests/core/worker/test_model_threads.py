@@ -10,7 +10,7 @@ from waiting import wait_for
 from memlayer_core import Memory, Settings
 from memlayer_core.storage import job_queue
 
-QUICK = Settings(index_delay=0, durability="normal", max_messages=2, summary_batch=1, learn=False)
+QUICK = Settings(index_delay=0, durability="normal", max_messages=2, summary_batch=1)
 
 
 def fill(memory: Memory, session_id: str):
