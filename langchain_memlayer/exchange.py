@@ -215,7 +215,7 @@ async def store(run: Runner, call: Exchange, answer: Sequence[Message]) -> None:
     chat = call.chat
     every = enumerate([*call.incoming, *answer])
     messages = {one.id or place: one for place, one in every}  # an id is one message
-    await run.verb(chat.add_messages, chat.aadd_messages, messages.values(), context=call.context)
+    await run.verb(chat.add_messages, chat.aadd_messages, messages.values())
 
 
 async def write(flow: Callable[..., Coroutine[Any, Any, None]], call: Exchange, output: Any) -> None:

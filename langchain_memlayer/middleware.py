@@ -322,11 +322,10 @@ def _rewind(context: Context, place: int | None, thread: Sequence[BaseMessage]) 
     If that message is in front of the window, the context is the thread's newest turn alone.
     """
     if place is not None:
-        kept = {at: text for at, text in context.pinned_recalls.items() if at <= place}
-        return replace(context, window=context.window[: place + 1], pinned_recalls=kept)
+        return replace(context, window=context.window[: place + 1])
     start = next((at for at in reversed(range(len(thread))) if thread[at].type == "human"), 0)
     window = (as_prompt(message) for message in all_to_core(thread[start:]) if message.model_visible)
-    return replace(context, window=tuple(window), pinned_recalls={}, summary=None, recall="")
+    return replace(context, window=tuple(window), summary=None, recall="")
 
 
 def _compose_request(

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from memlayer_core.message import Message as Message
     from memlayer_core.message import Receipt as Receipt
     from memlayer_core.message import ToolCall as ToolCall
-    from memlayer_core.messages.model import PinnedRecall as PinnedRecall
     from memlayer_core.messages.rules.message_json import message_from_json as message_from_json
     from memlayer_core.messages.rules.message_json import message_to_json as message_to_json
     from memlayer_core.messages.rules.message_json import messages_from_json as messages_from_json
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from memlayer_core.window.model import Compaction as Compaction
     from memlayer_core.window.model import Context as Context
     from memlayer_core.window.model import Piece as Piece
-    from memlayer_core.window.trace import ContextTrace as ContextTrace
-    from memlayer_core.window.trace import TracePiece as TracePiece
     from memlayer_core.window_memory import WindowMemory as WindowMemory
 
 _HOMES = {
@@ -51,7 +48,6 @@ _HOMES = {
     "Chat": "chat",
     "Compaction": "window.model",
     "Context": "window.model",
-    "ContextTrace": "window.trace",
     "Cost": "storage.costs",
     "Hit": "recall.model",
     "Hits": "recall.model",
@@ -64,7 +60,6 @@ _HOMES = {
     "Memory": "memory",
     "Message": "message",
     "Piece": "window.model",
-    "PinnedRecall": "messages.model",
     "RecallFilter": "recall.model",
     "Receipt": "message",
     "Record": "records.model",
@@ -74,7 +69,6 @@ _HOMES = {
     "Settings": "settings",
     "Summary": "summaries.model",
     "ToolCall": "message",
-    "TracePiece": "window.trace",
     "UserMemory": "user_memory",
     "WindowMemory": "window_memory",
     "message_from_json": "messages.rules.message_json",
@@ -90,7 +84,6 @@ __all__ = [
     "Chat",
     "Compaction",
     "Context",
-    "ContextTrace",
     "Cost",
     "Hit",
     "Hits",
@@ -112,7 +105,6 @@ __all__ = [
     "Settings",
     "Summary",
     "ToolCall",
-    "TracePiece",
     "UserMemory",
     "WindowMemory",
     "message_from_json",

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
 from memlayer_core.messages.flow import reads, remember, sessions
 from memlayer_core.messages.flow.reads import session_view
-from memlayer_core.messages.model import PinnedRecall, Replace, SyncReport
+from memlayer_core.messages.model import Replace, SyncReport
 from memlayer_core.messages.rules.new_message import new_message
 from memlayer_core.recall.flow import chat_recall
 from memlayer_core.recall.model import Hits, RecallFilter
@@ -21,10 +21,8 @@ from memlayer_core.summaries.flow import summarize
 from memlayer_core.summaries.model import Summary
 from memlayer_core.transfer.flow import export as transfer
 from memlayer_core.window.flow import long_term as contexts
-from memlayer_core.window.flow import traces as seen
-from memlayer_core.window.model import Context, Placement, note_of
+from memlayer_core.window.model import Context, Placement
 from memlayer_core.window.rules.policy import Policies
-from memlayer_core.window.trace import ContextTrace
 
 __all__ = ["Chat"]
 
@@ -141,34 +139,27 @@ class Chat(Viewable):
         messages: Iterable[Message],
         *,
         verbatim: bool = False,
-        context: Context | None = None,
     ) -> Receipt:
         """Store messages in one transaction: all of them, or none.
 
         Args:
             messages: The messages, in order.
             verbatim: Store a system message even if it is equal to the one in force.
-            context: What the model saw when it gave the answer among them. Its recall is pinned to the question. Not
-                needed if the question was stored before `context` was called.
 
         Raises:
-            InvalidScopeError: `context` is of another session.
-            MessageTypeError: One of them is no message, or `context` is no context.
+            MessageTypeError: One of them is no message.
             InvalidMessageError: One of them cannot be stored.
         """
-        return self._do(remember.remember, messages, verbatim=verbatim, note=note_of(context, self.scope))
+        return self._do(remember.remember, messages, verbatim=verbatim)
 
     async def aadd_messages(
         self,
         messages: Iterable[Message],
         *,
         verbatim: bool = False,
-        context: Context | None = None,
     ) -> Receipt:
         """Do `add_messages` without blocking the event loop."""
-        return await self._write(
-            remember.remember, messages, verbatim=verbatim, note=note_of(context, self.scope)
-        )
+        return await self._write(remember.remember, messages, verbatim=verbatim)
 
     def add_temporary(self, messages: Message | Sequence[Message]) -> None:
         """Add temporary messages: a tool's result, a hint, a step of reasoning. A model sees them until it has answered.
@@ -328,7 +319,7 @@ class Chat(Viewable):
         """Take messages out of the conversation, in one transaction. They stay as versions.
 
         No context contains them any more, and nothing recalls them. Everything made from them is deleted: vectors,
-        summaries, episodes, pinned recall that quotes them. `history(all_versions=True)` returns them until
+        summaries, episodes. `history(all_versions=True)` returns them until
         `delete_message` or `forget` deletes them. A message that is added again under its id is back.
 
         Args:
@@ -440,7 +431,7 @@ class Chat(Viewable):
             query: What to recall for; the newest user message if left out. It is not stored. With `""`, nothing from
                 outside the session is part of the context.
             pending: Messages that follow the stored ones in the context and are not stored: for a caller who stores a
-                question together with its answer, `add_messages([question, answer], context=context)`. Messages
+                question together with its answer, `add_messages([question, answer])`. Messages
                 that the session has already, by their ids, may come first.
             token_limit: Tokens of the whole; `Settings.max_tokens` (8000) if left out. Only a newest turn that is
                 larger by itself goes over it, and `reasons` say so.
@@ -449,7 +440,7 @@ class Chat(Viewable):
                 `allows(portion)`, or several of these. Without it, what the settings say.
             placement: Where recalled text goes, `"user"` or `"system"`; `Settings.recall_placement` if left out.
             filter: Which messages and records may be recalled; all if left out. The session's newest turns, its
-                summaries, what is told always, and recall that is pinned to a question stay.
+                summaries, and what is told always stay.
 
         Raises:
             InvalidFilterError: The filter cannot be used.
@@ -514,56 +505,6 @@ class Chat(Viewable):
     ) -> Hits:
         """Do `recall` without blocking the event loop."""
         return await self._read(chat_recall.recall, query, limit, token_limit, exclude, self.roles, filter)
-
-    def pinned_recalls(self, *, limit: int = 20, offset: int = 0) -> list[PinnedRecall]:
-        """Return the recalled text that is pinned to questions of this session, the newest first.
-
-        It is put in front of its question in every later context. It is deleted with any message that it quotes, and
-        when one of them is edited. Text that quotes a record is left out if the record has expired, or if this user
-        may not see it in these roles.
-
-        Args:
-            limit: Questions at the most, also those whose text is left out.
-            offset: Questions to skip.
-        """
-        return self._do(chat_recall.pinned_recalls, limit, offset, self.roles)
-
-    async def apinned_recalls(self, *, limit: int = 20, offset: int = 0) -> list[PinnedRecall]:
-        """Do `pinned_recalls` without blocking the event loop."""
-        return await self._read(chat_recall.pinned_recalls, limit, offset, self.roles)
-
-    def traces(self, limit: int = 50) -> list[ContextTrace]:
-        """Return what a model saw for the last answers of this session, the newest first. There are no texts in it: `trace` has them.
-
-        A trace is written with the answer to a context, so an answer has none if its context was built in another process, or
-        by nobody. A session has `Settings.context_traces` (50).
-
-        Args:
-            limit: Traces at the most.
-
-        Raises:
-            InvalidLimitError: `limit` is below one.
-        """
-        return self._do(seen.traces, limit, self.roles)
-
-    async def atraces(self, limit: int = 50) -> list[ContextTrace]:
-        """Do `traces` without blocking the event loop."""
-        return await self._read(seen.traces, limit, self.roles)
-
-    def trace(self, id: str) -> ContextTrace:
-        """Return what a model saw for an answer, with texts. Each is looked up now: what was changed or deleted has none.
-
-        Args:
-            id: The trace's id, such as `"trace-17"`.
-
-        Raises:
-            UnknownTraceError: The session has no such trace, or has it no longer.
-        """
-        return self._do(seen.trace, id, self.roles)
-
-    async def atrace(self, id: str) -> ContextTrace:
-        """Do `trace` without blocking the event loop."""
-        return await self._read(seen.trace, id, self.roles)
 
     def summary(self, *, all_versions: bool = False) -> list[Summary]:
         """Return the summaries of turns that left the window: an overview of the oldest ones, then the others.

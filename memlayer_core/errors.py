@@ -12,7 +12,6 @@
     │   ├── InvalidRecordError             a record or a part of it
     │   │   └── UnknownRecordError             an id that no record of the user has
     │   ├── InvalidItemError               an item, its folder or its key, or a filter
-    │   ├── UnknownTraceError              an id that no trace of the session has
     │   ├── InvalidFilterError             a filter of a search that cannot be used
     │   ├── InvalidLimitError              a limit that cannot be used
     │   └── InvalidStateError              a saved state or a session file
@@ -78,7 +77,6 @@ __all__ = [
     "StoreUnavailableError",
     "UnknownMessageError",
     "UnknownRecordError",
-    "UnknownTraceError",
 ]
 
 
@@ -128,10 +126,6 @@ class InvalidRecordError(InputError):
 
 class UnknownRecordError(InvalidRecordError):
     """The user has no record of that id, or has it no longer."""
-
-
-class UnknownTraceError(InputError):
-    """The session has no trace of that id, or has it no longer."""
 
 
 class InvalidItemError(InputError):

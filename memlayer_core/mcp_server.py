@@ -176,7 +176,7 @@ class _Tools:
         """Get all that bears on a question, before you answer it: the user's profile, and what they said earlier."""
         found = await self._chat.acontext(question)
         blocks = [one.text for one in (found.profile, found.summary) if one is not None]
-        blocks += [*found.pinned_recalls.values(), found.recall]
+        blocks.append(found.recall)
         turns = [
             self._quote(one.created_at, one.name or one.role, one.text, "", one.role) for one in found.window
         ]

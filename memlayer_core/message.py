@@ -13,18 +13,15 @@ from memlayer_core.show import Mark, Tabular, View, Viewable, line_of
 __all__ = [
     "JSON",
     "ROLES",
-    "AnswerNote",
     "Block",
     "Entry",
     "Message",
     "MessageList",
-    "PinnedText",
     "Raw",
     "Receipt",
     "Role",
     "StoredMessage",
     "ToolCall",
-    "TraceDraft",
     "Version",
 ]
 
@@ -179,7 +176,6 @@ class Entry(NamedTuple):
         characters: Length of its text.
         hidden: Whether it is hidden from models.
         min_tokens: Tokens that it costs even as a preview, since images and the like stay; 0: no minimum.
-        recall_tokens: Tokens of the recall that is pinned to it; None: nothing is pinned.
     """
 
     seq: int
@@ -191,71 +187,6 @@ class Entry(NamedTuple):
     characters: int = 0
     hidden: bool = False
     min_tokens: int = 0
-    recall_tokens: int | None = None
-
-    @property
-    def cost(self) -> int:
-        """Tokens of the message and of the recall that is pinned to it."""
-        return self.tokens + (self.recall_tokens or 0)
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedText:
-    """Recalled text that is pinned to a question, as the journal stores it.
-
-    Attributes:
-        key: Key of the question; 0: the question is not stored yet, and has no key.
-        text: The text that a model sees; empty if nothing was recalled.
-        tokens: Tokens of the text.
-        counter: Name of the token counter.
-        sources: Keys of the messages and records that it quotes.
-        ids: Their ids, if they are known.
-        digests: For each quoted message, its key and the digest of its content when it was quoted.
-    """
-
-    key: int
-    text: str
-    tokens: int
-    counter: str
-    sources: tuple[int, ...]
-    ids: tuple[str, ...] = ()
-    digests: tuple[tuple[int, bytes], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TraceDraft:
-    """What a trace of a context says, before the answer to it is stored. It has no text.
-
-    Attributes:
-        session: Number of the session; 0: it had no messages.
-        question: Key of the question; 0: it is stored with the answer, or there is none.
-        body: The parts of the context, as a JSON object: see `window/rules/trace.py`.
-        pending: Digests of messages in it that are stored with the answer, in their order.
-        compaction: Turns that left the window, and the window's tokens before and after; None: none left it.
-        created_at: When the context was built.
-        limit: Traces that the session may have.
-    """
-
-    session: int
-    question: int
-    body: str
-    pending: tuple[bytes, ...]
-    compaction: tuple[int, int, int] | None
-    created_at: datetime
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerNote:
-    """What is written with the answer to a context, in the same transaction.
-
-    Attributes:
-        recall: The recall to pin to the question; None: nothing is pinned.
-        trace: The trace of the context; None: traces are off.
-    """
-
-    recall: PinnedText | None = None
-    trace: TraceDraft | None = None
 
 
 @dataclass(frozen=True, slots=True)

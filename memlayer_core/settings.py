@@ -70,8 +70,6 @@ class Settings(BaseSettings):
             a session that ends: a record that later searches and contexts find. There are none without a summariser.
         episode_messages: Messages that a session needs for an episode: 4, two rounds, as in layered agent memories.
         episode_tokens: Tokens of an episode; about the 50 Chinese characters of layered agent memories.
-        context_traces: Traces that each session has of its last contexts: which pieces a model saw, without their texts. At most
-            16 KiB each; 0: none are written.
         durability: `"full"`: writes survive a power cut, and each costs a disk flush. `"normal"`: writes survive the
             end of the process; a power cut may lose the last ones.
         busy_timeout: Seconds that a write waits for another process before it fails.
@@ -151,7 +149,6 @@ class Settings(BaseSettings):
     episodes: bool = True
     episode_messages: int = Field(default=4, ge=1)
     episode_tokens: int = Field(default=60, ge=10)
-    context_traces: int = Field(default=50, ge=0, le=1000)
     durability: Literal["full", "normal"] = "full"
     busy_timeout: float = Field(default=30.0, gt=0)
     async_threads: int = Field(default=8, ge=1)

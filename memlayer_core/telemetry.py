@@ -56,6 +56,7 @@ class Outcome:
         record_id: The record, which bears the user's id: for the part `"ids"`.
         query: What was searched for: for the part `"text"`.
         contents: What was stored or found: for the part `"text"`.
+        pieces: What a model sees, each piece as JSON: for the part `"text"`.
     """
 
     count: int | None = None
@@ -64,6 +65,7 @@ class Outcome:
     record_id: str | None = None
     query: str | None = None
     contents: Callable[[], Iterable[str]] = tuple
+    pieces: Callable[[], Sequence[Mapping[str, object]]] = tuple
 
 
 class _HasTelemetry(Protocol):
@@ -318,6 +320,8 @@ class Operation:
             quote = self.telemetry.quote
             records = [{"content": quote(one)} for one in outcome.contents()]
             told |= {"gen_ai.memory.records": _as_json(records)} if records else {}
+            pieces = [{**one, "text": quote(str(one["text"]))} for one in outcome.pieces()]
+            told |= {"memlayer.context.pieces": _as_json(pieces)} if pieces else {}
             told |= {"gen_ai.memory.query.text": quote(outcome.query)} if outcome.query else {}
         self.tell(told)
 

@@ -1,14 +1,14 @@
-"""Holds what a process must remember of its contexts: temporary messages, notes for the answer, and texts that it added."""
+"""Holds what a process must remember of its contexts: temporary messages, the last recalls, and texts that it added."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from memlayer_core.message import AnswerNote, StoredMessage
+from memlayer_core.message import StoredMessage
 from memlayer_core.scope import Scope
 
 __all__ = ["Temporaries"]
@@ -16,6 +16,7 @@ __all__ = ["Temporaries"]
 _SESSIONS = (
     10_000  # sessions that may wait for a model's answer; beyond it, the one that waits longest is dropped
 )
+_RECALLS = 1_000  # recalls that are kept; beyond it, what was recalled the longest ago is recalled anew
 _GIVEN = 50_000  # texts that contexts added to messages; beyond it, the oldest are not recognised any more
 
 
@@ -25,7 +26,7 @@ class Temporaries:
     def __init__(self) -> None:
         self._given: OrderedDict[bytes, None] = OrderedDict()
         self._lines: OrderedDict[bytes, int] = OrderedDict()
-        self._notes: OrderedDict[str, AnswerNote] = OrderedDict()
+        self._recalls: OrderedDict[tuple[str, str], tuple[Scope, Any]] = OrderedDict()
         self._waiting: OrderedDict[str, list[tuple[StoredMessage, bool]]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -79,55 +80,51 @@ class Temporaries:
         """Return the key of what a line quotes; 0: not known; None: no model of this user was told this line."""
         return self._lines.get(_pair(scope, line, ""))
 
-    def set_note(self, scope: Scope, note: AnswerNote) -> AnswerNote:
-        """Hold what is written with the answer to the session's last context, and return it.
+    def keep_recall(self, scope: Scope, kind: str, recall: Any) -> None:
+        """Keep what was recalled for a session's newest question, in place of what was kept before.
 
-        If an earlier context for the same question had to leave turns out, this one begins behind them: it is told of them.
+        Who tells it again checks first that all that it quotes may still be told.
         """
         with self._lock:
-            before = self._notes.pop(scope.session_lane, None)
-            made = self._notes[scope.session_lane] = _continued(note, before)
-            if len(self._notes) > _SESSIONS:
-                self._notes.popitem(last=False)  # it will be recalled anew
-            return made
+            self._recalls[scope.session_lane, kind] = scope, recall
+            self._recalls.move_to_end((scope.session_lane, kind))
+            if len(self._recalls) > _RECALLS:
+                self._recalls.popitem(last=False)
 
-    def note_of(self, scope: Scope) -> AnswerNote | None:
-        """Return what is written with the answer to the session's last context."""
-        return self._notes.get(scope.session_lane)
+    def recall_of(self, scope: Scope, kind: str) -> Any:
+        """Return what was recalled for a session's newest question; None if that is not kept."""
+        return self._recalls.get((scope.session_lane, kind), (scope, None))[1]
 
     def finish_call(self, scope: Scope) -> None:
         """Drop the messages that the model has seen, since its call succeeded."""
         with self._lock:
-            self._notes.pop(scope.session_lane, None)
             left = [one for one in self._waiting.pop(scope.session_lane, ()) if not one[1]]
             if left:
                 self._waiting[scope.session_lane] = left
 
     def clear(self, scope: Scope) -> int:
-        """Drop all messages of a session. Returns how many there were."""
+        """Drop all messages of a session, and its recall. Returns how many messages there were."""
         with self._lock:
-            self._notes.pop(scope.session_lane, None)
+            self._drop_recalls(scope.__eq__)
             return len(self._waiting.pop(scope.session_lane, ()))
 
     def forget(self, reach: Scope) -> None:
-        """Drop all messages of a scope: of a user, of a user with one agent, or of a session."""
+        """Drop all of a scope: of a user, of a user with one agent, or of a session."""
 
-        def reached(scope: Scope) -> bool:
+        def is_within(scope: Scope) -> bool:
             within = reach.agent_id in {None, scope.agent_id} and reach.session_id in {None, scope.session_id}
             return within and scope.namespace == reach.namespace
 
         with self._lock:
+            self._drop_recalls(is_within)
             for lane, waiting in list(self._waiting.items()):
-                if reached(waiting[0][0].scope):
+                if is_within(waiting[0][0].scope):
                     del self._waiting[lane]
 
-
-def _continued(note: AnswerNote, before: AnswerNote | None) -> AnswerNote:
-    old = before.trace if before is not None else None
-    new = note.trace
-    if old is None or new is None or new.compaction is not None or new.question != old.question:
-        return note
-    return replace(note, trace=replace(new, compaction=old.compaction))
+    def _drop_recalls(self, is_within: Callable[[Scope], bool]) -> None:
+        for key, (scope, _) in list(self._recalls.items()):
+            if is_within(scope):
+                del self._recalls[key]
 
 
 def _pair(scope: Scope, ours: str, theirs: str) -> bytes:

@@ -57,7 +57,7 @@ PARTICIPLES = frozenset(
 TERMS = frozenset(
     """
     beginning binding embed embedding encoding ended existing expected finding hashing hidden incoming mapping meaning
-    memorybinding llamaindexembedding missing opening pending pinned put queued reembed seed setting shared speed
+    memorybinding llamaindexembedding missing opening pending put queued reembed seed setting shared speed
     spelling string structured superseded testing thinking verbatim warning
     """.split()  # noqa: SIM905  (a list of words reads better as prose)
 )

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.sql import transcript
+from memlayer_core.messages.sql.conversation import lock_messages
 from memlayer_core.records.facts import LedgerEntry, Outcome, Statement
 from memlayer_core.records.model import PreparedRecord, Reader, Record, RecordFilter
 from memlayer_core.records.rules.records import ordinal_of
@@ -81,7 +82,7 @@ def rows_of(connection: Connection, jobs: Sequence[Job]) -> list[Any]:
 def _unchanged(connection: Connection, rows: Sequence[Any]) -> set[int]:
     """Lock messages, and return the keys of those that still say what they said when they were read."""
     keys = sorted(row.key for row in rows)
-    evidence.lock(connection, keys)
+    lock_messages(connection, keys)
     digests = {row.key: bytes(row.digest) for row in evidence.from_users(connection, keys)}
     gone = evidence.forgotten(connection, keys)
     return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}

@@ -14,7 +14,6 @@ from memlayer_core.show import Mark, Report, Tabular, View, line_of
 __all__ = [
     "ForgetReport",
     "Part",
-    "PinnedRecall",
     "PreparedMessage",
     "Replace",
     "Session",
@@ -183,30 +182,6 @@ class ForgetReport(Report):
     records: int = 0
     items: int = 0
     undeclared_folders: tuple[tuple[str, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedRecall(Tabular):
-    """The recall that a model saw with a question. It stays with that question in later contexts.
-
-    Attributes:
-        question_id: Id of the question, a user's message.
-        text: The recalled text, as the model saw it.
-        tokens: Tokens that it costs.
-        message_ids: Ids of the messages and records that it quotes.
-    """
-
-    question_id: str
-    text: str
-    tokens: int
-    message_ids: tuple[str, ...]
-
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        return View(
-            columns=("question", "tokens", "what the model saw with it", "it quotes"),
-            rows=tuple((one.question_id, one.tokens, one.text, ", ".join(one.message_ids)) for one in values),
-        )
 
 
 @dataclass(frozen=True, slots=True)

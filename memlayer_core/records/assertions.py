@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
+from memlayer_core.messages.sql.conversation import lock_messages
 from memlayer_core.records.facts import LedgerEntry, Outcome, Statement, Task
 from memlayer_core.records.flow import forget_record, prepare_record, reader_of, remember, revise
 from memlayer_core.records.model import PreparedRecord, Record, RecordFields, RecordFilter
@@ -256,7 +257,7 @@ def _enter(
 ) -> Record | str:
     """Store a statement, unless its message was changed meanwhile. Returns its record, or why there is none."""
     keys = [key for key, _, _ in said.quotes]
-    evidence_sql.lock(connection, keys)
+    lock_messages(connection, keys)
     if [bytes(row.digest) for row in evidence_sql.from_users(connection, keys)] != [digest]:
         return "the message was changed meanwhile"
     decision, record = fact_sql.store(connection, draft, said, rt.now(), rt.shards, model="agent")

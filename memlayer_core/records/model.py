@@ -311,10 +311,6 @@ class Reader:
     archive_importance: float | None = None
     archive_decay_score: float | None = None
 
-    def without_thresholds(self) -> Reader:
-        """Return the reader of what a question quotes already, whatever it is worth by now."""
-        return Reader(self.reach, self.now, self.roles)
-
 
 @dataclass(frozen=True, slots=True)
 class PreparedRecord:

@@ -38,14 +38,11 @@ __all__ = [
     "meta",
     "namespaces",
     "outcomes",
-    "pinned_recalls",
-    "recall_sources",
     "records",
     "sessions",
     "summaries",
     "tables",
     "texts",
-    "traces",
     "window_starts",
 ]
 
@@ -118,8 +115,7 @@ window_starts = Table(
 
 # `key` is the session's number x 2**32 + the place in the session. So rows are in the order of their session, and
 # one integer names a message in every table, in the word index and in Chroma. Keys are never used again.
-# `recall_tokens` is what the recall pinned to a question costs, 0 if nothing was found; `origin` is the place that the message
-# of a version had.
+# `origin` is the place that the message of a version had.
 messages = Table(
     "memlayer_messages",
     tables,
@@ -136,40 +132,7 @@ messages = Table(
     Column("links", Text),
     Column("created_at", BigInteger, nullable=False),
     Column("body", Text),
-    Column("recall_tokens", Integer),
     Column("origin", BigInteger),
-)
-
-# The recall that is pinned to a question, and the messages and records that it quotes. When one of these is deleted or
-# edited, the recall is deleted.
-pinned_recalls = Table(
-    "memlayer_pinned_recalls",
-    tables,
-    Column("key", BigInteger, primary_key=True, autoincrement=False),
-    Column("text", Text, nullable=False),
-    Column("tokens", Integer, nullable=False),
-    Column("counter", Text, nullable=False),
-)
-recall_sources = Table(
-    "memlayer_recall_sources",
-    tables,
-    Column("source", BigInteger, primary_key=True, autoincrement=False),
-    Column("question", BigInteger, primary_key=True, autoincrement=False),
-    Index("memlayer_recall_sources_question", "question"),
-)
-
-# Which pieces the last contexts of a session had, without texts: see `window/rules/trace.py`. `slot` is the running `number`
-# modulo the setting, so that a new trace takes the place of the oldest one.
-traces = Table(
-    "memlayer_traces",
-    tables,
-    Column("session", BigInteger, primary_key=True, autoincrement=False),
-    Column("slot", Integer, primary_key=True, autoincrement=False),
-    Column("number", BigInteger, nullable=False),
-    Column("question", BigInteger, nullable=False),
-    Column("answer", BigInteger, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    Column("body", Text, nullable=False),
 )
 
 # Every text that a search can find: a message, a record in force, a text of an item. `key` names it in the word index and

@@ -11,7 +11,12 @@ from sqlalchemy import Connection, Text, bindparam, exists, or_, select, update
 
 from memlayer_core.message import Receipt
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, SessionDetails
-from memlayer_core.messages.sql.conversation import lock_or_make_session, lock_session, version_sessions
+from memlayer_core.messages.sql.conversation import (
+    lock_messages,
+    lock_or_make_session,
+    lock_session,
+    version_sessions,
+)
 from memlayer_core.messages.sql.lifetime import delete_sessions, keys_within, leave
 from memlayer_core.messages.sql.message_lists import replace
 from memlayer_core.messages.sql.writes import append
@@ -51,7 +56,7 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> ForgetReport:
     if reach.session_id is not None:
         rows += version_sessions(connection, [row.lane for row in rows])
     within = keys_within(connection, rows)
-    evidence.lock(connection, chain(*within.values()))
+    lock_messages(connection, chain(*within.values()))
     texts.lock_owners(
         connection, {reach.namespace, reach.commons.namespace, *(row.namespace for row in rows)}
     )

@@ -28,7 +28,6 @@ __all__ = [
     "record_link",
     "session_address",
     "session_in",
-    "turn_address",
 ]
 
 Query: TypeAlias = Mapping[str, str]
@@ -68,11 +67,6 @@ def name_of(user_id: str) -> str:
 def session_address(scope: Scope, offset: int = 0, **more: str) -> str:
     """Return the address of a session."""
     return address("/session", **names_of(scope), **more, offset=offset)
-
-
-def turn_address(scope: Scope, trace_id: str) -> str:
-    """Return the address of a turn."""
-    return address("/turn", **names_of(scope), trace=trace_id)
 
 
 def record_address(reach: Scope, record_id: str) -> str:

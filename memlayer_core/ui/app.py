@@ -31,7 +31,6 @@ from memlayer_core.errors import (
     InputError,
     MemlayerError,
     UnknownRecordError,
-    UnknownTraceError,
 )
 from memlayer_core.guards import AddressGuard, TokenBackend
 from memlayer_core.memory import Memory
@@ -116,7 +115,6 @@ def ui_app(
             get("/user", door.user),
             get("/record", door.record),
             get("/session", door.session),
-            get("/turn", door.turn),
             post("/correct", door.correct),
             post("/merge", door.merge),
             post("/forget", door.forget),
@@ -235,10 +233,6 @@ class _Door:
         part = choice(query, "part", SessionPart)
         return self._pages.session(session_in(query), part, offset_in(query))  # type: ignore[arg-type]
 
-    def turn(self, query: Query) -> Page:
-        """Return the page of a turn."""
-        return self._pages.turn(session_in(query), query.get("trace", ""))
-
     # --- changes
 
     def correct(self, form: Query) -> Response:
@@ -316,8 +310,13 @@ class _Door:
     def tell_error(self, _: Request, problem: Exception) -> Response:
         """Tell an error of memlayer's with its hint."""
         assert isinstance(problem, MemlayerError)
-        is_missing = isinstance(problem, UnknownRecordError | UnknownTraceError)
-        status = 404 if is_missing else 400 if isinstance(problem, InputError) else 503
+        status = (
+            404
+            if isinstance(problem, UnknownRecordError)
+            else 400
+            if isinstance(problem, InputError)
+            else 503
+        )
         return self._problem(status, str(problem), problem.hint)
 
     def tell_missing(self, _: Request, problem: Exception) -> Response:

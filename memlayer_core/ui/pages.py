@@ -9,7 +9,6 @@ from memlayer_core.errors import InputError
 from memlayer_core.memory import Memory
 from memlayer_core.messages.model import Session, beginning
 from memlayer_core.messages.sql import transcript
-from memlayer_core.messages.sql.conversation import list_by_id
 from memlayer_core.messages.sql.users import list_users
 from memlayer_core.records import flow as record_flow
 from memlayer_core.records.model import TYPES, Record, RecordFilter
@@ -33,7 +32,6 @@ from memlayer_core.ui.addresses import (
     record_address,
     record_link,
     session_address,
-    turn_address,
 )
 from memlayer_core.ui.page import SIZE, Anchor, MissingPageError, Page, anchors_above, cut, pager, tabs
 from memlayer_core.ui.record_views import details, relations, standing
@@ -45,12 +43,10 @@ if TYPE_CHECKING:
 __all__ = ["Pages", "SessionPart", "State", "UserPart"]
 
 UserPart = Literal["profile", "records", "episodes", "wishes", "ledger", "sessions"]
-SessionPart = Literal["messages", "turns", "summaries"]
+SessionPart = Literal["messages", "summaries"]
 State = Literal["in force", "archived too", "past too"]
-_TURNS = 200  # of a session at the most: it has `Settings.context_traces`
 _ID = 12  # characters of an id that leads nowhere
 _TITLE = 300  # characters of a record in the heading of its page
-_WORDS = 100  # characters of a question or an answer in a list
 _PROFILE = 500  # records that a profile shows at the most
 _FACTS, _PREFERENCES = 100, 20  # of these, those that a context tells, and preferences among them
 
@@ -149,7 +145,7 @@ class Pages:
         )
 
     def session(self, scope: Scope, part: SessionPart, offset: int) -> Page:
-        """Return a part of a session: its messages from the first one on, its turns, or its summaries.
+        """Return a part of a session: its messages from the first one on, or its summaries.
 
         Raises:
             MissingPageError: There is no such session.
@@ -160,10 +156,7 @@ class Pages:
             case "messages":
                 messages = chat.history(offset, SIZE + 1)
                 more = cut(messages)
-                turns = {one.answer_id: turn_address(scope, one.id) for one in chat.traces(_TURNS)}
-                tables = tables_of(messages, hrefs=[turns.get(one.id) for one in messages])
-            case "turns":
-                tables = self._turns(session)
+                tables = tables_of(messages)
             case "summaries":
                 tables = tables_of(chat.summary(all_versions=True))
         return Page(
@@ -176,44 +169,6 @@ class Pages:
             names=tuple(names_of(scope).items()),
             **pager("/session", offset, {**names_of(scope), "part": part}, more=more),
         )
-
-    def turn(self, scope: Scope, trace_id: str) -> Page:
-        """Return one turn: question, answer, and the context as it was sent.
-
-        Raises:
-            MissingPageError: There is no such session.
-            UnknownTraceError: The session has no such turn, or has it no longer.
-        """
-        session = self._session(scope)
-        trace = self._memory.chat_of(scope).trace(trace_id)
-        ids = [one for one in (trace.question_id, trace.answer_id) if one is not None]
-        spoken = self._memory.runtime.db.read(list_by_id, scope, session.number, ids)
-        said = ViewList("Question and answer", [one.message for one in spoken])
-        turns = Anchor(session.label, session_address(scope, part="turns"))
-        to_record = record_link(scope.reach())
-        from_messages = {one for piece in trace.pieces for one in piece.message_ids}
-
-        def link(text: str) -> tuple[str, str | None] | None:
-            return to_record(text) or ((_short(text), None) if text in from_messages else None)
-
-        return Page(
-            title=trace.id.replace("trace-", "Turn "),
-            subtitle="Texts are as they are stored now; what was changed or deleted since has none.",
-            trail=(*anchors_above(scope.reach(), "sessions"), turns),
-            tables=(*tables_of(said), *tables_of(trace, link)),
-        )
-
-    def _turns(self, session: Session) -> list[Table]:
-        """Return the turns of a session, with words of question and answer in place of their ids."""
-        traces = self._memory.chat_of(session.scope).traces(_TURNS)
-        ids = {id for one in traces for id in (one.question_id, one.answer_id) if id is not None}
-        spoken = self._memory.runtime.db.read(list_by_id, session.scope, session.number, [*ids])
-        words = {one.message.id: beginning(one.message.label, _WORDS) for one in spoken}
-
-        def link(text: str) -> tuple[str, str | None] | None:
-            return (words.get(text) or _short(text), None) if text in ids else None
-
-        return tables_of(traces, link, hrefs=[turn_address(session.scope, one.id) for one in traces])
 
     def _session(self, scope: Scope) -> Session:
         found = self._memory.runtime.db.read(transcript.find, scope)

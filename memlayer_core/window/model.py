@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
-from memlayer_core.errors import InvalidScopeError, MessageTypeError
-from memlayer_core.message import JSON, AnswerNote, Message
+from memlayer_core.message import JSON, Message
 from memlayer_core.messages.rules.openai import openai_message
 from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.show import Bar, Colour, Mark, View, Viewable
 
-__all__ = ["COLOURS", "Compaction", "Context", "Piece", "PieceKind", "Placement", "note_of", "token_bar"]
+__all__ = ["COLOURS", "Compaction", "Context", "Piece", "PieceKind", "Placement", "token_bar"]
 
 T = TypeVar("T")
 PieceKind = Literal["system", "profile", "summary", "recall", "window", "temporary"]
@@ -35,7 +34,6 @@ class Piece:
         speaker: The speaker's name or role; for a record, its type.
         reasons: Why it is in the context.
         score: Its score, if a search found it for this context; compare scores of one context only.
-        sources: For the journal: a key for each of `message_ids`, with the digest of the message's content.
     """
 
     kind: PieceKind
@@ -46,7 +44,6 @@ class Piece:
     speaker: str
     reasons: tuple[Reason, ...]
     score: float | None = None
-    sources: tuple[tuple[int, bytes], ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +72,6 @@ class Context(Viewable):
         window: The newest turns, as they were stored. If some were made smaller, `reasons` say so.
         temporary: Temporary messages. A model sees them until it has answered; they are not in the history.
         recall: Older messages and records that bear on the query, as one text; empty if there are none.
-        pinned_recalls: Recalled text of an answered question, by the question's place in `window`. Each text is put in
-            front of its question, so that the prompt begins like the previous one.
         placement: `"user"`: the recall is put into the newest user message, in front of its text. `"system"`: it is
             appended to the last leading system message.
         pieces: Every part of the context, with its tokens and reasons.
@@ -84,7 +79,6 @@ class Context(Viewable):
         token_limit: The most tokens that it may cost.
         reasons: What is true of the whole context: what was left out, and what did not work.
         pending: Messages that are not stored yet. They follow the window.
-        note: What is written with the answer: the recall to pin to the question, and the trace of this context.
         scope: Scope of the conversation.
         profile: Facts that are told always, and records of type `"profile"`, as one message in front of the summary; None if
             there are none.
@@ -96,14 +90,12 @@ class Context(Viewable):
     window: tuple[Message, ...]
     temporary: tuple[Message, ...]
     recall: str
-    pinned_recalls: Mapping[int, str]
     placement: Placement
     pieces: tuple[Piece, ...]
     tokens: int
     token_limit: int
     reasons: tuple[Reason, ...]
     pending: tuple[Message, ...] = ()
-    note: AnswerNote | None = field(default=None, repr=False, compare=False)
     scope: Scope | None = None
     profile: Message | None = None
     compaction: Compaction | None = None
@@ -161,11 +153,7 @@ class Context(Viewable):
         everything = (*turns, *self.temporary)
         for at in _results_behind_calls(everything):
             made = convert(everything[at])
-            for text in (
-                self.pinned_recalls.get(at, ""),
-                beside if at == asked else "",
-                "" if first or at else over,
-            ):
+            for text in (beside if at == asked else "", "" if first or at else over):
                 made = put_before(made, text) if text else made
             composed.append(made)
         return composed
@@ -254,29 +242,3 @@ def _put_after(message: Message, text: str) -> Message:
     if isinstance(message.content, str):
         return replace(message, content=f"{message.content}\n\n{text}", raw=None)
     return replace(message, content=(*message.content, {"type": "text", "text": text}), raw=None)
-
-
-def note_of(context: object, scope: Scope) -> AnswerNote | Literal["waiting"] | None:
-    """Return what is written with the answer to a context.
-
-    Args:
-        context: The context that the model saw; None: `"waiting"` is returned, the note of the last context.
-        scope: The session of the answer.
-
-    Raises:
-        MessageTypeError: It is no context.
-        InvalidScopeError: It comes from another session.
-    """
-    if context is None:
-        return "waiting"
-    if not isinstance(context, Context):
-        raise MessageTypeError(
-            f"`context` must be a context, got {type(context).__name__}",
-            hint="Pass a context that `context` of the same chat returned, or leave it out.",
-        )
-    if context.scope != scope:
-        raise InvalidScopeError(
-            "`context` comes from another session, and nothing of it may be stored in this one",
-            hint="Pass a context that `context` of the same chat returned.",
-        )
-    return context.note

@@ -125,21 +125,6 @@ def test_a_turn_is_stored_in_one_transaction_of_five_statements(memory, monkeypa
     assert counter.statements <= 5
 
 
-def test_a_trace_costs_its_answer_one_statement(monkeypatch) -> None:
-    taken = []
-    for most in (0, 50):
-        with Memory.in_memory(settings=QUIET.replace(context_traces=most)) as other:
-            chat = other.chat(user_id="ada", session_id="s")
-            for question in ("What is my cat called?", "And my dog?", "And my parrot?"):
-                chat.add("user", question)
-                chat.context()
-                with counted(other, monkeypatch) as counter:
-                    chat.add("assistant", "I do not know.")
-            assert (counter.reads, counter.writes, len(chat.traces())) == (0, 1, 3 if most else 0)
-            taken.append(counter.statements)
-    assert taken[1] == taken[0] + 1
-
-
 def test_an_embedder_elsewhere_is_asked_between_two_snapshots(monkeypatch) -> None:
     inside: list[bool] = []
 

@@ -57,6 +57,7 @@ def test_what_many_users_leave_in_a_process_is_bounded(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(temporaries, "_SESSIONS", 5)
+    monkeypatch.setattr(temporaries, "_RECALLS", 5)
     monkeypatch.setattr(temporaries, "_GIVEN", 20)
     monkeypatch.setattr(lexical, "_REMEMBERED", 10)
     monkeypatch.setattr(query_cache, "_QUESTIONS", 5)
@@ -72,7 +73,7 @@ def test_what_many_users_leave_in_a_process_is_bounded(
         assert chat.context().recall
 
     held = runtime.temporaries
-    assert 0 < len(held._notes) <= 5
+    assert 0 < len(held._recalls) <= 5
     assert 0 < len(held._waiting) <= 5
     assert 0 < len(held._given) <= 20
     assert 0 < len(runtime.embedder._known) <= 5

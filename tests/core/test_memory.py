@@ -99,8 +99,6 @@ def test_a_call_may_say_where_recall_stands(memory, do) -> None:
     assert "I moved to Tokyo in May." in system.content
     assert asked.content == "Where is Tokyo?"
 
-    chat.add("assistant", "In Japan.")
-    assert chat.pinned_recalls() == []
     with pytest.raises(ConfigurationError, match="'top'"):
         do(chat, "context", placement="top")
 

@@ -330,6 +330,11 @@ def test_texts_and_ids_are_told_when_they_are_asked_for(do, told, opened) -> Non
     assert json.loads(added.attributes["gen_ai.memory.records"]) == [{"content": "My parrot is called Coco."}]
     assert context.attributes["gen_ai.memory.query.text"] == "What is my parrot called? ?"
     assert "Coco" in json.loads(context.attributes["gen_ai.memory.records"])[0]["content"]
+    (piece,) = json.loads(context.attributes["memlayer.context.pieces"])
+    assert (piece["kind"], piece["text"]) == ("recall", "My parrot is called Coco.")
+    assert piece["score"] > 0
+    assert piece["tokens"] > 0
+    assert "meaning" in piece["reasons"] or "words" in piece["reasons"]
     assert remembered.attributes["gen_ai.memory.record.id"] == record.memory_id
     assert (added.attributes["user.id"], added.attributes["memlayer.tenant.id"]) == ("ada", "acme")
     assert failed.status.description == str(raised.value)

@@ -251,36 +251,6 @@ def test_a_record_leads_to_the_message_that_said_it_and_to_what_it_replaced(stor
     assert f"/record?tenant=default&user=ada&record={hiking.target_memory_id}" in found
 
 
-def test_a_turn_shows_question_answer_and_the_context_as_it_was_sent(store: Memory) -> None:
-    client = client_of(store)
-    turns = client.get("/session?user=ada&session=spring&part=turns").text
-    assert "Where do I live by now?" in turns
-    [turn] = [path for path in links(turns) if path.startswith("/turn")]
-    answers = links(client.get("/session?user=ada&session=spring").text)
-    assert turn in answers, "the answer leads to its turn"
-    page = html.unescape(client.get(turn).text)
-    for words in (
-        "In the town with the funicular.",
-        "lives in: Bergen",
-        "I moved to Bergen.",
-        "window",
-        "tokens",
-    ):
-        assert words in page, words
-    [bergen] = [one for one in store.records(user_id="ada") if one.value == "Bergen"]
-    assert f"/record?tenant=default&user=ada&record={bergen.memory_id}" in links(page)
-    store.chat(user_id="ada", session_id="spring").edit(1, "Oslo, then.")
-    page = client.get(turn).text
-    assert "Oslo it is." not in page
-    assert "Oslo, then." not in page
-    assert '<td class="mark plain">changed</td>' in page
-    number = turn.rpartition("=")[2]
-    for whose in ("user=eve", "user=ada&tenant=other", "user=ada&agent=gardener", "user=nobody"):
-        assert client.get(f"/turn?{whose}&session=spring&trace={number}").status_code == 404
-    for trace in ("trace-99", "99", ""):
-        assert client.get(f"/turn?user=ada&session=spring&trace={trace}").status_code == 404
-
-
 def test_whether_a_record_is_told_is_what_recall_does(memory: Memory) -> None:
     chat = memory.chat(user_id="ada")
     records = {
@@ -705,7 +675,7 @@ def watch(browser: Any, scheme: str) -> tuple[Any, list[str]]:
 
 
 def look_through(page: Any) -> None:
-    """Go from all users to one of them, to a record, to the session that says it, to a turn, and back to the record."""
+    """Go from all users to one of them, to a record, to the session that says it, and back to the record."""
 
     def shows(heading: str) -> None:
         page.get_by_role("heading", name=heading).wait_for()
@@ -731,12 +701,7 @@ def look_through(page: Any) -> None:
     shows("Messages")
     assert page.get_by_text("Oslo it is.").is_visible()
     assert page.get_by_text("<script>alert(1)").is_visible()
-    page.get_by_role("row").filter(has_text="funicular").get_by_role("link").click()
-    shows("What the model saw")
-    assert page.get_by_role("row", name="recent").filter(has_text="I moved to Bergen.").is_visible()
     assert page.evaluate("window.isTheSamePage"), "htmx changed the page in its place"
-    page.go_back()
-    shows("Messages")
     page.go_back()
     shows("Where it was said")
     assert page.url == record

@@ -292,7 +292,7 @@ def test_summaries_and_recalled_blocks_lose_it_too(short) -> None:
     short.ask("and the newt", token_limit=700, mode="STATIC")
     short.memory.flush()
     gone = {m.id for m in out[:30]}
-    assert not any(gone & {*one.message_ids} for one in short.chat.pinned_recalls())
+    assert not any(gone & {*one.message_ids} for one in short.chat.context().pieces)
     assert not any(m.text in str(short.chat.summary()) for m in out[:30])
     assert not gone & {m.id for m in short.chat.history()}
 

@@ -6,7 +6,6 @@ from memlayer_core import (
     Access,
     Chat,
     Context,
-    ContextTrace,
     Hit,
     MaxMessages,
     MaxRounds,
@@ -21,7 +20,6 @@ from memlayer_core import (
     Scope,
     Settings,
     ToolCall,
-    TracePiece,
     UserMemory,
     messages_from_json,
     messages_to_json,
@@ -44,9 +42,7 @@ def talk(memory: Memory) -> str:
     sent: list[str] = [f"{message.role}: {message.text}" for message in context.messages]
     openai: list[dict[str, object]] = context.to_openai()
     recalled: str | None = context.recall
-    traces: list[ContextTrace] = chat.traces(limit=5)
-    seen: tuple[TracePiece, ...] = chat.trace(traces[0].id).pieces
-    texts: list[str] = [piece.text for piece in seen if piece.text is not None]
+    texts: list[str] = [piece.text for piece in pieces]
     history: list[Message] = chat.history(-20)
     again: list[Message] = messages_from_json(messages_to_json(history))
     return f"{receipt.stored} {len(pieces)} {sent} {openai} {recalled} {texts} {again} {context.tokens + 1}"

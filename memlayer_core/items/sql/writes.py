@@ -1,7 +1,7 @@
 """Writing items in SQL. Each function runs in its caller's transaction.
 
-Messages whose pinned recall quotes an item are locked first; then folders, in the order of their names, before anything
-in them is read, so that one that becomes empty goes while nobody puts something into it.
+Folders are locked first, in the order of their names, before anything in them is read, so that one that becomes empty goes
+while nobody puts something into it.
 
 The key of a text that an item is found by is never used again: an item that says something else has other keys.
 """
@@ -12,12 +12,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, insert, select, update
+from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from memlayer_core.items.model import Change, Put
 from memlayer_core.items.rules.items import expiry
 from memlayer_core.items.sql.reads import inside, item_digest
-from memlayer_core.messages.sql import pinned_recalls
 from memlayer_core.scope import Folder
 from memlayer_core.storage import texts
 from memlayer_core.storage.codec import json_text
@@ -41,7 +40,6 @@ _MICRO = timedelta(microseconds=1)
 
 def change(connection: Connection, changes: Sequence[Change], now: datetime, shards: int) -> None:
     """Write and delete items, in the order of their folders' names."""
-    _lock_quotes(connection, items.c.digest.in_([item_digest(one.folder, one.key) for one in changes]))
     kept = {put.folder for put in changes if isinstance(put, Put)}
     for folder in sorted({one.folder for one in changes}, key=lambda one: one.namespace):
         if folder in kept:
@@ -94,20 +92,12 @@ def forget(connection: Connection, top: Folder, now: datetime) -> int:
 
 
 def _delete_where(connection: Connection, top: Folder, condition: Any, now: datetime) -> int:
-    _lock_quotes(connection, and_(inside(items.c.namespace, top), condition))
     whose = select(items.c.namespace).where(inside(items.c.namespace, top), condition).distinct()
     lock_owners(connection, connection.scalars(whose))
     these = select(items.c.number, items.c.namespace).where(inside(items.c.namespace, top), condition)
     rows = connection.execute(these).all()
     _delete(connection, rows, now)
     return len(rows)
-
-
-def _lock_quotes(connection: Connection, condition: Any) -> None:
-    """Lock the messages with pinned recall that quotes items: before their folders, as everywhere."""
-    if connection.dialect.name != "sqlite":
-        texts_of_them = select(item_texts.c.key).join(items, items.c.number == item_texts.c.item)
-        pinned_recalls.lock(connection, list(connection.scalars(texts_of_them.where(condition))))
 
 
 def _hold(connection: Connection, folder: Folder, shards: int) -> None:
@@ -183,11 +173,7 @@ def _file(connection: Connection, put: Put, number: int, now: datetime) -> None:
 
 
 def _remove(connection: Connection, namespace: str, keys: Sequence[int], now: datetime) -> None:
-    """Delete texts of one folder, everything that finds them, and pinned recall that quotes them."""
-    for some in chunks(sorted(keys)):  # until now a question may have come to quote them
-        locked = select(item_texts.c.key).where(item_texts.c.key.in_(some)).order_by(item_texts.c.key)
-        connection.execute(locked.with_for_update())
-    pinned_recalls.drop(connection, keys)
+    """Delete texts of one folder, and everything that finds them."""
     for some in chunks(keys):
         connection.execute(delete(item_texts).where(item_texts.c.key.in_(some)))
     texts.remove(connection, namespace, keys, now)

@@ -9,7 +9,7 @@ from memlayer_core.message import Message
 from memlayer_core.messages.rules.check import check_messages
 from memlayer_core.messages.rules.offload import full_text, parse_preview
 from memlayer_core.messages.rules.render import as_prompt, has_escapes, split_blocks
-from memlayer_core.messages.sql import pinned_recalls, transcript
+from memlayer_core.messages.sql import transcript
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 
@@ -108,28 +108,8 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message 
     """Return a message without its blocks if all of them are ours; else the message itself."""
     blocks, left = split_blocks(message)
     theirs = "" if left is None else left.text
-    ours = all(
-        rt.temporaries.is_ours(scope, block, theirs) or _is_pinned(rt, scope, block, theirs)
-        for block in blocks
-    )
+    ours = all(rt.temporaries.is_ours(scope, block, theirs) for block in blocks)
     return left if ours else message
-
-
-def _is_pinned(rt: Runtime, scope: Scope, block: str, question: str) -> bool:
-    """Tell whether a block is pinned to a question of this text in this session."""
-
-    def read(connection: Connection) -> bool:
-        session = transcript.find(connection, scope)
-        if session is None:
-            return False
-        asked = pinned_recalls.questions_of(connection, session.number, block)
-        if not asked:
-            return False
-        places = transcript.places(connection, session, asked)
-        questions = transcript.read(connection, session, list(places.values()))
-        return any(as_prompt(one.message).text == question for one in questions)
-
-    return rt.db.read(read)
 
 
 def _messages_at(

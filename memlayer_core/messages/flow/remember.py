@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.events import MessagesStored, TemporaryDropped
-from memlayer_core.message import AnswerNote, Message, Receipt, StoredMessage
+from memlayer_core.message import Message, Receipt, StoredMessage
 from memlayer_core.messages.flow.originals import restore_originals
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.check import check_messages, digest
@@ -54,7 +54,6 @@ async def remember(
     messages: object,
     *,
     verbatim: bool = False,
-    note: AnswerNote | Literal["waiting"] | None = "waiting",
 ) -> Receipt:
     """Check messages, store them at the end of a session, and wake the worker.
 
@@ -64,9 +63,8 @@ async def remember(
         scope: Which session.
         messages: The messages.
         verbatim: Store a system message even if it equals the one in force.
-        note: What is written with the answer among them. `"waiting"`: that of the session's last context.
     """
-    receipt = await run(_append, rt, scope, messages, verbatim, note)
+    receipt = await run(_append, rt, scope, messages, verbatim)
     announce(rt, scope, receipt)
     return receipt
 
@@ -97,20 +95,10 @@ async def clear(rt: Runtime, run: Runner, scope: Scope) -> int:
     return gone
 
 
-def _append(
-    rt: Runtime,
-    scope: Scope,
-    messages: object,
-    verbatim: bool,
-    note: AnswerNote | Literal["waiting"] | None,
-) -> Receipt:
+def _append(rt: Runtime, scope: Scope, messages: object, verbatim: bool) -> Receipt:
     drafts = drafts_of(rt, restore_originals(rt, scope, messages, one_is_new=True))
     if not drafts:
         return Receipt((), stored=0)
-    noted = rt.temporaries.note_of(scope) if note == "waiting" else note
-    if noted is not None and note == "waiting" and any(_is_question(one.message) for one in drafts):
-        # The last context did not show this question, so its answer saw another one.
-        noted = replace(noted, trace=None)
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
     receipt = rt.db.write(
         write,
@@ -120,7 +108,6 @@ def _append(
         rt.shards,
         rt.new_id(),
         verbatim=verbatim,
-        note=noted,
     )
     if receipt.answered:
         rt.temporaries.finish_call(scope)
@@ -147,10 +134,6 @@ def _append_round(
 def _is_answer(message: Message) -> bool:
     """Tell whether a message ends a round: a model's answer that calls no tool."""
     return message.role == "assistant" and message.model_visible and not message.tool_calls
-
-
-def _is_question(message: Message) -> bool:
-    return message.role == "user" and message.model_visible
 
 
 def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = [
     "list_by_id",
     "list_where",
     "lock_and_count",
+    "lock_messages",
     "lock_or_make_session",
     "lock_session",
     "make_sibling",
@@ -47,6 +48,18 @@ _NAMED = ListStatement(lambda digests: select(messages).where(messages.c.id_dige
 def lock_session(connection: Connection, scope: Scope) -> Any | None:
     """Lock the session until the transaction ends. Returns its row; None if there is no such session."""
     return _LOCK.first(connection, {"lane": scope.session_lane})
+
+
+def lock_messages(connection: Connection, keys: Iterable[int]) -> None:
+    """Lock messages that will be deleted, edited or learned from, before users and records (see `records/sql/writes.py`).
+
+    They are locked in the order of their keys, as everywhere, so that there is no deadlock. SQLite has one writer, and needs
+    no locks.
+    """
+    if connection.dialect.name != "sqlite":
+        locked = select(messages.c.key).order_by(messages.c.key).with_for_update()
+        for some in chunks(sorted(keys)):
+            connection.execute(locked.where(messages.c.key.in_(some)))
 
 
 def lock_and_count(

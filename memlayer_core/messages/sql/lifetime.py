@@ -11,9 +11,8 @@ from sqlalchemy import Connection, bindparam, delete, exists, select, update
 
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.splice import Splice
-from memlayer_core.messages.sql import pinned_recalls, traces
 from memlayer_core.messages.sql.changes import session_deleted, session_ended
-from memlayer_core.messages.sql.conversation import lock_session, version_sessions
+from memlayer_core.messages.sql.conversation import lock_messages, lock_session, version_sessions
 from memlayer_core.messages.sql.splice import apply
 from memlayer_core.messages.sql.transcript import session_from
 from memlayer_core.messages.sql.window_starts import unmark
@@ -107,10 +106,9 @@ def clear(connection: Connection, scope: Scope, now: datetime) -> int:
         return 0
     aside = version_sessions(connection, [session.lane])
     within, keys = keys_within(connection, aside), keys_within(connection, [session])[session.number]
-    pinned_recalls.lock(connection, [*keys, *chain(*within.values())])
+    lock_messages(connection, [*keys, *chain(*within.values())])
     texts.lock_owners(connection, {row.namespace for row in (session, *aside)})
     apply(connection, scope, session, Splice(tuple(keys)), now)
-    traces.delete_all(connection, session.number)
     delete_sessions(connection, aside, within, now)
     leave(connection, {row.namespace for row in aside})
     return len(keys)
@@ -128,11 +126,9 @@ def delete_sessions(
     gone = 0
     for row in rows:
         keys = keys_of[row.number]
-        pinned_recalls.drop(connection, keys)
         _DELETE_MESSAGES.run(connection, _span(row.number))
         texts.remove(connection, row.namespace, keys, now)
         unmark(connection, row.number)
-        traces.delete_all(connection, row.number)
         session_deleted(connection, row.number, now)
         _DELETE_SESSION.run(connection, {"of": row.number})
         retire(connection, row.number)

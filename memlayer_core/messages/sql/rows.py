@@ -44,7 +44,6 @@ def row_of(key: int, session: int, draft: PreparedMessage) -> dict[str, Any]:
         "links": _links(message),
         "created_at": to_micros(message.created_at),
         "body": _body(message, text),
-        "recall_tokens": None,
         "origin": None,
     }
 
@@ -61,7 +60,6 @@ def entry_of(row: Any) -> Entry:
         counter=row.counter,
         characters=row.characters,
         hidden=links.get("hidden", False),
-        recall_tokens=row.recall_tokens,
     )
 
 

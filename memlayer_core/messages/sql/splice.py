@@ -15,9 +15,14 @@ from sqlalchemy import Connection, bindparam, case, delete, exists, func, insert
 from memlayer_core.message import Entry, StoredMessage
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.rules.splice import Splice, is_instruction
-from memlayer_core.messages.sql import pinned_recalls, traces
 from memlayer_core.messages.sql.changes import Change, follow
-from memlayer_core.messages.sql.conversation import inside, list_by_id, make_sibling, version_sessions
+from memlayer_core.messages.sql.conversation import (
+    inside,
+    list_by_id,
+    lock_messages,
+    make_sibling,
+    version_sessions,
+)
 from memlayer_core.messages.sql.rows import row_of
 from memlayer_core.messages.sql.transcript import session_from, tail
 from memlayer_core.messages.sql.window_starts import unmark
@@ -124,7 +129,6 @@ def erase_versions(
         apply(connection, where, copy, Splice(tuple(one.key for one in gone)), now)
         if gone and len(gone) == copy.messages:
             connection.execute(delete(sessions).where(sessions.c.number == copy.number))
-            traces.delete_all(connection, copy.number)
             retire(connection, copy.number)
             left = exists().where(sessions.c.namespace == copy.namespace)
             connection.execute(delete(namespaces).where(namespaces.c.namespace == copy.namespace, ~left))
@@ -146,7 +150,6 @@ def _store_versions(
                 **one,
                 "key": places[one["key"]],
                 "id_digest": id_digest(number, one["id"]),
-                "recall_tokens": None,
                 "origin": one["key"] & LAST,
             }
             for one in connection.execute(found).mappings()
@@ -166,8 +169,7 @@ def _change(connection: Connection, scope: Scope, row: Any, splice: Splice, now:
     keys = sorted([*splice.removals, *drafts])
     if not keys:
         return 0
-    pinned_recalls.lock(connection, keys)
-    pinned_recalls.drop(connection, keys)
+    lock_messages(connection, keys)
     with follow(connection, Change(scope, row.number, keys, now)):
         lost, before = _write(connection, row.number, splice.removals, drafts)
     as_before = {  # their vectors are as good as before
@@ -236,8 +238,6 @@ def _move(
         moving = update(messages).where(messages.c.key == bindparam("old")).values(key=bindparam("new"))
         connection.execute(moving, keys)
         texts.move(connection, row.namespace, keys, now)
-        pinned_recalls.move(connection, keys)
-        traces.move(connection, row.number, places)
     unmark(connection, row.number)
     if behind[0].seq < row.memory_start:
         begins = next(

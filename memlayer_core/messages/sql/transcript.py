@@ -55,7 +55,6 @@ _ENTRY = select(
     messages.c.counter,
     messages.c.characters,
     messages.c.links,
-    messages.c.recall_tokens,
 ).where(messages.c.key.between(bindparam("first"), bindparam("last")))
 _NAMED = ListStatement(
     lambda digests: select(messages.c.id, messages.c.key).where(messages.c.id_digest.in_(digests))

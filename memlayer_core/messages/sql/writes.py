@@ -7,18 +7,16 @@ What other words take the place of is kept in a fork that is superseded: it can 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, select, update
 
 from memlayer_core.errors import UnknownMessageError
-from memlayer_core.message import AnswerNote, Message, Receipt, StoredMessage
+from memlayer_core.message import Message, Receipt, StoredMessage
 from memlayer_core.messages.model import PreparedMessage, SyncReport
 from memlayer_core.messages.rules import splice as planners
 from memlayer_core.messages.rules.align import TELLING, Alignment, Digest, align, digest_of
-from memlayer_core.messages.sql import pinned_recalls, traces
 from memlayer_core.messages.sql.conversation import (
     inside,
     list_by_id,
@@ -49,7 +47,6 @@ def append(
     fork_id: str | None = None,
     *,
     verbatim: bool = False,
-    note: AnswerNote | None = None,
 ) -> Receipt:
     """Store messages at a session's end. A message of a stored id replaces the stored message if it differs.
 
@@ -61,7 +58,6 @@ def append(
         shards: Number of collections that users are spread over.
         fork_id: The session for versions of replaced messages; None: they are erased.
         verbatim: Whether a system message without an id of its own is stored even if it is equal to the one in force.
-        note: What is written with the answer among the messages.
     """
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     # What is compared with nothing that is stored comes behind it: the statement that locks counts it, too.
@@ -73,24 +69,8 @@ def append(
     if not verbatim and row.instructions is not None and any(map(planners.is_instruction, drafts)):
         in_force = next(iter(list_where(connection, scope, messages.c.key == row.instructions)), None)
     splice = planners.append(existing, drafts, in_force, verbatim=verbatim, erase=fork_id is None)
-    keys = apply(connection, scope, row, splice, now, shards, fork_id, is_counted=counted is not None)
-    if splice.answered and note is not None:
-        fresh = {key: draft for key, (_, draft) in zip(keys, splice.insertions, strict=True)}
-        _write_note(connection, row.number, note, fresh)
+    apply(connection, scope, row, splice, now, shards, fork_id, is_counted=counted is not None)
     return splice.receipt
-
-
-def _write_note(
-    connection: Connection, number: int, note: AnswerNote, fresh: dict[int, PreparedMessage]
-) -> None:
-    def newest(role: str) -> int:
-        said = ((key, fresh[key].message) for key in reversed(fresh))
-        return next((key for key, one in said if one.role == role and one.model_visible), 0)
-
-    if note.recall is not None:
-        pinned_recalls.pin(connection, number, replace(note.recall, key=note.recall.key or newest("user")))
-    if note.trace is not None:
-        traces.write(connection, number, note.trace, newest("user"), newest("assistant"), fresh)
 
 
 def delete(connection: Connection, scope: Scope, place: str | int, now: datetime) -> Message:

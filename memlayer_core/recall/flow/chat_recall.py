@@ -1,4 +1,4 @@
-"""Recalls for a prompt that somebody else builds: what bears on a query and is not in that prompt; and lists earlier recalls."""
+"""Recalls for a prompt that somebody else builds: what bears on a query and is not in that prompt."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memlayer_core.message import Message, StoredMessage
-from memlayer_core.messages.model import PinnedRecall, Session
-from memlayer_core.messages.rules.check import at_least_one, check_messages, check_whole_number, text_of
+from memlayer_core.messages.model import Session
+from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import recall_budget
 from memlayer_core.recall.flow.adjust import without_visible_episodes
@@ -23,18 +23,15 @@ from memlayer_core.recall.flow.search import outcome_of
 from memlayer_core.recall.flow.search_scope import search_scope_of
 from memlayer_core.recall.model import Hits
 from memlayer_core.recall.rules.filter import check_filter
-from memlayer_core.recall.sql.pinned import list_recalls
-from memlayer_core.records.flow import reader_of
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.show import ViewList
 from memlayer_core.telemetry import traced
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["pinned_recalls", "recall"]
+__all__ = ["recall"]
 
 _NEWER = 8  # messages at the session's end that the caller may not have yet
 
@@ -95,23 +92,6 @@ async def recall(
         return hits(connection, rt, reach, worth, limit, room, known)
 
     return await on_snapshot(rt, run, look)
-
-
-async def pinned_recalls(
-    rt: Runtime, run: Runner, scope: Scope, limit: int, offset: int, roles: Sequence[str]
-) -> list[PinnedRecall]:
-    """Return the pinned recalls of a session, the newest question first."""
-    at_least_one("limit", limit)
-    check_whole_number("offset", offset)
-    reader = reader_of(rt, scope.reach(), roles).without_thresholds()
-
-    def read(connection: Connection) -> list[PinnedRecall]:
-        session = transcript.find(connection, scope)
-        if session is None:
-            return []
-        return list_recalls(connection, session.number, limit, offset, reader)
-
-    return ViewList("Pinned recalls", await run(rt.db.read, read))
 
 
 def _visible_end(connection: Connection, scope: Scope, messages: Sequence[Message]) -> _VisibleEnd:

@@ -10,8 +10,10 @@ from memlayer_core.errors import RedactorError
 from memlayer_core.items.model import Item
 from memlayer_core.items.rules.filters import conditions_of
 from memlayer_core.items.rules.items import whole_text
+from memlayer_core.items.sql.reads import find_by_key
 from memlayer_core.items.sql.users import searched_folders
 from memlayer_core.message import Message, StoredMessage
+from memlayer_core.messages.sql import transcript
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.recall.rules.pack import excerpt, longest_turn, pack
 from memlayer_core.recall.rules.rank import LONG, ScoredCandidate
@@ -22,7 +24,7 @@ from memlayer_core.records.sql import reads as record_reads
 from memlayer_core.records.sql import rows as record_rows
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage.scores import Candidate
+from memlayer_core.storage.scores import Candidate, is_item, is_message, is_record
 from memlayer_core.storage.statistics import ScopeStatistics
 from memlayer_core.storage.truncate import ELLIPSIS
 
@@ -37,6 +39,8 @@ __all__ = [
     "item_candidates",
     "message_of_item",
     "message_of_record",
+    "print_of",
+    "prints_now",
     "record_candidates",
     "search_scope",
     "search_scope_of",
@@ -244,6 +248,27 @@ def as_told(rt: Runtime, turn: StoredMessage) -> StoredMessage | None:
         return turn
     said = replace(turn.message, content=left, tool_calls=(), raw=None)
     return replace(turn, message=said, tokens=rt.tokens.message(said))
+
+
+def print_of(turn: StoredMessage) -> int:
+    """Return a number that tells in this process whether a text is told as it was."""
+    said = turn.message
+    return hash((said.speaker, said.created_at, said.text))
+
+
+def prints_now(
+    connection: Connection, rt: Runtime, search_scope: SearchScope, keys: Iterable[int]
+) -> dict[int, int]:
+    """Return what `print_of` tells of messages, records and items by their keys, of those that the reader is told now."""
+    reach, reader = search_scope.reach, search_scope.reader
+    folders = [folder for folder, _ in search_scope.folders]
+    some, of_records, of_items = (sorted(filter(kind, keys)) for kind in (is_message, is_record, is_item))
+    found = transcript.find_messages(connection, reach, some)
+    records = record_reads.find_records(connection, reader, of_records) if of_records else {}
+    items = find_by_key(connection, folders, of_items, rt.now())
+    found += [message_of_record(rt, key, record) for key, record in records.items()]
+    found += [message_of_item(rt, reach, key, item) for key, item in items.items()]
+    return {told.key: print_of(told) for one in found if (told := as_told(rt, one)) is not None}
 
 
 def message_of_record(rt: Runtime, key: int, record: Record) -> StoredMessage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
@@ -56,13 +56,6 @@ def last_spoken(connection: Connection, scope: Scope, limit: int) -> list[Any]:
         return []
     inside = messages.c.key.between(key_of(number, 0), key_of(number, LAST))
     return list(connection.execute(_SPOKEN.where(inside).order_by(messages.c.key.desc()).limit(limit)))
-
-
-def lock(connection: Connection, keys: Iterable[int]) -> None:
-    """Lock messages until the transaction ends: in the order of their keys, and before any owner."""
-    for some in chunks(sorted(set(keys))):
-        these = select(messages.c.key).where(messages.c.key.in_(some)).order_by(messages.c.key)
-        connection.execute(these.with_for_update()).all()
 
 
 def add(

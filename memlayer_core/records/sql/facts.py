@@ -15,6 +15,7 @@ from sqlalchemy import Connection, and_, bindparam, delete, or_, select, update
 
 from memlayer_core.errors import InvalidRecordError
 from memlayer_core.messages.sql.changes import Change, Follower, register
+from memlayer_core.messages.sql.conversation import lock_messages
 from memlayer_core.records.facts import Decision, Evidence, Statement
 from memlayer_core.records.model import PreparedRecord, Record
 from memlayer_core.records.rules.reconcile import reconcile
@@ -256,7 +257,7 @@ def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) 
     if row is None:
         return False
     said = evidence_sql.sources(connection, reach.namespace, [ordinal])
-    evidence_sql.lock(connection, said.get(ordinal, ()))
+    lock_messages(connection, said.get(ordinal, ()))
     if not writes.forget(connection, reach, record_id, now):
         return False
     reopen(connection, [row], now)

@@ -16,9 +16,7 @@ def lines_of_ours(view: WindowView, recall: str, sources: Sequence[int]) -> Iter
     """Yield each line that memlayer adds to a context, with the key of what it quotes; 0 if that is not known here."""
     for text, keys in (recall, sources), *((one.message.text, one.keys) for one in view.profile):
         yield from zip(lines_inside(text), keys, strict=True)
-    older = [part.message.text for part in view.summary]
-    older += [part.pinned.text for part in view.window if part.pinned is not None]
-    yield from ((line, 0) for text in older for line in lines_inside(text))
+    yield from ((line, 0) for one in view.summary for line in lines_inside(one.message.text))
 
 
 def texts_of_ours(context: Context) -> Iterator[tuple[str, str]]:
@@ -32,7 +30,6 @@ def texts_of_ours(context: Context) -> Iterator[tuple[str, str]]:
     lasting = [message.text for message in (context.profile, context.summary) if message is not None]
     for ours in filter(None, (*lasting, context.recall)):
         yield from ((ours, theirs) for theirs in {"", *hosts})
-    yield from ((text, turns[at].text) for at, text in context.pinned_recalls.items())
     for message in (*context.system, *turns):
         if has_escapes(message) or parse_preview(message) is not None:
             yield "", full_text(message)

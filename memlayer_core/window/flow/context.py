@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from memlayer_core.message import Entry, PinnedText, StoredMessage
+from memlayer_core.message import StoredMessage
 from memlayer_core.messages.flow.remember import drafts_of, message_of_draft
 from memlayer_core.messages.model import PreparedMessage, Session, WindowStart
 from memlayer_core.messages.rules.check import text_of
@@ -23,7 +23,13 @@ from memlayer_core.recall.flow.recall import (
     without_own_turns,
 )
 from memlayer_core.recall.flow.retrieve import Findings, ask_words, retrieve
-from memlayer_core.recall.flow.search_scope import SearchScope, fit_into_budget, search_scope
+from memlayer_core.recall.flow.search_scope import (
+    SearchScope,
+    fit_into_budget,
+    print_of,
+    prints_now,
+    search_scope,
+)
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.rules.filter import check_filter
 from memlayer_core.recall.rules.pack import MARGIN, most_that_fit, shares
@@ -40,7 +46,6 @@ from memlayer_core.window.flow.profile import ask_profile, profile
 from memlayer_core.window.flow.prompt import ask_summaries, evict, first_of, read_view
 from memlayer_core.window.model import Context, Piece, Placement
 from memlayer_core.window.rules.policy import Policies, default_limits, limits, placement_of, size_of
-from memlayer_core.window.rules.trace import note_to
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -50,15 +55,30 @@ __all__ = ["context"]
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What decides whether and how to recall."""
+    """What decides whether and how to recall.
+
+    Attributes:
+        session: The session; None before its first message.
+        search_scope: Who asks, and what is searched.
+        window_start: Where the window begins.
+        page: The session's last messages.
+        query: What to recall for.
+        question_id: Id of the newest question; None: it has none yet.
+        is_asked: Whether the query is that question.
+        goes_on: Whether a model has answered to that question: its run goes on.
+        pending: Messages that are not stored yet.
+        profile: The profile.
+        notes: What is true of the profile.
+    """
 
     session: Session | None
     search_scope: SearchScope
     window_start: WindowStart
     page: Page
-    question: StoredMessage | None
-    has_pinned_recall: bool
     query: str
+    question_id: str | None = None
+    is_asked: bool = False
+    goes_on: bool = False
     pending: Sequence[StoredMessage] = ()
     profile: Part | None = None
     notes: tuple[Reason, ...] = ()
@@ -76,14 +96,14 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Recall:
-    """The recall of a context."""
+    """The recall of a context. `prints` has what `print_of` tells of each text, by its key."""
 
     text: str = ""
     tokens: int = 0
     pieces: tuple[Piece, ...] = ()
     notes: tuple[Reason, ...] = ()
-    sources: tuple[int, ...] = ()
-    digests: tuple[tuple[int, bytes], ...] = ()
+    prints: Mapping[int, int] = field(default_factory=dict)
+    is_kept: bool = False
 
 
 async def context(
@@ -119,34 +139,30 @@ async def context(
     allowed = limits(default_limits(settings), policies, token_limit)
     size = size_of(allowed.tokens)
     share = recall_budget(allowed.tokens, settings.recall_tokens)
+    how = tuple(roles), recall_filter
     drafts = await run(drafts_of, rt, pending) if pending else []
     waiting = rt.temporaries.show(scope)
 
     def look(connection: Connection, meaning: Meaning | None) -> tuple[_State, WindowView, _Recall | None]:
         known = _read_state(connection, rt, scope, asked, allowed, roles, drafts)
+        if (kept := _kept(connection, rt, scope, known, how, share)) is not None:
+            view = _view(connection, rt, known, waiting, allowed, 0, kept.tokens)
+            if view.tokens + kept.tokens <= allowed.tokens and view.keys.isdisjoint(kept.prints):
+                return known, view, kept
         found = None
-        if share and known.query and not known.has_pinned_recall and _may_recall(known, allowed):
+        if share and known.query and _may_recall(known, allowed):
             most = most_that_fit(share)
             found = retrieve(connection, rt, known.search_scope, known.query, most, rt.now(), meaning, wanted)
-        view = _view(connection, rt, known, waiting, allowed, 0)
-        if found is None:
-            return known, view, None
-        used = view.tokens
-        budget = recall_budget(allowed.tokens, settings.recall_tokens, allowed.tokens - used)
-        recalled = _recall(connection, rt, scope, known, found, view, budget)
-        if used + recalled.tokens > allowed.tokens:
-            # Older turns leave the window for the recall, and may then be recalled themselves.
-            view = _view(connection, rt, known, waiting, allowed, recalled.tokens)
-            room = min(budget, allowed.tokens - view.tokens)
-            recalled = _recall(connection, rt, scope, known, found, view, room)
-        return known, view, recalled
+        return known, *_view_and_recall(connection, rt, scope, known, found, waiting, allowed)
 
     known, seen, answer = await on_snapshot(rt, run, look)
     recalled = answer or _Recall()
     if seen.start is not None and known.session is not None and not rt.looks_only:
         await run(rt.db.write, window_starts.move, known.session.number, size, seen.start)
-    rt.note_recall([key for key in recalled.sources if is_record(key)])
-    beside = _pinned_text(rt, known, recalled) if answer is not None and placed == "user" else None
+    if answer is not None and not answer.is_kept:
+        rt.note_recall([key for key in answer.prints if is_record(key)])
+        if known.is_asked:
+            rt.temporaries.keep_recall(scope, "own", (how, known.query, known.question_id, answer))
     evict(rt, known.session, seen, known.first)
     above, below = seen.pieces
     made = Context(
@@ -157,9 +173,6 @@ async def context(
         pending=tuple(part.message for part in seen.window if not part.keys),
         temporary=tuple(part.message for part in seen.temporary),
         recall=recalled.text,
-        pinned_recalls={
-            at: part.pinned.text for at, part in enumerate(seen.window) if part.pinned is not None
-        },
         placement=placed,
         pieces=(*above, *recalled.pieces, *below),
         tokens=seen.tokens + recalled.tokens,
@@ -168,12 +181,9 @@ async def context(
         scope=scope,
         compaction=seen.compaction,
     )
-    note = note_to(made, beside, known.number, rt.now(), settings.context_traces)
-    if not known.pending:
-        note = rt.temporaries.set_note(scope, note)
     rt.temporaries.note_texts(scope, texts_of_ours(made))
-    rt.temporaries.note_lines(scope, lines_of_ours(seen, recalled.text, recalled.sources))
-    return replace(made, note=note)
+    rt.temporaries.note_lines(scope, lines_of_ours(seen, recalled.text, tuple(recalled.prints)))
+    return made
 
 
 def _read_state(
@@ -205,12 +215,14 @@ def _read_state(
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     if session is not None and named:
         new = new_messages(new, transcript.places(connection, session, named), session.next_seq)
-    asking = (one for one in reversed(new) if one.message.role == "user" and one.message.model_visible)
-    question, recalled = next(asking, None), False
     first = max(begin.window_start.first, session.memory_start) if session is not None else 0
     page = last_page(connection, session, limits, first) if session is not None else ()
-    if question is None and session is not None and (last := _last_question(connection, session, page)):
-        question, recalled = last[1], last[0].recall_tokens is not None
+    newest_first = [*reversed(new), *(stored for _, stored in page)]
+    asking = (
+        at for at, one in enumerate(newest_first) if one.message.role == "user" and one.message.model_visible
+    )
+    place = next(asking, None)  # the user's last message is nearly always on the last page
+    question = newest_first[place] if place is not None else _last_question(connection, session)
     said = question.message.text if question is not None else ""
     lasting, notes = profile(connection, rt, searched, limits.tokens, page) if query != "" else (None, ())
     return _State(
@@ -218,21 +230,21 @@ def _read_state(
         searched,
         begin.window_start,
         page,
-        question if query in {None, said} else None,
-        has_pinned_recall=recalled and query in {None, said},
         query=said if query is None else query,
+        question_id=question.message.id
+        if question is not None and (question.key or question.message.id in named)
+        else None,
+        is_asked=question is not None and query in {None, said},
+        goes_on=any(one.message.role == "assistant" for one in newest_first[:place]),
         pending=new,
         profile=lasting,
         notes=notes,
     )
 
 
-def _last_question(
-    connection: Connection, session: Session, page: Page
-) -> tuple[Entry, StoredMessage] | None:
-    """Return the user's last message. It is nearly always on the last page."""
-    asking = (one for one in page if one[0].role == "user" and not one[0].hidden)
-    return next(asking, None) or transcript.last_question(connection, session)
+def _last_question(connection: Connection, session: Session | None) -> StoredMessage | None:
+    found = transcript.last_question(connection, session) if session is not None else None
+    return found[1] if found is not None else None
 
 
 def _may_recall(state: _State, limits: Limits) -> bool:
@@ -256,9 +268,8 @@ def _view(
     temporary: Sequence[StoredMessage],
     limits: Limits,
     reserve: int,
+    recall_tokens: int = 0,
 ) -> WindowView:
-    # A pinned recall stays with its question, even if its records matter less by now.
-    reader = state.search_scope.reader.without_thresholds()
     return read_view(
         connection,
         rt,
@@ -268,10 +279,52 @@ def _view(
         reserve,
         state.window_start,
         state.page,
-        reader,
         state.pending,
         state.profile,
+        recall_tokens,
     )
+
+
+def _view_and_recall(
+    connection: Connection,
+    rt: Runtime,
+    scope: Scope,
+    state: _State,
+    findings: Findings | None,
+    temporary: Sequence[StoredMessage],
+    limits: Limits,
+) -> tuple[WindowView, _Recall | None]:
+    """Return the window, and what is recalled besides; None if nothing was searched."""
+    view = _view(connection, rt, state, temporary, limits, 0)
+    if findings is None:
+        return view, None
+    free = limits.tokens - view.tokens
+    budget = recall_budget(limits.tokens, rt.settings.recall_tokens, free)
+    recalled = _recall(connection, rt, scope, state, findings, view, budget)
+    if recalled.tokens > free:
+        # Older turns leave the window for the recall, and may then be recalled themselves.
+        view = _view(connection, rt, state, temporary, limits, recalled.tokens)
+        room = min(budget, limits.tokens - view.tokens)
+        recalled = _recall(connection, rt, scope, state, findings, view, room)
+    return view, recalled
+
+
+def _kept(
+    connection: Connection, rt: Runtime, scope: Scope, state: _State, how: object, budget: int
+) -> _Recall | None:
+    """Return what was recalled before in the run of this question, if all that it quotes is told as it was.
+
+    A model that calls tools is shown the same from call to call; and what was forgotten, edited, archived or hidden from the
+    reader meanwhile is not told again, whichever process did that.
+    """
+    before = rt.temporaries.recall_of(scope, "own") if state.goes_on and state.is_asked else None
+    if before is None:
+        return None
+    *asked, question_id, recall = before
+    if asked != [how, state.query] or question_id not in {None, state.question_id} or recall.tokens > budget:
+        return None
+    now = prints_now(connection, rt, state.search_scope, recall.prints)
+    return replace(recall, is_kept=True) if now == recall.prints else None
 
 
 def _recall(
@@ -332,21 +385,12 @@ def _recall(
             stored.message.speaker,
             ranked.reasons,
             ranked.score,
-            ((stored.key, stored.digest),),
         )
         for said, cost, (stored, ranked) in zip(lines, costs, in_time, strict=True)
     )
-    sources = tuple(stored.key for stored, _ in in_time)
-    digests = tuple((stored.key, stored.digest) for stored, _ in in_time if stored.digest)
-    return _Recall(text, tokens, pieces, answers.notes, sources, digests)
-
-
-def _pinned_text(rt: Runtime, state: _State, recall: _Recall) -> PinnedText | None:
-    """Return the recall to pin to the question when a model has answered it."""
-    if state.question is None:
-        return None
-    key, name = state.question.key, rt.tokens.name
-    return PinnedText(key, recall.text, recall.tokens, name, recall.sources, digests=recall.digests)
+    every = {stored.key: print_of(stored) for stored, _ in found}
+    prints = {stored.key: every[stored.key] for stored, _ in in_time}
+    return _Recall(text, tokens, pieces, answers.notes, prints)
 
 
 def _when(turn: StoredMessage) -> tuple[float, int]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memlayer_core.message import Entry, Message, StoredMessage
 from memlayer_core.messages.model import Session
-from memlayer_core.messages.rules.render import with_separator
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import Limits
-from memlayer_core.recall.sql import pinned as pinned_sql
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage.statements import server_snapshot
@@ -78,8 +76,8 @@ def last_entries(
     while True:
         read |= {entry.seq: stored for entry, stored in page}
         told = [entry for entry, _ in page if entry.role != "system" and not entry.hidden]
-        told = _recount(connection, rt, read, told, newest)
-        newest.extend(without_old_recalls(told, newest_question((*newest, *told))))
+        told = _recount(rt, read, told, newest)
+        newest.extend(told)
         if len(page) < size or enough(newest, limits, shape_of(rt)):
             return newest[::-1], read
         before, size = page[-1][0].seq, size * 2
@@ -99,26 +97,8 @@ def newest_question(newest_first: Sequence[Entry]) -> int | None:
     return next((entry.seq for entry in newest_first if entry.role == "user"), None)
 
 
-def without_old_recalls(entries: Iterable[Entry], question: int | None) -> Iterator[Entry]:
-    """Yield entries without the recall of earlier questions: it has served, and the next question recalls its own.
-
-    Taking it away costs a provider's cache the turns behind it, which are few; keeping it costs as much of every later
-    prompt: half of it in ordinary chat (`benchmarks/prefix.py`).
-    """
-    for entry in entries:
-        yield (
-            entry
-            if entry.seq == question or entry.recall_tokens is None
-            else entry._replace(recall_tokens=None)
-        )
-
-
 def _recount(
-    connection: Connection,
-    rt: Runtime,
-    messages: Mapping[int, StoredMessage],
-    entries: Sequence[Entry],
-    newer: Sequence[Entry],
+    rt: Runtime, messages: Mapping[int, StoredMessage], entries: Sequence[Entry], newer: Sequence[Entry]
 ) -> list[Entry]:
     """Count messages again that another counter counted, or that are truncated."""
     longest = rt.settings.truncate_characters if rt.settings.truncate_messages else math.inf
@@ -132,25 +112,10 @@ def _recount(
     ]
     if not stale:
         return list(entries)
-    read = [messages[seq] for seq in stale]
-    recounted = [stored.key for stored in read if stored.counter != rt.tokens.name]
-    beside = pinned_sql.read(connection, recounted, None)
 
     def in_window(one: StoredMessage) -> Message:
         is_question = one.seq == question
         return prompt_of(one.message, rt.settings, rt.truncate_with, is_question=is_question)[0]
 
-    counts = {
-        stored.seq: (
-            rt.tokens.message(in_window(stored)),
-            rt.tokens.text(with_separator(beside[stored.key].text)) if stored.key in beside else None,
-        )
-        for stored in read
-    }
-    return [_with_counts(entry, *counts.get(entry.seq, (entry.tokens, None))) for entry in entries]
-
-
-def _with_counts(entry: Entry, tokens: int, pinned_tokens: int | None) -> Entry:
-    return entry._replace(
-        tokens=tokens, recall_tokens=entry.recall_tokens if pinned_tokens is None else pinned_tokens
-    )
+    counts = {seq: rt.tokens.message(in_window(messages[seq])) for seq in stale}
+    return [entry._replace(tokens=counts.get(entry.seq, entry.tokens)) for entry in entries]

@@ -1,7 +1,7 @@
 """Lets another service stand in for the recall of other sessions and of records, and tells it what was said.
 
 Its text is quoted like any recall: within the same share of the token limit, escaped, without lines that instruct a model,
-and pinned to its question. The session's own older turns are recalled as always.
+and the same as long as its question is the newest. The session's own older turns are recalled as always.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import LongTermMemoryError, in_short
-from memlayer_core.message import AnswerNote, Message, PinnedText
-from memlayer_core.messages.flow.remember import drafts_of, message_of_draft
+from memlayer_core.message import Message
+from memlayer_core.messages.flow.remember import drafts_of
 from memlayer_core.messages.rules.render import block, lines_inside, quote_line, with_separator
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import recall_budget
@@ -28,7 +28,6 @@ from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.window.flow import context as own
 from memlayer_core.window.model import Context, Piece, Placement
 from memlayer_core.window.rules.policy import Policies, default_limits, limits
-from memlayer_core.window.rules.trace import note_to
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -47,7 +46,25 @@ def _outcome(result: Context, scope: Scope, query: str | None, *_: object) -> Ou
         "memlayer.context.token_limit": result.token_limit,
         "memlayer.context.reasons": sorted({reason.code for reason in result.reasons}),
     }
-    return Outcome(len(recalled), attributes, query=query, contents=lambda: recalled)
+    return Outcome(
+        len(recalled),
+        attributes,
+        query=query,
+        contents=lambda: recalled,
+        pieces=lambda: list(map(_told, result.pieces)),
+    )
+
+
+def _told(piece: Piece) -> dict[str, object]:
+    """Return a piece for a span: what it is, what it costs and why it is there."""
+    reasons = [reason.code for reason in piece.reasons]
+    return {
+        "kind": piece.kind,
+        "tokens": piece.tokens,
+        "score": piece.score,
+        "reasons": reasons,
+        "text": piece.text,
+    }
 
 
 @traced("search_memory", "context", _outcome)
@@ -74,7 +91,7 @@ async def context(
     settings = rt.settings
     allowed = limits(default_limits(settings), policies, token_limit)
     share = recall_budget(allowed.tokens, settings.recall_tokens)
-    question, key = await _question(rt, run, scope, query, pending)
+    question = await _question(rt, run, scope, query, pending)
     text = ""
     notes: tuple[Reason, ...] = ()
     if recall_filter is not None:
@@ -95,19 +112,12 @@ async def context(
         pending,
         _of_session(recall_filter, scope),
     )
-    before, waits = made.note or AnswerNote(), made.note is rt.temporaries.note_of(scope)
     made = replace(made, token_limit=allowed.tokens, reasons=(*made.reasons, *notes))
-    pinned = before.recall
     if lines:
         made = _with_lines(rt, made, lines)
-        pinned = _pinned(rt, made, before.recall, key)
         rt.temporaries.note_texts(scope, [(made.recall, question.text if question is not None else "")])
         rt.temporaries.note_lines(scope, [(line, 0) for line in lines])
-    session = before.trace.session if before.trace is not None else 0
-    note = note_to(made, pinned, session, rt.now(), settings.context_traces)
-    if waits:
-        rt.temporaries.set_note(scope, note if key else replace(note, recall=before.recall))
-    return replace(made, note=note)
+    return made
 
 
 async def record(rt: Runtime, run: Runner, job: Job) -> None:
@@ -148,21 +158,19 @@ def _is_answer(message: Message) -> bool:
 
 async def _question(
     rt: Runtime, run: Runner, scope: Scope, query: str | None, pending: object
-) -> tuple[Message | None, int]:
-    """Return what to ask for, and the key of its stored message, else 0; None if nothing is to be recalled for it."""
+) -> Message | None:
+    """Return what to ask for; None if nothing is to be recalled for it."""
     if query is not None:
-        return (Message("user", query) if query.strip() else None), 0
+        return Message("user", query) if query.strip() else None
     drafts = await run(drafts_of, rt, pending) if pending else []
     for draft in reversed(drafts):
         if draft.message.role == "user" and draft.message.model_visible:
-            return message_of_draft(scope, draft).message, 0
+            return draft.message
 
-    def last(connection: Connection) -> tuple[Message | None, int]:
+    def last(connection: Connection) -> Message | None:
         session = transcript.find(connection, scope)
         found = transcript.last_question(connection, session) if session is not None else None
-        if found is None or found[0].recall_tokens is not None:  # its recall is pinned
-            return None, 0
-        return found[1].message, found[1].key
+        return found[1].message if found is not None else None
 
     return await run(rt.db.read, last)
 
@@ -171,6 +179,9 @@ async def _retrieve(
     rt: Runtime, run: Runner, scope: Scope, question: Message
 ) -> tuple[str, tuple[Reason, ...]]:
     assert rt.long_term is not None
+    asked, kept = (question.id, question.text), rt.temporaries.recall_of(scope, "service")
+    if question.id is not None and kept is not None and kept[0] == asked:
+        return kept[1], ()
     try:
         text = await run.either(rt.long_term.retrieve, rt.long_term.aretrieve, scope, question)
     except LongTermMemoryError as problem:
@@ -179,6 +190,7 @@ async def _retrieve(
             Reason("long_term_unavailable", f"the long-term memory was not read: {in_short(problem)}"),
         )
     rt.health.up("long-term memory")
+    rt.temporaries.keep_recall(scope, "service", (asked, text))
     return text, ()
 
 
@@ -222,13 +234,3 @@ def _with_lines(rt: Runtime, context: Context, lines: Sequence[str]) -> Context:
     )
     cost = context.tokens + tokens - before
     return replace(context, recall=text, tokens=cost, pieces=(piece, *context.pieces))
-
-
-def _pinned(rt: Runtime, context: Context, recall: PinnedText | None, key: int) -> PinnedText | None:
-    """Return the recall to pin to the question of this key, with the service's text."""
-    tokens = rt.tokens.text(with_separator(context.recall))
-    if recall is not None:
-        return replace(recall, text=context.recall, tokens=tokens)
-    if context.placement == "user":
-        return PinnedText(key, context.recall, tokens, rt.tokens.name, ())
-    return None

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memlayer_core.message import Message, PinnedText
+from memlayer_core.message import Message
 from memlayer_core.messages.model import WindowStart
 from memlayer_core.recall.model import Reason
 from memlayer_core.window.model import Compaction, Piece, PieceKind
 
 __all__ = ["Part", "WindowView"]
-
-_KEPT = (Reason("kept", "recalled for the question behind it, and stays with it"),)
 
 
 class Part(NamedTuple):
@@ -25,8 +23,6 @@ class Part(NamedTuple):
         ids: Their ids.
         tokens: What it costs.
         reasons: Why it is in the context, and how it was changed.
-        pinned: Its pinned recall.
-        digests: Digests of the messages' contents, also of a pending one; none for what is no message.
     """
 
     message: Message
@@ -34,35 +30,11 @@ class Part(NamedTuple):
     ids: tuple[str, ...]
     tokens: int
     reasons: tuple[Reason, ...]
-    pinned: PinnedText | None = None
-    digests: tuple[bytes, ...] = ()
 
-    @property
-    def cost(self) -> int:
-        """Its tokens, with its pinned recall."""
-        return self.tokens + (self.pinned.tokens if self.pinned is not None else 0)
-
-    def pieces(self, kind: PieceKind) -> tuple[Piece, ...]:
-        """Return it as pieces of a context."""
+    def piece(self, kind: PieceKind) -> Piece:
+        """Return it as a piece of a context."""
         said = self.message
-        keys = self.keys or (0,) * len(self.digests)
-        piece = Piece(
-            kind,
-            said.text,
-            self.tokens,
-            self.ids,
-            said.created_at,
-            said.speaker,
-            self.reasons,
-            sources=tuple(zip(keys, self.digests or (b"",) * len(keys), strict=True)),
-        )
-        if self.pinned is None:
-            return (piece,)
-        kept = self.pinned
-        beside = Piece(
-            "recall", kept.text, kept.tokens, kept.ids, said.created_at, "", _KEPT, sources=((kept.key, b""),)
-        )
-        return beside, piece
+        return Piece(kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +73,7 @@ class WindowView:
     def tokens(self) -> int:
         """The tokens of all of it."""
         parts = (*self.system, *self.profile, *self.summary, *self.window, *self.temporary)
-        return sum(part.cost for part in parts)
+        return sum(part.tokens for part in parts)
 
     @property
     def pieces(self) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
@@ -112,11 +84,9 @@ class WindowView:
 
     @property
     def keys(self) -> set[int]:
-        """Keys of all stored messages and records in it, those in pinned recalls included."""
-        parts = (*self.system, *self.profile, *self.window)
-        quoted = {key for part in parts if part.pinned is not None for key in part.pinned.sources}
-        return quoted.union(*(part.keys for part in parts))
+        """Keys of all stored messages and records in it."""
+        return set[int]().union(*(part.keys for part in (*self.system, *self.profile, *self.window)))
 
 
 def _pieces(kind: PieceKind, parts: Sequence[Part]) -> list[Piece]:
-    return [piece for part in parts for piece in part.pieces(kind)]
+    return [part.piece(kind) for part in parts]

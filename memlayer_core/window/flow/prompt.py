@@ -16,7 +16,6 @@ from memlayer_core.messages.rules.render import summary_block
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import Limits, quarter_at_most
 from memlayer_core.recall.model import Reason
-from memlayer_core.records.model import Reader
 from memlayer_core.runtime import Runtime
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.model import Summary
@@ -88,9 +87,9 @@ def read_view(
     reserve: int,
     window_start: WindowStart,
     page: Page,
-    reader: Reader,
     pending: Sequence[StoredMessage] = (),
     profile: Part | None = None,
+    recall_tokens: int = 0,
 ) -> WindowView:
     """Read the newest turns and the summaries of what lies before them.
 
@@ -103,9 +102,9 @@ def read_view(
         reserve: Tokens that older turns leave free.
         window_start: Where the window begins, and the version of the summaries before it.
         page: The session's last page from there on.
-        reader: The user who asks.
         pending: Messages that are not stored yet.
         profile: The profile; left out if the newest turn needs the tokens.
+        recall_tokens: Tokens of a recall that stays.
     """
     first = max(window_start.first, session.memory_start) if session is not None else 0
     known = _summaries_of(connection, rt, session, limits, window_start)
@@ -122,8 +121,7 @@ def read_view(
             reserve,
             first,
             page,
-            reader,
-            overhead=shown.tokens + _cost(profile),
+            overhead=shown.tokens + _cost(profile) + recall_tokens,
             stops=left.stops,
             pending=pending,
         )
@@ -131,7 +129,7 @@ def read_view(
             view = left.now
         wanted = _before(rt, view, first_of(seen, first), limits)
         grows = wanted.versions != shown.versions
-        beside = _cost(profile)
+        beside = _cost(profile) + recall_tokens
         if (shown.part or profile) is not None and seen.tokens + shown.tokens + beside > limits.tokens:
             # The newest turn has precedence over everything.
             outranked += _omissions(shown, profile)

@@ -7,16 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memlayer_core.message import Entry, Message, PinnedText, StoredMessage
+from memlayer_core.message import Entry, Message, StoredMessage
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.offload import merge_messages, preview
-from memlayer_core.messages.rules.render import as_prompt, with_separator
+from memlayer_core.messages.rules.render import as_prompt
 from memlayer_core.messages.rules.turns import presentable
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import Limits
 from memlayer_core.recall.model import Reason
-from memlayer_core.recall.sql import pinned as pinned_sql
-from memlayer_core.records.model import Reader
 from memlayer_core.runtime import Runtime
 from memlayer_core.window.flow.entries import Page, last_entries, newest_question, shape_of
 from memlayer_core.window.flow.parts import Part, WindowView
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["read_window"]
 
-_PLACE = 0xFFFF_FFFF
 _ONCE = (Reason("temporary", "shown until a model has answered to it"),)
 
 
@@ -48,7 +45,6 @@ def read_window(
     reserve: int,
     first: int,
     page: Page,
-    reader: Reader,
     *,
     overhead: int = 0,
     stops: Collection[int] = (),
@@ -65,7 +61,6 @@ def read_window(
         reserve: Tokens that older turns leave free.
         first: Where the window begins; nothing before it is read.
         page: The session's last page from there on.
-        reader: The user who asks; a pinned recall that quotes a record hidden from them is left out.
         overhead: Tokens of the other parts of the context.
         stops: Places where the window should begin if it has to move, such as ends of summaries.
         pending: Messages that are not stored yet.
@@ -91,15 +86,7 @@ def read_window(
             stops=stops,
             shape=shape_of(rt),
         )
-        shown = _window_parts(
-            connection, rt, chosen, stored, {entry.seq: part for entry, part in new}, reader
-        )
-        withheld = _hidden_recalls(connection, session, entries, shown, reader)
-        if withheld:
-            entries = [
-                entry._replace(recall_tokens=None) if entry.seq in withheld else entry for entry in entries
-            ]
-            continue
+        shown = _window_parts(rt, chosen, stored, {entry.seq: part for entry, part in new})
         least = {
             entry.seq: shown[entry.seq].tokens
             for entry in chosen.entries
@@ -149,46 +136,16 @@ def _pending_parts(
 
 
 def _window_parts(
-    connection: Connection,
-    rt: Runtime,
-    choice: Window,
-    messages: Mapping[int, StoredMessage],
-    pending: Mapping[int, Part],
-    reader: Reader,
+    rt: Runtime, choice: Window, messages: Mapping[int, StoredMessage], pending: Mapping[int, Part]
 ) -> dict[int, Part]:
     """Return the messages of the window by place."""
     question = newest_question(choice.entries[::-1])
-    entries = [entry for entry in choice.entries if entry.seq not in pending]
-    hosts = [messages[entry.seq].key for entry in entries if entry.recall_tokens]
-    beside = pinned_sql.read(connection, hosts, reader)
-    parts: dict[int, Part] = {}
-    for entry in entries:
-        message = messages[entry.seq]
-        pinned = _count_pinned(rt, beside.get(message.key))
-        parts[entry.seq] = _shrink(rt, choice, entry, message, pinned, is_question=entry.seq == question)
+    parts = {
+        entry.seq: _shrink(rt, choice, entry, messages[entry.seq], is_question=entry.seq == question)
+        for entry in choice.entries
+        if entry.seq not in pending
+    }
     return {**parts, **pending}
-
-
-def _hidden_recalls(
-    connection: Connection,
-    session: Session | None,
-    entries: Sequence[Entry],
-    parts: Mapping[int, Part],
-    reader: Reader,
-) -> set[int]:
-    """Return the places of pinned recalls that the reader may not see: they cost no tokens."""
-    standing = {seq for seq, part in parts.items() if part.pinned is not None}
-    unread = [entry.seq for entry in entries if entry.recall_tokens and entry.seq not in parts]
-    if session is not None and unread:
-        keys = [session.number << 32 | seq for seq in unread]
-        standing.update(key & _PLACE for key in pinned_sql.read(connection, keys, reader))
-    return {entry.seq for entry in entries if entry.recall_tokens and entry.seq not in standing}
-
-
-def _count_pinned(rt: Runtime, pinned: PinnedText | None) -> PinnedText | None:
-    if pinned is None or pinned.counter == rt.tokens.name:
-        return pinned
-    return replace(pinned, tokens=rt.tokens.text(with_separator(pinned.text)), counter=rt.tokens.name)
 
 
 def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part]) -> tuple[Part, ...]:
@@ -201,8 +158,8 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
         part = parts_by_place[entry.seq]
         before = parts[-1] if parts else None
         old = question is not None and entry.seq < question
-        alone = part.pinned is not None or not part.keys or not (choice.merges and old)
-        one = merge_messages(before.message, part.message) if before is not None and not alone else None
+        merges = choice.merges and old and part.keys
+        one = merge_messages(before.message, part.message) if before is not None and merges else None
         if one is not None and before is not None:
             parts[-1] = Part(
                 one,
@@ -210,29 +167,19 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
                 before.ids + part.ids,
                 rt.tokens.message(one),
                 (*before.reasons, Reason("merged", "shown as one with what the same speaker said next")),
-                before.pinned,
-                before.digests + part.digests,
             )
         else:
             parts.append(part)
     return tuple(parts)
 
 
-def _shrink(
-    rt: Runtime,
-    choice: Window,
-    entry: Entry,
-    original: StoredMessage,
-    pinned: PinnedText | None,
-    *,
-    is_question: bool,
-) -> Part:
+def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, *, is_question: bool) -> Part:
     message, notes = prompt_of(original.message, rt.settings, rt.truncate_with, is_question=is_question)
-    keys, ids, digests = (original.key,), (original.message.id or "",), (original.digest,)
+    keys, ids = (original.key,), (original.message.id or "",)
     reasons = (RECENT, *notes)
     how = choice.reductions.get(entry.seq)
     if how is None:
-        return Part(message, keys, ids, entry.tokens, reasons, pinned, digests)
+        return Part(message, keys, ids, entry.tokens, reasons)
     characters = rt.settings.preview_characters
     if how == "compress":  # as many characters as its part of the tokens pays for
         characters = max(characters, math.floor(len(message.text) * COMPRESS_TO))
@@ -241,7 +188,7 @@ def _shrink(
         reasons += (Reason("offloaded", "a preview; its id loads all of it"),)
     tokens = reduced_tokens(entry, how)
     small = preview(message, entry.seq, characters=characters, tokens=tokens, count=rt.tokens.message)
-    return Part(small, keys, ids, rt.tokens.message(small), reasons, pinned, digests)
+    return Part(small, keys, ids, rt.tokens.message(small), reasons)
 
 
 def _without_orphans(
@@ -277,5 +224,4 @@ def _part(rt: Runtime, original: StoredMessage, reasons: tuple[Reason, ...]) -> 
     message = as_prompt(original.message)
     current = original.counter == rt.tokens.name
     tokens = original.tokens if current else rt.tokens.message(message)
-    ids, digests = (original.message.id or "",), (original.digest,)
-    return Part(message, (original.key,), ids, tokens, reasons, digests=digests)
+    return Part(message, (original.key,), (original.message.id or "",), tokens, reasons)

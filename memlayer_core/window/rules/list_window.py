@@ -212,7 +212,6 @@ def list_window(
             window=tuple(parts[at][0] for at in places if at < len(messages)),
             temporary=(),
             recall="",
-            pinned_recalls={},
             placement=settings.recall_placement,
             pieces=(*(piece for _, piece in system), *(parts[at][1] for at in places)),
             tokens=overhead + chosen.tokens,

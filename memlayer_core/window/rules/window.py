@@ -135,7 +135,7 @@ class _Draft:
 
     def __init__(self, groups: Sequence[Turn], shape: Shape | None) -> None:
         self._shape = shape
-        self._costs = {entry.seq: entry.cost for turn in groups for entry in turn.entries}
+        self._costs = {entry.seq: entry.tokens for turn in groups for entry in turn.entries}
         self._groups = groups
         self._current = max((at for at, turn in enumerate(groups) if turn.has_question), default=0)
         self._shrunk: dict[int, Shrink] = {}
@@ -296,7 +296,7 @@ def _recent(groups: Sequence[Turn], limits: Limits) -> tuple[Sequence[Turn], lis
 
 def _enlarge(portion: Portion, *groups: Turn) -> Portion:
     entries = [entry for turn in groups for entry in turn.entries]
-    cost = sum(entry.cost for entry in entries)
+    cost = sum(entry.tokens for entry in entries)
     return Portion(portion.messages + len(entries), portion.rounds + len(groups), portion.tokens + cost)
 
 
@@ -319,10 +319,8 @@ def enough(newest_first: Sequence[Entry], limits: Limits, shape: Shape | None = 
     small_cost = cost = rounds = 0
     for place, entry in enumerate(newest_first):
         small = shape is not None and (entry.characters > shape.large or entry.role == "tool" or entry.calls)
-        small_cost += (min(entry.tokens, PREVIEW_TOKENS) if small else entry.tokens) + (
-            entry.recall_tokens or 0
-        )
-        cost += entry.cost
+        small_cost += min(entry.tokens, PREVIEW_TOKENS) if small else entry.tokens
+        cost += entry.tokens
         whole = entry.role == "user"
         rounds += whole
         if small_cost > limits.tokens and (whole or place > _LONGEST_TURN):

@@ -230,12 +230,6 @@ def test_tool_calls_that_are_no_list_are_refused(chat, do, calls) -> None:
     assert chat.history() == []
 
 
-def test_an_answer_to_what_is_no_context_is_refused(chat, do) -> None:
-    with pytest.raises(MessageTypeError, match="`context` must be"):
-        do(chat, "add_messages", [Message("assistant", "x")], context="the question")
-    assert chat.history() == []
-
-
 @pytest.fixture
 def in_tokyo(monkeypatch):
     with monkeypatch.context() as patched:

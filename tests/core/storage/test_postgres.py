@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -121,20 +120,6 @@ def test_a_turn_is_added_in_two_round_trips(memory: Memory, trips: Trips) -> Non
     assert trips.of(lambda: chat.add_messages(turn))[1] <= 2
     assert trips.of(lambda: chat.add("user", "The bicycle is red."))[1] <= 2
     assert trips.number  # else nothing was counted
-
-
-def test_the_trace_of_an_answers_context_takes_no_round_trip(memory: Memory, trips: Trips) -> None:
-    chat = memory.chat(user_id="ada", session_id="today")
-    taken = []
-    for has_trace in (True, False, True, False):
-        chat.add("user", "Which dogs do I like?")
-        context = chat.context()
-        note = context.note if has_trace else replace(context.note, trace=None)
-        answer = [Message("assistant", "Number nine.")]
-        told = replace(context, note=note)
-        taken.append(trips.of(partial(chat.add_messages, answer, context=told))[1])
-    assert len(chat.traces()) == 2
-    assert taken[2] == taken[3]
 
 
 def test_a_context_with_recall_takes_three_round_trips(memory: Memory, trips: Trips) -> None:

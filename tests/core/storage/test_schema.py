@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.migrations import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {17: "16449a0ae19da29e"}
+TABLES = {19: "b832923f49b9c553"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 

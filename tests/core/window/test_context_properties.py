@@ -63,7 +63,7 @@ def context_of(chat, limit, policy):
 
 def verbatim(context: Context) -> tuple[Message, ...]:
     """Return what is told of the conversation itself, in the order in which it is told."""
-    return replace(context, summary=None, recall="", pinned_recalls={}, temporary=()).messages
+    return replace(context, summary=None, recall="", temporary=()).messages
 
 
 @pytest.mark.requirement("F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from examples import examples
 from memlayer_core import Memory, Message, Settings, ToolCall
-from memlayer_core.errors import InvalidLimitError, InvalidScopeError, MessageTypeError
+from memlayer_core.errors import InvalidLimitError, MessageTypeError
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.rules.relist import new_messages
 from memlayer_core.scope import Scope
@@ -89,54 +89,43 @@ def test_a_model_is_told_the_same_whether_a_question_is_stored_first_or_with_its
 
 def test_what_was_recalled_stands_with_a_question_that_is_stored_with_its_answer(chat, do) -> None:
     told = do(chat, "context", pending=[ASKED])
-    do(chat, "add_messages", [ASKED, ANSWER], context=told)
+    do(chat, "add_messages", [ASKED, ANSWER])
     later = do(chat, "context")
 
     assert "Grillparzer" in told.messages[-1].text
     assert texts(later)[:1] == texts(told)
     assert texts(later)[1:] == ["assistant: Grillparzer. []"]
-    assert [one.text for one in chat.pinned_recalls()] == [told.recall]
+    assert later.recall == told.recall
     assert [one.text for one in chat.history()] == [ASKED.text, ANSWER.text]
 
 
 def test_what_is_recalled_for_one_of_two_questions_at_once_never_stands_with_the_other(chat) -> None:
-    first = chat.context(pending=[ASKED])
-    other = chat.context(pending=[Message("user", "What is the weather?")])
-    chat.add_messages([Message("user", "What is the weather?"), Message("assistant", "Fine.")], context=other)
-    chat.add_messages([ASKED, ANSWER], context=first)
+    chat.context(pending=[ASKED])
+    other = [Message("user", "What is the weather?")]
+    chat.context(pending=other)
+    chat.add_messages([ASKED, ANSWER])
+    assert "Grillparzer" in chat.context().recall
+    chat.add_messages([*other, Message("assistant", "Fine.")])
 
-    history = chat.history()
-    assert [one.question_id for one in chat.pinned_recalls()] == [history[2].id]
-
-
-@pytest.mark.parametrize("other", [{"user_id": "bob"}, {"session_id": "past"}, {"tenant_id": "t2"}], ids=str)
-def test_a_context_of_another_conversation_is_refused_and_nothing_of_it_stands_here(chat, do, other) -> None:
-    named = {"user_id": "ada", "session_id": "now", **other}
-    elsewhere = chat.memory.chat(**named)
-    before = elsewhere.history()
-    with pytest.raises(InvalidScopeError, match="another session"):
-        do(elsewhere, "add_messages", [ASKED, ANSWER], context=chat.context(pending=[ASKED]))
-
-    assert elsewhere.history() == before
+    assert chat.context().recall == ""
 
 
-def test_a_question_that_was_stored_keeps_its_recall_while_another_is_being_said(chat) -> None:
-    chat.add_messages([ASKED])
-    chat.context()
-    chat.context(pending=[Message("user", "What is the weather?")])
-    chat.add_messages([ANSWER])
+def test_what_was_recalled_for_somebody_else_never_stands_with_the_same_question(chat) -> None:
+    chat.context(pending=[ASKED])
+    elsewhere = chat.memory.chat(user_id="bob", session_id="now")
+    elsewhere.add_messages([ASKED, ANSWER])
 
-    assert [one.question_id for one in chat.pinned_recalls()] == [chat.history()[0].id]
+    assert elsewhere.context().recall == ""
 
 
 def test_what_only_people_see_is_no_question(chat, do) -> None:
     said = [ASKED, Message("user", "typed in a hurry", model_visible=False)]
     told = do(chat, "context", pending=said)
-    do(chat, "add_messages", [*said, ANSWER], context=told)
+    do(chat, "add_messages", [*said, ANSWER])
 
     assert [one.text for one in told.pending] == [ASKED.text]
     assert "Grillparzer" in told.recall
-    assert [one.question_id for one in chat.pinned_recalls()] == [chat.history()[0].id]
+    assert do(chat, "context").recall == told.recall
 
 
 def test_a_long_question_recalls_what_it_pushes_out(memory) -> None:
@@ -198,7 +187,7 @@ def test_a_result_that_is_being_said_follows_its_call_and_the_question_before_it
     result = Message("tool", "in the book", tool_call_id="c1")
 
     told = do(chat, "context", pending=[result])
-    do(chat, "add_messages", [result, ANSWER], context=told)
+    do(chat, "add_messages", [result, ANSWER])
 
     assert [one.role for one in told.messages] == ["user", "assistant", "tool"]
     assert "Grillparzer" in told.messages[0].text
@@ -216,7 +205,7 @@ def test_instructions_that_are_said_again_and_again_are_told_and_stored_once(cha
         said = [Message("system", "Be brief."), Message("user", f"{at}?")]
         told = do(chat, "context", pending=said)
         assert [one.role for one in told.messages].count("system") == 1
-        do(chat, "add_messages", [*said, Message("assistant", f"{at}!")], context=told)
+        do(chat, "add_messages", [*said, Message("assistant", f"{at}!")])
 
     assert [one.role for one in chat.history()].count("system") == 1
 
@@ -257,11 +246,11 @@ def test_the_recall_goes_into_the_system_message_where_that_is_wanted() -> None:
         memory.flush()
         chat = memory.chat(user_id="ada", session_id="now")
         told = chat.context(pending=[ASKED])
-        chat.add_messages([ASKED, ANSWER], context=told)
+        chat.add_messages([ASKED, ANSWER])
 
         assert [one.role for one in told.messages] == ["system", "user"]
         assert told.messages[-1].text == ASKED.text
-        assert chat.pinned_recalls() == []
+        assert chat.context().recall == told.recall
 
 
 # A list that begins with what was said before
@@ -279,7 +268,7 @@ def test_a_list_that_brings_all_that_was_said_before_is_told_and_stored_once(cha
         told = do(chat, "context", pending=[*instructions, *said])
         assert [one.text for one in told.messages] == [one.text for one in (*instructions, *said)]
         said += numbered(f"{at}!")
-        do(chat, "add_messages", [*instructions, *said], context=told)
+        do(chat, "add_messages", [*instructions, *said])
 
     assert [one.text for one in chat.history()] == [one.text for one in (*instructions, *said)]
 
@@ -288,12 +277,12 @@ def test_a_question_that_was_stored_by_hand_is_told_once_and_recalled_for(chat, 
     asked = Message("user", ASKED.text, id="m1")
     chat.add_messages([asked])
     told = do(chat, "context", pending=[asked])
-    do(chat, "add_messages", [asked, ANSWER], context=told)
+    do(chat, "add_messages", [asked, ANSWER])
 
     assert [one.role for one in told.messages] == ["user"]
     assert "Grillparzer" in told.messages[0].text
     assert [one.text for one in chat.history()] == [ASKED.text, ANSWER.text]
-    assert [one.question_id for one in chat.pinned_recalls()] == ["m1"]
+    assert do(chat, "context").recall == told.recall
 
 
 def test_a_question_that_was_answered_is_asked_again(chat, do) -> None:

@@ -1,0 +1,393 @@
+"""In one run, a model that is called several times for a question is told the same. Nothing that was taken back is told again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from examples import examples
+from memlayer_core import Chat, Context, Memory, Message, RecallFilter, Settings, ToolCall
+
+PEARS = "I grow pears in the garden of Lisbon."
+SWEET = "Pears of Lisbon are sweet."
+SECRET = "The pears of Lisbon are sold for seven coins."
+ASKED = "Which pears grow in Lisbon?"
+
+
+@pytest.fixture
+def past(store: Memory) -> Chat:
+    chat = store.chat(user_id="louis", session_id="past")
+    chat.add("user", PEARS, id="pears")
+    store.flush()
+    return chat
+
+
+@pytest.fixture
+def chat(store: Memory, past: Chat) -> Chat:
+    return store.chat(user_id="louis", session_id="now")
+
+
+def texts(context: Context) -> list[str]:
+    return [f"{message.role}: {message.text}" for message in context.messages]
+
+
+def framing(context: Context) -> int:
+    """Return the tokens that no piece accounts for: of the lines around a recall."""
+    return context.tokens - sum(piece.tokens for piece in context.pieces)
+
+
+def call_tool(chat: Chat, number: int = 1) -> None:
+    """Let the run of a question go on: a model has answered with a call, and the call has a result."""
+    chat.add("assistant", tool_calls=[ToolCall(f"c{number}", "look")])
+    chat.add("tool", "found", tool_call_id=f"c{number}")
+
+
+def learn_more(memory: Memory) -> None:
+    """Say in another session what a recall for the question would have, too."""
+    memory.chat(user_id="louis", session_id="other").add("user", SWEET)
+
+
+@pytest.mark.parametrize("placement", ["user", "system"])
+def test_a_model_that_calls_tools_is_told_the_same_from_call_to_call(store, chat, do, placement) -> None:
+    do(chat, "add", "user", ASKED)
+    first = do(chat, "context", placement=placement)
+    assert PEARS in first.recall
+    learn_more(store)
+    for number in range(3):
+        call_tool(chat, number)
+        later = do(chat, "context", placement=placement)
+        assert texts(later)[: len(first.messages)] == texts(first)
+        assert later.recall == first.recall
+        assert [one for one in later.pieces if one.kind == "recall"] == [
+            one for one in first.pieces if one.kind == "recall"
+        ]
+        assert framing(later) == framing(first)
+
+
+def test_where_nothing_was_recalled_nothing_is_in_the_same_run(store, chat) -> None:
+    chat.add("user", "Hello!")
+    assert chat.context().recall == ""
+    store.chat(user_id="louis", session_id="other").add("user", "Hello! I say hello to everybody.")
+    call_tool(chat)
+    assert chat.context().recall == ""
+
+
+def test_it_is_recalled_anew_as_long_as_no_model_has_answered(store, chat) -> None:
+    chat.add("user", ASKED)
+    assert PEARS in texts(chat.context())[0]
+    learn_more(store)
+    assert SWEET in texts(chat.context())[0]
+
+
+def test_the_next_question_recalls_its_own(store, chat, do) -> None:
+    do(chat, "add", "user", ASKED)
+    do(chat, "context")
+    do(chat, "add", "assistant", "Yours.")
+    do(chat, "add", "user", "Thank you!")
+    later = do(chat, "context")
+    assert texts(later) == [f"user: {ASKED}", "assistant: Yours.", "user: Thank you!"]
+    assert later.tokens == sum(piece.tokens for piece in later.pieces)
+    learn_more(store)
+    chat.add("assistant", "You are welcome.")
+    chat.add("user", ASKED)  # in the same words
+    assert SWEET in chat.context().recall
+
+
+def test_a_run_that_goes_on_in_another_process_recalls_anew(open_at) -> None:
+    here, there = open_at(), open_at()
+    here.chat(user_id="louis", session_id="past").add("user", PEARS)
+    chat = here.chat(user_id="louis", session_id="now")
+    chat.add("user", ASKED)
+    told = chat.context().recall
+    call_tool(chat)
+    learn_more(here)
+    assert SWEET in there.chat(user_id="louis", session_id="now").context().recall
+    assert chat.context().recall == told
+
+
+def test_what_is_asked_otherwise_is_recalled_for(store, chat) -> None:
+    chat.add("user", ASKED)
+    chat.context()
+    learn_more(store)
+    call_tool(chat)
+    assert chat.context("").recall == ""
+    assert SWEET in chat.context("Are pears of Lisbon sweet?").recall
+    filtered = chat.context(filter=RecallFilter(sessions=["other"]))
+    assert SWEET in filtered.recall
+    assert PEARS not in filtered.recall
+
+
+def test_what_is_in_view_is_not_recalled_again(chat) -> None:
+    for number in range(3):
+        chat.add("user", f"Which pears grow in Lisbon, number {number}?")
+        assert "\n".join(texts(chat.context())).count(PEARS) == 1
+        chat.add("assistant", f"Yours, number {number}.")
+
+
+def test_it_leaves_room_for_a_larger_round(store, chat) -> None:
+    for number in range(30):
+        learned = f"Pears of Lisbon, kind {number}, are sweet and yellow."
+        store.chat(user_id="louis", session_id="other").add("user", learned)
+    chat.add("user", ASKED)
+    before = chat.context(token_limit=600)
+    call_tool(chat)
+    chat.add("assistant", tool_calls=[ToolCall("c2", "look")])
+    chat.add("tool", "found it " * 250, tool_call_id="c2")
+    after = chat.context(token_limit=600)
+    assert before.recall
+    assert after.recall in {before.recall, ""} or after.tokens <= 600
+    smaller = chat.context(token_limit=200)
+    assert len(smaller.recall) < len(before.recall)
+
+
+def take_back(memory: Memory, way: str) -> None:
+    past = memory.chat(user_id="louis", session_id="past")
+    match way:
+        case "delete":
+            past.delete_message("pears")
+        case "edit":
+            past.edit("pears", "I grow plums.")
+        case "withdraw":
+            past.withdraw(["pears"])
+        case "clear":
+            past.clear()
+        case "session":
+            memory.forget(user_id="louis", session_id="past")
+        case "record":
+            memory.forget(record_id=memory.records(user_id="louis")[0].memory_id)
+        case "revise":
+            past.revise(memory.records(user_id="louis")[0].memory_id, "Louis grows plums.")
+        case "merge":
+            other = past.remember("Louis tidied up.")
+            past.revise(other.memory_id, merge=[memory.records(user_id="louis")[-1].memory_id])
+
+
+WAYS = ["delete", "edit", "withdraw", "clear", "session", "record", "revise", "merge"]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def processes(request: Any, open_at: Callable[..., Memory]) -> Iterator[tuple[Memory, Memory]]:
+    """Return two memories on one store, as two processes have them."""
+    if request.param == "sqlite":
+        yield open_at(), open_at()
+        return
+    where = {"database_url": request.getfixturevalue("new_postgres_url"), "embedder": "hashing"}
+    settings = Settings(index_delay=0.0, durability="normal")
+    with Memory.open(**where, settings=settings) as one, Memory.open(**where, settings=settings) as other:
+        yield one, other
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "in another process"])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_taken_back_is_not_told_again(processes, way, elsewhere) -> None:
+    memory, other = processes
+    past = memory.chat(user_id="louis", session_id="past")
+    said = "Louis grows pears in Lisbon." if way in {"record", "revise", "merge"} else PEARS
+    past.remember(said) if said != PEARS else past.add("user", said, id="pears")
+    memory.flush()
+    chat = memory.chat(user_id="louis", session_id="now")
+    chat.add("user", ASKED, id="question")
+    assert said in texts(chat.context())[0]
+    call_tool(chat)
+    assert said in texts(chat.context())[0]
+    take_back(other if elsewhere else memory, way)
+    context = chat.context()
+    assert not any(said in one for one in texts(context))
+    assert not any(said in piece.text for piece in context.pieces)
+
+
+def test_what_was_taken_back_before_the_answer_is_not_told_behind_it(past, chat) -> None:
+    chat.add("user", ASKED)
+    chat.context()
+    past.clear()
+    call_tool(chat)
+    assert not any(PEARS in one for one in texts(chat.context()))
+
+
+def test_a_question_that_was_edited_is_recalled_for_anew(store, chat) -> None:
+    chat.add("user", ASKED, id="question")
+    assert PEARS in chat.context().recall
+    call_tool(chat)
+    chat.edit("question", "And the weather?")
+    assert chat.context().recall == ""
+
+
+def test_a_forgotten_user_who_asks_the_same_again_is_told_nothing(processes) -> None:
+    memory, other = processes
+    memory.chat(user_id="louis", session_id="past").add("user", PEARS)
+    for said in (PEARS, None):
+        chat = memory.chat(user_id="louis", session_id="now")
+        chat.add("user", ASKED, id="question")
+        assert (PEARS in chat.context().recall) == (said is not None)
+        call_tool(chat)
+        assert (PEARS in chat.context().recall) == (said is not None)
+        other.forget(user_id="louis")
+
+
+def test_a_question_that_moved_is_told_with_what_was_recalled_for_it(past, chat) -> None:
+    said = [
+        Message("user", "Which pears grow in Lisbon, of all the pears?"),
+        Message("assistant", "Yours are the best of all that grow there."),
+    ]
+    chat.add_messages(said[:1])
+    first = texts(chat.context())
+    chat.add_messages(said[1:])
+    chat.resync([Message("user", "A summary of what was said before this."), *said])
+    assert first[0] in texts(chat.context())
+    past.clear()
+    assert not any(PEARS in one for one in texts(chat.context()))
+
+
+def test_a_fork_recalls_for_itself(store, chat) -> None:
+    chat.add("user", ASKED)
+    chat.context()
+    call_tool(chat)
+    learn_more(store)
+    assert SWEET in chat.fork().context().recall
+    assert SWEET not in chat.context().recall
+
+
+def test_a_thousand_other_sessions_take_its_place(store, chat) -> None:
+    chat.add("user", ASKED)
+    chat.context()
+    call_tool(chat)
+    learn_more(store)
+    held = store.runtime.temporaries
+    for number in range(2000):
+        held.keep_recall(store.chat(user_id="bob", session_id=f"s{number}").scope, "own", None)
+    assert SWEET in chat.context().recall
+
+
+@examples(25)
+@given(st.lists(st.sampled_from(["pears", "plums", "Lisbon", "rain", "trains"]), min_size=3, max_size=25))
+def test_a_prompt_changes_at_its_last_turn_alone_until_the_window_begins_anew(words) -> None:
+    chosen = Settings(index_delay=3600, compact_to=0.5)
+    with Memory.in_memory(tokenizer="estimate", settings=chosen) as memory:
+        past = memory.chat(user_id="louis", session_id="past")
+        for word in ("pears", "plums", "Lisbon", "rain", "trains"):
+            past.add("user", f"Something that I told you of {word} in May.")
+        chat = memory.chat(user_id="louis", session_id="now")
+        before: list[str] = []
+        for number, word in enumerate(words):
+            chat.add("user", f"Question {number}: what did I tell you of {word}?")
+            context = chat.context(token_limit=400)
+            prompt = texts(context)
+            assert context.tokens <= 400
+            if "compacted" not in {reason.code for reason in context.reasons}:
+                assert prompt[: len(before) - 1] == before[:-1]
+            before = prompt
+            chat.add("assistant", f"Answer {number}.")
+
+
+# Whose it is
+
+
+def sold(memory: Memory, *roles: str) -> Chat:
+    chat = memory.chat(user_id="bob", session_id="his", roles=roles)
+    chat.add("user", "For how many coins are the pears of Lisbon sold?")
+    assert SECRET in texts(chat.context())[0]
+    call_tool(chat)
+    return chat
+
+
+def is_told(chat: Chat) -> bool:
+    return any(SECRET in one for one in texts(chat.context()))
+
+
+def test_what_only_a_role_may_be_told_is_left_out_without_it_and_comes_back_with_it(store) -> None:
+    store.chat(user_id="louis", session_id="s").remember(
+        SECRET, visibility="share", allowed_roles=["seller"], importance=0.9
+    )
+    store.flush()
+    seller = sold(store, "seller")
+    assert is_told(seller)
+    plain = store.chat(user_id="bob", session_id="his")
+    assert not is_told(plain)
+    assert plain.context().tokens < seller.context().tokens
+    assert is_told(seller)
+
+
+def test_what_has_expired_is_told_no_longer(store, monkeypatch) -> None:
+    at = datetime.now(UTC)
+    rt = store.runtime
+    monkeypatch.setattr(store._resources, "runtime", replace(rt, now=lambda: at))
+    chat = store.chat(user_id="bob", session_id="his")
+    chat.remember(SECRET, expires_at=at + timedelta(days=1), importance=0.9)
+    store.flush()
+    chat = sold(store)
+    assert is_told(chat)
+    monkeypatch.setattr(store._resources, "runtime", replace(rt, now=lambda: at + timedelta(days=2)))
+    assert not is_told(chat)
+
+
+def test_a_record_that_is_made_private_is_told_to_nobody_else_any_more(store) -> None:
+    owner = store.chat(user_id="louis", session_id="s")
+    owner.remember(SECRET, visibility="public", importance=0.9)
+    store.flush()
+    chat = sold(store)
+    assert is_told(chat)
+    owner.remember(SECRET, visibility="private")
+    assert not is_told(chat)
+
+
+# At the same moment
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_forgetting_races_answers(new_postgres_url) -> None:
+    settings = Settings(index_delay=0.0, durability="normal")
+    with Memory.open(database_url=new_postgres_url, embedder="hashing", settings=settings) as memory:
+        for number in range(25):
+            memory.chat(user_id="louis", session_id="past").add("user", PEARS, id="pears")
+            chat = memory.chat(user_id="louis", session_id=f"now{number}")
+            chat.add("user", ASKED)
+            assert PEARS in chat.context().recall
+            barrier = threading.Barrier(2)
+
+            def at_once(work: Callable[[], object], barrier: threading.Barrier = barrier) -> object:
+                barrier.wait(10)
+                return work()
+
+            with ThreadPoolExecutor(2) as pool:
+                works = (lambda chat=chat: call_tool(chat), lambda: take_back(memory, "session"))
+                for one in [pool.submit(at_once, work) for work in works]:
+                    one.result(30)
+            assert not any(PEARS in one for one in texts(chat.context()))
+            memory.forget(user_id="louis")
+
+
+@pytest.mark.postgres
+def test_writes_that_wait_in_a_circle_are_done_again(new_postgres_url) -> None:
+    settings = Settings(index_delay=0.0, durability="normal")
+    with Memory.open(database_url=new_postgres_url, embedder="hashing", settings=settings) as memory:
+        for name in ("one", "two"):
+            memory.chat(user_id="louis", session_id=name).add("user", PEARS)
+        barrier, write = threading.Barrier(2), memory.runtime.db.write
+
+        def turn_by_turn(names: tuple[str, str]) -> int:
+            runs = 0
+
+            def work(connection: Any) -> None:
+                nonlocal runs
+                runs += 1
+                for name in names:
+                    touch = text("UPDATE memlayer_sessions SET title = title WHERE session_id = :name")
+                    connection.execute(touch, {"name": name})
+                    if runs == 1 and name == names[0]:
+                        barrier.wait(10)
+
+            write(work)
+            return runs
+
+        with ThreadPoolExecutor(2) as pool:
+            assert sorted(pool.map(turn_by_turn, [("one", "two"), ("two", "one")])) == [1, 2]
