@@ -143,7 +143,7 @@ async def context(
 
     known, seen, answer = await on_snapshot(rt, run, look)
     recalled = answer or _Recall()
-    if seen.start is not None and known.session is not None and not rt.looks_only:
+    if seen.start is not None and known.session is not None:
         await run(rt.db.write, window_starts.move, known.session.number, size, seen.start)
     rt.note_recall([key for key in recalled.sources if is_record(key)])
     beside = _pinned_text(rt, known, recalled) if answer is not None and placed == "user" else None
