@@ -127,9 +127,9 @@ def look(path: Path | None, db: Database, last: int) -> tuple[View, dict[str, An
     return View(sections=(state, *([users] if users else []))), data
 
 
-def sentence(kept: dict[str, int]) -> str:
+def sentence(counts: dict[str, int]) -> str:
     """Return how much is kept, as words."""
-    return "{messages:,} message(s) in {sessions:,} session(s) of {users:,} user(s)".format(**kept)
+    return "{messages:,} message(s) in {sessions:,} session(s) of {users:,} user(s)".format(**counts)
 
 
 def index_at(path: Path | None) -> str:
