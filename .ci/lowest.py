@@ -1,6 +1,6 @@
-"""Check that an environment has the lowest version that pyproject.toml allows of each dependency: `lowest.py LIST…`.
+"""Check that an environment has the lowest version that pyproject.toml allows of each dependency: `lowest.py FILE LIST…`.
 
-A list is an extra's name, or `dependencies` for those of the package itself. A bound that cannot be installed is not true.
+FILE is a pyproject.toml. A list is an extra's name, or `dependencies` for those of the package itself. A bound that cannot be installed is not true.
 """
 
 import sys
@@ -12,13 +12,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 
-def main(*lists: str) -> int:
+def main(file: str, *lists: str) -> int:
     """Print each dependency that is newer than its bound, and return how many there are."""
-    text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
-    project = tomllib.loads(text)["project"]
-    named = {"dependencies": project["dependencies"], **project["optional-dependencies"]}
+    project = tomllib.loads(Path(file).read_text(encoding="utf-8"))["project"]
+    named = {"dependencies": project["dependencies"], **project.get("optional-dependencies", {})}
     wanted = [Requirement(one) for name in lists for one in named[name]]
-    wanted = [one for one in wanted if one.name != project["name"]]
+    wanted = [one for one in wanted if one.name not in {project["name"], "memlayer-core"}]
     wrong = 0
     for one in wanted:
         (bound,) = (part.version for part in one.specifier if part.operator in {">=", "=="})

@@ -6,7 +6,8 @@ import sys
 def main() -> None:
     """Run the command line. Ctrl-C ends it quietly, also while its modules are loaded."""
     try:
-        from memlayer_core.cli import app
+        import memlayer_core.cli.commands  # noqa: F401  (adds the commands)
+        from memlayer_core.cli.app import app
 
         app()
     except KeyboardInterrupt:

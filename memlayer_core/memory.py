@@ -23,7 +23,7 @@ from memlayer_core.events import EventBus, Listener, StoreMaintained
 from memlayer_core.item_store import Items
 from memlayer_core.message import Message
 from memlayer_core.messages.flow import sessions
-from memlayer_core.messages.model import ForgetReport, Session
+from memlayer_core.messages.model import ForgetReport, Session, User
 from memlayer_core.messages.rules.check import seconds
 from memlayer_core.models.foreign import (
     EmbedderLike,
@@ -553,6 +553,20 @@ class Memory(Viewable):
             condense.summarize_messages(self.runtime, ASYNC, messages, previous, token_limit)
         )
 
+    def users(self, *, find: str = "", limit: int = 100, offset: int = 0) -> list[User]:
+        """Return the users of the whole store, of all tenants, and its sessions without a user; the last used first.
+
+        Args:
+            find: Only users with these characters in their id or their tenant's, in any case.
+            limit: How many users at the most.
+            offset: How many users to skip.
+        """
+        return step(sessions.users(self.runtime, SYNC, find, limit, offset))
+
+    async def ausers(self, *, find: str = "", limit: int = 100, offset: int = 0) -> list[User]:
+        """Do `users` without blocking the event loop."""
+        return await self.runtime.threads.read(sessions.users(self.runtime, ASYNC, find, limit, offset))
+
     def sessions(
         self,
         *,
@@ -573,7 +587,7 @@ class Memory(Viewable):
             offset: How many sessions to skip.
             all_versions: Also sessions that hold replaced messages of another session.
         """
-        reach = Scope(user_id, None, agent_id, tenant_id)
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         return step(sessions.sessions(self.runtime, SYNC, reach, limit, offset, all_versions=all_versions))
 
     async def asessions(
@@ -587,7 +601,7 @@ class Memory(Viewable):
         all_versions: bool = False,
     ) -> list[Session]:
         """Do `sessions` without blocking the event loop."""
-        reach = Scope(user_id, None, agent_id, tenant_id)
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         return await self.runtime.threads.read(
             sessions.sessions(self.runtime, ASYNC, reach, limit, offset, all_versions=all_versions)
         )

@@ -94,11 +94,7 @@ class Status(Viewable):
 
 
 class Resources:
-    """Everything that a memory has open in one process: runtime, worker, directory.
-
-    With `looks_only`, an existing store is opened to look at: nothing is written to it, no work is done, and the journal's
-    vectors are compared one by one.
-    """
+    """Everything that a memory has open in one process: runtime, worker, directory."""
 
     def __init__(
         self,
@@ -118,7 +114,6 @@ class Resources:
         long_term_memory: Callable[[Scope], LongTermMemory] | None,
         settings: Settings | None,
         reembed: bool,
-        looks_only: bool = False,
     ) -> None:
         settings = Settings() if settings is None else settings
         _check(settings, truncate_with, redactor, long_term_memory)
@@ -152,7 +147,7 @@ class Resources:
             )
         schema_of(fact_schema)  # refuses what is none
         reorders = resolve_reranker(reranker, settings.reranker_timeout)
-        db = _database(database, settings, looks_only=looks_only)
+        db = _database(database, settings)
         try:
             layout = db.read(vectors.layout)
             self.store_id = layout.store_id
@@ -168,9 +163,9 @@ class Resources:
                 db.write(vectors.forget, _now())
             else:
                 index_flows.check_embedder(layout, chosen.identity)
-            if layout.embedder != chosen.identity and not looks_only:
+            if layout.embedder != chosen.identity:
                 db.write(vectors.set_embedder, chosen.identity, None, scales_of(chosen))
-            index = None if looks_only else _index(db, directory, chroma_url)
+            index = _index(db, directory, chroma_url)
         except BaseException:
             db.close()
             raise
@@ -210,7 +205,6 @@ class Resources:
             redact=redact,
             truncate_with=truncate_with or truncate_text,
             threads=Threads(settings.async_threads),
-            looks_only=looks_only,
             telemetry=telemetry,
             now=_now,
             new_id=_new_id,
@@ -218,8 +212,7 @@ class Resources:
         self._finalizer = weakref.finalize(
             self, _close_all, self.worker, self.runtime.threads, index, db, self.pid
         )
-        if not looks_only:
-            self.worker.employ(self.runtime)
+        self.worker.employ(self.runtime)
 
     def close(self) -> None:
         """Close everything. A second call does nothing."""
@@ -230,15 +223,11 @@ class Resources:
         self._finalizer.detach()
 
 
-def _database(target: Path | str | None, settings: Settings, *, looks_only: bool) -> Database:
+def _database(target: Path | str | None, settings: Settings) -> Database:
     """Open the database, and see that it has this version of the tables."""
-    is_locked = looks_only and not database_sql.may_write(target)
-    db = database_sql.open_database(target, settings, read_only=is_locked)
+    db = database_sql.open_database(target, settings)
     try:
-        if looks_only:
-            db.read(migration.check_version)
-        else:
-            db.write(migration.ensure_tables, shards=settings.chroma_collections)
+        db.write(migration.ensure_tables, shards=settings.chroma_collections)
     except BaseException:
         db.close()
         raise

@@ -89,7 +89,6 @@ class Runtime(Journal):
         truncate_with: Shortens a text to a number of characters, if messages are truncated.
         threads: The threads of async verbs.
         new_id: Returns an id for a message that has none.
-        looks_only: Whether nothing is written: a context does not note where its window begins.
         telemetry: What OpenTelemetry is told.
         word_counts: A cache: in how many rows of the word index a term is.
     """
@@ -119,7 +118,6 @@ class Runtime(Journal):
     truncate_with: Callable[[str, int], str]
     threads: Threads
     new_id: Callable[[], str]
-    looks_only: bool = False
     telemetry: Telemetry = field(default_factory=Telemetry)
     word_counts: dict[str, int] = field(default_factory=dict)
 

@@ -99,7 +99,7 @@ class Settings(BaseSettings):
         extraction_idle_seconds: Seconds without a new message after which it reads fewer.
         extraction_with_summaries: Whether turns are read in the call that sums them up when they leave the window, together
             with the summary and the episode, instead of every `extraction_turns` turns: fewer calls, and facts that come
-            later. It needs a summariser and an `extractor`; `memlayer doctor --model` says whether a model is good enough.
+            later. It needs a summariser and an `extractor`.
             What that call does not answer, and what has waited for `extraction_idle_seconds`, is read by the `extractor`.
         extraction_tokens: Tokens of its prompt, at the most. Of long messages, the sentences that may state facts are in it.
         extraction_daily_calls: Its calls for one user on one day, in UTC, at the most. What is said after that is read by

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from memlayer_core.cli import app
+from memlayer_core.cli.commands import app
 
 __all__ = ["ROOT", "listening", "on_terminal", "run", "unprivileged", "words"]
 

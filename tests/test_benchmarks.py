@@ -89,15 +89,6 @@ def test_window_tells_what_each_policy_costs_at_each_length():
 
 
 @pytest.mark.slow
-def test_pages_tells_what_each_page_costs():
-    result = run("pages.py")
-
-    assert len(result["milliseconds"]) == 18
-    assert all(cost > 0 for cost in result["milliseconds"].values())
-    assert [goal["at_most"] for goal in result["goals"]] == [100]
-
-
-@pytest.mark.slow
 def test_summary_tells_how_much_evidence_each_way_keeps(tmp_path):
     said = [
         {"speaker": who, "dia_id": f"D1:{at}", "text": f"{who} says that {at} boats lie there. It is fine."}

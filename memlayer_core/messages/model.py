@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Literal, Self
 
 from memlayer_core.message import Message
-from memlayer_core.scope import Scope
+from memlayer_core.scope import ALONE, Scope
 from memlayer_core.show import Mark, Report, Tabular, View, line_of
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Session",
     "SessionDetails",
     "SyncReport",
+    "User",
     "WindowStart",
     "beginning",
 ]
@@ -102,6 +103,46 @@ class Session(Tabular):
                     one.updated_at,
                     Mark("ended") if one.ended else Mark("open", "green"),
                 )
+                for one in values
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class User(Tabular):
+    """A user of a store with totals, or a session that has no user.
+
+    Attributes:
+        user_id: The user. The verbs of a memory take it as it is, also that of a session without a user.
+        tenant_id: The user's tenant.
+        sessions: Number of sessions.
+        messages: Number of messages in them.
+        records: Number of records in force.
+        updated_at: When one of the sessions was last changed; None: there is no session.
+    """
+
+    user_id: str
+    tenant_id: str
+    sessions: int
+    messages: int
+    records: int
+    updated_at: datetime | None
+
+    @property
+    def label(self) -> str:
+        """A name for lists: the id, or that of the session that has no user."""
+        return (
+            f"session {self.user_id.removeprefix(ALONE)}" if self.user_id.startswith(ALONE) else self.user_id
+        )
+
+    __repr__ = line_of
+
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("tenant", "user", "sessions", "messages", "records", "last used"),
+            rows=tuple(
+                (one.tenant_id, one.label, one.sessions, one.messages, one.records, one.updated_at)
                 for one in values
             ),
         )

@@ -1,29 +1,22 @@
-"""`doctor` finds what is wrong and says how to mend it; with a model, it says whether that is good enough."""
+"""`doctor` finds what is wrong and says how to mend it."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import ROOT, run, unprivileged
-from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage
 
 from memlayer_core import Memory, Settings
-from memlayer_core.cli import checks, store_checks
-from memlayer_core.cli.trial import batches
+from memlayer_core.cli import doctor
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage.keys import to_micros
 from memlayer_core.testing import FlakyEmbedder
@@ -53,13 +46,10 @@ def wrong(checks: dict[str, list[dict[str, str]]]) -> set[str]:
     return {name for name, some in checks.items() for one in some if one["state"] == "wrong"}
 
 
-# --- a store and its machine
-
-
 def test_a_sound_store_is_found_sound(directory: Path):
     code, checks = found(directory)
     assert (code, wrong(checks)) == (0, set())
-    assert {*checks} >= {"python", "packages", "sqlite", "settings", "tokenizer", "embedder"}
+    assert {*checks} >= {"python", "packages", "settings", "tokenizer", "embedder"}
     assert {*checks} >= {"permissions", "disk", "journal", "lock", "queue", "chroma"}
     assert "1 message(s) in 1 session(s) of 1 user(s)" in checks["journal"][0]["finding"]
     assert "hashing-1024-v1, 1024 dimensions" in checks["embedder"][0]["finding"]
@@ -69,13 +59,13 @@ def test_a_sound_store_is_found_sound(directory: Path):
 
 
 def test_whatever_is_wrong_comes_with_how_to_mend_it(given_up: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(store_checks, "_LEAST", 10**18)
+    monkeypatch.setattr(doctor, "_LEAST", 10**18)
     code, checks = found(given_up)
     assert code == 1
     assert wrong(checks) == {"queue", "disk"}
     assert all(one["mend"] for some in checks.values() for one in some if one["state"] == "wrong")
     (queue,) = checks["queue"]
-    assert "1 job(s) given up: 1 of kind index: the model is away" in queue["finding"]
+    assert "1 job(s) given up: index: the model is away" in queue["finding"]
     assert "--revive --once" in queue["mend"]
 
 
@@ -129,7 +119,7 @@ def test_a_damaged_journal_and_a_torn_index_are_found(directory: Path):
 
 @posix
 def test_a_process_that_hangs_in_a_write_is_found(directory: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(store_checks, "_PATIENCE", 0.2)
+    monkeypatch.setattr(doctor, "_PATIENCE", 0.2)
     holds = (
         "import sqlite3, sys\n"
         "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
@@ -186,27 +176,43 @@ def test_settings_are_checked_and_a_slip_in_a_name_is_told(directory: Path):
     assert "max_tokens" in shown.output
 
 
-def test_packages_that_do_not_fit_are_found_with_the_line_that_mends_them(monkeypatch: pytest.MonkeyPatch):
-    versions = {"chromadb": "1.0.0", "typer": None, "langchain": "0.3"}
-    real = checks._version_of
-    monkeypatch.setattr(checks, "_version_of", lambda name: versions.get(name, real(name)))
-    found = checks._packages()
-    assert found.state == "wrong"
-    assert "chromadb 1.0.0 does not fit" in found.finding
-    assert "typer is missing" in found.finding
-    assert "langchain 0.3 does not fit" in found.finding
-    assert "pip install" in found.mend
-    assert "'typer>=" in found.mend
-
-
-def test_the_embedder_of_a_store_that_is_not_here_is_wrong_and_an_own_one_is_a_note(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_packages_that_do_not_fit_are_found_with_the_line_that_mends_them(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(checks.minilm, "folder", lambda: tmp_path)
-    found = checks.embedder_check("minilm-l6-v2", 384)
-    assert (found.state, "Go online once" in found.mend) == ("wrong", True)
-    assert checks.embedder_check("mine", 2).state == "note"
-    assert checks.embedder_check("hashing-1024-v1", 99).state == "wrong"
+    versions = {"chromadb": "1.0.0", "typer": None, "langchain": "0.3"}
+    real = doctor._version_of
+    monkeypatch.setattr(doctor, "_version_of", lambda name: versions.get(name, real(name)))
+    [packages] = found(directory)[1]["packages"]
+    assert packages["state"] == "wrong"
+    assert "chromadb 1.0.0 does not fit" in packages["finding"]
+    assert "typer is missing" in packages["finding"]
+    assert "langchain 0.3 does not fit" in packages["finding"]
+    assert "pip install" in packages["mend"]
+    assert "'typer>=" in packages["mend"]
+
+
+def mine(texts: list[str]) -> list[list[float]]:
+    return [[1.0, len(text)] for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("embedder", "state", "mend"),
+    [("minilm-l6-v2", "wrong", "Go online once"), (mine, "note", "Nothing, if it is passed")],
+)
+def test_the_embedder_of_a_store_that_is_not_here_is_wrong_and_an_own_one_is_a_note(
+    open_at: Callable[..., Memory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embedder, state, mend
+):
+    with open_at(embedder=embedder if callable(embedder) else "hashing") as memory:
+        memory.chat(user_id="ada").add("user", "hello")
+        memory.flush()
+    if not callable(embedder):
+        with closing(
+            sqlite3.connect(tmp_path / "memory" / "journal.sqlite3", isolation_level=None)
+        ) as journal:
+            journal.execute("UPDATE memlayer_meta SET value = ? WHERE name = 'embedder'", (embedder,))
+    monkeypatch.setattr(doctor.minilm, "folder", lambda: tmp_path)
+    [check] = found(tmp_path / "memory")[1]["embedder"]
+    assert (check["state"], mend in check["mend"]) == (state, True)
 
 
 def test_a_chroma_server_that_does_not_answer_is_found(directory: Path):
@@ -238,229 +244,3 @@ def test_doctor_changes_nothing(directory: Path):
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     found(directory)
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
-
-
-# --- a model
-
-_NUMBERED = re.compile(r"^\[(\d+)\] \d{4}-\d\d-\d\d user: (.*)$", re.MULTILINE)
-_FACT = re.compile(r"^(\d+)\. (.*)$", re.MULTILINE)
-MESSAGES = {one["text"]: one for batch in batches() for one in batch["message"]}
-TOPICS = {"bakery": "bakery", "bees": "bees", "choir": "choir", "tram": "tram"}
-TOPICS |= {"面馆": "noodle_shop", "合唱团": "choir", "电车": "tram", "菜地": "garden"}
-
-
-def reply(operations: list[dict[str, Any]]) -> str:
-    return json.dumps({"operations": operations}, ensure_ascii=False)
-
-
-def perfect(prompt: str) -> str:
-    """Say what each message of the batches states."""
-    known, operations = _FACT.findall(prompt), []
-    for number, text in _NUMBERED.findall(prompt):
-        message = MESSAGES[text]
-        topic = next((key for word, key in TOPICS.items() if word in text), None)
-        old = [int(fact) for fact, words in known if message.get("ends", "\0") in words]
-        made = {"messages": [int(number)], "quote": text, "value": message.get("holds", ""), "key": topic}
-        if "holds" in message:
-            operations.append(made | ({"op": "update", "fact": old[0]} if old else {"op": "add"}))
-        elif old:
-            operations.append(made | {"op": "end", "fact": old[0]})
-    return reply(operations)
-
-
-_LINE = re.compile(r"^\[(\d+)\] \[\d{4}-\d\d-\d\d\] user: (.*)$", re.MULTILINE)
-
-
-def all_in_one(instructions: str, text: str) -> str:
-    """Sum up, tell the episode, and say what each message states: in one answer where that is asked for."""
-    lines = _LINE.findall(text)
-    if not lines:
-        return perfect(text)
-    words = "、".join(MESSAGES[said]["holds"] for _, said in lines)
-    english = words.isascii() or "Elm" in words
-    summary = f"The user spoke of {words.replace('、', ', ')}." if english else f"用户谈到了{words}。"
-    told = [
-        {
-            "op": "add",
-            "messages": [int(number)],
-            "quote": said,
-            "value": MESSAGES[said]["holds"],
-            "key": f"topic_{number}",
-        }
-        for number, said in lines
-    ]
-    return f"{summary}\n\n{json.dumps({'summary': summary}, ensure_ascii=False)}\n{reply(told)}"
-
-
-def forgetful(instructions: str, text: str) -> str:
-    """Leave the facts out where more is asked for."""
-    return (
-        all_in_one(instructions, text).partition('{"operations"')[0] if _LINE.search(text) else perfect(text)
-    )
-
-
-def greedy(prompt: str) -> str:
-    """Take every message for a new fact about the user, and end nothing."""
-    return reply(
-        [
-            {"op": "add", "messages": [int(number)], "quote": text, "value": text.split()[-1].strip('."”。')}
-            for number, text in _NUMBERED.findall(prompt)
-        ]
-    )
-
-
-def inventive(prompt: str) -> str:
-    """Say what no message says."""
-    return reply([{"op": "add", "messages": [1], "quote": "I have a yacht", "value": "a yacht"}])
-
-
-def silent(prompt: str) -> str:
-    return reply([])
-
-
-def chatty(prompt: str) -> str:
-    return "What a nice conversation!"
-
-
-def away(prompt: str) -> str:
-    raise ConnectionError("no route to the host")
-
-
-def slow(prompt: str) -> str:
-    time.sleep(1)
-    return reply([])
-
-
-def make_perfect() -> Callable[[str], str]:
-    return perfect
-
-
-def make_chat_model() -> GenericFakeChatModel:
-    return GenericFakeChatModel(messages=iter(AIMessage(silent("")) for _ in range(100)))
-
-
-class Broken:
-    def __init__(self) -> None:
-        raise ValueError("no key in the environment")
-
-
-NOT_A_MODEL = 7
-
-
-@pytest.fixture
-def try_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, dict[str, Any]]]:
-    """Return a function that tries one of this file's models from the command line."""
-    shutil.copy(__file__, tmp_path / "our_models.py")
-    monkeypatch.chdir(tmp_path)
-
-    def try_one(name: str, **environment: str) -> tuple[int, dict[str, Any]]:
-        shown = run("doctor", "--model", f"our_models:{name}", "--json", **environment)
-        assert shown.stderr == ""
-        assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".sqlite3") == []
-        return shown.exit_code, json.loads(shown.stdout)
-
-    return try_one
-
-
-@pytest.mark.slow
-def test_a_perfect_model_is_good_enough_with_its_numbers(try_out: Callable[..., Any]):
-    for name in ("perfect", "make_perfect"):
-        code, trial = try_out(name)
-        assert (code, trial["is_good"], trial["missing"]) == (0, True, [])
-        assert trial["right"] == trial["facts"] == 16
-        assert (trial["wrong"], trial["refusals"], trial["unreadable"], trial["calls"]) == ([], [], 0, 5)
-        assert trial["tokens"] > 3000
-        assert trial["seconds"] >= trial["slowest"] > 0
-
-
-@pytest.mark.slow
-def test_summary_episode_and_facts_in_one_call_are_tried_with_a_model_that_is_good_enough(
-    try_out: Callable[..., Any],
-):
-    code, trial = try_out("all_in_one")
-    assert (code, trial["is_good"]) == (0, True)
-    assert (trial["together"], trial["together_facts"], trial["summaries"]) == (8, 8, 2)
-    code, trial = try_out("forgetful")
-    assert (code, trial["is_good"]) == (0, True), "it is good enough for separate calls"
-    assert (trial["together"], trial["summaries"]) == (0, 2)
-    code, trial = try_out("perfect")
-    assert (trial["together"], trial["summaries"]) == (0, 0), "it sums nothing up"
-    code, trial = try_out("silent")
-    assert trial["together"] is None
-
-
-def test_no_pattern_knows_the_facts_so_what_is_right_comes_from_the_model(try_out: Callable[..., Any]):
-    code, trial = try_out("silent")
-    assert (code, trial["is_good"], trial["right"]) == (1, False, 0)
-    assert "it made 0 of 16 facts" in trial["verdict"]
-
-
-def test_a_model_that_takes_everything_for_a_fact_is_not_good_enough(try_out: Callable[..., Any]):
-    code, trial = try_out("greedy")
-    assert code == 1
-    assert len(trial["wrong"]) >= 4
-    assert any("boat" in one for one in trial["wrong"])
-    assert "wrong facts" in trial["verdict"]
-
-
-def test_a_model_that_invents_is_refused_and_told_so(try_out: Callable[..., Any]):
-    code, trial = try_out("inventive")
-    assert (code, trial["wrong"], len(trial["refusals"])) == (1, [], 5)
-    assert "its quote stands in no message that it names" in trial["refusals"][0]
-
-
-def test_a_model_whose_replies_cannot_be_read_is_not_good_enough(try_out: Callable[..., Any]):
-    code, trial = try_out("chatty")
-    assert code == 1
-    assert trial["unreadable"] == trial["calls"] >= 10, "each batch is asked again"
-    assert "could not be read" in trial["verdict"]
-
-
-def test_a_model_that_does_not_answer_is_told_with_its_error_and_not_asked_on(try_out: Callable[..., Any]):
-    code, trial = try_out("away")
-    assert (code, trial["calls"], len(trial["failures"])) == (1, 0, 1)
-    assert "ConnectionError: no route to the host" in trial["failures"][0]
-    code, trial = try_out("slow", MEMLAYER_MODEL_TIMEOUT="0.1")
-    assert code == 1
-    assert "did not answer within 0.1 seconds" in trial["failures"][0]
-
-
-def test_a_chat_model_of_a_framework_is_tried_as_it_is(try_out: Callable[..., Any]):
-    code, trial = try_out("make_chat_model")
-    assert (code, trial["right"], trial["failures"]) == (1, 0, [])
-    assert trial["model"].startswith("GenericFakeChatModel")
-
-
-@pytest.mark.slow
-def test_for_people_it_is_a_table_that_ends_with_the_verdict(
-    try_out: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    shown = run("doctor", "--model", "our_models:perfect")
-    assert shown.exit_code == 0
-    assert shown.stdout.splitlines()[-1] == "Verdict\tgood enough as an extractor"
-    assert "Right\t16 of 16 facts" in shown.stdout
-    assert (
-        "0 of 8 facts and 0 of 2 summaries with episodes: leave out `extraction_with_summaries`"
-        in shown.stdout
-    )
-    shown = run("doctor", "--model", "our_models:all_in_one")
-    assert "8 of 8 facts and 2 of 2 summaries with episodes: good enough for" in shown.stdout
-
-
-@pytest.mark.parametrize(
-    ("spec", "reason"),
-    [
-        ("our_models", "must be `package.module:attribute`"),
-        ("our_models:", "must be `package.module:attribute`"),
-        ("no_such_module:model", "No module named 'no_such_module'"),
-        ("our_models:missing", "has no attribute 'missing'"),
-        ("our_models:Broken", "ValueError: no key in the environment"),
-        ("our_models:NOT_A_MODEL", "an extractor must be a model or a function, got int"),
-    ],
-)
-def test_what_is_no_model_ends_with_2_and_a_reason(try_out: Callable[..., Any], spec: str, reason: str):
-    shown = run("doctor", "--model", spec)
-    assert (shown.exit_code, shown.stdout) == (2, "")
-    assert reason in shown.stderr
-    assert "Traceback" not in shown.stderr

@@ -1,20 +1,18 @@
-"""A backup is complete and of one moment while others write; what time asks for is done and told."""
+"""A backup is complete and of one moment while others write."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from command_line import run
 
-from memlayer_core import Memory, Message, Scope, Settings
+from memlayer_core import Memory, Message, Scope
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import vectors
 from tests.conftest import INDEXED
@@ -139,23 +137,3 @@ def test_for_postgresql_the_tool_is_named(tmp_path: Path):
     assert shown.exit_code == 2
     assert "pg_dump" in shown.stderr
     assert "secret" not in shown.output
-
-
-def test_maintain_tells_what_has_faded_and_deletes_only_what_the_settings_say(
-    open_at: Callable[..., Memory], tmp_path: Path
-):
-    with open_at(settings=Settings(index_delay=0)) as memory:
-        chat = memory.chat(user_id="ada")
-        chat.remember("The sale ends.", expires_at=datetime.now(UTC) + timedelta(seconds=0.3))
-        chat.remember("I like tea.")
-        memory.flush()
-    time.sleep(0.4)
-    shown = run("maintain", tmp_path / "memory")
-    assert shown.exit_code == 0
-    assert "Archived\t0 record(s) have faded, 1 have expired" in shown.stdout
-    assert "nothing is deleted without MEMLAYER_DELETE_ARCHIVED_DAYS" in shown.stdout
-    days = {"MEMLAYER_DELETE_ARCHIVED_DAYS": "0"}
-    assert json.loads(run("maintain", tmp_path / "memory", "--json", **days).stdout)["deleted"] == 1
-    assert json.loads(run("maintain", tmp_path / "memory", "--json", **days).stdout)["deleted"] == 0
-    with open_at() as memory:
-        assert [one.text for one in memory.records(user_id="ada", every=True)] == ["I like tea."]

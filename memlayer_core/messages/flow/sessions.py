@@ -18,7 +18,7 @@ from memlayer_core.message import Block, Message
 from memlayer_core.messages.flow.lists import add_unknown
 from memlayer_core.messages.flow.originals import restore_originals
 from memlayer_core.messages.flow.remember import draft_of, drafts_of, rewrite
-from memlayer_core.messages.model import PreparedMessage, Replace, Session, SyncReport
+from memlayer_core.messages.model import PreparedMessage, Replace, Session, SyncReport, User
 from memlayer_core.messages.rules.align import digest_of
 from memlayer_core.messages.rules.check import (
     at_least_one,
@@ -32,6 +32,7 @@ from memlayer_core.messages.rules.new_message import content_of
 from memlayer_core.messages.rules.splice import in_order
 from memlayer_core.messages.sql import lifetime, transcript, writes
 from memlayer_core.messages.sql import writes as resync_sql
+from memlayer_core.messages.sql.users import list_users
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -51,6 +52,7 @@ __all__ = [
     "rename",
     "resync",
     "sessions",
+    "users",
     "withdraw",
 ]
 
@@ -65,6 +67,13 @@ async def sessions(
     check_whole_number("offset", offset)
     found = await run(rt.db.read, transcript.list_sessions, reach, limit, offset, superseded=all_versions)
     return ViewList("Sessions", found)
+
+
+async def users(rt: Runtime, run: Runner, find: str, limit: int, offset: int) -> list[User]:
+    """Return the users of a store, the last used first."""
+    at_least_one("limit", limit)
+    check_whole_number("offset", offset)
+    return ViewList("Users", await run(rt.db.read, list_users, find, limit, offset))
 
 
 async def history(

@@ -6,33 +6,26 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from memlayer_core.scope import Scope
+from memlayer_core.messages.model import User
+from memlayer_core.storage.keys import from_micros
 from memlayer_core.storage.tables import namespaces, records, sessions
 
 __all__ = ["list_users"]
 
 
-def list_users(
-    connection: Connection, limit: int, offset: int = 0, *, text: str = "", scope: Scope | None = None
-) -> list[Any]:
+def list_users(connection: Connection, text: str, limit: int, offset: int = 0) -> list[User]:
     """Return users and sessions without a user, of all tenants, the last used first.
-
-    Each row has `tenant_id`, `user_id`, the numbers of `sessions`, `messages` and `records` in force, and `used`, when one of
-    the sessions was last changed; None if there is no session.
 
     Args:
         connection: In a transaction.
+        text: Only users with these characters in their id or their tenant's, in any case; empty: all.
         limit: How many at the most.
         offset: How many to skip.
-        text: Only users with these characters in their id or their tenant's, in any case; empty: all.
-        scope: Only the user of this scope.
     """
     of_user = sessions.c.namespace == namespaces.c.namespace
     used = select(func.max(sessions.c.updated_at)).where(of_user).scalar_subquery()
     query = select(namespaces.c.namespace, namespaces.c.tenant_id, namespaces.c.user_id, used.label("used"))
     query = query.where(namespaces.c.user_id != "")
-    if scope is not None:
-        query = query.where(namespaces.c.namespace == scope.namespace)
     if text:
         query = query.where(
             namespaces.c.user_id.icontains(text, autoescape=True)
@@ -53,4 +46,14 @@ def list_users(
             counted(func.count(), records, records.c.replaced_by.is_(None)).label("records"),
         ).order_by(some.c.used.desc().nulls_last(), some.c.namespace)
     )
-    return list(rows)
+    return [
+        User(
+            row.user_id,
+            row.tenant_id,
+            row.sessions,
+            int(row.messages),
+            row.records,
+            None if row.used is None else from_micros(row.used),
+        )
+        for row in rows
+    ]

@@ -157,7 +157,7 @@ async def context(
 
     known, seen, answer = await on_snapshot(rt, run, look)
     recalled = answer or _Recall()
-    if seen.start is not None and known.session is not None and not rt.looks_only:
+    if seen.start is not None and known.session is not None:
         await run(rt.db.write, window_starts.move, known.session.number, size, seen.start)
     if answer is not None and not answer.is_kept:
         rt.note_recall([key for key in answer.prints if is_record(key)])

@@ -16,7 +16,7 @@ from sqlalchemy.engine import make_url
 from typer.testing import CliRunner, Result
 
 from memlayer_core import Memory
-from memlayer_core.cli import app
+from memlayer_core.cli.commands import app
 from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.migrations import SCHEMA_VERSION
 

@@ -1,0 +1,66 @@
+"""What the tests of both servers share: memories, and the commands as processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import memlayer_server
+import pytest
+
+import memlayer_core
+from memlayer_core import Memory, Settings
+
+PROMPT = Settings(index_delay=0.0, durability="normal")
+PLACES = {str(Path(str(one.__file__)).parents[1]) for one in (memlayer_core, memlayer_server)}
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    with Memory.in_memory(settings=PROMPT) as opened:
+        fill(opened)
+        yield opened
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return the directory of a memory of several users, closed."""
+    with Memory.open(tmp_path / "memory", embedder="hashing", settings=PROMPT) as opened:
+        fill(opened)
+    return tmp_path / "memory"
+
+
+@pytest.fixture
+def command() -> Callable[..., list[str]]:
+    """Return a function that makes the command line of `ui` or `mcp`."""
+
+    def make(name: str, *arguments: str | Path) -> list[str]:
+        program = f"from memlayer_server.commands import {name}; {name}()"
+        return [sys.executable, "-c", program, *map(str, arguments)]
+
+    return make
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """Return the environment of a command, without tokens."""
+    own = {name: value for name, value in os.environ.items() if not name.endswith("_TOKEN")}
+    return {**own, "PYTHONPATH": os.pathsep.join(PLACES), "MEMLAYER_INDEX_DELAY": "0"}
+
+
+def fill(memory: Memory) -> None:
+    """Fill a memory with two users of one tenant, and one of the same name in another."""
+    ada = memory.chat(user_id="ada", session_id="spring")
+    ada.add("user", "The cello lesson is on Monday.")
+    ada.add("assistant", "Monday it is.")
+    ada.remember("Ada lives in Oslo.", key="home", value="Oslo")
+    ada.remember("Ada lives in Bergen.", key="home", value="Bergen")
+    ada.remember("Ada may like hiking.", source="implicit_inference")
+    memory.chat(user_id="ada", session_id="garden", agent_id="gardener").add("user", "Water the roses.")
+    eve = memory.chat(user_id="eve", session_id="spring")
+    eve.add("user", "The oboe lesson is on Friday.")
+    eve.remember("Eve lives in Cairo.", key="home", value="Cairo")
+    memory.chat(user_id="ada", tenant_id="other", session_id="spring").add("user", "The tuba is in Quito.")
+    memory.flush()
