@@ -22,6 +22,7 @@ from starlette.testclient import TestClient
 
 from memlayer_core import Memory, Message, Relation, Scope
 from memlayer_core.errors import UnknownRecordError
+from memlayer_core.tools import AGENT_TOOLS
 
 TOKEN = "the token of a test"
 ATTACK = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -189,9 +190,19 @@ def test_every_part_of_a_memory_is_shown(memory: Memory) -> None:
     shows("/user?user=ada&part=search&find=cello", "The cello lesson is on Monday.")
     shows("/session?user=ada&session=spring", "Monday it is.", "The cello lesson is on Monday.")
     shows("/session?user=ada&agent=gardener&session=garden", "Water the roses.")
-    found = shows(f"/record?user=ada&record={home}", "What it replaced", "Ada lives in Oslo.", "superseded")
+    found = shows(f"/record?user=ada&record={home}", "What it replaced", "Ada lives in Oslo.")
     assert f"/record?tenant=default&user=ada&record={oslo.memory_id}" in found
     assert "/session?tenant=default&user=ada&session=spring" in found
+
+
+def test_a_record_quotes_the_words_that_it_rests_on(memory: Memory) -> None:
+    said = {"asserted_by": "user", "quote": "cello lesson is on Monday"}
+    fact = {"text": "Ada's lesson is on Monday.", "key": "lesson", "value": "Monday", **said}
+    chat = memory.chat(user_id="ada", session_id="spring")
+    record, _ = AGENT_TOOLS["record_to_memory"].functions(chat, None, ValueError, None)
+    [lesson] = re.findall(r"ada_mem_\d+", record("It will matter.", [fact]))[:1]
+    page = html.unescape(client_of(memory).get("/record", params={"user": "ada", "record": lesson}).text)
+    assert "“cello lesson is on Monday”" in page
 
 
 def test_the_user_of_one_page_is_never_seen_on_anothers(memory: Memory) -> None:
