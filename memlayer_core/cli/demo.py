@@ -26,8 +26,6 @@ from memlayer_core.models.foreign import EmbedderName
 from memlayer_core.show import visible
 from memlayer_core.window.model import Context
 
-__all__ = ["play", "show_context"]
-
 _USER = "maya"
 _TOKENS = 800
 _THEN = timedelta(weeks=10)
