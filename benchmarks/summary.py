@@ -21,12 +21,12 @@ from pathlib import Path
 
 from goals import goal, options, tell
 from locomo import DataFormatError, read, read_all
-
-from memlayer_core.models.tokens import token_counter
-from memlayer_core.storage.terms import content_words, sentences
 from memlayer_core.summaries.rules.extract import Line, extract
 from memlayer_core.summaries.rules.gate import Bounds, assess
 from memlayer_core.summaries.rules.prompt import line_of
+
+from memlayer_core.models.tokens import token_counter
+from memlayer_core.storage.terms import content_words, sentences
 
 SHARES = (0.1, 0.2, 0.3)
 GOAL = 1.5

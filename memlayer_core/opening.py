@@ -24,7 +24,6 @@ from memlayer_core.models.foreign import (
     EmbedderLike,
     LanguageModelLike,
     RerankerLike,
-    SummarizerLike,
     TokenizerLike,
 )
 from memlayer_core.models.redactor import CheckedRedactor
@@ -45,10 +44,10 @@ from memlayer_core.vector import OTHER_LANGUAGES, SimilarityScale
 from memlayer_core.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
+    from memlayer_core.seams import Embedder, TokenCounter, VectorIndex
     from memlayer_core.storage.database import Connection, Database
 
-__all__ = ["Resources", "Status", "directory_at"]
+__all__ = ["Resources", "Status", "directory_at", "without_model"]
 
 _URL = re.compile(r"([A-Za-z][\w+.-]+):/")  # a `Path` has one slash less, and a drive of Windows one letter
 
@@ -67,6 +66,7 @@ class Status(Viewable):
         calls: How often models answered in the background, for all users; `memory.costs(user_id=…)` has those of one.
         tokens: Tokens that they read and wrote.
         facts: Facts that were learned.
+        without_model: What does not happen by itself, because this process has no model for it; empty if it has all.
     """
 
     store_id: str
@@ -77,6 +77,7 @@ class Status(Viewable):
     calls: int = 0
     tokens: int = 0
     facts: int = 0
+    without_model: str = ""
 
     __repr__ = line_of
 
@@ -91,8 +92,22 @@ class Status(Viewable):
                 ("Models", f"{self.calls:,} call(s), {self.tokens:,} tokens"),
                 ("Learned", f"{self.facts:,} fact(s)"),
             ),
-            notes=tuple(Mark(f"{source}: {reason}", "red") for source, reason in self.problems.items()),
+            notes=(
+                *([self.without_model] if self.without_model else []),
+                *(Mark(f"{source}: {reason}", "red") for source, reason in self.problems.items()),
+            ),
         )
+
+
+def without_model(rt: Runtime) -> str:
+    """Return in one line what does not happen, because a memory has no model for it; empty if it has all."""
+    tasks = ("summaries, no episodes", rt.summarizer), ("facts by themselves", rt.extractor)
+    missing = ", no ".join(task for task, model in tasks if model is None)
+    return (
+        f"No model: no {missing}. Recall and history find what was said. See Memory.open(model=…)."
+        if missing
+        else ""
+    )
 
 
 class Resources:
@@ -112,7 +127,8 @@ class Resources:
         embedder: EmbedderLike,
         tokenizer: TokenizerLike,
         truncate_with: Callable[[str, int], str] | None,
-        summarizer: SummarizerLike | None,
+        model: LanguageModelLike | None,
+        summarizer: LanguageModelLike | None,
         extractor: LanguageModelLike | None,
         fact_schema: type[BaseModel] | None,
         reranker: RerankerLike | None,
@@ -142,15 +158,13 @@ class Resources:
         self.pid = os.getpid()
         self.directory = directory
         counter: TokenCounter = token_counter(tokenizer)
-        summarizes = summarizer is not None and summarizer != "off"
-        model: LanguageModel | None = None
-        if summarizes and summarizer != "extractive":
-            model = language_model(summarizer, settings.model_timeout)
-        reader = language_model(extractor, settings.model_timeout, task="an extractor")
-        if settings.extraction_with_summaries and (model is None or reader is None):
+        both = language_model(model, settings.model_timeout)
+        writer = language_model(summarizer, settings.model_timeout, task="a summariser") or both
+        reader = language_model(extractor, settings.model_timeout, task="an extractor") or both
+        if settings.extraction_with_summaries and (writer is None or reader is None):
             raise ConfigurationError(
-                "`Settings.extraction_with_summaries` needs a model as summarizer and one as extractor",
-                hint="Pass the same model as both: Memory.open(path, summarizer=model, extractor=model).",
+                "`Settings.extraction_with_summaries` needs a model that sums up and learns",
+                hint="Pass one: Memory.open(path, model=model).",
             )
         schema_of(fact_schema)  # refuses what is none
         reorders = resolve_reranker(reranker, settings.reranker_timeout)
@@ -199,9 +213,8 @@ class Resources:
             similarity_scale=_scale_reader(scales_of(chosen) or {}),
             vectors=VectorCache(settings.vector_cache_bytes),
             note_damage=self.worker.note_damage,
-            note_eviction=self.worker.note_eviction if summarizes else None,
             note_recall=self.worker.note_recall,
-            summarizer=model,
+            summarizer=writer,
             extractor=reader,
             fact_schema=fact_schema,
             reranker=reorders,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -97,6 +97,7 @@ def open_memory(
     embedder: EmbedderLike = "auto",
     *,
     reembed: bool = False,
+    model: Any = None,
 ) -> Iterator[Memory]:
     """Open an existing memory."""
     from memlayer_core.cli.views import directory_of, journal_at
@@ -109,6 +110,7 @@ def open_memory(
         database_url=database_url,
         chroma_url=chroma_url,
         embedder=embedder,
+        model=model,
         reembed=reembed,
     ) as memory:
         yield memory
@@ -153,7 +155,8 @@ def memory_to_look_at(
         embedder=ForeignEmbedder(identity or "none", _refuse) if embedder is None else embedder,
         tokenizer=tokenizer,
         truncate_with=None,
-        summarizer="extractive",
+        model=None,
+        summarizer=None,
         extractor=None,
         fact_schema=None,
         reranker=None,

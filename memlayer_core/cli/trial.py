@@ -1,7 +1,4 @@
-"""Tries a model as an extractor: five batches of ours, learned from as any message is, and what came of them.
-
-One that is good enough is tried once more: it sums up the same messages, and tells episode and facts in the same call.
-"""
+"""Tries a model as an extractor: five batches of ours, learned from as any message is, and what came of them."""
 
 from __future__ import annotations
 
@@ -33,10 +30,6 @@ _RIGHT = 0.75  # of the facts, at least
 _WRONG = 1  # facts, at the most
 _UNREADABLE = 0.2  # of the replies, at the most
 _BEGIN = datetime(2026, 5, 4, 9, tzinfo=UTC)
-_STATEMENTS = (0, 2)
-"""The batches that a model reads in the call that sums them up: the statements in English, and those in Chinese."""
-
-_LOOK = 0.02  # seconds
 _FACTLESS = {"refused", "given up", "quarantined"}
 
 
@@ -57,9 +50,6 @@ class Trial(Viewable):
         seconds: How long it took, in all.
         slowest: How long the slowest reply took, in seconds.
         tokens: Tokens that it read and wrote, as it told, or as they were counted.
-        together: How many facts it told in calls that asked for summary, episode and facts; None: that was not tried.
-        together_facts: How many there were.
-        summaries: How many of these two calls had a summary and an episode that can be used.
         verdict: Why it is good enough, or why not.
         is_good: Whether it is good enough.
     """
@@ -76,20 +66,10 @@ class Trial(Viewable):
     seconds: float = 0.0
     slowest: float = 0.0
     tokens: int = 0
-    together: int | None = None
-    together_facts: int = 0
-    summaries: int = 0
     verdict: str = ""
     is_good: bool = False
 
-    @property
-    def is_good_together(self) -> bool:
-        """Whether it is good enough for `Settings.extraction_with_summaries`."""
-        enough = self.together is not None and self.together >= _RIGHT * self.together_facts
-        return self.is_good and enough and self.summaries == len(_STATEMENTS)
-
     def _view(self) -> View:
-        one_call = [] if self.together is None else [("One call", self._one_call())]
         return View(
             rows=(
                 ("Model", self.model),
@@ -103,15 +83,9 @@ class Trial(Viewable):
                 *(("No answer", one) for one in self.failures),
                 ("Seconds", f"{self.seconds:.1f} in all, {self.slowest:.1f} for the slowest reply"),
                 ("Tokens", f"{self.tokens:,} in all"),
-                *one_call,
                 ("Verdict", self.verdict),
             )
         )
-
-    def _one_call(self) -> str:
-        found = f"{self.together} of {self.together_facts} facts and {self.summaries} of {len(_STATEMENTS)} summaries with episodes"
-        verdict = "good enough for" if self.is_good_together else "leave out"
-        return f"{found}: {verdict} `extraction_with_summaries`"
 
 
 def load_model(spec: str) -> Any:
@@ -157,9 +131,7 @@ def try_model(model: Any, status: Callable[[str], AbstractContextManager[Any]]) 
     asked = language_model(model, settings.model_timeout, task="an extractor")
     assert asked is not None
     trial = Trial(asked.name)
-    with Memory.in_memory(
-        extractor=_Watch(asked, trial), summarizer=None, tokenizer="auto", settings=settings
-    ) as memory:
+    with Memory.in_memory(extractor=_Watch(asked, trial), tokenizer="auto", settings=settings) as memory:
         for number, batch in enumerate(batches()):
             with status(f"Batch {number + 1} of 5: {batch['name']} …"):
                 _play(memory, batch, number)
@@ -174,59 +146,14 @@ def try_model(model: Any, status: Callable[[str], AbstractContextManager[Any]]) 
             cost.tokens_in + cost.tokens_out for cost in memory.costs() if cost.kind == "learn"
         )
     _decide(trial)
-    if trial.is_good:
-        with status("Summary, episode and facts in one call …"):
-            _try_together(asked, settings, trial)
     return trial
-
-
-def _try_together(model: LanguageModel, settings: Settings, trial: Trial) -> None:
-    """Let a model sum up the batches of a language, and tell their facts in the same call."""
-    together = settings.replace(
-        extraction_with_summaries=True,
-        extraction_idle_seconds=600,
-        episodes=True,
-        max_messages=1,
-        summary_batch=1,
-        summary_rounds=len(batches()[0]["message"]),
-        summary_tokens=240,
-        summary_rewrites=0,
-        summary_attempts=1,
-    )
-    alone = LanguageModel("nobody", lambda _instructions, _text, _schema: Reply('{"operations": []}'))
-    with Memory.in_memory(extractor=alone, summarizer=model, tokenizer="auto", settings=together) as memory:
-        for batch in (batches()[number] for number in _STATEMENTS):
-            chat = memory.chat(user_id=batch["user"], session_id=batch["name"])
-            for message in batch["message"]:
-                chat.add("user", message["text"])
-                chat.add("assistant", "…")
-            chat.add("user", "…")
-            until = time.monotonic() + 2 * settings.model_timeout
-            while memory.status().backlog.queued > len(batch["message"]) + 1 and time.monotonic() < until:
-                time.sleep(_LOOK)
-            chat.context()
-            while not (summaries := chat.summary()) and time.monotonic() < until:
-                time.sleep(_LOOK)
-            memory.flush()
-            episodes = memory.records(user_id=batch["user"], type="episodic")
-            wrote = [(one.structured or {}).get("written_by") for one in episodes]
-            trial.summaries += [one.method for one in summaries] == ["model"] and wrote == [model.name]
-            known = [
-                f"{one.value} {one.raw}"
-                for one in memory.records(user_id=batch["user"], limit=1000)
-                if one.subject
-            ]
-            trial.together = (trial.together or 0) + sum(
-                any(message["holds"] in text for text in known) for message in batch["message"]
-            )
-            trial.together_facts += len(batch["message"])
 
 
 class _Watch(LanguageModel):
     """A model whose replies are counted and timed."""
 
     def __init__(self, model: LanguageModel, trial: Trial) -> None:
-        super().__init__(model.name, model.ask, own=model.own)
+        super().__init__(model.name, model.ask)
         self._model, self._trial = model, trial
 
     def ask(self, instructions: str, text: str, schema: type[BaseModel] | None = None) -> Reply:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from memlayer_core.cli.app import AsJson, Chroma, Database, Where, app, open_memory
+from memlayer_core.cli.spec import load_object
 from memlayer_core.cli.terminal import console, json_of, note, show
 from memlayer_core.errors import FlushTimeoutError, IndexUnavailableError, InputError
 from memlayer_core.events import Event, IndexRebuilt
@@ -107,20 +108,29 @@ def work(
     path: Where = None,
     database_url: Database = None,
     chroma_url: Chroma = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="What sums up, writes episodes and learns, as `Memory.open(model=…)`: `package.module:attribute`."
+        ),
+    ] = None,
     revive: Annotated[bool, typer.Option("--revive", help="Try again what was given up.")] = False,
     once: Annotated[bool, typer.Option("--once", help="End when nothing is owed any more.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Do the background work that is queued: embed messages, write the index and summaries, erase what was deleted.
+    """Do the background work that is queued: embed messages, write the index, erase what was deleted.
+
+    With --model, also what calls a language model: summaries, episodes and facts.
 
     Every process that opens a store does this work by itself. Run it as a service where those processes end soon (as
     functions in a cloud do), or with --once after an import. It goes on until Ctrl-C or SIGTERM.
     """
     from memlayer_core.cli.views import backlog_row
 
+    chosen = load_object(model, "--model") if model is not None else None
     if not once:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # a stopped service closes its store
-    with open_memory(path, database_url, chroma_url) as memory:
+    with open_memory(path, database_url, chroma_url, model=chosen) as memory:
         revived = memory.retry_dead() if revive else 0
         memory.flush()
         backlog = memory.status().backlog

@@ -232,7 +232,7 @@ def _text(rt: Runtime, piece: TracedPiece, there: Sequence[StoredMessage], looku
     """Return the text of a piece whose sources are unchanged; None if it is not told any more."""
     match piece.kind:
         case "summary":
-            return summary_block([lookup.summaries[version].text for version in piece.keys])
+            return summary_block(lookup.summaries[piece.keys[0]].text)
         case "profile":
             return text_of(rt, {key: lookup.records[key] for key in piece.keys})
         case "recall" if piece.stays:
