@@ -23,6 +23,8 @@ QUIET = Settings(
 
 NAMES = re.compile(r"\b(?:Anna|Bela|Caro|Dana)\d+")
 
+SENTENCE = re.compile(r"user: (.+?[.?!])")
+
 MORE = (
     "The old quarter is quiet in the morning, and from the hill one sees the river and all the roofs below."
 )
@@ -54,13 +56,23 @@ class Scripted:
 
 
 def honest(instructions: str, text: str) -> str:
-    """Return a true summary, in few words: whom the conversation is about. With its episode where that is asked for."""
-    names = ", ".join(dict.fromkeys(NAMES.findall(text)))
-    told = f"The user told the assistant of {names}; each of them moved to Lisbon with some cats, and loves the trams there."
+    """Return a true summary in few words: whom the user named, and how it began. With its episode where that is asked for."""
+    conversation = text.partition("<conversation>")[2].partition("</conversation>")[0]
+    said = " ".join(SENTENCE.findall(conversation)[:4])[:200].strip()
+    told = (
+        f"The user told the assistant of {_names(text)}, and spoke of other things, too. It began so: {said}"
+    )
     if "JSON" not in instructions:
         return told
-    episode = json.dumps({"summary": f"The user told of {names[:80]} in Lisbon.", "importance": 0.6})
+    few = ", ".join(_names(conversation).split(", ")[:3])
+    episode = json.dumps(
+        {"summary": f"The user told of {few}: {said}"[:200].strip(), "importance": 0.6}, ensure_ascii=False
+    )
     return episode if "nothing else" in instructions else f"{told}\n{episode}"
+
+
+def _names(text: str) -> str:
+    return ", ".join(dict.fromkeys(NAMES.findall(text))) or "this and that"
 
 
 def memories(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Callable[..., Memory]]:

@@ -18,6 +18,7 @@ from memlayer_core.events import RecordStored, SummaryRefused, SummaryWritten
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
+from memlayer_core.messages.rules.render import summary_block
 from memlayer_core.messages.sql import transcript
 from memlayer_core.models.usage import ModelUsage
 from memlayer_core.policy import quarter_at_most
@@ -58,6 +59,7 @@ logger = logging.getLogger("memlayer")
 INPUT_TOKENS = 8000
 """Tokens of the messages in one prompt, as many as a context has by default; more are summed up in parts."""
 
+_LEAST = 10  # tokens of a summary
 _ANSWERS = 2  # a model is asked once more after a bad one (J35)
 _TRIES = 3  # times a range is asked for
 _PAGE = 400  # messages read at once
@@ -251,8 +253,9 @@ def _refused(rt: Runtime, scope: Scope, verdict: Verdict, what: str, *, gives_up
 
 
 def _limit(rt: Runtime) -> int:
-    """Return the tokens that a summary may cost."""
-    return quarter_at_most(rt.settings.max_tokens, rt.settings.summary_tokens)
+    """Return the tokens that a summary may have, so that it fits into a context with what stands around it."""
+    room = quarter_at_most(rt.settings.max_tokens, rt.settings.summary_tokens)
+    return max(_LEAST, room - rt.tokens.message(Message("user", summary_block(""))))
 
 
 async def _condense(

@@ -234,7 +234,7 @@ def _before(rt: Runtime, summary: Summary | None, begins: int, limits: Limits) -
             part = Part(message, (summary.version,), (), tokens, tuple(reasons))
             return _SummaryPart(part, summary.version, summary.first_seq)
         reasons = [_reason(summary), Reason("summary_shortened", f"its beginning, within {room} tokens")]
-        text = beginning(text, min(len(text) - 1, len(text) * room // tokens))
+        text = beginning(text, max(1, min(len(text) - 1, len(text) * room // tokens)))
     said = f"not a word of it fits into {room} tokens" if summary.text else "it was refused"
     return _SummaryPart(notes=(Reason("summary_left_out", f"there is no summary: {said}"),))
 

@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from memlayer_core.summaries.rules.prompt import line_of, lines_of_summary, one_line
 
 from examples import examples
 from memlayer_core import Memory, Message, Settings, ToolCall
@@ -15,7 +16,6 @@ from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import ROLES, Raw, StoredMessage
 from memlayer_core.messages.rules.render import block, line, profile_block, summary_block
 from memlayer_core.scope import Scope
-from memlayer_core.summaries.rules.prompt import line_of, lines_of_summary, one_line
 from tests.conftest import PROMPT
 
 NAMES = ("recalled_memory", "conversation_summary", "user_profile")
