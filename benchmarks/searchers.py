@@ -62,9 +62,7 @@ class Memlayer(Searcher):
 
     def __init__(self, folder, embed, extractor=None, *, learn=False, **settings):
         chosen = Settings(index_delay=0, durability="normal", learn=learn, **settings)
-        self.memory = Memory.open(
-            folder, embedder=embed, summarizer=None, extractor=extractor, settings=chosen
-        )
+        self.memory = Memory.open(folder, embedder=embed, extractor=extractor, settings=chosen)
 
     def store(self, user, turns):
         for session, said in groupby(turns, key=lambda turn: turn.session):

@@ -252,7 +252,7 @@ def test_what_follows_from_a_text_is_erased_with_it(open_at, tmp_path) -> None:
 def test_no_copy_of_a_row_stays_where_sqlite_shared_out_the_rows_of_a_page(seed, open_at, tmp_path) -> None:
     """These three left two behind, in unused parts of pages, though SQLite overwrote what it deleted."""
     chance = random.Random(seed)
-    memory = open_at("store", summarizer="off", settings=NEVER)
+    memory = open_at("store", settings=NEVER)
     here: dict[tuple[str, str], str] = {}
     gone: list[str] = []
     for number in range(400):
@@ -455,7 +455,7 @@ def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure
 @pytest.mark.slow
 def test_three_thousand_forgets_leave_a_store_that_is_whole() -> None:
     settings = Settings(durability="normal")
-    with Memory.in_memory(settings=settings, summarizer="off", tokenizer="estimate") as memory:
+    with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
         began = time.process_time()
         for number in range(1, 3301):
             said = " ".join(f"{number}w{place}" for place in range(12))

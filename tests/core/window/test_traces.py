@@ -198,24 +198,6 @@ def test_previews_and_merged_messages_are_told_of(open_quiet) -> None:
     assert question.text == "And now?"
 
 
-def test_summaries_are_told_as_they_were(open_quiet) -> None:
-    memory = open_quiet(summary_rounds=2)
-    chat = memory.chat(user_id="ada", session_id="s")
-    context = chat.context()
-    for number in range(30):
-        if context.summary is not None:
-            break
-        said = "They are blue. " * 20
-        context = answer(chat, f"Question {number}: what of the {number} oars?", said, token_limit=1000)
-        memory.flush()
-    told = chat.trace(chat.traces()[0].id)
-    assert plan(told) == plan(context)
-    assert "summary_shortened" not in str(told)
-    assert states(told, "summary") == [("stored", context.summary.text)]
-    chat.edit(0, "Never mind.")
-    assert states(chat.trace(told.id), "summary") == [("gone", None)]
-
-
 def test_a_trace_says_what_a_compaction_did(open_quiet) -> None:
     chat = open_quiet().chat(user_id="ada", session_id="s")
     for number in range(30):
