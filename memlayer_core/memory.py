@@ -31,7 +31,7 @@ from memlayer_core.models.foreign import (
     RerankerLike,
     TokenizerLike,
 )
-from memlayer_core.opening import Resources, Status, directory_at, without_model
+from memlayer_core.opening import Resources, Status, directory_at
 from memlayer_core.recall.flow import search as searches
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records
@@ -856,7 +856,8 @@ class Memory(Viewable):
             calls=sum(cost.calls for cost in costs),
             tokens=sum(cost.tokens_in + cost.tokens_out for cost in costs),
             facts=sum(cost.facts for cost in costs),
-            without_model=without_model(rt),
+            summarizer=rt.summarizer.name if rt.summarizer is not None else None,
+            extractor=rt.extractor.name if rt.extractor is not None else None,
         )
 
     async def astatus(self) -> Status:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from memlayer_core.seams import Embedder, TokenCounter, VectorIndex
     from memlayer_core.storage.database import Connection, Database
 
-__all__ = ["Resources", "Status", "directory_at", "without_model"]
+__all__ = ["Resources", "Status", "directory_at"]
 
 _URL = re.compile(r"([A-Za-z][\w+.-]+):/")  # a `Path` has one slash less, and a drive of Windows one letter
 
@@ -66,7 +66,8 @@ class Status(Viewable):
         calls: How often models answered in the background, for all users; `memory.costs(user_id=…)` has those of one.
         tokens: Tokens that they read and wrote.
         facts: Facts that were learned.
-        without_model: What does not happen by itself, because this process has no model for it; empty if it has all.
+        summarizer: The model of this process that sums up and writes episodes; None: it has none.
+        extractor: Its model that reads facts; None: it has none.
     """
 
     store_id: str
@@ -77,9 +78,18 @@ class Status(Viewable):
     calls: int = 0
     tokens: int = 0
     facts: int = 0
-    without_model: str = ""
+    summarizer: str | None = None
+    extractor: str | None = None
 
     __repr__ = line_of
+
+    @property
+    def without_model(self) -> str:
+        """What does not happen by itself because this process has no model for it, in one line; empty if it has both."""
+        tasks = ("summaries, no episodes", self.summarizer), ("facts by themselves", self.extractor)
+        missing = ", no ".join(task for task, model in tasks if model is None)
+        told = "Recall and history find what was said. See `Memory.open(model=…)`."
+        return f"No model: no {missing}. {told}" if missing else ""
 
     def _view(self) -> View:
         backlog = f"{self.backlog.queued:,} job(s) queued, {self.backlog.dead:,} given up"
@@ -97,17 +107,6 @@ class Status(Viewable):
                 *(Mark(f"{source}: {reason}", "red") for source, reason in self.problems.items()),
             ),
         )
-
-
-def without_model(rt: Runtime) -> str:
-    """Return in one line what does not happen, because a memory has no model for it; empty if it has all."""
-    tasks = ("summaries, no episodes", rt.summarizer), ("facts by themselves", rt.extractor)
-    missing = ", no ".join(task for task, model in tasks if model is None)
-    return (
-        f"No model: no {missing}. Recall and history find what was said. See Memory.open(model=…)."
-        if missing
-        else ""
-    )
 
 
 class Resources:

@@ -271,34 +271,6 @@ def perfect(prompt: str) -> str:
 _LINE = re.compile(r"^\[(\d+)\] \[\d{4}-\d\d-\d\d\] user: (.*)$", re.MULTILINE)
 
 
-def all_in_one(instructions: str, text: str) -> str:
-    """Sum up, tell the episode, and say what each message states: in one answer where that is asked for."""
-    lines = _LINE.findall(text)
-    if not lines:
-        return perfect(text)
-    words = "、".join(MESSAGES[said]["holds"] for _, said in lines)
-    english = words.isascii() or "Elm" in words
-    summary = f"The user spoke of {words.replace('、', ', ')}." if english else f"用户谈到了{words}。"
-    told = [
-        {
-            "op": "add",
-            "messages": [int(number)],
-            "quote": said,
-            "value": MESSAGES[said]["holds"],
-            "key": f"topic_{number}",
-        }
-        for number, said in lines
-    ]
-    return f"{summary}\n\n{json.dumps({'summary': summary}, ensure_ascii=False)}\n{reply(told)}"
-
-
-def forgetful(instructions: str, text: str) -> str:
-    """Leave the facts out where more is asked for."""
-    return (
-        all_in_one(instructions, text).partition('{"operations"')[0] if _LINE.search(text) else perfect(text)
-    )
-
-
 def greedy(prompt: str) -> str:
     """Take every message for a new fact about the user, and end nothing."""
     return reply(
@@ -373,22 +345,6 @@ def test_a_perfect_model_is_good_enough_with_its_numbers(try_out: Callable[..., 
         assert trial["seconds"] >= trial["slowest"] > 0
 
 
-@pytest.mark.slow
-def test_summary_episode_and_facts_in_one_call_are_tried_with_a_model_that_is_good_enough(
-    try_out: Callable[..., Any],
-):
-    code, trial = try_out("all_in_one")
-    assert (code, trial["is_good"]) == (0, True)
-    assert (trial["together"], trial["together_facts"], trial["summaries"]) == (8, 8, 2)
-    code, trial = try_out("forgetful")
-    assert (code, trial["is_good"]) == (0, True), "it is good enough for separate calls"
-    assert (trial["together"], trial["summaries"]) == (0, 2)
-    code, trial = try_out("perfect")
-    assert (trial["together"], trial["summaries"]) == (0, 0), "it sums nothing up"
-    code, trial = try_out("silent")
-    assert trial["together"] is None
-
-
 def test_no_pattern_knows_the_facts_so_what_is_right_comes_from_the_model(try_out: Callable[..., Any]):
     code, trial = try_out("silent")
     assert (code, trial["is_good"], trial["right"]) == (1, False, 0)
@@ -440,12 +396,6 @@ def test_for_people_it_is_a_table_that_ends_with_the_verdict(
     assert shown.exit_code == 0
     assert shown.stdout.splitlines()[-1] == "Verdict\tgood enough as an extractor"
     assert "Right\t16 of 16 facts" in shown.stdout
-    assert (
-        "0 of 8 facts and 0 of 2 summaries with episodes: leave out `extraction_with_summaries`"
-        in shown.stdout
-    )
-    shown = run("doctor", "--model", "our_models:all_in_one")
-    assert "8 of 8 facts and 2 of 2 summaries with episodes: good enough for" in shown.stdout
 
 
 @pytest.mark.parametrize(

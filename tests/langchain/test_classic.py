@@ -197,7 +197,7 @@ def test_it_prunes_itself_and_no_model_is_asked_while_a_chain_waits(do) -> None:
     def sum_up(prompt: str) -> str:
         asked.append(prompt)
         return (
-            "Ada said how many pears and apples there are, one after the other, and was answered each time."
+            "Ada said how many pears there are, and how many apples, one after the other, and was told. " * 2
         )
 
     settings = Settings(index_delay=3600, durability="normal", max_tokens=600)

@@ -165,7 +165,10 @@ def test_a_long_run_of_tools_is_summed_up_although_no_user_speaks_in_it(opened, 
 
     def model(prompt: str) -> str:
         asked.append(prompt)
-        return "The assistant counted the pears in twelve gardens one after the other, and found many pears in all of them."
+        return (
+            "The assistant counted the pears in twelve gardens one after the other, and found many in all of them. "
+            * 2
+        )
 
     trimmed = run(agent_of(opened(model), trim_tokens_to_summarize=4000), said[2:], awaits=awaits)
     assert "too long to summarize" in trimmed[0].text

@@ -153,7 +153,7 @@ class Writing(Scripted):
     def complete(self, prompt, formatted=False, **kwargs):
         self.__dict__.setdefault("prompts", []).append(prompt)
         return CompletionResponse(
-            text="Ada looked for three herons in the garden, and for two, and was told each time that there are five of them; she asked for many gardens, one after the other."
+            text="Ada looked for three herons in the garden, and for two, and was told each time that there are five of them; she asked for many gardens, one after the other, and the assistant looked into all of these gardens for her."
         )
 
 

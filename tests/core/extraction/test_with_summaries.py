@@ -28,7 +28,13 @@ TOGETHER = Settings(
     extraction_with_summaries=True,
 )
 TASK = "second task"
-EPISODE = json.dumps({"summary": "Louis spoke of his boats at the old quay, one after the other.", "key_topics": ["boats"], "importance": 0.8})
+EPISODE = json.dumps(
+    {
+        "summary": "Louis spoke of his boats at the old quay, one after the other.",
+        "key_topics": ["boats"],
+        "importance": 0.8,
+    }
+)
 MORE = (
     "It is moored at the old quay below the hill, where one hears the bells of the chapel in the evening. "
     * 2
