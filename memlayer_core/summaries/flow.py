@@ -66,7 +66,7 @@ _PAGE = 400  # messages read at once
 _ROUGH = 4  # times its limit: the summary from which the episode of a very long session is written
 
 
-class _Written(NamedTuple):
+class _Result(NamedTuple):
     """A model's summary; without a text if all its answers were refused. And the episode that it told beside it."""
 
     text: str | None
@@ -191,14 +191,16 @@ def _next(connection: Connection, job: Job) -> tuple[Session | None, _Task | Non
     return session, _Task(session, before, messages, rounds, until)
 
 
-async def _commit(rt: Runtime, run: Runner, task: _Task, made: _Written, usage: ModelUsage, job: Job) -> None:
+async def _commit(
+    rt: Runtime, run: Runner, task: _Task, result: _Result, usage: ModelUsage, job: Job
+) -> None:
     """Put a summary in force, and store the episode of its new turns. One that was refused too often gives them up."""
     session, before, now = task.session, task.before, rt.now()
     scope = session.scope
-    gives_up = made.text is None and session.summary_tries + 1 >= _TRIES
+    gives_up = result.text is None and session.summary_tries + 1 >= _TRIES
     summary: Summary | None = None
-    if made.text is not None or gives_up:
-        text = made.text or (before.text if before is not None else "")
+    if result.text is not None or gives_up:
+        text = result.text or (before.text if before is not None else "")
         first, rounds = (before.first_seq, before.rounds) if before is not None else (task.messages[0].seq, 0)
         summary = Summary(
             first_seq=first,
@@ -208,11 +210,11 @@ async def _commit(rt: Runtime, run: Runner, task: _Task, made: _Written, usage: 
             tokens=rt.tokens.text(text),
             counter=rt.tokens.name,
             model=usage.model.name,
-            score=round(made.verdict.score, 4),
-            faults=made.verdict.faults,
+            score=round(result.verdict.score, 4),
+            faults=result.verdict.faults,
         )
     ends = task.messages[0].message, task.messages[-1].message
-    told = made.episode if made.text is not None else None
+    told = result.episode if result.text is not None else None
     draft = await run(_prepare, rt, scope, told, usage.model.name, *ends) if told is not None else None
     stored: list[Record | None] = []
 
@@ -228,13 +230,13 @@ async def _commit(rt: Runtime, run: Runner, task: _Task, made: _Written, usage: 
     is_kept = await run(
         rt.db.write, summaries_sql.commit, session, summary, usage.costs(), job, now, store_episode
     )
-    if made.text is None:
-        _refused(rt, scope, made.verdict, "a summary", gives_up=gives_up)
+    if result.text is None:
+        _refused(rt, scope, result.verdict, "a summary", gives_up=gives_up and is_kept)
         return
     if not is_kept:
         return
     rt.health.up("summaries")
-    version, score = session.summary_version + 1, made.verdict.score
+    version, score = session.summary_version + 1, result.verdict.score
     rt.emit(SummaryWritten(scope.namespace, scope.session_id or "", version, usage.model.name, score))
     for record in filter(None, stored[-1:]):  # a commit that is tried again stores once more
         rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
@@ -268,7 +270,7 @@ async def _condense(
     *,
     with_episode: bool = False,
     side_task: SideTask | None = None,
-) -> _Written:
+) -> _Result:
     """Sum up lines together with the summary of what came before them.
 
     A long text is summed up part by part, each part with the summary of those before it; a part that is too long for the
@@ -280,12 +282,14 @@ async def _condense(
     scripts = scripts_of([one.text for one in lines if not one.by_tool])
     waiting = deque(parts(map(str, lines), INPUT_TOKENS, rt.tokens.text))
     whole = len(waiting) == 1
-    made = _Written(previous, Verdict())
+    made = _Result(previous, Verdict())
     while waiting:
         part = waiting.popleft()
-        asked = _Asked(previous, part, limit, scripts, whole and with_episode, side_task if whole else None)
+        question = _Question(
+            previous, part, limit, scripts, whole and with_episode, side_task if whole else None
+        )
         try:
-            made = await _ask(rt, run, usage, asked)
+            made = await _ask(rt, run, usage, question)
         except ModelContextError:
             halves = halve(part)
             if halves is None:
@@ -299,7 +303,7 @@ async def _condense(
     return made
 
 
-class _Asked(NamedTuple):
+class _Question(NamedTuple):
     """What a model is asked for in one call."""
 
     previous: str
@@ -310,9 +314,9 @@ class _Asked(NamedTuple):
     side_task: SideTask | None
 
 
-async def _ask(rt: Runtime, run: Runner, usage: ModelUsage, asked: _Asked) -> _Written:
+async def _ask(rt: Runtime, run: Runner, usage: ModelUsage, question: _Question) -> _Result:
     """Return the first good summary; without a text if there was none. And the first good episode."""
-    previous, part, limit, scripts, with_episode, side_task = asked
+    previous, part, limit, scripts, with_episode, side_task = question
     source = _source(rt, previous, part, scripts)
     own = WITH_EPISODE if with_episode else INSTRUCTIONS
     first = prompt = request(previous, part, limit)
@@ -333,9 +337,9 @@ async def _ask(rt: Runtime, run: Runner, usage: ModelUsage, asked: _Asked) -> _W
             episode = told if good else episode
         verdict = check(text, rt.tokens.text(text), source, limit)
         if not verdict.faults:
-            return _Written(text, verdict, episode)
+            return _Result(text, verdict, episode)
         prompt = retry_prompt(first, answer, verdict.faults)
-    return _Written(None, verdict, episode)
+    return _Result(None, verdict, episode)
 
 
 def _source(rt: Runtime, previous: str, part: Sequence[str], scripts: frozenset[str]) -> Source:
@@ -426,14 +430,14 @@ async def _ask_for_episode(
 
 
 def _prepare(
-    rt: Runtime, scope: Scope, told: EpisodeText, model: str, first: Message, last: Message
+    rt: Runtime, scope: Scope, episode: EpisodeText, model: str, first: Message, last: Message
 ) -> PreparedRecord | None:
     """Return the record of an episode from its first to its last message."""
     fields: dict[str, Any] = {
-        **told.model_dump(exclude_unset=True),  # an importance that nobody rated does not fade
+        **episode.model_dump(exclude_unset=True),  # an importance that nobody rated does not fade
         "type": "episodic",
         "source": "system_generated",
         "occurred_at": first.created_at,
         "structured": {"written_by": model, "first": first.id, "last": last.id},
     }
-    return prepare_record(rt, new_record(scope, told.summary, fields, rt.now()))
+    return prepare_record(rt, new_record(scope, episode.summary, fields, rt.now()))

@@ -225,10 +225,10 @@ def test_what_is_taken_back_is_in_no_file_while_the_memory_is_open(
 @pytest.mark.usefixtures("plain_sqlite", "without_chroma")
 def test_what_follows_from_a_text_is_erased_with_it(open_at, tmp_path) -> None:
     """Summaries, an episode, and what was recalled for a question."""
-    told = f"The user asked many times whether {GONE} is the lucky word, and was told that it is."
+    summed = f"The user asked many times whether {GONE} is the lucky word, and was told that it is."
 
     def model(instructions: str, _: str) -> str:
-        return json.dumps({"summary": told}) if "nothing else" in instructions else told
+        return json.dumps({"summary": summed}) if "nothing else" in instructions else summed
 
     settings = PROMPT.replace(max_tokens=400, summary_tokens=100)
     memory = open_at("store", embedder=dense, model=model, settings=settings)
