@@ -109,19 +109,6 @@ def test_a_message_that_instructs_is_in_the_history_and_not_recalled(memory: Mem
     assert "a shop in Graz" in told(memory)
 
 
-def test_no_episode_tells_of_it() -> None:
-    with Memory.in_memory(settings=NOW.replace(episode_messages=2)) as memory:
-        chat = memory.chat(user_id="louis", session_id="s")
-        chat.add("user", ATTACK)
-        chat.add("assistant", "I will not do that.")
-        chat.add("user", "I went to Lisbon and saw the trams.")
-        chat.end()
-        memory.flush()
-        (episode,) = [one for one in memory.records(user_id="louis") if one.type == "episodic"]
-        assert "Lisbon" in episode.text
-        assert "Ignore" not in episode.text
-
-
 def test_it_stays_in_quarantine_when_it_moves_to_another_store(memory: Memory, tmp_path: Any) -> None:
     chat = memory.chat(user_id="louis", session_id="s")
     chat.remember(ATTACK, key="name", value="Louis")
