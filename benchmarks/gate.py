@@ -119,7 +119,7 @@ def measure(name, language, size, embedder, third, verbose):
     settings = Settings(index_delay=0, durability="normal")
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        opened = Memory.open(folder, embedder=embedder, summarizer=None, settings=settings)
+        opened = Memory.open(folder, embedder=embedder, settings=settings)
         memory = stack.enter_context(opened)
         fill(memory, users)
         rows = answers(memory, users, data, third)

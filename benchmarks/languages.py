@@ -58,9 +58,7 @@ def measure_facts(embedder, languages):
     found = {}
     with (
         tempfile.TemporaryDirectory(prefix="memlayer-bench-") as where,
-        Memory.open(
-            where, embedder=embedder, tokenizer="estimate", summarizer=None, settings=settings
-        ) as memory,
+        Memory.open(where, embedder=embedder, tokenizer="estimate", settings=settings) as memory,
     ):
         for language in languages:
             memory.chat(user_id=language, session_id="facts").add_messages(
@@ -133,9 +131,7 @@ def measure(talks, embedder):
     found, silent = {language: {} for language in LANGUAGES}, {language: [] for language in LANGUAGES}
     with (
         tempfile.TemporaryDirectory(prefix="memlayer-bench-") as where,
-        Memory.open(
-            where, embedder=embedder, tokenizer="estimate", summarizer=None, settings=settings
-        ) as memory,
+        Memory.open(where, embedder=embedder, tokenizer="estimate", settings=settings) as memory,
     ):
         for talk in talks:
             store(memory, talk)

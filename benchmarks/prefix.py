@@ -92,12 +92,10 @@ def shown(messages):
     return [f"{message.role}: {message.text}" for message in messages]
 
 
-def memlayer(turns, limit, ledger, summarizer="extractive", embedder="hashing", **settings):
+def memlayer(turns, limit, ledger, model=None, embedder="hashing", **settings):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         chosen = Settings(index_delay=0, durability="normal", **settings)
-        opened = Memory.open(
-            folder, embedder=embedder, tokenizer="estimate", summarizer=summarizer, settings=chosen
-        )
+        opened = Memory.open(folder, embedder=embedder, tokenizer="estimate", model=model, settings=chosen)
         with opened as memory:
             chat = memory.chat(user_id="u", session_id="s")
             chat.add("system", "Be a friend.")
@@ -126,7 +124,7 @@ def with_a_model(turns, limit, ledger):
         ledger.spent += COUNT.text(instructions + prompt) + COUNT.text(summary)
         return summary
 
-    memlayer(turns, limit, ledger, summarizer=summarise, recall_tokens=0)
+    memlayer(turns, limit, ledger, model=summarise, recall_tokens=0)
 
 
 def trim_messages(turns, limit, ledger):

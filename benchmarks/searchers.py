@@ -55,16 +55,14 @@ def installed(module):
 
 
 class Memlayer(Searcher):
-    """`Memory.search`, in a directory; `embed` may be the name of an embedder too. Facts are learned if `learn` says so."""
+    """`Memory.search`, in a directory; `embed` may be the name of an embedder too."""
 
     name = "memlayer"
     needs = ("memlayer_core",)
 
     def __init__(self, folder, embed, extractor=None, *, **settings):
         chosen = Settings(index_delay=0, durability="normal", learn=learn, **settings)
-        self.memory = Memory.open(
-            folder, embedder=embed, summarizer=None, extractor=extractor, settings=chosen
-        )
+        self.memory = Memory.open(folder, embedder=embed, extractor=extractor, settings=chosen)
 
     def store(self, user, turns):
         for session, said in groupby(turns, key=lambda turn: turn.session):

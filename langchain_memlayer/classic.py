@@ -71,7 +71,7 @@ class MemlayerConversationMemory(BaseChatMemory):
         if "llm" in fields:
             raise ConfigurationError(
                 "this class takes no `llm`: the memory writes the summaries in the background",
-                hint="Pass the model to the memory: `Memory.open(…, summarizer=llm)`.",
+                hint="Pass the model to the memory: `Memory.open(…, model=llm)`.",
             )
         super().__init__(**fields)
         limits(Limits(self.chat_memory.token_limit), self._policy, self.max_token_limit)

@@ -43,9 +43,8 @@ def create_summarizer(memory: Memory, *, token_limit: int | None = None) -> Call
             trim_tokens_to_summarize=None,
         )
 
-    The memory's summarizer writes them: `Memory.open(…, summarizer=model)`, or extracts of the messages. A model's
-    summary is judged, and requested again if it is bad; if the model does not answer, extracts are used instead. The
-    previous summary is part of the input. Nothing is stored except the model's costs (`memory.costs()`).
+    The memory's model writes them: `Memory.open(…, model=model)`. A summary is checked, and requested once more if it
+    is bad. The previous summary is part of the input. Nothing is stored except the model's costs (`memory.costs()`).
 
     With `trim_tokens_to_summarize=None` all messages are summarized; by default the middleware keeps the last 4,000
     tokens of them, and drops the rest. Messages that exceed the model's input limit are summarized in parts.
@@ -53,14 +52,20 @@ def create_summarizer(memory: Memory, *, token_limit: int | None = None) -> Call
     An async agent calls the function in a thread.
 
     Args:
-        memory: The memory whose summarizer and settings are used.
+        memory: The memory whose model and settings are used.
         token_limit: Token limit of a summary; `Settings.summary_tokens` (600) by default.
 
     Raises:
-        ConfigurationError: `memory` is no `Memory`, or langchain is older: its middleware would ignore the function.
+        ConfigurationError: `memory` is no `Memory` or has no model, or langchain is older: its middleware would ignore
+            the function.
         InvalidLimitError: On a summary: `token_limit` is below one.
+        ModelError: On a summary: the model does not answer, or neither answer can be used. The agent's run ends with it,
+            and no message is lost.
     """
-    memory_of(memory)
+    if memory_of(memory).runtime.summarizer is None:
+        raise ConfigurationError(
+            "the memory has no model that sums up", hint="`Memory.open(…, model=model)` names one."
+        )
     if "summarizer" not in inspect.signature(SummarizationMiddleware).parameters:
         raise ConfigurationError(
             "the installed langchain's `SummarizationMiddleware` takes no `summarizer`, and would ignore it",

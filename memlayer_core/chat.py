@@ -17,7 +17,7 @@ from memlayer_core.runner import ASYNC, SYNC, Runner, step
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, Viewable
-from memlayer_core.summaries.flow import summarize
+from memlayer_core.summaries import flow as summaries
 from memlayer_core.summaries.model import Summary
 from memlayer_core.transfer.flow import export as transfer
 from memlayer_core.window.flow import long_term as contexts
@@ -507,16 +507,16 @@ class Chat(Viewable):
         return await self._read(chat_recall.recall, query, limit, token_limit, exclude, self.roles, filter)
 
     def summary(self, *, all_versions: bool = False) -> list[Summary]:
-        """Return the summaries of turns that left the window: an overview of the oldest ones, then the others.
+        """Return the summary of the turns that left the window; none without a model, or before it has answered.
 
         Args:
-            all_versions: Also summaries that newer ones replaced.
+            all_versions: Also those that newer ones replaced.
         """
-        return self._do(summarize.summaries, all_versions=all_versions)
+        return self._do(summaries.summaries, all_versions=all_versions)
 
     async def asummary(self, *, all_versions: bool = False) -> list[Summary]:
         """Do `summary` without blocking the event loop."""
-        return await self._read(summarize.summaries, all_versions=all_versions)
+        return await self._read(summaries.summaries, all_versions=all_versions)
 
     def remember(self, text: str, **fields: Unpack[RecordFields]) -> Record:
         """Store a record of the user, which all later sessions recall. It is durable when this returns; no model is called.

@@ -36,6 +36,7 @@ __all__ = [
     "StoreMaintained",
     "StoreMissing",
     "SummarizerUnavailable",
+    "SummaryRefused",
     "SummaryWritten",
     "TemporaryDropped",
     "WordsRepaired",
@@ -51,6 +52,7 @@ Source = Literal[
     "embedder",
     "reranker",
     "summarizer",
+    "summaries",
     "tokenizer",
     "redactor",
     "worker",
@@ -127,20 +129,37 @@ class ContextOverflowed:
 
 @dataclass(frozen=True, slots=True)
 class SummaryWritten:
-    """A summary of turns that left a window was written. `model` is None if no model was called."""
+    """A model summed up turns that left a window."""
 
     namespace: str
     session_id: str
     version: int
-    level: int
-    method: str
-    model: str | None
+    model: str
     score: float
 
 
 @dataclass(frozen=True, slots=True)
+class SummaryRefused:
+    """All answers of a model about some turns of a session were refused: as a summary, or as an episode.
+
+    Attributes:
+        namespace: The user's namespace.
+        session_id: The session.
+        faults: What was wrong with the last answer.
+        score: Share of the checks that it passed.
+        gives_up: Whether it is not asked again.
+    """
+
+    namespace: str
+    session_id: str
+    faults: tuple[str, ...]
+    score: float
+    gives_up: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SummarizerUnavailable:
-    """The summariser does not answer. Extracts are written instead, and it is asked again later."""
+    """The model that sums up does not answer. It is asked again later."""
 
     reason: str
 
@@ -248,6 +267,7 @@ Event = (
     | TemporaryDropped
     | ContextOverflowed
     | SummaryWritten
+    | SummaryRefused
     | SummarizerUnavailable
     | ErasureDelayed
     | WorkerFailed
@@ -267,6 +287,7 @@ _LEVELS: dict[type, int] = {
     IndexDegraded: logging.WARNING,
     EmbedderFallback: logging.WARNING,
     SummarizerUnavailable: logging.WARNING,
+    SummaryRefused: logging.WARNING,
     ContextOverflowed: logging.WARNING,
     ErasureDelayed: logging.WARNING,
     WorkerFailed: logging.WARNING,

@@ -29,7 +29,6 @@ from memlayer_core.models.foreign import (
     EmbedderLike,
     LanguageModelLike,
     RerankerLike,
-    SummarizerLike,
     TokenizerLike,
 )
 from memlayer_core.opening import Resources, Status, directory_at
@@ -50,7 +49,7 @@ from memlayer_core.storage import job_queue
 from memlayer_core.storage.costs import Cost
 from memlayer_core.storage.files import FileWriter, LineReader
 from memlayer_core.storage.jobs import Backlog
-from memlayer_core.summaries.flow import condense
+from memlayer_core.summaries.flow import summarize_messages
 from memlayer_core.transfer.flow import export as transfer
 from memlayer_core.transfer.flow import forget, imports
 from memlayer_core.transfer.flow.export import Progress
@@ -92,7 +91,8 @@ class Memory(Viewable):
         embedder: EmbedderLike = "auto",
         tokenizer: TokenizerLike = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
-        summarizer: SummarizerLike | None = "extractive",
+        model: LanguageModelLike | None = None,
+        summarizer: LanguageModelLike | None = None,
         extractor: LanguageModelLike | None = None,
         fact_schema: type[BaseModel] | None = None,
         reranker: RerankerLike | None = None,
@@ -121,12 +121,13 @@ class Memory(Viewable):
                 encoding, `"estimate"`, or a function that counts the tokens of a text.
             truncate_with: A function that shortens a text to a number of characters, if `Settings.truncate_messages`
                 is on. Without it, the beginning of the text stays.
-            summarizer: Sums up turns that leave the window, in the background. `"extractive"`: it quotes sentences, and
-                no model is called. Or a LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt, blocking
-                or async; a small model is enough. None or `"off"`: there are no summaries, only recall.
-            extractor: A model or a function, as for `summarizer`, that reads facts in what users say, beside the patterns that
-                need no model. It is asked in the background: once for ten turns, or after a minute without a message. What
-                it says counts only where a quote supports it. None: patterns alone.
+            model: Sums up turns that leave the window, writes episodes, and learns facts, all in the background: a LangChain
+                chat model, a LlamaIndex `LLM`, or a function of a prompt, blocking or async; a small model is enough.
+                Another process may do that work: `memlayer work`, or one that is opened later. None: this process leaves
+                it alone, and without any there are no summaries, no episodes, and no facts but those that you `remember`.
+            summarizer: A model for summaries and episodes, in place of `model`.
+            extractor: A model for facts, in place of `model`. It is asked once for ten turns, or after a minute without a
+                message. What it says counts only where a quote supports it.
             fact_schema: A Pydantic model, the class. Its fields are the keys of the facts that the extractor reads; a field that
                 is a list has several values at a time. None: the keys of the patterns, and the extractor's own.
             reranker: Puts the first 50 hits of a search, a recall or a context in its order: a function of the query and a list
@@ -166,6 +167,7 @@ class Memory(Viewable):
             embedder=embedder,
             tokenizer=tokenizer,
             truncate_with=truncate_with,
+            model=model,
             summarizer=summarizer,
             extractor=extractor,
             fact_schema=fact_schema,
@@ -184,7 +186,8 @@ class Memory(Viewable):
         embedder: EmbedderLike = "hashing",
         tokenizer: TokenizerLike = "auto",
         truncate_with: Callable[[str, int], str] | None = None,
-        summarizer: SummarizerLike | None = "extractive",
+        model: LanguageModelLike | None = None,
+        summarizer: LanguageModelLike | None = None,
         extractor: LanguageModelLike | None = None,
         fact_schema: type[BaseModel] | None = None,
         reranker: RerankerLike | None = None,
@@ -205,6 +208,7 @@ class Memory(Viewable):
             embedder=embedder,
             tokenizer=tokenizer,
             truncate_with=truncate_with,
+            model=model,
             summarizer=summarizer,
             extractor=extractor,
             fact_schema=fact_schema,
@@ -525,10 +529,9 @@ class Memory(Viewable):
         previous: str = "",
         token_limit: int | None = None,
     ) -> str:
-        """Return a summary of messages, as it is written for turns that leave a window. Nothing is stored.
+        """Return a summary of messages, as it is written for turns that leave a window. Only its costs are stored.
 
-        The memory's summariser writes it. A bad answer is rejected, and the summariser is asked again. Without a
-        summariser, or if it does not answer, the summary quotes sentences; `status()` then shows the problem.
+        The memory's model writes it. A bad answer is refused, and the model is asked once more.
 
         Args:
             messages: The messages; they need not be stored. System and hidden messages are left out.
@@ -538,8 +541,10 @@ class Memory(Viewable):
         Raises:
             MessageTypeError: One of them is no message.
             InvalidLimitError: `token_limit` is below one.
+            ConfigurationError: The memory has no model that sums up.
+            ModelError: The model does not answer, or neither answer can be used.
         """
-        return step(condense.summarize_messages(self.runtime, SYNC, messages, previous, token_limit))
+        return step(summarize_messages(self.runtime, SYNC, messages, previous, token_limit))
 
     async def asummarize(
         self,
@@ -550,7 +555,7 @@ class Memory(Viewable):
     ) -> str:
         """Do `summarize` without blocking the event loop."""
         return await self.runtime.threads.read(
-            condense.summarize_messages(self.runtime, ASYNC, messages, previous, token_limit)
+            summarize_messages(self.runtime, ASYNC, messages, previous, token_limit)
         )
 
     def users(self, *, find: str = "", limit: int = 100, offset: int = 0) -> list[User]:
@@ -843,6 +848,8 @@ class Memory(Viewable):
             calls=sum(cost.calls for cost in costs),
             tokens=sum(cost.tokens_in + cost.tokens_out for cost in costs),
             facts=sum(cost.facts for cost in costs),
+            summarizer=rt.summarizer.name if rt.summarizer is not None else None,
+            extractor=rt.extractor.name if rt.extractor is not None else None,
         )
 
     async def astatus(self) -> Status:

@@ -23,7 +23,6 @@ from memlayer_core.models.foreign import (
     EmbedderLike,
     LanguageModelLike,
     RerankerLike,
-    SummarizerLike,
     TokenizerLike,
 )
 from memlayer_core.models.redactor import CheckedRedactor
@@ -43,7 +42,7 @@ from memlayer_core.vector import OTHER_LANGUAGES, SimilarityScale
 from memlayer_core.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
+    from memlayer_core.seams import Embedder, TokenCounter, VectorIndex
     from memlayer_core.storage.database import Connection, Database
 
 __all__ = ["Resources", "Status", "directory_at"]
@@ -65,6 +64,8 @@ class Status(Viewable):
         calls: How often models answered in the background, for all users; `memory.costs(user_id=…)` has those of one.
         tokens: Tokens that they read and wrote.
         facts: Facts that were learned.
+        summarizer: The model of this process that sums up and writes episodes; None: it has none.
+        extractor: Its model that reads facts; None: it has none.
     """
 
     store_id: str
@@ -75,8 +76,18 @@ class Status(Viewable):
     calls: int = 0
     tokens: int = 0
     facts: int = 0
+    summarizer: str | None = None
+    extractor: str | None = None
 
     __repr__ = line_of
+
+    @property
+    def without_model(self) -> str:
+        """What does not happen by itself because this process has no model for it, in one line; empty if it has both."""
+        tasks = ("summaries, no episodes", self.summarizer), ("facts by themselves", self.extractor)
+        missing = ", no ".join(task for task, model in tasks if model is None)
+        told = "Recall and history find what was said. See `Memory.open(model=…)`."
+        return f"No model: no {missing}. {told}" if missing else ""
 
     def _view(self) -> View:
         backlog = f"{self.backlog.queued:,} job(s) queued, {self.backlog.dead:,} given up"
@@ -89,7 +100,10 @@ class Status(Viewable):
                 ("Models", f"{self.calls:,} call(s), {self.tokens:,} tokens"),
                 ("Learned", f"{self.facts:,} fact(s)"),
             ),
-            notes=tuple(Mark(f"{source}: {reason}", "red") for source, reason in self.problems.items()),
+            notes=(
+                *([self.without_model] if self.without_model else []),
+                *(Mark(f"{source}: {reason}", "red") for source, reason in self.problems.items()),
+            ),
         )
 
 
@@ -106,7 +120,8 @@ class Resources:
         embedder: EmbedderLike,
         tokenizer: TokenizerLike,
         truncate_with: Callable[[str, int], str] | None,
-        summarizer: SummarizerLike | None,
+        model: LanguageModelLike | None,
+        summarizer: LanguageModelLike | None,
         extractor: LanguageModelLike | None,
         fact_schema: type[BaseModel] | None,
         reranker: RerankerLike | None,
@@ -135,15 +150,13 @@ class Resources:
         self.pid = os.getpid()
         self.directory = directory
         counter: TokenCounter = token_counter(tokenizer)
-        summarizes = summarizer is not None and summarizer != "off"
-        model: LanguageModel | None = None
-        if summarizes and summarizer != "extractive":
-            model = language_model(summarizer, settings.model_timeout)
-        reader = language_model(extractor, settings.model_timeout, task="an extractor")
-        if settings.extraction_with_summaries and (model is None or reader is None):
+        both = language_model(model, settings.model_timeout)
+        writer = language_model(summarizer, settings.model_timeout, task="a summariser") or both
+        reader = language_model(extractor, settings.model_timeout, task="an extractor") or both
+        if settings.extraction_with_summaries and (writer is None or reader is None):
             raise ConfigurationError(
-                "`Settings.extraction_with_summaries` needs a model as summarizer and one as extractor",
-                hint="Pass the same model as both: Memory.open(path, summarizer=model, extractor=model).",
+                "`Settings.extraction_with_summaries` needs a model that sums up and learns",
+                hint="Pass one: Memory.open(path, model=model).",
             )
         schema_of(fact_schema)  # refuses what is none
         reorders = resolve_reranker(reranker, settings.reranker_timeout)
@@ -192,9 +205,8 @@ class Resources:
             similarity_scale=_scale_reader(scales_of(chosen) or {}),
             vectors=VectorCache(settings.vector_cache_bytes),
             note_damage=self.worker.note_damage,
-            note_eviction=self.worker.note_eviction if summarizes else None,
             note_recall=self.worker.note_recall,
-            summarizer=model,
+            summarizer=writer,
             extractor=reader,
             fact_schema=fact_schema,
             reranker=reorders,

@@ -76,10 +76,8 @@ class Runtime(Journal):
         similarity_scale: Returns the scale of the embedder's cosines for the language of a text.
         vectors: The vectors of the namespaces that were searched last.
         note_damage: Tells the worker that a shard of the index is damaged.
-        note_eviction: Tells the worker that a session's turns before a place left the window; None: there are no
-            summaries.
         note_recall: Tells the worker which records were recalled.
-        summarizer: Writes summaries; None: summaries are extracts.
+        summarizer: Writes summaries and episodes; None: another process may.
         extractor: Reads facts in messages; None: patterns alone do.
         fact_schema: The keys that facts may have which the extractor reads; None: any.
         reranker: Puts the best hits in its order; None: the ranking's stays.
@@ -106,7 +104,6 @@ class Runtime(Journal):
     similarity_scale: Callable[[Connection, str], SimilarityScale]
     vectors: VectorCache
     note_damage: Callable[[int], None]
-    note_eviction: Callable[[int, int], None] | None
     note_recall: Callable[[Sequence[int]], None]
     summarizer: LanguageModel | None
     extractor: LanguageModel | None
@@ -124,5 +121,4 @@ class Runtime(Journal):
     @property
     def episode_minimum(self) -> int | None:
         """How many messages an episode needs at least; None if no episodes are written."""
-        wanted = self.settings.episodes and self.note_eviction is not None
-        return self.settings.episode_messages if wanted else None
+        return self.settings.episode_messages if self.settings.episodes else None

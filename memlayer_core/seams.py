@@ -89,11 +89,6 @@ class LanguageModel(Protocol):
         """The model's name in summaries, errors and `Memory.costs`."""
         ...
 
-    @property
-    def own(self) -> bool:
-        """Whether it is the user's own function. Its answers are checked less than those of a model."""
-        ...
-
     def ask(self, instructions: str, text: str, schema: type[BaseModel] | None = None) -> Reply:
         """Send a prompt to the model, and wait for the answer.
 

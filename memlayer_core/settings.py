@@ -56,18 +56,9 @@ class Settings(BaseSettings):
             leading system message.
         profile_tokens: Tokens of a context for facts that are told always and records of type `"profile"`; never more than a quarter of the token
             limit. 0: they are recalled like other records.
-        summary_tokens: Tokens of a context for summaries; never more than a quarter of the token limit.
-        summary_rounds: Rounds of one summary. Turns that leave the window together are summed up together; a summary
-            of fewer rounds is extended by the next ones. 10, as in layered memories.
-        summary_batch: With a policy of messages or rounds: messages that must have left the window before they are
-            summed up together.
-        summary_input: Tokens of one prompt to the summariser; longer texts are summed up in parts. It is as large as a
-            context by default, so that turns that leave a window cost one call.
-        summary_coverage: Share of the important names, numbers and words that a model's summary must contain.
-        summary_rewrites: How often a model is asked again after a bad summary.
-        summary_attempts: How often a model that does not answer is called before an extract is written instead.
-        episodes: Whether an episode is written about `summary_rounds` rounds that left the window, and about the rest of
-            a session that ends: a record that later searches and contexts find. There are none without a summariser.
+        summary_tokens: Tokens of the summary in a context; never more than a quarter of the token limit.
+        episodes: Whether an episode is written about turns that left the window, and about the rest of a session that ends:
+            a record that later searches and contexts find. A model writes it.
         episode_messages: Messages that a session needs for an episode: 4, two rounds, as in layered agent memories.
         episode_tokens: Tokens of an episode; about the 50 Chinese characters of layered agent memories.
         durability: `"full"`: writes survive a power cut, and each costs a disk flush. `"normal"`: writes survive the
@@ -99,7 +90,7 @@ class Settings(BaseSettings):
         extraction_idle_seconds: Seconds without a new message after which it reads fewer.
         extraction_with_summaries: Whether turns are read in the call that sums them up when they leave the window, together
             with the summary and the episode, instead of every `extraction_turns` turns: fewer calls, and facts that come
-            later. It needs a summariser and an `extractor`.
+            later. It needs a model for both.
             What that call does not answer, and what has waited for `extraction_idle_seconds`, is read by the `extractor`.
         extraction_tokens: Tokens of its prompt, at the most. Of long messages, the sentences that may state facts are in it.
         extraction_daily_calls: Its calls for one user on one day, in UTC, at the most. What is said after that is read by
@@ -140,12 +131,6 @@ class Settings(BaseSettings):
     recall_placement: Literal["user", "system"] = "user"
     profile_tokens: int = Field(default=300, ge=0)
     summary_tokens: int = Field(default=600, ge=100)
-    summary_rounds: int = Field(default=10, ge=1)
-    summary_batch: int = Field(default=10, ge=1)
-    summary_input: int = Field(default=8000, ge=100)
-    summary_coverage: float = Field(default=0.3, ge=0, le=1)
-    summary_rewrites: int = Field(default=2, ge=0)
-    summary_attempts: int = Field(default=3, ge=1)
     episodes: bool = True
     episode_messages: int = Field(default=4, ge=1)
     episode_tokens: int = Field(default=60, ge=10)

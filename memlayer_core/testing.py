@@ -232,7 +232,6 @@ class LanguageModelConformance:
 
     def test_it_has_a_name(self, model: LanguageModel) -> None:
         assert model.name.strip()
-        assert isinstance(model.own, bool)
 
 
 class PolicyConformance:

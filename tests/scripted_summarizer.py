@@ -1,7 +1,8 @@
-"""A summariser that answers what a test tells it to, the memories that it works for, and a talk to sum up."""
+"""A model that answers what a test tells it to, the memories that it works for, and a talk to sum up."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,11 +18,12 @@ QUIET = Settings(
     max_tokens=1000,
     job_backoff=0,
     summary_tokens=300,
-    summary_coverage=0.1,
 )
 """Nothing is done in the background before a flush asks for it, and a few rounds fill the window."""
 
 NAMES = re.compile(r"\b(?:Anna|Bela|Caro|Dana)\d+")
+
+SENTENCE = re.compile(r"user: (.+?[.?!])")
 
 MORE = (
     "The old quarter is quiet in the morning, and from the hill one sees the river and all the roofs below."
@@ -53,6 +55,26 @@ class Scripted:
         return given(instructions, text) if callable(given) else given
 
 
+def honest(instructions: str, text: str) -> str:
+    """Return a true summary in few words: whom the user named, and how it began. With its episode where that is asked for."""
+    conversation = text.partition("<conversation>")[2].partition("</conversation>")[0]
+    said = " ".join(SENTENCE.findall(conversation)[:4])[:200].strip()
+    told = (
+        f"The user told the assistant of {_names(text)}, and spoke of other things, too. It began so: {said}"
+    )
+    if "JSON" not in instructions:
+        return told
+    few = ", ".join(_names(conversation).split(", ")[:3])
+    episode = json.dumps(
+        {"summary": f"The user told of {few}: {said}"[:200].strip(), "importance": 0.6}, ensure_ascii=False
+    )
+    return episode if "nothing else" in instructions else f"{told}\n{episode}"
+
+
+def _names(text: str) -> str:
+    return ", ".join(dict.fromkeys(NAMES.findall(text))) or "this and that"
+
+
 def memories(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Callable[..., Memory]]:
     """Give a function that opens memories on the database that `request.param` names, and close them all."""
     where = {}
@@ -61,7 +83,7 @@ def memories(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Cal
     make = Memory.open if where else Memory.in_memory
     opened: list[Memory] = []
 
-    def open_memory(summarizer: Any = "extractive", **changes: Any) -> Memory:
+    def open_memory(summarizer: Any = honest, **changes: Any) -> Memory:
         changed = settings.replace(**changes)
         opened.append(make(**where, embedder="hashing", summarizer=summarizer, settings=changed))
         return opened[-1]

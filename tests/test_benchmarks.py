@@ -89,26 +89,6 @@ def test_window_tells_what_each_policy_costs_at_each_length():
 
 
 @pytest.mark.slow
-def test_summary_tells_how_much_evidence_each_way_keeps(tmp_path):
-    said = [
-        {"speaker": who, "dia_id": f"D1:{at}", "text": f"{who} says that {at} boats lie there. It is fine."}
-        for at, who in enumerate(["Ann", "Ben"] * 10)
-    ]
-    told = {"speaker_a": "Ann", "speaker_b": "Ben", "session_1": said}
-    told["session_1_date_time"] = "1:56 pm on 8 May, 2023"
-    asked = [{"question": "How many boats does Ben see?", "answer": "7", "evidence": ["D1:7"]}]
-    file = tmp_path / "talks.json"
-    file.write_text(json.dumps([{"conversation": told, "qa": asked}]))
-    result = run("summary.py", str(file))
-
-    assert (result["conversations"], result["evidence"]) == (1, 1)
-    assert set(result["kept"]) == {"memlayer", "first sentences", "last sentences", "random sentences"}
-    for of_one in result["kept"].values():
-        assert list(of_one) == ["0.1", "0.2", "0.3"]
-        assert all(0 <= cell["evidence"] <= 1 and 0 <= cell["score"] <= 1 for cell in of_one.values())
-    assert all({"goal", "measured", "at_least", "met"} == set(goal) for goal in result["goals"])
-
-
 def locomo_file(folder: Path) -> Path:
     """Write a talk of forty turns, about a hundred tokens each, twenty of them on boats, and four questions."""
     subjects = ["boats lie in the harbour", "a piano stands in the attic"]

@@ -194,11 +194,18 @@ def embedder_of(option: str) -> EmbedderLike:
     Raises:
         InputError: It cannot be loaded.
     """
-    if ":" not in option:
-        return cast("EmbedderLike", option)
+    return cast("EmbedderLike", load_object(option) if ":" in option else option)
+
+
+def load_object(option: str) -> Any:
+    """Return the object that `package.module:attribute` names, in the directory of the application.
+
+    Raises:
+        InputError: It cannot be loaded.
+    """
     sys.path.insert(0, "")  # as with `python -m`
     try:
-        return cast("EmbedderLike", pkgutil.resolve_name(option))
+        return pkgutil.resolve_name(option)
     except (ImportError, AttributeError, ValueError) as problem:
         raise InputError(
             f"{option!r} cannot be loaded: {type(problem).__name__}: {problem}",

@@ -395,20 +395,29 @@ def work(
     path: shell.Where = None,
     database_url: shell.Database = None,
     chroma_url: shell.Chroma = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="What sums up, writes episodes and learns, as `Memory.open(model=…)`: `package.module:attribute`."
+        ),
+    ] = None,
     revive: Annotated[bool, typer.Option("--revive", help="Try again what was given up.")] = False,
     once: Annotated[bool, typer.Option("--once", help="End when nothing is owed any more.")] = False,
     as_json: shell.AsJson = False,
 ) -> None:
-    """Do the background work that is queued: embed messages, write the index and summaries, erase what was deleted.
+    """Do the background work that is queued: embed messages, write the index, erase what was deleted.
+
+    With --model, also what calls a language model: summaries, episodes and facts.
 
     Every process that opens a store does this work by itself. Run it as a service where those processes end soon (as
     functions in a cloud do), or with --once after an import. It goes on until Ctrl-C or SIGTERM.
     """
     from memlayer_core.cli.store import open_memory
 
+    chosen = None if model is None else shell.load_object(model)
     if not once:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # a stopped service closes its store
-    with open_memory(path, database_url, chroma_url) as memory:
+    with open_memory(path, database_url, chroma_url, model=chosen) as memory:
         revived = memory.retry_dead() if revive else 0
         memory.flush()
         backlog = memory.status().backlog

@@ -71,6 +71,7 @@ def open_memory(
     embedder: EmbedderLike = "auto",
     *,
     reembed: bool = False,
+    model: Any = None,
 ) -> Iterator[Memory]:
     """Open a memory that exists."""
     with journal_at(path, database_url, writes=True):
@@ -80,6 +81,7 @@ def open_memory(
         database_url=database_url,
         chroma_url=chroma_url,
         embedder=embedder,
+        model=model,
         reembed=reembed,
     ) as memory:
         yield memory

@@ -62,6 +62,8 @@ class Session(Tabular):
         forked_from: Id of the session that it is a copy of; None if it is no copy.
         superseded: Whether it holds replaced messages of another session. They can be read and are never recalled.
         summary_version: Goes up with each summary and when a message is changed; 0: there is no summary.
+        summary_due: Place before which its messages are to be summed up.
+        summary_tries: How often all answers of a model about them were refused.
         next_seq: Place of the next message.
     """
 
@@ -79,6 +81,8 @@ class Session(Tabular):
     forked_from: str | None = None
     superseded: bool = False
     summary_version: int = 0
+    summary_due: int = 0
+    summary_tries: int = 0
     next_seq: int = 0
 
     @property

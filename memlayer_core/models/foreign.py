@@ -23,7 +23,6 @@ __all__ = [
     "LlamaIndexPostprocessor",
     "RerankerLike",
     "Scores",
-    "SummarizerLike",
     "TokenizerLike",
 ]
 
@@ -136,10 +135,7 @@ LanguageModelLike: TypeAlias = (
     | Callable[[str], str | Awaitable[str]]
     | Callable[[str, str], str | Awaitable[str]]
 )
-"""What `Memory.open` takes as an extractor. A function of two arguments is given instructions and text apart."""
-
-SummarizerLike: TypeAlias = Literal["extractive", "off"] | LanguageModelLike
-"""What `Memory.open` takes as a summariser."""
+"""What `Memory.open` takes as a model. A function of two arguments is given instructions and text apart."""
 
 Scores: TypeAlias = Iterable[float]
 """One score for each text, larger ones for better texts."""

@@ -37,13 +37,11 @@ class LanguageModel:
     Args:
         name: The model's name in summaries and errors.
         ask: Function of instructions, a text, and the form of the answer or None.
-        own: Whether it is the user's own function. Its answers are checked less than those of a model.
         seconds: How long a call may take; None: as long as it likes.
     """
 
-    def __init__(self, name: str, ask: Ask, *, own: bool = False, seconds: float | None = None) -> None:
+    def __init__(self, name: str, ask: Ask, *, seconds: float | None = None) -> None:
         self.name = name
-        self.own = own
         self._ask = ask
         self._seconds = seconds
 
@@ -84,10 +82,8 @@ class LanguageModel:
             ) from problem
 
 
-def language_model(
-    model: Any, seconds: float | None = None, task: str = "a summariser"
-) -> LanguageModel | None:
-    """Return the language model for a memory's `summarizer` or `extractor`.
+def language_model(model: Any, seconds: float | None = None, task: str = "`model`") -> LanguageModel | None:
+    """Return the language model for a memory's `model`, `summarizer` or `extractor`.
 
     Args:
         model: None for no model; a LangChain chat model or LLM; a LlamaIndex LLM; or a function of a prompt, blocking
@@ -110,7 +106,7 @@ def language_model(
     if hasattr(model, "complete") and hasattr(model, "acomplete"):
         return LanguageModel(_name(model), partial(_llamaindex, model), seconds=seconds)
     if callable(model):
-        return LanguageModel(_name(model), _function(model), own=True, seconds=seconds)
+        return LanguageModel(_name(model), _function(model), seconds=seconds)
     raise ConfigurationError(
         f"{task} must be a model or a function, got {type(model).__name__}",
         hint="A LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt that returns a text.",

@@ -14,7 +14,7 @@ from memlayer_core.storage.tables import meta, namespaces, tables
 
 __all__ = ["SCHEMA_VERSION", "check_version", "ensure_tables"]
 
-SCHEMA_VERSION = 19
+SCHEMA_VERSION = 20
 """Goes up when a table changes, or the terms of texts. Versions 1 to 13 were never released: no step leads on from them."""
 
 _SECRETS = ("password", "passfile", "sslpassword")  # of a URL's query

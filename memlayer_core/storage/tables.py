@@ -96,10 +96,17 @@ sessions = Table(
     Column("forked_from", Text),
     Column("superseded", SmallInteger, nullable=False, server_default="0"),
     Column("summary_version", BigInteger, nullable=False, server_default="0"),
+    Column("summary_due", BigInteger, nullable=False, server_default="0"),
+    Column("summary_asked", BigInteger, nullable=False, server_default="0"),
+    Column("summary_tries", SmallInteger, nullable=False, server_default="0"),
     Column("origin", String(33)),
     Index("memlayer_sessions_used", "namespace", "updated_at"),
     Index("memlayer_sessions_idle", "idle_since"),
     Index("memlayer_sessions_origin", "origin"),
+)
+SUMMARY_IS_DUE = sessions.c.summary_due > sessions.c.summary_asked
+Index(
+    "memlayer_sessions_due", sessions.c.number, sqlite_where=SUMMARY_IS_DUE, postgresql_where=SUMMARY_IS_DUE
 )
 
 # Where the window of a session begins, for limits of about one size, and the version of the summaries in front of it.
@@ -179,22 +186,19 @@ summaries = Table(
     Column("version", BigInteger, primary_key=True, autoincrement=False),
     Column("first_seq", BigInteger, nullable=False),
     Column("until_seq", BigInteger, nullable=False),
-    Column("level", SmallInteger, nullable=False),
     Column("rounds", Integer, nullable=False),
     Column("text", Text, nullable=False),
     Column("tokens", Integer, nullable=False),
     Column("counter", Text, nullable=False),
-    Column("method", String(16), nullable=False),
-    Column("model", Text),
+    Column("model", Text, nullable=False),
     Column("score", Float, nullable=False),
-    Column("missing", Text, nullable=False),
     Column("faults", Text, nullable=False, server_default=""),
     Column("created_at", BigInteger, nullable=False),
     Column("replaced_by", BigInteger),
 )
 
 # What makes an episode: the part of a session that ended with the place `until_seq`. `ordinal` is the number of its record
-# among the user's, None until there is one; `version` goes up when what was said there is changed.
+# among the user's, None until there is one, 0 if there will be none; `version` goes up when what was said there is changed.
 episodes = Table(
     "memlayer_episodes",
     tables,
@@ -205,6 +209,12 @@ episodes = Table(
     Column("version", BigInteger, nullable=False, server_default="0"),
     Column("ordinal", BigInteger),
     sqlite_autoincrement=True,
+)
+Index(
+    "memlayer_episodes_owed",
+    episodes.c.number,
+    sqlite_where=episodes.c.ordinal.is_(None),
+    postgresql_where=episodes.c.ordinal.is_(None),
 )
 
 costs = Table(

@@ -1,60 +1,77 @@
 """Summaries and what they cost, in SQL. Each function runs in its caller's transaction.
 
-A session's `summary_version` goes up with each summary, and when a message is changed. A summary is committed only if
-nothing changed since its source was read.
+What is due follows from the session: the messages before `summary_due` are to be summed up; `summary_asked` is the place
+up to which a model was asked, and `summary_tries` how often all its answers were refused. `summary_version` goes up with
+each summary, and when a message is changed: a summary is committed only if nothing changed since its source was read.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    bindparam,
+    delete,
+    exists,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
+from memlayer_core.messages.model import Session
 from memlayer_core.messages.sql.changes import Change, Follower, register
 from memlayer_core.storage.costs import Cost, spend
-from memlayer_core.storage.job_queue import enqueue
+from memlayer_core.storage.job_queue import finish
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.keys import LAST, chunks, from_micros, key_of, to_micros
+from memlayer_core.storage.keys import LAST, chunks, from_micros, to_micros
 from memlayer_core.storage.statements import Statement
-from memlayer_core.storage.tables import jobs, messages, sessions, summaries
+from memlayer_core.storage.tables import SUMMARY_IS_DUE, episodes, jobs, messages, sessions, summaries
 from memlayer_core.summaries.model import Summary
 
-__all__ = [
-    "all_versions",
-    "as_of",
-    "ask",
-    "commit",
-    "drop",
-    "in_force",
-    "invalidate",
-    "is_queued",
-    "outdate",
-    "queue_summary",
-]
+_KIND = "summarize"
+_JOB = jobs.alias()
 
+
+def _owed(
+    kind: str, subject: ColumnElement[int], source: FromClause, *conditions: ColumnElement[bool]
+) -> Select[Any]:
+    """Select the jobs of a kind that a table owes, and that are neither queued nor given up."""
+    queued = exists().where(_JOB.c.kind == kind, _JOB.c.subject == subject)
+    return (
+        select(literal(kind), subject, sessions.c.namespace).select_from(source).where(*conditions, ~queued)
+    )
+
+
+_OWED = (
+    # Nobody goes on with a session that has ended or is idle for long: if somebody does, it is due again.
+    _owed(_KIND, sessions.c.number, sessions, SUMMARY_IS_DUE, sessions.c.idle_since.is_not(None)),
+    _owed(
+        "episode",
+        episodes.c.number,
+        episodes.join(sessions, sessions.c.number == episodes.c.session),
+        episodes.c.ordinal.is_(None),
+    ),
+)
 _IN_FORCE = Statement(
-    select(summaries)
-    .where(summaries.c.session == bindparam("of"), summaries.c.replaced_by.is_(None))
-    .order_by(summaries.c.first_seq)
+    select(summaries).where(summaries.c.session == bindparam("of"), summaries.c.replaced_by.is_(None))
 )
 _DROP = Statement(delete(summaries).where(summaries.c.session == bindparam("of")))
-_DROP_JOBS = Statement(
-    delete(jobs).where(
-        jobs.c.kind == "summarize", jobs.c.subject.between(bindparam("first"), bindparam("last"))
-    )
-)
+_DROP_JOBS = Statement(delete(jobs).where(jobs.c.kind == _KIND, jobs.c.subject == bindparam("of")))
 _AS_OF = Statement(
-    select(summaries)
-    .where(
+    select(summaries).where(
         summaries.c.session == bindparam("of"),
         summaries.c.version <= bindparam("version"),
         or_(summaries.c.replaced_by.is_(None), summaries.c.replaced_by > bindparam("version")),
     )
-    .order_by(summaries.c.first_seq)
 )
 
 
@@ -63,14 +80,14 @@ def ask(connection: Connection, session: int) -> None:
     _IN_FORCE.ask(connection, {"of": session})
 
 
-def in_force(connection: Connection, session: int) -> list[Summary]:
-    """Return the session's summaries in force, in their order."""
-    return [_from(row) for row in _IN_FORCE.all(connection, {"of": session})]
+def in_force(connection: Connection, session: Session) -> Summary | None:
+    """Return the session's summary; None if it has none since it last began."""
+    return _of(session, _IN_FORCE.first(connection, {"of": session.number}))
 
 
-def as_of(connection: Connection, session: int, version: int) -> list[Summary]:
-    """Return the summaries that were in force when `version` was the newest, without those deleted since then."""
-    return [_from(row) for row in _AS_OF.all(connection, {"of": session, "version": version})]
+def as_of(connection: Connection, session: Session, version: int) -> Summary | None:
+    """Return the summary that was in force when `version` was the newest; None if it was deleted since then."""
+    return _of(session, _AS_OF.first(connection, {"of": session.number, "version": version}))
 
 
 def all_versions(connection: Connection, session: int) -> list[Summary]:
@@ -81,98 +98,86 @@ def all_versions(connection: Connection, session: int) -> list[Summary]:
     return [_from(row) for row in rows]
 
 
-def queue_summary(connection: Connection, session: int, first: int, now: datetime) -> None:
-    """Queue a summary of the messages before a place. A session has one such job at most."""
-    namespace = connection.scalar(
-        select(sessions.c.namespace).where(sessions.c.number == session).with_for_update()
-    )
-    if namespace is None:
-        return
-    span = jobs.c.subject.between(key_of(session, 0), key_of(session, LAST))
-    owed = connection.execute(select(jobs).where(jobs.c.kind == "summarize", span)).first()
-    subject = key_of(session, first)
-    if owed is None:
-        enqueue(connection, "summarize", [subject], namespace, now)
-        return
-    wanted: dict[str, Any] = {"subject": max(owed.subject, subject)}
-    if owed.dead:
-        wanted |= {"dead": 0, "attempts": 0, "due": to_micros(now), "owner": None}
-    connection.execute(update(jobs).where(jobs.c.id == owed.id).values(wanted))
+def mark_due(connection: Connection, session: int, place: int) -> None:
+    """Note that the messages before a place are to be summed up: they have left the session's window, or will do so next."""
+    further = sessions.c.number == session, sessions.c.summary_due < place
+    connection.execute(update(sessions).where(*further).values(summary_due=place))
+    given_up = jobs.c.kind == _KIND, jobs.c.subject == session, jobs.c.dead == 1
+    connection.execute(delete(jobs).where(*given_up))
 
 
-def is_queued(connection: Connection, session: int, first: int) -> bool:
-    """Return whether a summary of all messages before a place is queued already."""
-    behind = jobs.c.subject.between(key_of(session, first), key_of(session, LAST))
-    wanted = select(exists().where(jobs.c.kind == "summarize", jobs.c.dead == 0, behind))
-    return connection.scalar(wanted) is True
+def is_owed(connection: Connection) -> bool:
+    """Return whether `enqueue_owed` has something to do."""
+    return any(connection.scalar(select(exists(owed))) for owed in _OWED)
+
+
+def enqueue_owed(connection: Connection, now: datetime) -> None:
+    """Queue the summaries and episodes that sessions owe. Only a process with a model does so: others leave them alone."""
+    due = {"attempts": literal(0), "due": literal(to_micros(now)), "dead": literal(0)}
+    for owed in _OWED:
+        every = owed.add_columns(*due.values())
+        connection.execute(insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
 
 
 def commit(
     connection: Connection,
-    session: int,
-    source_version: int,
-    summary: Summary,
-    old_versions: Sequence[int],
+    session: Session,
+    summary: Summary | None,
     model_costs: Sequence[Cost],
-    job: Job | None,
+    job: Job,
     now: datetime,
     then: Callable[[Connection], None] | None = None,
 ) -> bool:
-    """Put a summary in force, if nothing changed since `source_version`. The user's costs are stored in any case.
+    """Put a summary in force, if nothing changed since its source was read. The user's costs are stored in any case.
 
     Args:
         connection: In a transaction that writes.
-        session: Number of the session.
-        source_version: The session's `summary_version` when the source was read.
-        summary: The summary.
-        old_versions: The versions that it replaces.
+        session: The session, as it was when the source was read.
+        summary: The summary, which stands for all that `session` has so far; None: all answers were refused. The range
+            stays due, and is asked for again when more is.
         model_costs: What the models cost.
-        job: The job, which becomes due again, since there may be more to do; None: there is no job.
+        job: The job. It becomes due again after a summary, since there may be more to do.
         now: The present.
         then: What else is written if it is put in force.
 
     Returns:
         Whether the summary is in force.
     """
-    row = connection.execute(
-        select(sessions.c.summary_version, sessions.c.namespace)
-        .where(sessions.c.number == session)
-        .with_for_update()
-    ).first()
-    is_kept = row is not None and row.summary_version == source_version
-    if is_kept:
-        _put_in_force(connection, session, source_version + 1, summary, old_versions, now)
+    this = sessions.c.number == session.number
+    row = connection.execute(select(sessions).where(this).with_for_update()).first()
+    spend(connection, model_costs, "" if row is None else row.namespace)
+    is_same = row is not None and row.summary_version == session.summary_version
+    if is_same and summary is None:
+        connection.execute(update(sessions).where(this).values(summary_tries=sessions.c.summary_tries + 1))
+        settle(connection, session, job)
+        return False
+    if is_same and summary is not None:
+        version = session.summary_version + 1
+        old = summaries.c.session == session.number, summaries.c.replaced_by.is_(None)
+        connection.execute(update(summaries).where(*old).values(replaced_by=version))
+        connection.execute(insert(summaries).values(_row(summary, session.number, version, now)))
+        connection.execute(update(sessions).where(this).values(summary_version=version, summary_tries=0))
         if then is not None:
             then(connection)
-    spend(connection, model_costs, "" if row is None else row.namespace)
-    if job is not None:
-        again = {"attempts": 0, "due": to_micros(now), "owner": None}
-        connection.execute(update(jobs).where(jobs.c.id == job.id).values(again))
-    return is_kept
+    again = {"attempts": 0, "due": to_micros(now), "owner": None}
+    connection.execute(update(jobs).where(jobs.c.id == job.id).values(again))
+    return is_same
 
 
-def _put_in_force(
-    connection: Connection,
-    session: int,
-    version: int,
-    summary: Summary,
-    old_versions: Sequence[int],
-    now: datetime,
-) -> None:
-    replaced = and_(summaries.c.session == session, summaries.c.version.in_(old_versions))
-    connection.execute(update(summaries).where(replaced).values(replaced_by=version))
-    connection.execute(insert(summaries).values(_row(summary, session, version, now)))
-    connection.execute(update(sessions).where(sessions.c.number == session).values(summary_version=version))
+def settle(connection: Connection, session: Session, job: Job) -> None:
+    """Delete a job: all that was due when `session` was read is summed up, or was refused."""
+    asked = {"summary_asked": session.summary_due}
+    connection.execute(update(sessions).where(sessions.c.number == session.number).values(asked))
+    finish(connection, [job])
 
 
 def invalidate(connection: Connection, session: int, seq: int) -> None:
-    """Delete the summaries of a place and of later ones. Summaries that a deleted overview replaced are in force again.
+    """Delete the summaries of a place and of later ones. The newest one before it is in force again.
 
-    A summary that a worker writes at the moment will not be committed.
+    What they stood for is due again. A summary that a worker writes at the moment will not be committed.
     """
     this = summaries.c.session == session
-    behind = jobs.c.subject.between(key_of(session, seq) + 1, key_of(session, LAST))
-    being_made = connection.scalar(select(exists().where(jobs.c.kind == "summarize", behind)))
+    being_made = connection.scalar(select(exists().where(jobs.c.kind == _KIND, jobs.c.subject == session)))
     dropped = connection.execute(delete(summaries).where(this, summaries.c.until_seq >= seq)).rowcount
     if not dropped and not being_made:
         return
@@ -180,11 +185,8 @@ def invalidate(connection: Connection, session: int, seq: int) -> None:
     connection.execute(
         update(summaries).where(this, summaries.c.replaced_by.not_in(left)).values(replaced_by=None)
     )
-    connection.execute(
-        update(sessions)
-        .where(sessions.c.number == session)
-        .values(summary_version=sessions.c.summary_version + 1)
-    )
+    anew = {"summary_version": sessions.c.summary_version + 1, "summary_asked": 0, "summary_tries": 0}
+    connection.execute(update(sessions).where(sessions.c.number == session).values(anew))
 
 
 def outdate(connection: Connection, session: int, keys: Sequence[int]) -> None:
@@ -204,14 +206,14 @@ def outdate(connection: Connection, session: int, keys: Sequence[int]) -> None:
     )
     if first is not None:
         invalidate(connection, session, first)
-    failed = jobs.c.subject.between(key_of(session, 0), key_of(session, LAST)), jobs.c.error.is_not(None)
-    connection.execute(update(jobs).where(jobs.c.kind == "summarize", *failed).values(error=None))
+    failed = jobs.c.kind == _KIND, jobs.c.subject == session, jobs.c.error.is_not(None)
+    connection.execute(update(jobs).where(*failed).values(error=None))
 
 
 def drop(connection: Connection, session: int) -> None:
     """Delete all summaries of a session and their jobs, since the session is deleted."""
     _DROP.run(connection, {"of": session})
-    _DROP_JOBS.run(connection, {"first": key_of(session, 0), "last": key_of(session, LAST)})
+    _DROP_JOBS.run(connection, {"of": session})
 
 
 def _row(summary: Summary, session: int, version: int, now: datetime) -> dict[str, Any]:
@@ -220,33 +222,31 @@ def _row(summary: Summary, session: int, version: int, now: datetime) -> dict[st
         "version": version,
         "first_seq": summary.first_seq,
         "until_seq": summary.until_seq,
-        "level": summary.level,
         "rounds": summary.rounds,
         "text": summary.text,
         "tokens": summary.tokens,
         "counter": summary.counter,
-        "method": summary.method,
         "model": summary.model,
         "score": summary.score,
-        "missing": json.dumps(summary.missing, ensure_ascii=False),
         "faults": ",".join(summary.faults),
         "created_at": to_micros(now),
     }
+
+
+def _of(session: Session, row: Any) -> Summary | None:
+    return _from(row) if row is not None and row.first_seq >= session.memory_start else None
 
 
 def _from(row: Any) -> Summary:
     return Summary(
         first_seq=row.first_seq,
         until_seq=row.until_seq,
-        level=row.level,
         rounds=row.rounds,
         text=row.text,
         tokens=row.tokens,
         counter=row.counter,
-        method=row.method,
         model=row.model,
         score=row.score,
-        missing=tuple(json.loads(row.missing)),
         faults=tuple(filter(None, row.faults.split(","))),
         version=row.version,
         replaced_by=row.replaced_by,

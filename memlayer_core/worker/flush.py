@@ -43,9 +43,9 @@ def wait_until_done(
         FlushTimeoutError: Jobs are left after that time, or nothing progressed for a minute.
         StoreUnavailableError: The store was removed while it was open.
     """
-    others: list[JobKind] = (
-        ["learn"] if rt.extractor is None else []
-    )  # another process has the model, or the service
+    others: list[JobKind] = []  # another process has the model, or the service
+    others += ["summarize", "episode"] if rt.summarizer is None else []
+    others += ["learn"] if rt.extractor is None else []
     others += ["record"] if rt.long_term is None else []
     patience = _PATIENCE if timeout is None else timeout
     deadline = time.monotonic() + patience

@@ -14,14 +14,12 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.storage import job_queue
 from memlayer_core.storage.jobs import Job, JobKind
 from memlayer_core.storage.keys import LAST, key_of, session_of
-from memlayer_core.summaries.flow.episodes import write_episode
-from memlayer_core.summaries.flow.summarize import summarize
+from memlayer_core.summaries.flow import summarize, write_episode
 from memlayer_core.window.flow.long_term import record
 from memlayer_core.worker.job_runner import JobRunner, log_error
 
 __all__ = ["ModelThreads"]
 
-_KINDS: tuple[JobKind, ...] = ("summarize", "episode")
 _RECOVERY = 10.0  # seconds before a thread is started again after an unexpected error
 
 
@@ -84,7 +82,8 @@ class ModelThreads:
     def _lease(self, rt: Runtime) -> list[Job]:
         """Lease a job; with one of kind "learn", the others of its session that are due."""
         seconds, most = rt.settings.model_timeout, rt.settings.extraction_turns
-        kinds = [*_KINDS]  # of the others, another process has the model, or the service
+        kinds: list[JobKind] = []  # of the others, another process has the model, or the service
+        kinds += ["summarize", "episode"] if rt.summarizer is not None else []
         kinds += ["learn"] if rt.extractor is not None else []
         kinds += ["record"] if rt.long_term is not None else []
         jobs = self._jobs.lease(rt, kinds, 1, seconds)

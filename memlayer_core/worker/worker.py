@@ -66,7 +66,6 @@ class Worker:
         self._models = ModelThreads(owner, self._stopping, self._done)
         self._removals_rest_until = 0.0
         self._gathering = _GATHERING
-        self._evicted: dict[int, int] = {}
         self._accessed: set[int] = set()
         self._erasures_rest_until = 0.0
         self._looked_at: datetime | None = None
@@ -76,7 +75,7 @@ class Worker:
         self._rt = rt
         step(end_idle(rt, SYNC))  # before anybody continues an idle session: its episode ends before that
         self._look_at_clock(rt)
-        if rt.db.read(job_queue.has_jobs):
+        if rt.db.read(job_queue.has_jobs) or self._owes_summaries:
             self.wake()
 
     def _look_at_clock(self, rt: Runtime) -> None:
@@ -105,11 +104,6 @@ class Worker:
     def note_damage(self, shard: int) -> None:
         """Note that a shard of the index is damaged."""
         self._keeper.suspects.add(shard)
-        self.wake()
-
-    def note_eviction(self, session: int, first: int) -> None:
-        """Note that a session's turns before a place left its window. The worker queues the summary later."""
-        self._evicted[session] = max(first, self._evicted.get(session, 0))
         self.wake()
 
     def note_recall(self, keys: Sequence[int]) -> None:
@@ -141,7 +135,13 @@ class Worker:
 
     @property
     def _has_notes(self) -> bool:
-        return bool(self._keeper.suspects or self._evicted or self._accessed)
+        return bool(self._keeper.suspects or self._accessed) or self._owes_summaries
+
+    @property
+    def _owes_summaries(self) -> bool:
+        return (
+            self._rt is not None and self._rt.summarizer is not None and self._rt.db.read(summaries.is_owed)
+        )
 
     def close(self) -> None:
         """Finish the current batch, give back the leases, and stop."""
@@ -243,12 +243,9 @@ class Worker:
         return jobs
 
     def _write_down(self, rt: Runtime) -> None:
-        """Write notes of evictions and recalls to the journal."""
-        for session, first in list(self._evicted.items()):
-            if not rt.db.read(summaries.is_queued, session, first):
-                rt.db.write(summaries.queue_summary, session, first, rt.now())
-            if self._evicted.get(session) == first:
-                del self._evicted[session]
+        """Write notes of recalls to the journal, and queue what sessions owe."""
+        if self._owes_summaries:
+            rt.db.write(summaries.enqueue_owed, rt.now())
         if recalled := list(self._accessed):
             rt.db.write(record_writes.note_recall, recalled, rt.now())
             self._accessed.difference_update(recalled)

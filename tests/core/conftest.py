@@ -16,19 +16,19 @@ from memlayer_core.message import ROLES, Raw
 from memlayer_core.storage.database import Database, open_database
 from memlayer_core.storage.migrations import ensure_tables
 
-OpenWith = Callable[[Settings], Memory]
+OpenWith = Callable[..., Memory]
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def open_with(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) -> Iterator[OpenWith]:
     """Return a function that opens a memory on SQLite, and then one on PostgreSQL, with settings."""
     if request.param == "sqlite":
-        yield lambda settings: open_at("store", settings=settings)
+        yield lambda settings, **more: open_at("store", settings=settings, **more)
         return
     url = request.getfixturevalue("postgres_url")  # asked for here: its tables go after the memory is closed
     with ExitStack() as opened:
-        yield lambda settings: opened.enter_context(
-            Memory.open(database_url=url, embedder="hashing", settings=settings)
+        yield lambda settings, **more: opened.enter_context(
+            Memory.open(database_url=url, embedder="hashing", settings=settings, **more)
         )
 
 

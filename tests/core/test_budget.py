@@ -65,7 +65,7 @@ def turns(count: int) -> list[Message]:
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
     folder = tmp_path_factory.mktemp("store")
-    with Memory.open(folder, embedder="hashing", settings=QUIET, summarizer="off") as memory:
+    with Memory.open(folder, embedder="hashing", settings=QUIET) as memory:
         for session in range(4):
             memory.chat(user_id="ada", session_id=f"s{session}").add_messages(turns(250))
         memory.flush()

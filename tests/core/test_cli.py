@@ -137,7 +137,7 @@ def test_ctrl_c_while_modules_are_loaded_ends_it_quietly(tmp_path: Path):
 
 
 def test_work_and_verify_say_what_they_do_and_what_their_exit_codes_mean():
-    assert "embed messages, write the index and summaries" in words(run("work", "--help").stdout)
+    assert "embed messages, write the index, erase" in words(run("work", "--help").stdout)
     assert "Every process that opens a store does this work by itself." in words(run("work", "--help").stdout)
     assert "3: all that was compared is sound, but another process holds" in words(
         run("verify", "--help").stdout

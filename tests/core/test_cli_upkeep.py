@@ -137,3 +137,34 @@ def test_for_postgresql_the_tool_is_named(tmp_path: Path):
     assert shown.exit_code == 2
     assert "pg_dump" in shown.stderr
     assert "secret" not in shown.output
+
+
+SMALL = """
+def small(instructions, text):
+    told = "The user spoke of many pears and apples, one after the other, and was answered each time by the assistant."
+    return '{"summary": "The user spoke of the pears and apples in the garden of an aunt, and counted them."}' if "nothing else" in instructions else told
+"""
+
+
+def test_work_with_a_model_sums_up_what_processes_without_one_left(
+    open_at: Callable[..., Memory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with open_at(settings=Settings(index_delay=0, max_tokens=400)) as memory:
+        chat = memory.chat(user_id="ada", session_id="s")
+        for number in range(20):
+            chat.add("user", f"I counted {number} pears, and then as many apples, in the garden of my aunt.")
+            chat.add("assistant", "They are fine pears, and fine apples.")
+            chat.context()
+        memory.flush()
+    shown = run("work", tmp_path / "memory", "--once")
+    assert shown.exit_code == 0, shown.output
+    with open_at() as memory:
+        assert memory.chat(user_id="ada", session_id="s").summary() == []
+    (tmp_path / "fruit.py").write_text(SMALL)
+    monkeypatch.chdir(tmp_path)
+    shown = run("work", tmp_path / "memory", "--once", "--model", "fruit:small")
+    assert shown.exit_code == 0, shown.output
+    with open_at() as memory:
+        assert memory.chat(user_id="ada", session_id="s").summary()
+        assert memory.records(user_id="ada", type="episodic")
+    assert run("work", tmp_path / "memory", "--once", "--model", "fruit:nothing").exit_code == 2

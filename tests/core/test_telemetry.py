@@ -203,12 +203,12 @@ async def test_a_cancelled_verb_ends_its_span_and_leaves_no_trace_behind(told, o
 
 def test_work_in_the_background_has_traces_of_its_own_and_model_calls_are_in_them(told, opened) -> None:
     memory = opened(
-        settings=QUIET.replace(max_messages=2, summary_batch=1, episodes=False),
-        summarizer=lambda prompt: "They spoke of trains to Kyoto.",
+        settings=QUIET.replace(max_messages=2, episodes=False),
+        summarizer=lambda prompt: "They spoke of trains to Kyoto, and of journeys.",
     )
     chat = memory.chat(user_id="ada", session_id="monday")
     with told.application.start_as_current_span("request"):
-        for number in range(6):
+        for number in range(12):
             chat.add("user", f"I took train {number} to Kyoto.")
             chat.add("assistant", "Have a good journey!")
         chat.context()
@@ -234,14 +234,14 @@ def test_work_in_the_background_has_traces_of_its_own_and_model_calls_are_in_the
         ]
         assert (point.sum, point.count) == (tokens, len(asked))
     counted = {one.attributes["memlayer.event"]: one.value for one in told.points("memlayer.events")}
-    assert counted["messages_stored"] == 12
+    assert counted["messages_stored"] == 24
     assert counted["summary_written"] >= 1
 
 
 def let_turns_leave(memory: Memory) -> None:
     """Say more turns than the window has, so that a model sums them up."""
     chat = memory.chat(user_id="ada", session_id="monday")
-    for number in range(6):
+    for number in range(12):
         chat.add("user", f"I took train {number} to Kyoto.")
         chat.add("assistant", "Have a good journey!")
     chat.context()
@@ -252,7 +252,7 @@ def test_a_model_that_fails_is_an_error_of_its_call_and_of_its_job_is_none_of_th
     def fails(prompt: str) -> str:
         raise ConnectionError("refused: train 0 to Kyoto")
 
-    changed = QUIET.replace(max_messages=2, summary_batch=1, summary_attempts=1, job_attempts=1)
+    changed = QUIET.replace(max_messages=2, job_attempts=1)
     memory = opened(settings=changed, summarizer=fails)
     let_turns_leave(memory)
     asked = [one for one in told.spans() if one.attributes.get("gen_ai.operation.name") == "chat"]
@@ -290,12 +290,12 @@ def test_no_text_and_no_id_of_a_user_is_told_by_default(monkeypatch) -> None:
         said, answer, asked, known, changed, user, tenant = marks
         with pytest.MonkeyPatch.context() as patch:
             told = Told(patch)
-            options = {"max_messages": 1, "summary_batch": 1}
+            options = {"max_messages": 1}
             with Memory.in_memory(
                 settings=QUIET.replace(**options), summarizer=lambda prompt: prompt, extractor=reads()
             ) as memory:
                 chat = memory.chat(user_id=user, tenant_id=tenant, session_id="monday")
-                for _ in range(3):
+                for _ in range(11):
                     chat.add("user", f"My name is {said}.", name=said)
                     chat.add("assistant", answer)
                 chat.context(asked)
@@ -367,7 +367,7 @@ def test_prompts_and_answers_of_models_are_told_with_text(told, opened) -> None:
     memory = opened(
         "spans",
         "text",
-        settings=QUIET.replace(max_messages=2, summary_batch=1, episodes=False),
+        settings=QUIET.replace(max_messages=2, episodes=False),
         summarizer=lambda instructions, text: "They spoke of Kyoto.",
     )
     let_turns_leave(memory)

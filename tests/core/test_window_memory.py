@@ -91,7 +91,7 @@ WAYS = {
 
 @pytest.fixture(scope="module", params=WAYS, ids=WAYS.keys())
 def default(request: pytest.FixtureRequest) -> Iterator[Memory]:
-    with Memory.in_memory(settings=WAYS[request.param], tokenizer="estimate", summarizer=None) as opened:
+    with Memory.in_memory(settings=WAYS[request.param], tokenizer="estimate") as opened:
         yield opened
 
 

@@ -281,7 +281,16 @@ def test_what_was_removed_by_mistake_comes_back_when_it_is_added_again(short) ->
 
 
 @pytest.mark.slow
-def test_summaries_and_recalled_blocks_lose_it_too(short) -> None:
+def test_summaries_and_recalled_blocks_lose_it_too(tmp_path) -> None:
+    def sum_up(prompt: str) -> str:
+        named = "Zulu77" if "Zulu77" in prompt.partition("<conversation>")[2] else "another number"
+        return f"The user asked many times whether {named} is the number of a passport, and was told about it each time."
+
+    with Memory.open(tmp_path, embedder="hashing", model=sum_up) as memory:
+        _lose_it(Talk(memory, "memory", awaits=False, path=InMemorySaver()))
+
+
+def _lose_it(short: Talk) -> None:
     short.memory.chat(user_id="ada", session_id="may").add("user", "My passport number is Zulu77.")
     for number in range(30):
         short.ask(f"is Zulu77 the number of my passport, or of day d{number}", token_limit=700, mode="STATIC")
@@ -596,7 +605,10 @@ def test_what_the_application_adds_by_itself_stays(short, told) -> None:
 @pytest.mark.parametrize("ours", [True, False])
 def test_summaries_that_are_paid_for_and_not_told_are_warned_of_once(memory, told, ours) -> None:
     paid = Scripted(script=lambda _: AIMessage("They talked."))
-    options = {"summarizer": create_summarizer(memory)} if ours else {}
+    with_model = Memory.in_memory(
+        model=lambda _: "They talked of the animals in the zoo, one after the other."
+    )
+    options = {"summarizer": create_summarizer(with_model)} if ours else {}
     stock = SummarizationMiddleware(paid, trigger=("messages", 4), keep=("messages", 2), **options)
     talk = Talk(memory, "memory", awaits=False, path=InMemorySaver())
     tour(talk, more=[stock])

@@ -196,9 +196,11 @@ def test_it_prunes_itself_and_no_model_is_asked_while_a_chain_waits(do) -> None:
 
     def sum_up(prompt: str) -> str:
         asked.append(prompt)
-        return "Ada said how many pears there are, and was answered each time."
+        return (
+            "Ada said how many pears there are, and how many apples, one after the other, and was told. " * 2
+        )
 
-    settings = Settings(index_delay=3600, durability="normal", summary_coverage=0, max_tokens=600)
+    settings = Settings(index_delay=3600, durability="normal", max_tokens=600)
     with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=sum_up) as memory:
         history = MemlayerChatMessageHistory(memory, session_id="long", user_id="ada")
         classic = MemlayerConversationMemory(
@@ -224,12 +226,15 @@ def core(messages: list[BaseMessage]) -> list[Any]:
     return [to_core(message) for message in messages]
 
 
+TOLD = "The user counted pears in Lisbon, one after the other, and was told each time how many that makes."
+
+
 @pytest.mark.trap("langchain", 23)
 def test_the_summary_and_the_transcript_are_there_after_a_restart(open_at) -> None:
     settings = Settings(index_delay=0, durability="normal", max_tokens=400)
 
     def opened() -> tuple[Memory, MemlayerConversationMemory]:
-        memory = open_at(settings=settings, tokenizer="estimate")
+        memory = open_at(settings=settings, tokenizer="estimate", model=lambda _: TOLD)
         history = MemlayerChatMessageHistory(memory, session_id="long", user_id="ada")
         return memory, MemlayerConversationMemory(chat_memory=history)
 
@@ -529,7 +534,7 @@ def test_a_turn_that_cannot_be_stored_fails_in_the_callers_hands(memory, history
 def test_a_model_is_given_to_the_memory_and_not_here(history) -> None:
     with pytest.raises(ConfigurationError) as raised:
         MemlayerConversationMemory(chat_memory=history, llm=Scripted())
-    assert "summarizer=llm" in raised.value.hint
+    assert "model=llm" in raised.value.hint
 
 
 @pytest.mark.parametrize("wrong", [{"k": 0}, {"max_token_limit": 0}, {"k": -1}])

@@ -1185,7 +1185,7 @@ def test_a_stream_that_is_left_early_keeps_its_question_and_the_thread_goes_on(m
 
 @pytest.mark.trap("langchain", 21)
 def test_calls_that_sum_up_are_in_no_users_stream() -> None:
-    summarizer = Scripted(script=lambda messages: AIMessage("a summary"))
+    summarizer = Scripted(script=lambda messages: AIMessage("a summary " * 30))
     settings = Settings(index_delay=0.0, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=summarizer) as memory:
         model = Scripted(script=lambda messages: AIMessage("so it is " * 40))

@@ -56,7 +56,7 @@ class Small(BaseChatModel):
 @pytest.fixture
 def memory() -> Iterator[Memory]:
     settings = Settings(index_delay=3600, durability="normal")
-    with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=None) as opened:
+    with Memory.in_memory(settings=settings, tokenizer="estimate") as opened:
         chat = opened.chat(user_id="ada", session_id="s")
         for number in range(30):
             chat.add(

@@ -24,7 +24,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langchain_memlayer import create_summarizer
 from langchain_memlayer import summarizer as home
 from memlayer_core import Memory, Settings
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, MessageTypeError
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, MessageTypeError, ModelError
 
 takes_one = pytest.mark.skipif(
     "summarizer" not in inspect.signature(SummarizationMiddleware).parameters,
@@ -58,7 +58,7 @@ def opened() -> Iterator[Callable[..., Memory]]:
     with ExitStack() as stack:
 
         def open_memory(summarizer: object) -> Memory:
-            settings = Settings(durability="normal", summary_coverage=0)
+            settings = Settings(durability="normal")
             return stack.enter_context(Memory.in_memory(settings=settings, summarizer=summarizer))
 
         yield open_memory
@@ -102,28 +102,31 @@ def test_an_agents_older_messages_become_a_summary_that_the_memory_wrote(opened,
     assert [cost.kind for cost in memory.costs()] == ["summarize"]
 
 
-@both_ways
-def test_without_a_model_it_is_made_of_what_was_said(opened, awaits) -> None:
-    memory = opened("extractive")
-
-    [summary, *_] = run(agent_of(memory), talk(), awaits=awaits)
-
-    assert "I counted 40 pears in Lisbon, where I have 3 cats." in summary.text
-    assert memory.tokens.text(summary.text.removeprefix(PREFACE)) <= 80
+def test_without_a_model_it_is_not_made() -> None:
+    with Memory.in_memory() as memory, pytest.raises(ConfigurationError) as refused:
+        create_summarizer(memory)
+    assert "model=" in refused.value.hint
 
 
 @pytest.mark.trap("langchain", 21)
 @both_ways
-def test_a_model_that_is_away_ends_no_run_and_leaves_no_placeholder(opened, awaits) -> None:
+def test_a_model_that_is_away_leaves_no_placeholder_and_loses_no_message(opened, awaits) -> None:
     """Stock summaries become an error, or a sentence that says nothing."""
+    answers = [TimeoutError(), TOLD]
 
-    def away(_: str) -> str:
-        raise TimeoutError
+    def model(_: str) -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    [summary, *_, answer] = run(agent_of(opened(away)), talk(), awaits=awaits)
-
-    assert "I counted 40 pears in Lisbon" in summary.text
-    assert answer.text == "Good day."
+    agent = agent_of(opened(model))
+    with pytest.raises(ModelError):
+        run(agent, talk(), awaits=awaits)
+    kept = agent.get_state({"configurable": {"thread_id": "t"}}).values["messages"]
+    assert [m.text for m in kept] == [m.text for m in talk()]
+    said = run(agent, [], awaits=awaits)
+    assert [m.text for m in said] == [PREFACE + TOLD, "And now?", "Good day."]
 
 
 @both_ways
@@ -158,18 +161,28 @@ def test_a_long_run_of_tools_is_summed_up_although_no_user_speaks_in_it(opened, 
         calls.append(ToolMessage(f"pears in garden {number}: many. " * 200, tool_call_id=f"c{number}"))
     said = [SystemMessage("Be kind."), HumanMessage("How many pears?"), *calls, HumanMessage("And now?")]
 
-    trimmed = run(agent_of(opened("extractive"), trim_tokens_to_summarize=4000), said[2:], awaits=awaits)
-    whole = run(agent_of(opened("extractive")), said, awaits=awaits)
+    asked: list[str] = []
 
+    def model(prompt: str) -> str:
+        asked.append(prompt)
+        return (
+            "The assistant counted the pears in twelve gardens one after the other, and found many in all of them. "
+            * 2
+        )
+
+    trimmed = run(agent_of(opened(model), trim_tokens_to_summarize=4000), said[2:], awaits=awaits)
     assert "too long to summarize" in trimmed[0].text
-    assert "count" in whole[0].text
-    assert "Be kind." not in whole[0].text
+    assert asked == []
+    whole = run(agent_of(opened(model)), said, awaits=awaits)
+    assert "twelve gardens" in whole[0].text
+    assert all(f"garden {number}:" in " ".join(asked) for number in range(11))
+    assert "Be kind." not in " ".join(asked)
 
 
 @both_ways
 def test_a_limit_below_one_is_told_to_who_runs_the_agent(opened, awaits) -> None:
     with pytest.raises(InvalidLimitError):
-        run(agent_of(opened("extractive"), token_limit=0), talk(), awaits=awaits)
+        run(agent_of(opened(pending(TOLD)), token_limit=0), talk(), awaits=awaits)
 
 
 def test_it_is_not_made_without_a_memory() -> None:
@@ -181,7 +194,7 @@ def test_it_is_not_made_without_a_memory() -> None:
 @pytest.mark.parametrize("given", ["a text", [{"role": "user", "content": "x"}]])
 def test_what_is_no_message_is_not_summed_up(opened, given) -> None:
     with pytest.raises(MessageTypeError):
-        create_summarizer(opened("extractive"))(given)
+        create_summarizer(opened(pending(TOLD)))(given)
 
 
 def test_where_langchains_middleware_would_pass_it_over_it_is_not_made(opened, monkeypatch) -> None:
@@ -195,7 +208,7 @@ def test_where_langchains_middleware_would_pass_it_over_it_is_not_made(opened, m
     monkeypatch.setattr(home, "SummarizationMiddleware", Older)
 
     with pytest.raises(ConfigurationError) as raised:
-        create_summarizer(opened("extractive"))
+        create_summarizer(opened(pending(TOLD)))
 
     assert "langchain>=1.4.5" in raised.value.hint
 

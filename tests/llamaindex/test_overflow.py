@@ -33,7 +33,7 @@ def small(most: int) -> Scripted:
 @pytest.fixture
 def session() -> Any:
     settings = Settings(index_delay=3600, durability="normal")
-    with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=None) as memory:
+    with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
         made = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="s", token_limit=1000)
         for number in range(30):
             made.put(

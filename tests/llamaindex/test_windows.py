@@ -152,7 +152,9 @@ class Writing(Scripted):
 
     def complete(self, prompt, formatted=False, **kwargs):
         self.__dict__.setdefault("prompts", []).append(prompt)
-        return CompletionResponse(text="Ada looked for three herons in the garden, and for two.")
+        return CompletionResponse(
+            text="Ada looked for three herons in the garden, and for two, and was told each time that there are five of them; she asked for many gardens, one after the other, and the assistant looked into all of these gardens for her."
+        )
 
 
 class Choosing(Scripted):
@@ -205,7 +207,16 @@ async def test_a_state_is_told_beside_the_question_and_what_was_recalled(memory,
 @pytest.mark.trap("llamaindex", 17)
 @pytest.mark.parametrize("kind", [FunctionAgent, ReActAgent])
 @pytest.mark.parametrize("method", METHODS)
-def test_what_was_summed_up_makes_no_second_system_message(kind, method, memory):
+def test_what_was_summed_up_makes_no_second_system_message(kind, method, tmp_path):
+    told = (
+        "The user and the assistant spoke of the old quarter, and of what Anna sees from the hill: the river and roofs. "
+        * 2
+    )
+    with Memory.open(tmp_path, embedder="hashing", model=lambda _: told) as memory:
+        _ask_with_a_summary(kind, method, memory)
+
+
+def _ask_with_a_summary(kind, method, memory):
     session = MemlayerMemory(memory, user_id="ada", session_id="long", token_limit=2000, insert_method=method)
     words = (
         "the old quarter is quiet in the morning, and from the hill Anna sees the river and the roofs. " * 3

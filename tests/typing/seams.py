@@ -139,8 +139,8 @@ Memory.open(
     "./memory", embedder=embed, summarizer=answer, extractor=answer_later, reranker=rank, redactor=redact
 )
 Memory.open("./memory", embedder=Vectors(), summarizer=Model(), extractor=Model(), reranker=Judge())
-Memory.open(Path("memory"), embedder=Path("model"), tokenizer="gpt-5", summarizer=None, fact_schema=Facts)
-Memory.open("./memory", embedder="multilingual", summarizer="extractive", tokenizer=Counter())
+Memory.open(Path("memory"), embedder=Path("model"), tokenizer="gpt-5", fact_schema=Facts)
+Memory.open("./memory", embedder="multilingual", model=str.upper, tokenizer=Counter())
 memory = Memory.in_memory(
     embedder=embed_to_array,
     tokenizer=count,

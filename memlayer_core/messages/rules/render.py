@@ -194,10 +194,9 @@ def shorten_block(text: str, savings: int, count: Callable[[str], int]) -> str:
     return next((one for one in shorter if count(one) <= most), "")
 
 
-def summary_block(texts: Sequence[str]) -> str:
-    """Put summaries between their delimiters, in their order; no texts give an empty text."""
-    lines = [escape(text.strip()) for text in texts]
-    return "\n".join([SUMMARY_OPEN, *lines, SUMMARY_CLOSE]) if lines else ""
+def summary_block(text: str) -> str:
+    """Put a summary between its delimiters."""
+    return "\n".join([SUMMARY_OPEN, escape(text.strip()), SUMMARY_CLOSE])
 
 
 def profile_block(lines: Sequence[str]) -> str:

@@ -41,13 +41,13 @@ class Follower:
     Attributes:
         change: Returns a context manager. The messages change inside of it.
         delete: Called with the number of a session that is deleted, and the present.
-        end: Called with the row of a session that ends, the messages that an episode needs, the present, and the
-            place where the ended part stops (None: at its last message).
+        end: Called with the row of a session that ends, the messages that an episode needs, and the place
+            where the ended part stops (None: at its last message).
     """
 
     change: Callable[[Connection, Change], AbstractContextManager[None]]
     delete: Callable[[Connection, int, datetime], None]
-    end: Callable[[Connection, Any, int, datetime, int | None], None] | None = None
+    end: Callable[[Connection, Any, int, int | None], None] | None = None
 
 
 _FOLLOWERS: list[Follower] = []
@@ -74,9 +74,9 @@ def session_deleted(connection: Connection, number: int, now: datetime) -> None:
 
 
 def session_ended(
-    connection: Connection, row: Any, min_messages: int | None, now: datetime, until: int | None = None
+    connection: Connection, row: Any, min_messages: int | None, until: int | None = None
 ) -> None:
-    """Queue what is written about an ended part of a session; without `min_messages`, nothing."""
+    """Owe what is written about an ended part of a session; without `min_messages`, nothing."""
     for follower in _FOLLOWERS:
         if follower.end is not None and min_messages is not None:
-            follower.end(connection, row, min_messages, now, until)
+            follower.end(connection, row, min_messages, until)

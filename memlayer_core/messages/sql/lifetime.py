@@ -67,7 +67,7 @@ def end(connection: Connection, scope: Scope, now: datetime, min_messages: int |
         .values(memory_start=row.next_seq, idle_since=None)
     )
     unmark(connection, row.number)
-    session_ended(connection, row, min_messages, now)
+    session_ended(connection, row, min_messages)
     return session_from(row)
 
 
@@ -92,7 +92,7 @@ def end_idle(
     ).all()
     for row in rows:
         connection.execute(update(sessions).where(sessions.c.number == row.number).values(idle_since=None))
-        session_ended(connection, row, min_messages, now)
+        session_ended(connection, row, min_messages)
     return [session_from(row) for row in rows]
 
 

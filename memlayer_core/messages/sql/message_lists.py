@@ -115,7 +115,7 @@ def archive(
     found = list_messages(connection, session_from(row), "active", count, 0)
     if found:
         behind = found[-1].seq + 1
-        session_ended(connection, row, min_messages, now, behind)
+        session_ended(connection, row, min_messages, behind)
         _begin_at(connection, row.number, behind, now)
         unmark(connection, row.number)
     return found

@@ -337,5 +337,7 @@ def session_from(row: Any) -> Session:
         forked_from=row.forked_from,
         superseded=bool(row.superseded),
         summary_version=row.summary_version,
+        summary_due=row.summary_due,
+        summary_tries=row.summary_tries,
         next_seq=row.next_seq,
     )

@@ -1,6 +1,6 @@
 """Episodes of ended sessions, in SQL. Each function runs in its caller's transaction.
 
-An end owes an episode: a row says which part of the session it tells of, and a job has it written. When
+An end owes an episode: a row says which part of the session it tells of, and a process with a model writes it. When
 something of that part is taken back, its record goes at once, and another one is owed of what is left.
 """
 
@@ -22,25 +22,22 @@ from memlayer_core.records.sql import writes as record_writes
 from memlayer_core.records.sql.reads import OWN
 from memlayer_core.scope import Scope
 from memlayer_core.storage.costs import Cost, spend
-from memlayer_core.storage.job_queue import enqueue, finish
+from memlayer_core.storage.job_queue import finish
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.keys import LAST, chunks, id_digest, key_of, reach_parameters, to_micros
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import episodes, jobs, messages, records, sessions
 
-__all__ = ["append", "begin", "drop", "find", "move", "numbers_of", "restore", "store", "withdraw"]
+__all__ = ["append", "begin", "drop", "find", "move", "numbers_of", "owe", "restore", "store", "withdraw"]
 
 
-def begin(
-    connection: Connection, session: Any, min_messages: int, now: datetime, until: int | None = None
-) -> None:
-    """Queue an episode about the messages since the session began, or since its last episode, if they are enough.
+def begin(connection: Connection, session: Any, min_messages: int, until: int | None = None) -> None:
+    """Owe an episode about the messages since the session began, or since its last episode, if they are enough.
 
     Args:
         connection: In the transaction that ends the session.
         session: Its row, as it was before the end.
         min_messages: Messages that an episode needs, without hidden and system messages.
-        now: The present.
         until: The place before which the episode ends; None: it ends with the last message.
     """
     first = _behind(connection, session)
@@ -51,8 +48,17 @@ def begin(
     if len(connection.scalars(told).all()) < min_messages:
         return
     row = {"session": session.number, "first_seq": first, "until_seq": last}
-    number = connection.execute(insert(episodes).values(row).returning(episodes.c.number)).scalar_one()
-    enqueue(connection, "episode", [number], session.namespace, now)
+    connection.execute(insert(episodes).values(row))
+
+
+def owe(connection: Connection, session: int, min_messages: int, until: int) -> None:
+    """Owe an episode about the turns before a place that were just summed up, as `begin` does."""
+    begin(
+        connection,
+        connection.execute(select(sessions).where(sessions.c.number == session)).one(),
+        min_messages,
+        until,
+    )
 
 
 def append(
@@ -66,7 +72,7 @@ def append(
 ) -> Record | None:
     """Store the episode of turns that were just summarized. Returns its record.
 
-    If turns before them are in no episode, one is queued about all of them instead; and nothing is done if they are in
+    If turns before them are in no episode, one is owed about all of them instead; and nothing is done if they are in
     one already. None is returned then.
 
     Args:
@@ -83,7 +89,7 @@ def append(
     if behind > until:
         return None
     if behind != first and (behind > first or _tells(connection, session, behind, first - 1)):
-        begin(connection, row, 1, now, until + 1)
+        begin(connection, row, 1, until + 1)
         return None
     record = record_writes.remember(connection, _chained(connection, session, first, draft), now, shards)
     ordinal = ordinal_of(record.memory_id)[1]
@@ -137,7 +143,7 @@ def _store(
         return None
     this = episodes.c.number == episode.number
     if draft is None:
-        connection.execute(delete(episodes).where(this))
+        connection.execute(update(episodes).where(this).values(ordinal=0))
         return None
     chained = _chained(connection, episode.session, episode.first_seq, draft)
     record = record_writes.remember(connection, chained, now, shards)
@@ -207,8 +213,7 @@ def withdraw(connection: Connection, scope: Scope, numbers: Sequence[int], now: 
         connection.execute(update(episodes).where(episodes.c.number == row.number).values(changed))
         waiting = and_(jobs.c.kind == "episode", jobs.c.subject == row.number)
         anew = {"dead": 0, "attempts": 0, "due": to_micros(now), "owner": None, "error": None}
-        if not connection.execute(update(jobs).where(waiting).values(anew)).rowcount:
-            enqueue(connection, "episode", [row.number], scope.namespace, now)
+        connection.execute(update(jobs).where(waiting).values(anew))
 
 
 def move(connection: Connection, numbers: Sequence[int], places: Mapping[int, int]) -> None:
@@ -255,9 +260,7 @@ def _behind(connection: Connection, session: Any) -> int:
 
 def _chained(connection: Connection, session: int, first: int, draft: PreparedRecord) -> PreparedRecord:
     """Return the record of an episode with its relation to the episode before it."""
-    before = and_(
-        episodes.c.session == session, episodes.c.until_seq < first, episodes.c.ordinal.is_not(None)
-    )
+    before = and_(episodes.c.session == session, episodes.c.until_seq < first, episodes.c.ordinal > 0)
     newest = select(episodes.c.ordinal).where(before).order_by(episodes.c.until_seq.desc()).limit(1)
     ordinal = connection.scalar(newest)
     if ordinal is None:

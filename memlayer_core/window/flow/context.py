@@ -39,11 +39,12 @@ from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage.scores import is_record
+from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.window.flow.additions import lines_of_ours, texts_of_ours
 from memlayer_core.window.flow.entries import Page, ask_page, last_page
 from memlayer_core.window.flow.parts import Part, WindowView
 from memlayer_core.window.flow.profile import ask_profile, profile
-from memlayer_core.window.flow.prompt import ask_summaries, evict, first_of, read_view
+from memlayer_core.window.flow.prompt import ask_summaries, due_place, first_of, read_view
 from memlayer_core.window.model import Context, Piece, Placement
 from memlayer_core.window.rules.policy import Policies, default_limits, limits, placement_of, size_of
 
@@ -157,13 +158,15 @@ async def context(
 
     known, seen, answer = await on_snapshot(rt, run, look)
     recalled = answer or _Recall()
-    if seen.start is not None and known.session is not None:
-        await run(rt.db.write, window_starts.move, known.session.number, size, seen.start)
+    if known.session is not None:
+        due = due_place(known.session, seen, known.first)
+        if seen.start is not None or due is not None:
+            await run(rt.db.write, _move, known.session.number, size, seen.start, due)
+            rt.wake()
     if answer is not None and not answer.is_kept:
         rt.note_recall([key for key in answer.prints if is_record(key)])
         if known.is_asked:
             rt.temporaries.keep_recall(scope, "own", (how, known.query, known.question_id, answer))
-    evict(rt, known.session, seen, known.first)
     above, below = seen.pieces
     made = Context(
         system=tuple(part.message for part in seen.system),
@@ -184,6 +187,16 @@ async def context(
     rt.temporaries.note_texts(scope, texts_of_ours(made))
     rt.temporaries.note_lines(scope, lines_of_ours(seen, recalled.text, tuple(recalled.prints)))
     return made
+
+
+def _move(
+    connection: Connection, session: int, size: int, start: WindowStart | None, due: int | None
+) -> None:
+    """Note where a window begins, and what is to be summed up."""
+    if due is not None:
+        summaries_sql.mark_due(connection, session, due)
+    if start is not None:
+        window_starts.move(connection, session, size, start)
 
 
 def _read_state(

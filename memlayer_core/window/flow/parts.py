@@ -19,7 +19,7 @@ class Part(NamedTuple):
 
     Attributes:
         message: A copy if it is shortened or merged with its neighbour.
-        keys: Keys of the stored messages that it contains; none for a pending message. Of summaries, their versions.
+        keys: Keys of the stored messages that it contains; none for a pending message. Of a summary, its version.
         ids: Their ids.
         tokens: What it costs.
         reasons: Why it is in the context, and how it was changed.
@@ -47,9 +47,9 @@ class WindowView:
         temporary: The temporary messages.
         new_first: Place of the new window start if turns had to be left out, else None.
         reasons: What was left out or shortened, and why.
-        summary: The summaries of the turns before the window.
-        summary_first: Place where the oldest of them begins that is no overview; None: there is none.
-        summary_end: The place behind the last message that is summarized.
+        summary: The summary of the turns before the window.
+        summary_first: Place where it begins; None: there is none.
+        summary_end: The place behind the last message that is summed up.
         next_start: Place where the window will begin when it has to move; None while that is far off.
         start: The new window start to store, if it changed.
         profile: The user's profile.

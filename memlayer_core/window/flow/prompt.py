@@ -1,7 +1,7 @@
-"""Reads the window of a session and the summaries of the turns before it.
+"""Reads the window of a session and the summary of the turns before it.
 
-A provider caches a prompt that begins like the one before. So the window and the summaries before it change together:
-turns are summarized while they are still in the window, and the summary is used only when they leave it.
+A provider caches a prompt that begins like the one before. So the window and the summary before it change together:
+turns are summed up while they are still in the window, and the summary is used only when they leave it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memlayer_core.message import Message, StoredMessage
-from memlayer_core.messages.model import Session, WindowStart
+from memlayer_core.messages.model import Session, WindowStart, beginning
 from memlayer_core.messages.rules.render import summary_block
 from memlayer_core.messages.sql import transcript
 from memlayer_core.policy import Limits, quarter_at_most
 from memlayer_core.recall.model import Reason
 from memlayer_core.runtime import Runtime
 from memlayer_core.summaries import sql as summaries_sql
-from memlayer_core.summaries.model import Summary
-from memlayer_core.summaries.rules.extract import extract
-from memlayer_core.summaries.rules.prompt import lines_of_summary
+from memlayer_core.summaries.model import BATCH, Summary
 from memlayer_core.window.flow.entries import Page
 from memlayer_core.window.flow.parts import Part, WindowView
 from memlayer_core.window.flow.window_view import read_window
@@ -28,7 +26,7 @@ from memlayer_core.window.flow.window_view import read_window
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-__all__ = ["ask_summaries", "evict", "first_of", "read_view"]
+__all__ = ["ask_summaries", "due_place", "first_of", "read_view"]
 
 _PLACE = 0xFFFF_FFFF
 _LOOKED_AT = 400  # messages between the summaries and the window that are checked for a gap
@@ -36,10 +34,10 @@ _LOOKED_AT = 400  # messages between the summaries and the window that are check
 
 @dataclass(frozen=True, slots=True)
 class _SummaryPart:
-    """The summaries in a context, as one text. `first` is where the oldest one begins that is no overview."""
+    """The summary in a context. `first` is the place where it begins."""
 
     part: Part | None = None
-    versions: tuple[int, ...] = ()
+    version: int = 0
     first: int | None = None
     notes: tuple[Reason, ...] = ()
 
@@ -53,29 +51,24 @@ class _Summaries:
     """The summaries of a session's older turns.
 
     Attributes:
-        now: The summaries in force.
-        before_window: The summaries that belong to the present window start.
-        overdue: Whether `now` replaces them because they do not reach the window.
+        now: The summary in force.
+        before_window: The one that belongs to the present window start.
+        overdue: Whether `now` replaces it because it does not reach the window.
     """
 
-    now: Sequence[Summary] = ()
-    before_window: Sequence[Summary] = ()
+    now: Summary | None = None
+    before_window: Summary | None = None
     overdue: bool = False
 
     @property
     def version(self) -> int:
-        """The newest version in `now`."""
-        return max((one.version for one in self.now), default=0)
+        """The version of `now`."""
+        return self.now.version if self.now is not None else 0
 
     @property
     def behind(self) -> int:
-        """The place behind the last message that is summarized."""
+        """The place behind the last message that is summed up."""
         return _behind(self.now)
-
-    @property
-    def stops(self) -> tuple[int, ...]:
-        """Places between two summaries, or behind the last one."""
-        return tuple(one.until_seq + 1 for one in self.now)
 
 
 def read_view(
@@ -91,7 +84,7 @@ def read_view(
     profile: Part | None = None,
     recall_tokens: int = 0,
 ) -> WindowView:
-    """Read the newest turns and the summaries of what lies before them.
+    """Read the newest turns and the summary of what lies before them.
 
     Args:
         connection: On one snapshot.
@@ -100,14 +93,14 @@ def read_view(
         temporary: Temporary messages.
         limits: What the window keeps within.
         reserve: Tokens that older turns leave free.
-        window_start: Where the window begins, and the version of the summaries before it.
+        window_start: Where the window begins, and the version of the summary before it.
         page: The session's last page from there on.
         pending: Messages that are not stored yet.
         profile: The profile; left out if the newest turn needs the tokens.
         recall_tokens: Tokens of a recall that stays.
     """
     first = max(window_start.first, session.memory_start) if session is not None else 0
-    known = _summaries_of(connection, rt, session, limits, window_start)
+    known = _summaries_of(connection, session, limits, window_start)
     left, view = known, known.before_window
     outranked: tuple[Reason, ...] = ()
     shown = _before(rt, view, first, limits)
@@ -122,18 +115,18 @@ def read_view(
             first,
             page,
             overhead=shown.tokens + _cost(profile) + recall_tokens,
-            stops=left.stops,
+            stops=(left.behind,) if left.now is not None else (),
             pending=pending,
         )
         if seen.new_first is not None:
             view = left.now
         wanted = _before(rt, view, first_of(seen, first), limits)
-        grows = wanted.versions != shown.versions
+        grows = wanted.version != shown.version
         beside = _cost(profile) + recall_tokens
         if (shown.part or profile) is not None and seen.tokens + shown.tokens + beside > limits.tokens:
             # The newest turn has precedence over everything.
             outranked += _omissions(shown, profile)
-            left, view, wanted, profile = _Summaries(), (), _SummaryPart(), None
+            left, view, wanted, profile = _Summaries(), None, _SummaryPart(), None
         elif not grows or seen.tokens + reserve + wanted.tokens + beside <= limits.tokens:
             break
         shown = wanted
@@ -153,10 +146,10 @@ def read_view(
     )
 
 
-def _omissions(summaries: _SummaryPart, profile: Part | None) -> tuple[Reason, ...]:
-    """Return why summaries and profile are left out."""
+def _omissions(summary: _SummaryPart, profile: Part | None) -> tuple[Reason, ...]:
+    """Return why summary and profile are left out."""
     said = "left out: the newest turn needs the room"
-    missing = [Reason("summaries_left_out", f"all summaries {said}")] if summaries.part is not None else []
+    missing = [Reason("summary_left_out", f"the summary {said}")] if summary.part is not None else []
     if profile is not None:
         missing.append(Reason("profile_left_out", f"{len(profile.keys)} record(s) of the profile {said}"))
     return tuple(missing)
@@ -166,21 +159,20 @@ def _cost(part: Part | None) -> int:
     return part.tokens if part is not None else 0
 
 
-def evict(rt: Runtime, session: Session | None, view: WindowView, first: int) -> None:
-    """Request summaries of turns that left the window, or will leave it next, if there are enough.
+def due_place(session: Session, view: WindowView, first: int) -> int | None:
+    """Return the place before which turns have left the window, or will leave it next, if it is to be noted: there are enough.
 
-    A window with a token limit moves in large steps, and each step is summarized ahead of time. One with a limit of
-    messages or rounds moves with every turn; it is summarized when `Settings.summary_batch` messages have left it.
+    A window with a token limit moves in large steps, and each step is summed up ahead of time. One with a limit of
+    messages or rounds moves with every turn; it is summed up when `BATCH` messages have left it.
     """
-    if rt.note_eviction is None or session is None or session.superseded:
-        return
+    if session.superseded:
+        return None
     begins = first_of(view, first)
-    behind = max(view.summary_end, session.memory_start)
-    stepped = view.new_first is not None or first > behind
-    if view.next_start is not None and behind <= begins:
-        rt.note_eviction(session.number, view.next_start)
-    elif begins > behind and (stepped or begins - behind >= rt.settings.summary_batch):
-        rt.note_eviction(session.number, begins)
+    known = max(view.summary_end, session.memory_start, session.summary_due)
+    stepped = view.new_first is not None or first > known
+    if view.next_start is not None and known <= begins:
+        return view.next_start
+    return begins if begins > known and (stepped or begins - known >= BATCH) else None
 
 
 def ask_summaries(connection: Connection, session: Session) -> None:
@@ -192,33 +184,29 @@ def ask_summaries(connection: Connection, session: Session) -> None:
 
 
 def _summaries_of(
-    connection: Connection, rt: Runtime, session: Session | None, limits: Limits, window_start: WindowStart
+    connection: Connection, session: Session | None, limits: Limits, window_start: WindowStart
 ) -> _Summaries:
-    """Return the summaries in force now, and those in force when the window got its start.
+    """Return the summary in force now, and the one in force when the window got its start.
 
-    The newer ones are used if the window slides from turn to turn, or if it moved before they were ready.
+    The newer one is used if the window slides from turn to turn, or if it moved before that was ready.
     """
-    if session is None or not session.summary_version or rt.note_eviction is None:
+    if session is None or not session.summary_version:
         return _Summaries()
-    now = _of(session, summaries_sql.in_force(connection, session.number))
-    if limits.slides or all(one.version <= window_start.version for one in now):
+    now = summaries_sql.in_force(connection, session)
+    if now is None or limits.slides or now.version <= window_start.version:
         return _Summaries(now, now)
-    then = _of(session, summaries_sql.as_of(connection, session.number, window_start.version))
+    then = summaries_sql.as_of(connection, session, window_start.version)
     behind = max(_behind(then), session.memory_start)
     late = behind < _behind(now) and _has_gap(connection, session, behind, window_start.first)
     return _Summaries(now, now if late else then, late)
 
 
-def _of(session: Session, summaries: Sequence[Summary]) -> list[Summary]:
-    return [one for one in summaries if one.first_seq >= session.memory_start]
-
-
-def _behind(summaries: Sequence[Summary]) -> int:
-    return summaries[-1].until_seq + 1 if summaries else 0
+def _behind(summary: Summary | None) -> int:
+    return summary.until_seq + 1 if summary is not None else 0
 
 
 def _has_gap(connection: Connection, session: Session, behind: int, first: int) -> bool:
-    """Tell whether visible messages lie between the summaries and the window."""
+    """Tell whether visible messages lie between the summary and the window."""
     if behind >= first:
         return False
     between = transcript.tail(connection, session, first, min(first - behind, _LOOKED_AT), behind)
@@ -231,57 +219,27 @@ def first_of(view: WindowView, first: int) -> int:
     return next((part.keys[0] & _PLACE for part in view.window if part.keys), at)
 
 
-def _before(rt: Runtime, summaries: Sequence[Summary], begins: int, limits: Limits) -> _SummaryPart:
-    """Return as many of the newest summaries before the window as fit.
-
-    If the newest one alone does not fit, its most informative sentences stand for it.
-    """
-    before = [one for one in summaries if one.first_seq < begins]
-    wanted = [one for one in before if one.text.strip()]
-    if not wanted:
-        said = "the messages that left the window have no text, and their summary is left out"
-        return _SummaryPart(notes=(Reason("summary_empty", said),) if before else ())
+def _before(rt: Runtime, summary: Summary | None, begins: int, limits: Limits) -> _SummaryPart:
+    """Return the summary before the window; its beginning, if all of it does not fit."""
+    if summary is None or summary.first_seq >= begins:
+        return _SummaryPart()
     room = quarter_at_most(limits.tokens, rt.settings.summary_tokens)
-    for first in range(len(wanted)):
-        shown = wanted[first:]
-        message = Message("user", summary_block([one.text for one in shown]))
+    text, reasons = summary.text, [_reason(summary)]
+    while len(text) > 1:
+        message = Message("user", summary_block(text))
         tokens = rt.tokens.message(message)
         if tokens <= room:
-            reasons = (*map(_reason, shown), *_left_out(first, room))
-            versions = tuple(one.version for one in shown)
-            begins_at = next((one.first_seq for one in shown if not one.level), None)
-            return _SummaryPart(Part(message, versions, (), tokens, reasons), versions, begins_at)
-    newest, older = wanted[-1], _left_out(len(wanted) - 1, room)
-    shorter = _shorten(rt, newest.text, room)
-    if shorter is None:
-        said = f"no sentence of the summaries fits into {room} tokens"
-        return _SummaryPart(notes=(Reason("summaries_left_out", said),))
-    message, tokens = shorter
-    short = Reason("summary_shortened", f"its most informative sentences, within {room} tokens")
-    versions = (newest.version,)
-    return _SummaryPart(Part(message, versions, (), tokens, (_reason(newest), short, *older)), versions)
-
-
-def _shorten(rt: Runtime, text: str, budget: int) -> tuple[Message, int] | None:
-    """Return a message of the most informative sentences of a summary that fit, and its tokens."""
-    left = budget - rt.tokens.message(Message("user", summary_block([""])))
-    while left > 0 and (chosen := extract(lines_of_summary(text), left, rt.tokens.text).text):
-        message = Message("user", summary_block([chosen]))
-        tokens = rt.tokens.message(message)
-        if tokens <= budget:
-            return message, tokens
-        left -= tokens - budget
-    return None
-
-
-def _left_out(older: int, budget: int) -> tuple[Reason, ...]:
-    said = f"{older} older summaries left out: {budget} tokens are for all"
-    return (Reason("summaries_left_out", said, older),) if older else ()
+            part = Part(message, (summary.version,), (), tokens, tuple(reasons))
+            return _SummaryPart(part, summary.version, summary.first_seq)
+        reasons = [_reason(summary), Reason("summary_shortened", f"its beginning, within {room} tokens")]
+        text = beginning(text, max(1, min(len(text) - 1, len(text) * room // tokens)))
+    said = f"not a word of it fits into {room} tokens" if summary.text else "it was refused"
+    return _SummaryPart(notes=(Reason("summary_left_out", f"there is no summary: {said}"),))
 
 
 def _reason(summary: Summary) -> Reason:
-    kind = "overview" if summary.level else "summary"
-    by = f"by {summary.model}" if summary.method == "model" else "extracted"
-    said = f"version {summary.version}, {kind} of messages {summary.first_seq} to {summary.until_seq}"
-    held = f"; held against what the model answered: {', '.join(summary.faults)}" if summary.faults else ""
-    return Reason("summary", f"{said}, {by}, score {summary.score:.2f}{held}", summary.score)
+    said = (
+        f"version {summary.version}, messages {summary.first_seq} to {summary.until_seq}, by {summary.model}"
+    )
+    left = f"; nothing of the last ones: {', '.join(summary.faults)}" if summary.faults else ""
+    return Reason("summary", f"{said}, score {summary.score:.2f}{left}", summary.score)

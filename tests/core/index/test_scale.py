@@ -87,7 +87,7 @@ def test_unrelated_texts_and_answers_are_told_apart_on_the_scale_of_any_embedder
 
 def test_a_users_embedder_is_measured_with_its_first_text_and_no_more(tmp_path):
     embedder = Crowded()
-    with Memory.open(tmp_path, embedder=embedder, summarizer=None, settings=SETTINGS) as memory:
+    with Memory.open(tmp_path, embedder=embedder, settings=SETTINGS) as memory:
         assert embedder.texts == 0
         assert memory.runtime.db.read(memory.runtime.similarity_scale, "") == SimilarityScale()
         remember(memory)
@@ -97,7 +97,7 @@ def test_a_users_embedder_is_measured_with_its_first_text_and_no_more(tmp_path):
         scale = memory.runtime.db.read(memory.runtime.similarity_scale, "Where do I live?")
     assert 0.7 < scale.mean < 0.95
     assert scale.deviation < 0.03
-    with Memory.open(tmp_path, embedder=Crowded(), summarizer=None, settings=SETTINGS) as again:
+    with Memory.open(tmp_path, embedder=Crowded(), settings=SETTINGS) as again:
         assert again.runtime.db.read(again.runtime.similarity_scale, "Where do I live?") == scale
 
 
@@ -115,31 +115,27 @@ def test_each_language_has_its_own_scale(tmp_path):
 
 
 def test_the_first_measurement_stays(tmp_path):
-    with Memory.open(tmp_path, embedder=Crowded(), summarizer=None, settings=SETTINGS) as memory:
+    with Memory.open(tmp_path, embedder=Crowded(), settings=SETTINGS) as memory:
         remember(memory)
         before = memory.runtime.db.read(memory.runtime.similarity_scale, "")
-    with Memory.open(tmp_path, embedder=Crowded(), summarizer=None, settings=SETTINGS) as memory:
+    with Memory.open(tmp_path, embedder=Crowded(), settings=SETTINGS) as memory:
         remember(memory, "More.")
         assert memory.runtime.db.read(memory.runtime.similarity_scale, "") == before
 
 
 def test_another_embedder_is_measured_anew(tmp_path):
-    with Memory.open(tmp_path, embedder=Crowded(), summarizer=None, settings=SETTINGS) as memory:
+    with Memory.open(tmp_path, embedder=Crowded(), settings=SETTINGS) as memory:
         remember(memory)
-    with Memory.open(
-        tmp_path, embedder="hashing", reembed=True, summarizer=None, settings=SETTINGS
-    ) as memory:
+    with Memory.open(tmp_path, embedder="hashing", reembed=True, settings=SETTINGS) as memory:
         memory.flush()
         assert memory.runtime.db.read(memory.runtime.similarity_scale, "") == SimilarityScale(0.1, 0.09)
 
 
 def test_a_second_embedder_of_the_same_name_is_refused_by_its_dimension(tmp_path):
-    with Memory.open(
-        tmp_path, embedder=lambda texts: [[1.0, 2.0]] * len(texts), summarizer=None, settings=SETTINGS
-    ) as one:
+    with Memory.open(tmp_path, embedder=lambda texts: [[1.0, 2.0]] * len(texts), settings=SETTINGS) as one:
         remember(one)
     with Memory.open(
-        tmp_path, embedder=lambda texts: [[1.0, 2.0, 3.0]] * len(texts), summarizer=None, settings=SETTINGS
+        tmp_path, embedder=lambda texts: [[1.0, 2.0, 3.0]] * len(texts), settings=SETTINGS
     ) as other:
         with pytest.raises(EmbedderMismatchError, match="2 dimensions"):
             other.search("Where do I live?", user_id="u")

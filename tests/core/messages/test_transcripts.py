@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -263,7 +265,13 @@ def test_what_is_archived_is_recalled_and_no_longer_in_the_window(store, lists, 
     assert "My parrot is called Coco." in context.recall
 
 
-def test_a_long_archived_part_is_remembered_as_an_episode_once(store, lists) -> None:
+def test_a_long_archived_part_is_remembered_as_an_episode_once(open_with) -> None:
+    def model(_: str, prompt: str) -> str:
+        towns = ", ".join(re.findall(r"number \d", prompt))
+        return json.dumps({"summary": f"The user visited towns in Latvia: {towns}."})
+
+    store = open_with(Settings(index_delay=3600, durability="normal"), model=model)
+    lists = Transcripts(store, user_id="ada")
     lists.add("k", [Message("user", f"I visited the town number {n} in Latvia") for n in range(6)])
     lists.archive("k", 5)
     store.flush()
@@ -271,6 +279,7 @@ def test_a_long_archived_part_is_remembered_as_an_episode_once(store, lists) -> 
     store.chat(user_id="ada", session_id="k").end()
     store.flush()
 
+    assert "number 4" in first.text
     assert "number 5" not in first.text
     assert len(store.records(user_id="ada", type="episodic")) == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -87,8 +88,18 @@ def test_ids_that_are_none_are_refused_before_anything_is_changed(chat, wrong):
 
 
 def test_what_rests_on_it_goes_with_it(open_at):
+    def model(instructions: str, prompt: str) -> str:
+        said = prompt.partition("<conversation>")[2]
+        named = [
+            word
+            for word in ("passport", "Zulu77")
+            if word in said or word in prompt.partition("</summary")[0]
+        ]
+        told = f"The user spoke of {' and '.join(named) or 'this and that'}, and of the weather of many days."
+        return json.dumps({"summary": told}) if "nothing else" in instructions else told
+
     settings = PROMPT.model_copy(update={"max_tokens": 400})
-    memory = open_at(settings=settings)
+    memory = open_at(settings=settings, model=model)
     before = memory.chat(user_id="ada", session_id="april")
     before.add_messages(
         [Message("user", "My passport number is Zulu77.", id="p"), Message("assistant", "Noted.")]

@@ -23,7 +23,6 @@ SETTINGS = Settings(
     job_attempts=2,
     job_backoff=0.01,
     max_tokens=300,
-    summary_batch=1,
     session_idle_days=None,
 )
 

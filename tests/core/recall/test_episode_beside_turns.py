@@ -11,9 +11,13 @@ def lines(memory: Memory, asked: str) -> list[str]:
     return [piece.speaker for piece in context.pieces if piece.kind == "recall"]
 
 
+def tell(_: str) -> str:
+    return '{"summary": "The user saw the zebra, the lion and the parrot in the zoo of Lisbon."}'
+
+
 def test_an_episode_is_not_told_beside_its_own_turns() -> None:
     settings = Settings(index_delay=0)
-    with Memory.in_memory(embedder=HashingEmbedder(), settings=settings, summarizer="extractive") as memory:
+    with Memory.in_memory(embedder=HashingEmbedder(), settings=settings, model=tell) as memory:
         chat = memory.chat(user_id="u", session_id="past")
         for thing in ("zebra", "lion", "parrot"):
             chat.add("user", f"I saw the {thing} in the zoo of Lisbon.")

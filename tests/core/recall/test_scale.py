@@ -31,7 +31,7 @@ def test_of_a_hundred_thousand_texts_nineteen_in_twenty_searches_take_less_than_
     tmp_path,
 ) -> None:
     quiet = Settings(index_delay=3600, durability="normal", episodes=False)
-    with Memory.open(tmp_path, embedder=by_words, settings=quiet, summarizer=None) as memory:
+    with Memory.open(tmp_path, embedder=by_words, settings=quiet) as memory:
         first = memory.chat(user_id="ada", session_id="s")
         for start in range(0, 2000, 200):
             first.add_messages(

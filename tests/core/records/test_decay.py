@@ -95,26 +95,12 @@ def test_what_is_said_again_is_told_again(open_with) -> None:
     assert told(memory) == [CATS]
 
 
-def test_an_episode_without_a_model_does_not_vanish_for_its_default_importance(open_with) -> None:
-    memory = open_with(PROMPT)
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add_messages(
-        [Message(("user", "assistant")[at % 2], f"The cats Mimi and Momo, part {at}.") for at in range(6)]
-    )
-    chat.end()
-    memory.flush(30)
-    (episode,) = memory.records(user_id="louis", type="episodic")
-    assert not episode.is_rated
-    set_ahead(memory, 3000)
-    assert memory.records(user_id="louis", type="episodic") == [episode]
-
-
 @pytest.mark.parametrize(("rating", "left"), [("", 1), (', "importance": 0.5', 0)])
 def test_an_importance_that_a_model_gave_fades_and_one_that_it_left_out_does_not(
     open_at, rating, left
 ) -> None:
     answer = '{"summary": "The user has two cats called Mimi and Momo."' + rating + "}"
-    memory = open_at(summarizer=lambda prompt: answer, settings=PROMPT.replace(summary_coverage=0.0))
+    memory = open_at(model=lambda prompt: answer, settings=PROMPT)
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add_messages(
         [Message(("user", "assistant")[at % 2], "My two cats are called Mimi and Momo.") for at in range(4)]

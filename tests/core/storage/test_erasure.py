@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import sqlite3
 import time
@@ -224,7 +225,13 @@ def test_what_is_taken_back_is_in_no_file_while_the_memory_is_open(
 @pytest.mark.usefixtures("plain_sqlite", "without_chroma")
 def test_what_follows_from_a_text_is_erased_with_it(open_at, tmp_path) -> None:
     """Summaries, and an episode."""
-    memory = open_at("store", embedder=dense, settings=PROMPT.replace(max_tokens=400, summary_tokens=100))
+    summed = f"The user asked many times whether {GONE} is the lucky word, and was told that it is."
+
+    def model(instructions: str, _: str) -> str:
+        return json.dumps({"summary": summed}) if "nothing else" in instructions else summed
+
+    settings = PROMPT.replace(max_tokens=400, summary_tokens=100)
+    memory = open_at("store", embedder=dense, model=model, settings=settings)
     memory.chat(user_id="ada", session_id="old").add("user", f"My lucky word is {GONE}.", id="m")
     chat = memory.chat(user_id="ada", session_id="new")
     for number in range(30):
@@ -251,7 +258,7 @@ def test_what_follows_from_a_text_is_erased_with_it(open_at, tmp_path) -> None:
 def test_no_copy_of_a_row_stays_where_sqlite_shared_out_the_rows_of_a_page(seed, open_at, tmp_path) -> None:
     """These three left two behind, in unused parts of pages, though SQLite overwrote what it deleted."""
     chance = random.Random(seed)
-    memory = open_at("store", summarizer="off", settings=NEVER)
+    memory = open_at("store", settings=NEVER)
     here: dict[tuple[str, str], str] = {}
     gone: list[str] = []
     for number in range(400):
@@ -454,7 +461,7 @@ def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure
 @pytest.mark.slow
 def test_three_thousand_forgets_leave_a_store_that_is_whole() -> None:
     settings = Settings(durability="normal")
-    with Memory.in_memory(settings=settings, summarizer="off", tokenizer="estimate") as memory:
+    with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
         began = time.process_time()
         for number in range(1, 3301):
             said = " ".join(f"{number}w{place}" for place in range(12))

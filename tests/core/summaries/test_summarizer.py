@@ -9,7 +9,14 @@ from io import StringIO
 import pytest
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError, StoreClosedError
+from memlayer_core.errors import (
+    ConfigurationError,
+    InvalidLimitError,
+    InvalidMessageError,
+    MessageTypeError,
+    ModelError,
+    StoreClosedError,
+)
 
 TALK = [
     Message("system", "Be brief, says the operator of Fanø."),
@@ -27,24 +34,19 @@ Open = Callable[..., Memory]
 def opened() -> Iterator[Open]:
     with ExitStack() as stack:
 
-        def open_memory(summarizer: object = "extractive", **settings: object) -> Memory:
-            made = Settings(durability="normal", summary_coverage=0.2, **settings)
+        def open_memory(model: object = None, **settings: object) -> Memory:
+            made = Settings(durability="normal", **settings)
             return stack.enter_context(
-                Memory.in_memory(settings=made, tokenizer="estimate", summarizer=summarizer)
+                Memory.in_memory(settings=made, tokenizer="estimate", summarizer=model)
             )
 
         yield open_memory
 
 
-def test_without_a_model_it_is_made_of_sentences_that_were_said(do, opened) -> None:
-    for summarizer in ("extractive", None):
-        memory = opened(summarizer)
-        summary = do(memory, "summarize", TALK, token_limit=60)
-
-        assert "user: I moved to Lisbon with 3 cats." in summary
-        assert memory.tokens.text(summary) <= 60
-        assert "Fanø" not in summary
-        assert "Odense" not in summary
+def test_without_a_model_it_is_refused_with_a_hint(do, opened) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        do(opened(), "summarize", TALK)
+    assert "model=" in refused.value.hint
 
 
 def test_a_model_writes_it_and_nothing_is_kept_but_what_that_cost(do, opened) -> None:
@@ -52,7 +54,7 @@ def test_a_model_writes_it_and_nothing_is_kept_but_what_that_cost(do, opened) ->
 
     def model(prompt: str) -> str:
         asked.append(prompt)
-        return f"Here is the summary:\n{GOOD}"
+        return f"```\n{GOOD}\n```"
 
     memory = opened(model)
 
@@ -65,7 +67,7 @@ def test_a_model_writes_it_and_nothing_is_kept_but_what_that_cost(do, opened) ->
 
 
 def test_a_bad_answer_is_asked_for_again(do, opened) -> None:
-    answers = iter(["I'm sorry, I cannot do that.", GOOD])
+    answers = iter(["用户带着三只猫搬到了里斯本。" * 3, GOOD])
     memory = opened(lambda _: next(answers))
 
     assert do(memory, "summarize", TALK, token_limit=100) == GOOD
@@ -73,38 +75,23 @@ def test_a_bad_answer_is_asked_for_again(do, opened) -> None:
     assert cost.calls == 2
 
 
-def test_an_extract_stands_in_for_a_model_that_is_away_and_the_complaint_goes_when_it_is_back(
-    do, opened
-) -> None:
-    away = True
+@pytest.mark.parametrize("answers", [["", TimeoutError()], [""] * 2, ["They talked. " * 400] * 2])
+def test_what_is_no_summary_is_an_error_and_what_was_paid_is_noted(do, opened, answers) -> None:
+    given = iter(answers)
 
     def model(_: str) -> str:
-        if away:
-            raise TimeoutError
-        return GOOD
-
-    memory = opened(model)
-
-    assert "I moved to Lisbon with 3 cats." in do(memory, "summarize", TALK, token_limit=100)
-    assert "summarizer" in memory.status().problems
-    away = False
-    assert do(memory, "summarize", TALK, token_limit=100) == GOOD
-    assert memory.status().problems == {}
-
-
-def test_what_a_model_was_paid_before_it_went_away_is_noted(do, opened) -> None:
-    answers = iter(["I'm sorry, I cannot do that.", TimeoutError()])
-
-    def model(_: str) -> str:
-        answer = next(answers)
+        answer = next(given)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     memory = opened(model)
 
-    assert "I moved to Lisbon with 3 cats." in do(memory, "summarize", TALK, token_limit=100)
-    assert [cost.calls for cost in memory.costs()] == [1]
+    with pytest.raises(ModelError) as failed:
+        do(memory, "summarize", TALK, token_limit=100)
+    assert failed.value.hint
+    [cost] = memory.costs()
+    assert cost.calls == len([one for one in answers if isinstance(one, str)])
 
 
 @pytest.mark.requirement("A23")
@@ -120,7 +107,6 @@ def test_the_summary_so_far_is_told_on(do, opened) -> None:
 
     assert "Ada Lovelace" in do(memory, "summarize", TALK, previous=before, token_limit=100)
     assert f"<summary_so_far>\n{before}\n</summary_so_far>" in asked[0]
-    assert "Ada Lovelace" in do(opened(), "summarize", TALK, previous=before, token_limit=100)
     assert do(memory, "summarize", [], previous=before) == before
 
 
@@ -132,12 +118,17 @@ def test_nothing_said_is_an_empty_summary_and_no_model_is_asked(do, opened) -> N
     assert do(opened(model), "summarize", TALK[:1]) == ""
 
 
-def test_it_has_the_room_that_summaries_have(do, opened) -> None:
-    many = [Message("user", f"I met person number {number} in town {number * 7}.") for number in range(400)]
+@pytest.mark.parametrize("settings", [{"summary_tokens": 100}, {"max_tokens": 400}])
+def test_it_has_the_room_that_summaries_have(do, opened, settings) -> None:
+    asked: list[str] = []
 
-    for settings, room in (({"summary_tokens": 100}, 100), ({"max_tokens": 480}, 120)):
-        memory = opened(**settings)
-        assert room / 2 < memory.tokens.text(do(memory, "summarize", many)) <= room
+    def model(prompt: str) -> str:
+        asked.append(prompt)
+        return GOOD * 3 if len(asked) == 1 else GOOD
+
+    assert do(opened(model, **settings), "summarize", TALK) == GOOD
+    assert "it was too long" in asked[1]
+    assert do(opened(lambda _: GOOD * 3), "summarize", TALK) == GOOD * 3
 
 
 @pytest.mark.parametrize(

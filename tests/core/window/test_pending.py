@@ -156,7 +156,10 @@ def test_two_questions_at_once_stay_apart_from_the_one_before(memory) -> None:
     assert [one.text for one in told.pending] == ["one?", "two?"]
 
 
-def test_a_window_that_has_to_make_room_for_it_is_summed_up(memory) -> None:
+def test_a_window_that_has_to_make_room_for_it_is_summed_up(open_at) -> None:
+    memory = open_at(
+        model=lambda _: "The user and the assistant spoke of this and that, and the user wants more."
+    )
     chat = memory.chat(user_id="ada", session_id="s")
     chat.add_messages([one for at in range(6) for one in turn(at, "plain")])
     chat.add_messages([Message("user", "Tell me more."), Message("assistant", "It is so. " * 60)])

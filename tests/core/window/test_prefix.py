@@ -13,10 +13,11 @@ from examples import examples
 from memlayer_core import MaxRounds, Memory, Settings
 from memlayer_core.message import Entry
 from memlayer_core.policy import Limits
+from memlayer_core.summaries.model import BATCH
 from memlayer_core.window.rules.window import AHEAD, window
 
 LIMIT = 1000
-QUIET = Settings(index_delay=3600, durability="normal", recall_tokens=0, compact_to=0.5, summary_coverage=0.1)
+QUIET = Settings(index_delay=3600, durability="normal", recall_tokens=0, compact_to=0.5)
 """Nothing is done in the background before a flush asks for it."""
 NAMES = re.compile(r"\bAnna\d+")
 MORE = (
@@ -26,7 +27,16 @@ MORE = (
 
 @pytest.fixture
 def memory(open_with) -> Memory:
-    return open_with(QUIET)
+    return open_with(QUIET, model=honest)
+
+
+def honest(instructions: str, text: str) -> str:
+    told = f"The user told of {', '.join(dict.fromkeys(NAMES.findall(text)))}, each with some cats in Lisbon."
+    return (
+        told
+        if "nothing else" not in instructions
+        else '{"summary": "The user told of friends and cats in Lisbon."}'
+    )
 
 
 def say(chat, at: int) -> None:
@@ -116,9 +126,10 @@ def test_one_answer_of_a_model_is_enough_for_each_move() -> None:
 
     def model(instructions: str, text: str) -> str:
         asked.append(text)
-        return f"The user told of {', '.join(dict.fromkeys(NAMES.findall(text)))}, each with some cats."
+        return honest(instructions, text)
 
-    with Memory.in_memory(embedder="hashing", summarizer=model, settings=QUIET) as memory:
+    settings = QUIET.replace(episodes=False)
+    with Memory.in_memory(embedder="hashing", model=model, settings=settings) as memory:
         _, contexts = talk(memory, 60)
     moves = sum(begins(before) != begins(after) for before, after in pairwise(contexts))
     assert moves > 3
@@ -152,13 +163,13 @@ def test_a_summary_that_is_late_follows_when_it_is_there_and_then_stays(memory) 
 def test_a_window_that_slides_from_turn_to_turn_is_summed_up_in_batches(memory) -> None:
     chat = memory.chat(user_id="louis", session_id="s")
     versions = []
-    for at in range(20):
+    for at in range(30):
         say(chat, at)
         context = chat.context(policy=MaxRounds(4))
         versions.append(len(chat.summary(all_versions=True)))
         memory.flush(30)
-        assert begins(context) - covered(context) < QUIET.summary_batch + 2
-    assert 1 < versions[-1] <= 5
+        assert begins(context) - covered(context) < BATCH + 2
+    assert versions[-1] == 2
 
 
 # What must hold whatever happens
@@ -239,7 +250,7 @@ def test_room_is_kept_for_recalled_text_only_as_far_as_there_is_any(open_with) -
 
 
 def test_what_is_recalled_pushes_older_turns_out_where_there_is_no_room_for_both(open_with) -> None:
-    memory = open_with(QUIET.replace(recall_tokens=600))
+    memory = open_with(QUIET.replace(recall_tokens=600), model=honest)
     past = memory.chat(user_id="louis", session_id="past")
     for at in range(8):
         past.add("user", f"Pears number {at}: {MORE}")

@@ -29,9 +29,7 @@ Open = Callable[..., Memory]
 
 @pytest.fixture
 def open_here(tmp_path: Path) -> Open:
-    return lambda settings=SETTINGS: Memory.open(
-        tmp_path / "store", embedder="hashing", summarizer="off", settings=settings
-    )
+    return lambda settings=SETTINGS: Memory.open(tmp_path / "store", embedder="hashing", settings=settings)
 
 
 def say(memory: Memory, *messages: Message, user: str = "ada") -> None:

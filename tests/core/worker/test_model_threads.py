@@ -10,7 +10,7 @@ from waiting import wait_for
 from memlayer_core import Memory, Settings
 from memlayer_core.storage import job_queue
 
-QUICK = Settings(index_delay=0, durability="normal", max_messages=2, summary_batch=1)
+QUICK = Settings(index_delay=0, durability="normal", max_messages=2)
 
 
 def fill(memory: Memory, session_id: str):
@@ -37,7 +37,7 @@ class Slow:
         assert self.may.wait(30)
         with self.changing:
             self.waiting -= 1
-        return "They spoke of trains to Kyoto."
+        return "They spoke of trains to Kyoto, and of how late these were."
 
 
 def test_a_message_is_found_while_a_summarizer_takes_its_time(open_at) -> None:
@@ -71,17 +71,16 @@ def test_models_are_called_one_at_a_time_unless_a_setting_allows_more(open_at) -
 
 
 @pytest.mark.slow
-def test_a_model_that_never_answers_is_given_up_after_a_time_and_an_extract_stands_in(open_at) -> None:
+def test_a_model_that_never_answers_is_given_up_after_a_time_and_asked_again_later(open_at) -> None:
     model = Slow()
-    settings = QUICK.replace(model_timeout=0.05, job_backoff=0, summary_attempts=2)
+    settings = QUICK.replace(model_timeout=0.05, job_backoff=0.01, job_attempts=1000)
     memory = open_at(summarizer=model, settings=settings)
     chat = fill(memory, "s")
-    wait_for(chat.summary)
-    assert {one.method for one in chat.summary()} == {"extract"}
-    assert "did not answer within 0.05 seconds" in memory.status().problems["summarizer"]
+    wait_for(lambda: "did not answer within 0.05 seconds" in memory.status().problems.get("summarizer", ""))
+    assert chat.summary() == []
     model.may.set()
     memory.flush(30)
-    assert {one.method for one in chat.summary()} == {"model"}
+    assert chat.summary()
     assert memory.status().problems == {}
 
 

@@ -62,7 +62,7 @@ def test_a_summarizer_that_hangs_is_a_problem_until_it_answers() -> None:
         assert answer.wait(30)
         return "They spoke of trains."
 
-    settings = QUICK.replace(max_messages=2, summary_batch=1)
+    settings = QUICK.replace(max_messages=2)
     with Memory.in_memory(embedder="hashing", summarizer=model, settings=settings) as memory:
         events = heard(memory)
         chat = memory.chat(user_id="u", session_id="s")

@@ -1,0 +1,443 @@
+"""Sums up turns that left a session's window, and writes episodes: in the background, one committed step at a time.
+
+Until a step is committed nothing changes: the summary before it is in force, and the messages can be recalled. If a worker
+dies, the next one repeats its step. A model's answer is checked, and asked for once more with what was wrong with it. If
+that is bad, too, the old summary stays, and the range is asked for again together with what leaves the window next.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError, in_short
+from memlayer_core.events import RecordStored, SummaryRefused, SummaryWritten
+from memlayer_core.message import Message, StoredMessage
+from memlayer_core.messages.model import Session
+from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
+from memlayer_core.messages.rules.render import summary_block
+from memlayer_core.messages.sql import transcript
+from memlayer_core.models.usage import ModelUsage
+from memlayer_core.policy import quarter_at_most
+from memlayer_core.records.flow import prepare_record
+from memlayer_core.records.model import PreparedRecord, Record
+from memlayer_core.records.rules.records import new_record
+from memlayer_core.records.sql import episodes as episodes_sql
+from memlayer_core.runner import Runner
+from memlayer_core.runtime import Runtime
+from memlayer_core.scope import Scope
+from memlayer_core.show import ViewList
+from memlayer_core.storage import costs, job_queue
+from memlayer_core.storage.jobs import Job
+from memlayer_core.storage.keys import key_of
+from memlayer_core.summaries import sql as summaries_sql
+from memlayer_core.summaries.check import Source, Verdict, check, scripts_of, unwrapped
+from memlayer_core.summaries.episodes import EpisodeText, check_episode, split_episode
+from memlayer_core.summaries.model import SideTask, Summary
+from memlayer_core.summaries.prompt import (
+    EPISODE_INSTRUCTIONS,
+    INSTRUCTIONS,
+    WITH_EPISODE,
+    Line,
+    first_rounds,
+    halve,
+    is_conversation,
+    line_of,
+    parts,
+    request,
+    retry_prompt,
+)
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection
+
+logger = logging.getLogger("memlayer")
+
+INPUT_TOKENS = 8000
+"""Tokens of the messages in one prompt, as many as a context has by default; more are summed up in parts."""
+
+_LEAST = 10  # tokens of a summary
+_ANSWERS = 2  # a model is asked once more after a bad one (J35)
+_TRIES = 3  # times a range is asked for
+_PAGE = 400  # messages read at once
+_ROUGH = 4  # times its limit: the summary from which the episode of a very long session is written
+
+
+class _Result(NamedTuple):
+    """A model's summary; without a text if all its answers were refused. And the episode that it told beside it."""
+
+    text: str | None
+    verdict: Verdict
+    episode: EpisodeText | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What to sum up next.
+
+    Attributes:
+        session: The session as it was read with the rest.
+        before: The summary that the next one continues; None: it is the first.
+        messages: The messages that it does not cover.
+        rounds: How many rounds they are.
+        until: Place of the last message that the next summary covers.
+    """
+
+    session: Session
+    before: Summary | None
+    messages: Sequence[StoredMessage]
+    rounds: int
+    until: int
+
+
+async def summarize_messages(
+    rt: Runtime, run: Runner, messages: object, previous: object, token_limit: int | None
+) -> str:
+    """Return a summary of messages without storing anything but its costs."""
+    told, before = check_messages(messages), text_of("previous", previous)
+    limit = _limit(rt)
+    if token_limit is not None:
+        at_least_one("token_limit", token_limit)
+        limit = token_limit
+    if rt.summarizer is None:
+        raise ConfigurationError(
+            "no model sums up messages in this memory", hint="`Memory.open(path, model=…)` names one."
+        )
+    lines = [line_of(message) for message in told if is_conversation(message)]
+    if not lines:
+        return before
+    bill = ModelUsage(rt, rt.summarizer)
+    try:
+        written = await _condense(rt, run, bill, before, lines, limit)
+    finally:
+        await run(rt.db.write, costs.spend, bill.costs())
+    if written.text is None:
+        raise ModelError(
+            f"{rt.summarizer.name} gave no summary that can be used: {', '.join(written.verdict.faults)}",
+            hint="It was asked twice. A larger model may do better, or a larger `token_limit`.",
+        )
+    return written.text
+
+
+async def summaries(rt: Runtime, run: Runner, scope: Scope, *, all_versions: bool) -> list[Summary]:
+    """Return the summary in force of a session; with `all_versions`, every one."""
+
+    def read(connection: Connection) -> list[Summary]:
+        session = transcript.find(connection, scope)
+        if session is None:
+            return []
+        every = summaries_sql.all_versions(connection, session.number)
+        return every if all_versions else [one for one in every if one.replaced_by is None]
+
+    return ViewList("Summaries", await run(rt.db.read, read))
+
+
+async def summarize(
+    rt: Runtime, run: Runner, job: Job, side_task: Callable[[Sequence[int]], SideTask | None] | None = None
+) -> None:
+    """Do the next step of a job of kind `"summarize"`; finish the job if nothing is left to do.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        job: The job.
+        side_task: Returns what the model is asked in the same call about messages with these keys; None: nothing.
+
+    Raises:
+        ModelError: The model does not answer. It is asked again later.
+    """
+    session, task = await run(rt.db.read, _next, job)
+    if session is None or rt.summarizer is None:
+        await run(rt.db.write, job_queue.finish, [job])
+        return
+    if task is None:
+        await run(rt.db.write, summaries_sql.settle, session, job)
+        return
+    keys = [key_of(session.number, stored.seq) for stored in task.messages]
+    also = await run(side_task, keys) if side_task is not None else None
+    least = rt.episode_minimum
+    closes = least is not None and len(task.messages) >= least
+    bill = ModelUsage(rt, rt.summarizer)
+    lines, before = [line_of(stored.message) for stored in task.messages], task.before
+    text = before.text if before is not None else ""
+    try:
+        made = await _condense(rt, run, bill, text, lines, _limit(rt), with_episode=closes, side_task=also)
+    except ModelError as problem:
+        await run(rt.db.write, costs.spend, bill.costs(), session.scope.namespace)
+        rt.health.down("summarizer", str(problem))
+        raise
+    rt.health.up("summarizer")
+    await _commit(rt, run, task, made, bill, job)
+
+
+def _next(connection: Connection, job: Job) -> tuple[Session | None, _Task | None]:
+    """Return a job's session, and what of it is to be summed up next; None if nothing is."""
+    session = transcript.find_by_number(connection, job.subject)
+    if session is None:
+        return None, None
+    before = summaries_sql.in_force(connection, session)
+    start = max(session.memory_start, before.until_seq + 1 if before is not None else 0)
+    page = transcript.history(connection, session, start - 1, _PAGE)
+    told = [one for one in page if one.seq < session.summary_due and is_conversation(one.message)]
+    more = len(page) == _PAGE and page[-1].seq < session.summary_due
+    messages, rounds = first_rounds(told, INPUT_TOKENS, more=more)
+    if not messages:
+        return session, None
+    is_last = messages[-1] is told[-1] and not more  # what is behind them is hidden from models
+    until = session.summary_due - 1 if is_last else messages[-1].seq
+    return session, _Task(session, before, messages, rounds, until)
+
+
+async def _commit(
+    rt: Runtime, run: Runner, task: _Task, result: _Result, usage: ModelUsage, job: Job
+) -> None:
+    """Put a summary in force, and store the episode of its new turns. One that was refused too often gives them up."""
+    session, before, now = task.session, task.before, rt.now()
+    scope = session.scope
+    gives_up = result.text is None and session.summary_tries + 1 >= _TRIES
+    summary: Summary | None = None
+    if result.text is not None or gives_up:
+        text = result.text or (before.text if before is not None else "")
+        first, rounds = (before.first_seq, before.rounds) if before is not None else (task.messages[0].seq, 0)
+        summary = Summary(
+            first_seq=first,
+            until_seq=task.until,
+            rounds=rounds + task.rounds,
+            text=text,
+            tokens=rt.tokens.text(text),
+            counter=rt.tokens.name,
+            model=usage.model.name,
+            score=round(result.verdict.score, 4),
+            faults=result.verdict.faults,
+        )
+    ends = task.messages[0].message, task.messages[-1].message
+    told = result.episode if result.text is not None else None
+    draft = await run(_prepare, rt, scope, told, usage.model.name, *ends) if told is not None else None
+    stored: list[Record | None] = []
+
+    def store_episode(connection: Connection) -> None:
+        first = task.messages[0].seq
+        if draft is not None:
+            stored.append(
+                episodes_sql.append(connection, session.number, first, task.until, draft, now, rt.shards)
+            )
+        elif rt.episode_minimum is not None:  # it is asked for by itself
+            episodes_sql.owe(connection, session.number, rt.episode_minimum, task.until + 1)
+
+    is_kept = await run(
+        rt.db.write, summaries_sql.commit, session, summary, usage.costs(), job, now, store_episode
+    )
+    if result.text is None:
+        _refused(rt, scope, result.verdict, "a summary", gives_up=gives_up and is_kept)
+        return
+    if not is_kept:
+        return
+    rt.health.up("summaries")
+    version, score = session.summary_version + 1, result.verdict.score
+    rt.emit(SummaryWritten(scope.namespace, scope.session_id or "", version, usage.model.name, score))
+    for record in filter(None, stored[-1:]):  # a commit that is tried again stores once more
+        rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
+
+
+def _refused(rt: Runtime, scope: Scope, verdict: Verdict, what: str, *, gives_up: bool) -> None:
+    """Tell that all answers about some turns of a session were refused. If it gives up, an outcome is to be written here."""
+    session_id = scope.session_id or ""
+    rt.emit(SummaryRefused(scope.namespace, session_id, verdict.faults, verdict.score, gives_up))
+    if gives_up:
+        wrong = ", ".join(verdict.faults)
+        reason = (
+            f"turns of session {session_id!r} are without {what}: the model's answers were refused ({wrong})"
+        )
+        rt.health.down("summaries", reason)
+
+
+def _limit(rt: Runtime) -> int:
+    """Return the tokens that a summary may have, so that it fits into a context with what stands around it."""
+    room = quarter_at_most(rt.settings.max_tokens, rt.settings.summary_tokens)
+    return max(_LEAST, room - rt.tokens.message(Message("user", summary_block(""))))
+
+
+async def _condense(
+    rt: Runtime,
+    run: Runner,
+    usage: ModelUsage,
+    previous: str,
+    lines: Sequence[Line],
+    limit: int,
+    *,
+    with_episode: bool = False,
+    side_task: SideTask | None = None,
+) -> _Result:
+    """Sum up lines together with the summary of what came before them.
+
+    A long text is summed up part by part, each part with the summary of those before it; a part that is too long for the
+    model is halved. An episode and a side task are asked for only if the text has one part.
+
+    Raises:
+        ModelError: The model did not answer.
+    """
+    scripts = scripts_of([one.text for one in lines if not one.by_tool])
+    waiting = deque(parts(map(str, lines), INPUT_TOKENS, rt.tokens.text))
+    whole = len(waiting) == 1
+    made = _Result(previous, Verdict())
+    while waiting:
+        part = waiting.popleft()
+        question = _Question(
+            previous, part, limit, scripts, whole and with_episode, side_task if whole else None
+        )
+        try:
+            made = await _ask(rt, run, usage, question)
+        except ModelContextError:
+            halves = halve(part)
+            if halves is None:
+                raise
+            waiting.extendleft(reversed(halves))
+            whole = False
+            continue
+        if made.text is None:
+            return made
+        previous = made.text
+    return made
+
+
+class _Question(NamedTuple):
+    """What a model is asked for in one call."""
+
+    previous: str
+    part: Sequence[str]
+    limit: int
+    scripts: frozenset[str]
+    with_episode: bool
+    side_task: SideTask | None
+
+
+async def _ask(rt: Runtime, run: Runner, usage: ModelUsage, question: _Question) -> _Result:
+    """Return the first good summary; without a text if there was none. And the first good episode."""
+    previous, part, limit, scripts, with_episode, side_task = question
+    source = _source(rt, previous, part, scripts)
+    own = WITH_EPISODE if with_episode else INSTRUCTIONS
+    first = prompt = request(previous, part, limit)
+    instructions = own
+    if side_task is not None:
+        prompt = f"{request(previous, part, limit, side_task.numbers)}\n\n{side_task.material}"
+        instructions = f"{own}\n\n{side_task.instructions}"
+    verdict, episode = Verdict(), None
+    for _ in range(_ANSWERS):
+        answer = await run(usage.ask, prompt, instructions)
+        if side_task is not None:
+            answer, side_task, instructions = side_task.take(answer), None, own
+        text = unwrapped(answer)
+        if with_episode:
+            text, told = split_episode(text)
+            of_part = source if not previous else _source(rt, "", part, scripts)
+            good = not check_episode(told, of_part, rt.settings.episode_tokens, rt.tokens.text).faults
+            episode = told if good else episode
+        verdict = check(text, rt.tokens.text(text), source, limit)
+        if not verdict.faults:
+            return _Result(text, verdict, episode)
+        prompt = retry_prompt(first, answer, verdict.faults)
+    return _Result(None, verdict, episode)
+
+
+def _source(rt: Runtime, previous: str, part: Sequence[str], scripts: frozenset[str]) -> Source:
+    said = "\n".join(part)
+    return Source(said, rt.tokens.text(f"{previous}\n{said}" if previous else said), scripts)
+
+
+async def write_episode(rt: Runtime, run: Runner, job: Job) -> None:
+    """Do a job of kind `"episode"`; there is none if its part is too short, or the model's answers cannot be used.
+
+    The record and the end of the job are committed together. If a worker dies before that, the next one asks the model
+    again.
+
+    Raises:
+        ModelError: The model does not answer. The job is tried again some times.
+    """
+    found = await run(rt.db.read, _episode_source, job.subject)
+    if found is None or rt.summarizer is None:
+        await run(rt.db.write, job_queue.finish, [job])
+        return
+    episode, scope, told = found
+    bill = ModelUsage(rt, rt.summarizer, "episode")
+    made: PreparedRecord | None = None
+    least = rt.episode_minimum
+    try:
+        if least is not None and len(told) >= least and not episode.has_record:
+            text = await _episode_by_model(rt, run, bill, scope, [line_of(message) for message in told])
+            if text is not None:
+                made = await run(_prepare, rt, scope, text, bill.model.name, told[0], told[-1])
+    except Exception as problem:
+        attempt = f"attempt {job.attempts}"
+        logger.warning("session %r has no episode yet (%s): %s", scope.session_id, attempt, in_short(problem))
+        if isinstance(problem, ModelError):
+            await run(rt.db.write, costs.spend, bill.costs(), scope.namespace)
+            rt.health.down("summarizer", str(problem))
+        raise
+    spent = bill.costs()
+    if spent:
+        rt.health.up("summarizer")
+    record = await run(rt.db.write, episodes_sql.store, episode, made, spent, job, rt.now(), rt.shards)
+    if record is not None:
+        rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
+
+
+def _episode_source(connection: Connection, number: int) -> tuple[Any, Scope, list[Message]] | None:
+    """Return an episode, its session, and its messages that models may see."""
+    episode = episodes_sql.find(connection, number)
+    session = transcript.find_by_number(connection, episode.session) if episode is not None else None
+    if episode is None or session is None:
+        return None
+    found = transcript.read(connection, session, range(episode.first_seq, episode.until_seq + 1))
+    return episode, session.scope, [one.message for one in found if is_conversation(one.message)]
+
+
+async def _episode_by_model(
+    rt: Runtime, run: Runner, usage: ModelUsage, scope: Scope, lines: Sequence[Line]
+) -> EpisodeText | None:
+    """Return the first good episode; None without any. A text that is too long for the model is summed up first."""
+    scripts = scripts_of([one.text for one in lines if not one.by_tool])
+    said = [str(line) for line in lines]
+    if rt.tokens.text("\n".join(said)) <= INPUT_TOKENS:
+        try:
+            return await _ask_for_episode(rt, run, usage, scope, _source(rt, "", said, scripts))
+        except ModelContextError:
+            pass
+    rough = await _condense(rt, run, usage, "", lines, _ROUGH * rt.settings.episode_tokens)
+    if rough.text is None:
+        _refused(rt, scope, rough.verdict, "an episode", gives_up=True)
+        return None
+    source = _source(rt, "", rough.text.splitlines(), scripts)
+    return await _ask_for_episode(rt, run, usage, scope, source)
+
+
+async def _ask_for_episode(
+    rt: Runtime, run: Runner, usage: ModelUsage, scope: Scope, source: Source
+) -> EpisodeText | None:
+    limit, verdict = rt.settings.episode_tokens, Verdict()
+    first = prompt = request("", source.conversation.splitlines(), limit)
+    for _ in range(_ANSWERS):
+        answer = unwrapped(await run(usage.ask, prompt, EPISODE_INSTRUCTIONS))
+        told = split_episode(answer)[1]
+        verdict = check_episode(told, source, limit, rt.tokens.text)
+        if not verdict.faults:
+            return told
+        prompt = retry_prompt(first, answer, verdict.faults)
+    _refused(rt, scope, verdict, "an episode", gives_up=True)
+    return None
+
+
+def _prepare(
+    rt: Runtime, scope: Scope, episode: EpisodeText, model: str, first: Message, last: Message
+) -> PreparedRecord | None:
+    """Return the record of an episode from its first to its last message."""
+    fields: dict[str, Any] = {
+        **episode.model_dump(exclude_unset=True),  # an importance that nobody rated does not fade
+        "type": "episodic",
+        "source": "system_generated",
+        "occurred_at": first.created_at,
+        "structured": {"written_by": model, "first": first.id, "last": last.id},
+    }
+    return prepare_record(rt, new_record(scope, episode.summary, fields, rt.now()))
