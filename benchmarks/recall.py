@@ -19,13 +19,12 @@ memlayer is measured with MiniLM and with the hashing embedder, as far as MiniLM
 and, with `--peers`, what else is installed of `searchers.py`. All of them are given the same vectors, those of
 memlayer's MiniLM. Each turn is stored as "speaker: text" and searched for by the question as it is. `--ablation`
 adds memlayer with each of the ingredients of its order (`memlayer_core/recall/rules/rank.py`) left out in turn, and
-with one vector for a text, however long it is. `--facts` adds memlayer with the facts that patterns read (without them, as in the
-other rows, nothing is learned), and with those of a scripted model that proposes every sentence of every user's turn.
+with one vector for a text, however long it is.
 
 Goals: in the first ten and in 1,024 tokens, memlayer finds at least 1.1 times what the best of the others finds. With
 MiniLM a context has at least 88 % of LoCoMo's evidence at 8,000 tokens and 82 % at 2,000, and 62 % of BEAM's.
 
-Usage: python benchmarks/recall.py FILE… [--peers] [--ablation] [--facts] [--only NAME…] [--conversations N]
+Usage: python benchmarks/recall.py FILE… [--peers] [--ablation] [--only NAME…] [--conversations N]
        [--quick] [--json] [--check]
 """
 
@@ -39,7 +38,6 @@ from pathlib import Path
 from unittest import mock
 
 import contexts
-from extraction import every_sentence
 from goals import goal, options, tell
 from searchers import PEERS, Chroma, Memlayer
 from talks import read_talks
@@ -77,16 +75,11 @@ class Vectors:
         return [self.known[text] for text in texts]
 
 
-def participants(embedders, peers, only, *, facts):
+def participants(embedders, peers, only):
     """Return how each participant is made, by its name, and why others cannot be."""
     vectors = Vectors(embedders[0])
     made = {f"{Memlayer.name}, {name}": partial(Memlayer, embed=name) for name in embedders}
     skipped = {f"{Memlayer.name}, minilm": "the model is not at hand"} if "minilm" not in embedders else {}
-    for name in embedders if facts else ():
-        made[f"{Memlayer.name}, {name}, facts"] = partial(Memlayer, embed=name)
-        made[f"{Memlayer.name}, {name}, model"] = partial(
-            Memlayer, embed=name, extractor=every_sentence
-        )
     for peer in (Chroma, *(PEERS if peers else ())):
         if reason := peer.missing():
             skipped[peer.name] = reason
@@ -270,14 +263,11 @@ def main():
     parser.add_argument(
         "--ablation", action="store_true", help="memlayer without each of its ingredients, too"
     )
-    parser.add_argument(
-        "--facts", action="store_true", help="memlayer with facts, too: of patterns, and of a scripted model"
-    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="those whose name holds one of these words")
     parser.add_argument("--conversations", type=int, metavar="N", help="the first N of each file")
     asked = parser.parse_args()
     embedders = ["minilm", "hashing"] if minilm.is_present(minilm.folder()) else ["hashing"]
-    made, skipped = participants(embedders, asked.peers, asked.only, facts=asked.facts)
+    made, skipped = participants(embedders, asked.peers, asked.only)
     if not made:
         sys.exit(f"Nobody is left to measure: {skipped or 'no name holds ' + ' or '.join(asked.only)}")
     data = {}

@@ -60,9 +60,9 @@ class Memlayer(Searcher):
     name = "memlayer"
     needs = ("memlayer_core",)
 
-    def __init__(self, folder, embed, extractor=None, *, **settings):
-        chosen = Settings(index_delay=0, durability="normal", learn=learn, **settings)
-        self.memory = Memory.open(folder, embedder=embed, extractor=extractor, settings=chosen)
+    def __init__(self, folder, embed, **settings):
+        chosen = Settings(index_delay=0, durability="normal", **settings)
+        self.memory = Memory.open(folder, embedder=embed, settings=chosen)
 
     def store(self, user, turns):
         for session, said in groupby(turns, key=lambda turn: turn.session):

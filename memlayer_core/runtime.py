@@ -78,7 +78,7 @@ class Runtime(Journal):
         note_damage: Tells the worker that a shard of the index is damaged.
         note_recall: Tells the worker which records were recalled.
         summarizer: Writes summaries and episodes; None: another process may.
-        extractor: Reads facts in messages; None: patterns alone do.
+        extractor: Reads facts in messages; None: another process may.
         fact_schema: The keys that facts may have which the extractor reads; None: any.
         reranker: Puts the best hits in its order; None: the ranking's stays.
         long_term: Another service that remembers users; None: memlayer itself does.

@@ -86,15 +86,16 @@ class Settings(BaseSettings):
             that it does without.
         lease_seconds: Seconds of a lease. If a process dies, another one gets its jobs after that time; those that call a
             model after `model_timeout` more.
+        learn_back_days: Days before a store has its first model that are read, too. 0: only what is said from then on.
         extraction_turns: Turns of a session that an `extractor` reads in one call.
         extraction_idle_seconds: Seconds without a new message after which it reads fewer.
         extraction_with_summaries: Whether turns are read in the call that sums them up when they leave the window, together
             with the summary and the episode, instead of every `extraction_turns` turns: fewer calls, and facts that come
             later. It needs a model for both.
             What that call does not answer, and what has waited for `extraction_idle_seconds`, is read by the `extractor`.
-        extraction_tokens: Tokens of its prompt, at the most. Of long messages, the sentences that may state facts are in it.
-        extraction_daily_calls: Its calls for one user on one day, in UTC, at the most. What is said after that is read by
-            patterns alone, and the ledger says so. None: any number.
+        extraction_tokens: Tokens of its prompt, at the most. Of long messages, the beginning is in it.
+        extraction_daily_calls: Its calls for one user on one day, in UTC, at the most. What is said after that is
+            not read, and the ledger says so. None: any number.
         extraction_daily_tokens: The same for the tokens that it reads and writes.
         model_concurrency: How many language models are called at a time, for summaries, episodes and facts, in a process.
         model_timeout: Seconds that a call of a language model may take. After that it counts as not answered.
@@ -150,6 +151,7 @@ class Settings(BaseSettings):
     reranker_timeout: float = Field(default=5.0, gt=0)
     long_term_timeout: float = Field(default=5.0, gt=0)
     lease_seconds: float = Field(default=60.0, gt=0)
+    learn_back_days: float = Field(default=0, ge=0, le=36_500)
     extraction_turns: int = Field(default=10, ge=1)
     extraction_idle_seconds: float = Field(default=60.0, ge=0, le=600)
     extraction_with_summaries: bool = False

@@ -49,13 +49,19 @@ _KIND = "learn"
 
 
 async def queue(rt: Runtime, run: Runner, keys: Sequence[int]) -> None:
-    """Queue messages for the model, if there is one: it reads several turns of a session at a time."""
-    if rt.extractor is None or not keys:
+    """Queue messages for the model of any process, if there ever was one: it reads several turns of a session at a time."""
+    if not keys or not (rt.extractor is not None or await run(rt.db.read, sql.learns)):
         return
     now, settings = rt.now(), rt.settings
     turns = LAST if settings.extraction_with_summaries else settings.extraction_turns
     later = now + timedelta(seconds=settings.extraction_idle_seconds)
     await run(rt.db.write, sql.queue, keys, turns, now, later)
+
+
+def begin(rt: Runtime) -> None:
+    """Note that a model learns from now on. What was said before is read as far back as `Settings.learn_back_days` says."""
+    if rt.extractor is not None and not rt.db.read(sql.learns):
+        rt.db.write(sql.begin, rt.now(), rt.settings.learn_back_days)
 
 
 async def extract(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:

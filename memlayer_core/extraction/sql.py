@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.sql import transcript
@@ -23,9 +23,12 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage import costs, job_queue, vectors
 from memlayer_core.storage.costs import Cost
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.keys import LAST, key_of, session_of
+from memlayer_core.storage.keys import LAST, chunks, key_of, session_of, to_micros
+from memlayer_core.storage.statements import dialect_insert
+from memlayer_core.storage.tables import messages, meta
 from memlayer_core.vector import FloatVector
 
+_SINCE = "learns_since"
 _KNOWN = 500  # facts of a user that are compared with a batch, the last written ones
 
 
@@ -54,6 +57,22 @@ class Commit:
     problem: str
     costs: Sequence[Cost]
     model: str
+
+
+def learns(connection: Connection) -> bool:
+    """Return whether a model was ever given to learn from this store."""
+    return connection.scalar(select(meta.c.value).where(meta.c.name == _SINCE)) is not None
+
+
+def begin(connection: Connection, now: datetime, days: float) -> None:
+    """Note that a model learns from this store from now on. The first time, messages of the last days are queued for it."""
+    first = dialect_insert(connection.dialect.name, meta).values(name=_SINCE, value=str(to_micros(now)))
+    if connection.scalar(first.on_conflict_do_nothing().returning(meta.c.name)) is None or not days:
+        return
+    said = messages.c.role == "user", messages.c.created_at >= to_micros(now - timedelta(days=days))
+    keys = connection.scalars(select(messages.c.key).where(*said).order_by(messages.c.key)).all()
+    for some in chunks(keys):
+        queue(connection, some, 1, now, now)
 
 
 def queue(connection: Connection, keys: Sequence[int], turns: int, now: datetime, later: datetime) -> None:

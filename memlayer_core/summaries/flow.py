@@ -22,10 +22,12 @@ from memlayer_core.messages.rules.render import summary_block
 from memlayer_core.messages.sql import transcript
 from memlayer_core.models.usage import ModelUsage
 from memlayer_core.policy import quarter_at_most
+from memlayer_core.records.facts import LedgerEntry
 from memlayer_core.records.flow import prepare_record
 from memlayer_core.records.model import PreparedRecord, Record
 from memlayer_core.records.rules.records import new_record
 from memlayer_core.records.sql import episodes as episodes_sql
+from memlayer_core.records.sql import outcomes
 from memlayer_core.runner import Runner
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -231,7 +233,7 @@ async def _commit(
         rt.db.write, summaries_sql.commit, session, summary, usage.costs(), job, now, store_episode
     )
     if result.text is None:
-        _refused(rt, scope, result.verdict, "a summary", gives_up=gives_up and is_kept)
+        await _refused(rt, run, scope, result.verdict, "a summary", gives_up=gives_up and is_kept)
         return
     if not is_kept:
         return
@@ -242,16 +244,25 @@ async def _commit(
         rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
 
 
-def _refused(rt: Runtime, scope: Scope, verdict: Verdict, what: str, *, gives_up: bool) -> None:
-    """Tell that all answers about some turns of a session were refused. If it gives up, an outcome is to be written here."""
+async def _refused(
+    rt: Runtime, run: Runner, scope: Scope, verdict: Verdict, what: str, *, gives_up: bool
+) -> None:
+    """Tell that all answers about some turns of a session were refused."""
     session_id = scope.session_id or ""
     rt.emit(SummaryRefused(scope.namespace, session_id, verdict.faults, verdict.score, gives_up))
-    if gives_up:
-        wrong = ", ".join(verdict.faults)
-        reason = (
-            f"turns of session {session_id!r} are without {what}: the model's answers were refused ({wrong})"
-        )
-        rt.health.down("summaries", reason)
+    if not gives_up:
+        return
+    wrong = f"the model's answers were refused ({', '.join(verdict.faults)})"
+    entry = LedgerEntry(
+        task="summarize",
+        outcome="gave up",
+        at=rt.now(),
+        reason=f"without {what}: {wrong}",
+        session_id=scope.session_id,
+        model=None if rt.summarizer is None else rt.summarizer.name,
+    )
+    await run(rt.db.write, outcomes.note, scope, entry)
+    rt.health.down("summaries", f"turns of session {session_id!r} are without {what}: {wrong}")
 
 
 def _limit(rt: Runtime) -> int:
@@ -407,7 +418,7 @@ async def _episode_by_model(
             pass
     rough = await _condense(rt, run, usage, "", lines, _ROUGH * rt.settings.episode_tokens)
     if rough.text is None:
-        _refused(rt, scope, rough.verdict, "an episode", gives_up=True)
+        await _refused(rt, run, scope, rough.verdict, "an episode", gives_up=True)
         return None
     source = _source(rt, "", rough.text.splitlines(), scripts)
     return await _ask_for_episode(rt, run, usage, scope, source)
@@ -425,7 +436,7 @@ async def _ask_for_episode(
         if not verdict.faults:
             return told
         prompt = retry_prompt(first, answer, verdict.faults)
-    _refused(rt, scope, verdict, "an episode", gives_up=True)
+    await _refused(rt, run, scope, verdict, "an episode", gives_up=True)
     return None
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from memlayer_core.errors import StoreUnavailableError, in_short
-from memlayer_core.extraction.flow import queue
+from memlayer_core.extraction.flow import begin, queue
 from memlayer_core.index import flow as flows
 from memlayer_core.messages.flow.sessions import end_idle
 from memlayer_core.records.sql import writes as record_writes
@@ -75,6 +75,7 @@ class Worker:
         self._rt = rt
         step(end_idle(rt, SYNC))  # before anybody continues an idle session: its episode ends before that
         self._look_at_clock(rt)
+        begin(rt)
         if rt.db.read(job_queue.has_jobs) or self._owes_summaries:
             self.wake()
 

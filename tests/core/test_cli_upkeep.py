@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 
-from memlayer_core import Memory, Message, Scope
+from memlayer_core import Memory, Message, Scope, Settings
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import vectors
 from tests.conftest import INDEXED

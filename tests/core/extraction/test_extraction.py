@@ -329,6 +329,36 @@ def test_a_process_without_the_model_leaves_the_work_to_one_that_has_it(opened) 
     assert known(again)["user", "boat"] == "red"
 
 
+def test_what_a_process_without_a_model_stores_is_read_by_one_that_has_it(opened) -> None:
+    model = Reader({"quote": "a red boat", "key": "boat", "value": "red"})
+    opened(model).close()  # from now on the store learns
+    without = opened(None)
+    without.chat(user_id="louis", session_id="s").add("user", "You know that I own a red boat.")
+    without.flush(30)
+    assert known(without) == {}
+    opened(model).flush(30)
+    assert known(without) == {("user", "boat"): "red"}
+
+
+@pytest.mark.parametrize(
+    ("days", "boats"), [(0, {"green"}), (30, {"green", "red"}), (4000, {"green", "red", "old"})]
+)
+def test_a_model_that_is_given_later_reads_as_far_back_as_a_setting_says(opened, days, boats) -> None:
+    model = Reader(
+        *({"quote": f"the {one} boat", "key": f"{one}_boat", "value": one} for one in ("old", "red", "green"))
+    )
+    before = opened(None)
+    chat = before.chat(user_id="louis", session_id="s")
+    for one, age in (("old", 3000), ("red", 3)):
+        chat.add("user", f"I own the {one} boat.", created_at=before.runtime.now() - timedelta(days=age))
+    before.flush(30)
+    assert before.status().backlog.queued == 0
+    memory = opened(model, QUICK.replace(learn_back_days=days))
+    memory.chat(user_id="louis", session_id="s").add("user", "I own the green boat.")
+    memory.flush(30)
+    assert set(known(memory).values()) == boats
+
+
 class Facts(BaseModel):
     employer_city: str = Field("", description="where the user works")
     siblings: list[str] = []
