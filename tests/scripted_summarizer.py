@@ -12,7 +12,6 @@ import pytest
 from memlayer_core import Memory, Message, Settings
 
 QUIET = Settings(
-    learn=False,
     index_delay=3600,
     durability="normal",
     max_tokens=1000,

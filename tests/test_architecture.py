@@ -66,7 +66,7 @@ TERMS = frozenset(
 PUBLIC = frozenset(
     f"{name}.{field}"
     for name, fields in {
-        "ImportReport": ["placed", "remembered", "replaced", "stored", "unchanged"],
+        "ImportReport": ["archived", "placed", "remembered", "replaced", "stored", "unchanged"],
         "MemoryEvent": ["happening"],
         "MessagesIndexed": ["embedded"],
         "MessagesStored": ["replaced", "stored", "unchanged"],

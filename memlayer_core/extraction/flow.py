@@ -146,7 +146,7 @@ def _batch(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Ba
 def _commit(rt: Runtime, batch: _Batch, jobs: Sequence[Job], model: str) -> bool:
     """Store what a model said. Returns False if another worker has the jobs, whose model's answer counts."""
     done = Commit(
-        jobs, batch.rows, batch.statements, batch.refused, batch.problem, batch.usage.costs(), model
+        jobs, batch.rows, batch.statements, batch.refusals, batch.problem, batch.usage.costs(), model
     )
     try:
         changed = rt.db.write(sql.commit, done, rt.now(), rt.shards)
@@ -180,7 +180,7 @@ class _Batch:
         self._owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
         self._schema = fact_schema(rt.fact_schema)
         self.statements: list[tuple[PreparedRecord, Statement]] = []
-        self.refused: list[str] = []
+        self.refusals: list[str] = []
         self.problem = ""
         self._known: list[tuple[Record, list[int]]] = []
         self._vectors: dict[int, Any] = {}
@@ -283,11 +283,11 @@ class _Batch:
         """Take what the model said, as far as the messages support it."""
         for operation in operations:
             if isinstance(operation, str):
-                self.refused.append("its form is wrong")
+                self.refusals.append("its form is wrong")
                 continue
             try:
                 said = check(operation, self._owner, lines, facts, self._rt.now(), self._schema)
                 if said is not None:
                     self.statements.append((prepare_record(self._rt, said.record), said))
             except (RefusedError, InvalidRecordError) as problem:
-                self.refused.append(str(problem))
+                self.refusals.append(str(problem))

@@ -44,7 +44,7 @@ class Commit:
         jobs: The jobs that are done with it.
         rows: The rows of the messages that were read.
         statements: What they state, each with its record.
-        refused: For each statement that makes no fact, why.
+        refusals: For each statement that makes no fact, why.
         problem: Why some messages could not be read; empty: all were.
         costs: What the model was paid.
         model: The model's name.
@@ -53,7 +53,7 @@ class Commit:
     jobs: Sequence[Job]
     rows: Sequence[Any]
     statements: Sequence[tuple[PreparedRecord, Statement]]
-    refused: Sequence[str]
+    refusals: Sequence[str]
     problem: str
     costs: Sequence[Cost]
     model: str
@@ -142,21 +142,21 @@ def commit(connection: Connection, batch: Commit, now: datetime, shards: int) ->
     """
     there = _unchanged(connection, batch.rows)
     changed: dict[str, Record] = {}
-    refused = list(batch.refused)
+    refusals = list(batch.refusals)
     new = 0
     for draft, said in batch.statements:
         if not {key for key, _, _ in said.quotes} <= there:
             continue
         decision, record = fact_sql.store(connection, draft, said, now, shards, model=batch.model)
         if record is None:
-            refused.append(decision.reason)
+            refusals.append(decision.reason)
             continue
         new += decision.kind in {"add", "replace", "conflict"}
         changed[record.memory_id] = record
     first = batch.rows[0]
     session = Scope(first.user_id, first.session_id, first.agent_id, first.tenant_id)
     outcome: Outcome = (
-        "stored" if changed else "gave up" if batch.problem else "refused" if refused else "nothing"
+        "stored" if changed else "gave up" if batch.problem else "refused" if refusals else "nothing"
     )
     entry = LedgerEntry(
         task="learn",
@@ -165,7 +165,7 @@ def commit(connection: Connection, batch: Commit, now: datetime, shards: int) ->
         reason=batch.problem,
         session_id=first.session_id,
         record_ids=tuple(changed),
-        refused=tuple(refused),
+        refusals=tuple(refusals),
         model=batch.model,
     )
     outcomes.note(connection, session, entry)

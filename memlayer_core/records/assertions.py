@@ -242,8 +242,8 @@ async def _store(
     valid_from = said_at if record.key is not None else None
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
     draft = prepare_record(rt, record)
-    said = Statement(record=draft.record, quotes=((message.key, quote.start, quote.end),))
-    found = await run(rt.db.write, _enter, rt, draft, said, bytes(message.digest))
+    statement = Statement(record=draft.record, quotes=((message.key, quote.start, quote.end),))
+    found = await run(rt.db.write, _enter, rt, draft, statement, bytes(message.digest))
     rt.wake()
     if isinstance(found, str):
         await _note(rt, run, scope, "record", "refused", found)
@@ -253,14 +253,14 @@ async def _store(
 
 
 def _enter(
-    connection: Connection, rt: Runtime, draft: PreparedRecord, said: Statement, digest: bytes
+    connection: Connection, rt: Runtime, draft: PreparedRecord, statement: Statement, digest: bytes
 ) -> Record | str:
     """Store a statement, unless its message was changed meanwhile. Returns its record, or why there is none."""
-    keys = [key for key, _, _ in said.quotes]
+    keys = [key for key, _, _ in statement.quotes]
     lock_messages(connection, keys)
     if [bytes(row.digest) for row in evidence_sql.from_users(connection, keys)] != [digest]:
         return "the message was changed meanwhile"
-    decision, record = fact_sql.store(connection, draft, said, rt.now(), rt.shards, model="agent")
+    decision, record = fact_sql.store(connection, draft, statement, rt.now(), rt.shards, model="agent")
     return record if record is not None else decision.reason
 
 

@@ -68,7 +68,7 @@ class LedgerEntry(Tabular):
         at: When.
         session_id: The session; None: it is about none.
         record_ids: The records that it made, changed or deleted.
-        refused: For each statement that made no record, why.
+        refusals: For each statement that made no record, why.
         model: The name of the model; None: there was none.
     """
 
@@ -78,7 +78,7 @@ class LedgerEntry(Tabular):
     reason: str = ""
     session_id: str | None = None
     record_ids: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
     model: str | None = None
 
     __repr__ = line_of
@@ -92,7 +92,7 @@ class LedgerEntry(Tabular):
                     f"{one.at:%Y-%m-%d %H:%M}",
                     one.task,
                     Mark(one.outcome, _COLOURS[one.outcome]),
-                    "; ".join(filter(None, (one.reason, *one.refused))),
+                    "; ".join(filter(None, (one.reason, *one.refusals))),
                     ", ".join(one.record_ids),
                     one.model,
                 )

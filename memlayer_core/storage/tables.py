@@ -105,9 +105,7 @@ sessions = Table(
     Index("memlayer_sessions_origin", "origin"),
 )
 SUMMARY_IS_DUE = sessions.c.summary_due > sessions.c.summary_asked
-Index(
-    "memlayer_sessions_due", sessions.c.number, sqlite_where=SUMMARY_IS_DUE, postgresql_where=SUMMARY_IS_DUE
-)
+Index("memlayer_sessions_due", sessions.c.number, sqlite_where=SUMMARY_IS_DUE)
 
 # Where the window of a session begins, for limits of about one size, and the version of the summaries in front of it.
 # They are stored, so that both move together and in large steps.
@@ -210,12 +208,7 @@ episodes = Table(
     Column("ordinal", BigInteger),
     sqlite_autoincrement=True,
 )
-Index(
-    "memlayer_episodes_owed",
-    episodes.c.number,
-    sqlite_where=episodes.c.ordinal.is_(None),
-    postgresql_where=episodes.c.ordinal.is_(None),
-)
+Index("memlayer_episodes_owed", episodes.c.number, sqlite_where=episodes.c.ordinal.is_(None))
 
 costs = Table(
     "memlayer_costs",

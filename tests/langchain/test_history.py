@@ -742,7 +742,10 @@ def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(
 ) -> None:
     """What LangChain reads again when it has answered is as long as before: it counts from there what is new."""
     settings = Settings(index_delay=0.0, durability="normal", max_tokens=400)
-    memory = open_at(settings=settings, tokenizer="estimate")
+    told = (
+        "The user counted pears in Lisbon, again and again, and was told each time how many that makes. " * 2
+    )
+    memory = open_at(settings=settings, tokenizer="estimate", summarizer=lambda _prompt: told)
     histories = MemlayerChatMessageHistory.factory(memory, user_id="ada")
     summaries: list[int] = []
 

@@ -232,7 +232,10 @@ def test_what_is_recalled_stands_where_the_settings_say(run, placed) -> None:
 
 
 @pytest.mark.requirement("F16", "J31")
-def test_a_thread_that_is_opened_again_after_a_week_is_shown_its_last_turns(run, memory) -> None:
+def test_a_thread_that_is_opened_again_after_a_week_is_shown_its_last_turns(run, open_at) -> None:
+    told = json.dumps({"summary": "The user asked which day has which number on it."})
+    settings = Settings(index_delay=0.0, durability="normal")
+    memory = open_at(settings=settings, tokenizer="estimate", summarizer=lambda _prompt: told)
     model = Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
     middleware = MemlayerMiddleware(memory, user_id="ada")
     agent = create_agent(

@@ -51,10 +51,10 @@ def check(
         return None
     target = _known(operation, facts)
     own = [line for line in lines if line.number is not None]
-    named = [own[number - 1] for number in operation.messages if 1 <= number <= len(own)]
-    if len(named) < max(1, len(operation.messages)):
+    own_lines = [own[number - 1] for number in operation.messages if 1 <= number <= len(own)]
+    if len(own_lines) < max(1, len(operation.messages)):
         raise RefusedError("it names a message that there is not, or none")
-    line, start, end = _quoted(operation, named, lines)
+    line, start, end = _quoted(operation, own_lines, lines)
     fields = _fields(operation, target, schema)
     try:
         record = new_record(owner, operation.text.strip() or line.text[start:end], fields, now)
@@ -143,9 +143,9 @@ def _day(text: str | None) -> datetime | None:
         raise RefusedError("a date in it is not an ISO 8601 day, week, month or year") from None
 
 
-def _quoted(operation: Operation, named: Sequence[Line], lines: Sequence[Line]) -> tuple[Line, int, int]:
+def _quoted(operation: Operation, own_lines: Sequence[Line], lines: Sequence[Line]) -> tuple[Line, int, int]:
     """Return the line that an operation quotes, and the place of the quote."""
-    found = _find(operation.quote, named)
+    found = _find(operation.quote, own_lines)
     if found is not None:
         return found
     others = [line for line in lines if line.number is None]

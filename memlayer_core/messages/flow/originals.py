@@ -41,7 +41,12 @@ def restore_originals(
     if one_is_new and len(checked) == 1 and checked[0].id is None and checked[0].tool_call_id is None:
         left = _without_our_blocks(rt, scope, checked[0])
         return checked if left is None else [left]
-    plain = [left for message in checked if (left := _without_our_blocks(rt, scope, message)) is not None]
+    originals_by_id = _of_unknown_blocks(rt, scope, checked)
+    plain = [
+        left
+        for message in checked
+        if (left := _without_our_blocks(rt, scope, message, originals_by_id)) is not None
+    ]
     previews = {
         at: found
         for at, message in enumerate(plain)
@@ -104,12 +109,30 @@ def _is_of(copy: Message, original: Message, ids: set[str | None]) -> bool:
     return same and (copy.id == original.id or (copy.id is None and original.id not in ids))
 
 
-def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message | None:
-    """Return a message without its blocks if all of them are ours; else the message itself."""
+def _without_our_blocks(
+    rt: Runtime, scope: Scope, message: Message, by_id: Mapping[str | None, Message] | None = None
+) -> Message | None:
+    """Return a message without its blocks if all of them are ours; else the message itself.
+
+    They are ours if a context of this process added them, or if the message of this id is stored without them.
+    """
     blocks, left = split_blocks(message)
     theirs = "" if left is None else left.text
-    ours = all(rt.temporaries.is_ours(scope, block, theirs) for block in blocks)
+    original = (by_id or {}).get(message.id)
+    same = left is not None and original is not None and original.text == theirs
+    ours = same or all(rt.temporaries.is_ours(scope, block, theirs) for block in blocks)
     return left if ours else message
+
+
+def _of_unknown_blocks(rt: Runtime, scope: Scope, messages: Sequence[Message]) -> dict[str | None, Message]:
+    """Return the stored messages, by id, of those that have blocks which no context of this process added."""
+    ids = [
+        one.id
+        for one in messages
+        if one.id is not None and split_blocks(one)[0] and _without_our_blocks(rt, scope, one) is one
+    ]
+    found = rt.db.read(_messages_at, scope, (), ids) if ids else {}
+    return {one.id: one for one in found.values()}
 
 
 def _messages_at(

@@ -21,30 +21,30 @@ from memlayer_core.records.rules.records import TOLERANCE, fold
 _OPPOSITES = ({"states", "denies"}, {"wants", "denies"}, {"plans", "denies"})
 
 
-def reconcile(known: Sequence[Record], said: Statement, now: datetime) -> Decision:
+def reconcile(facts: Sequence[Record], statement: Statement, now: datetime) -> Decision:
     """Decide what becomes of a statement.
 
     Args:
-        known: Facts in force of the same subject and key, and those that the statement names.
-        said: The statement.
+        facts: Facts in force of the same subject and key, and those that the statement names.
+        statement: The statement.
         now: The present. What expired or ended before, and before the statement, is of the past, and takes no part.
     """
-    new = said.record
-    held = [one for one in known if _holds(one, max(now, new.first_observed))]
-    named = tuple(one for one in held if one.memory_id in said.targets)
+    new = statement.record
+    held = [one for one in facts if _holds(one, max(now, new.first_observed))]
+    named = tuple(one for one in held if one.memory_id in statement.targets)
     same = tuple(one for one in held if _same(one, new) and fold(one.value) == fold(new.value))
     has_ended = new.valid_until is not None and new.valid_until <= new.first_observed
-    if said.ends or has_ended or new.modality == "used_to":
-        return _end(named or tuple(one for one in same if one.modality != "denies"), said)
+    if statement.ends or has_ended or new.modality == "used_to":
+        return _end(named or tuple(one for one in same if one.modality != "denies"), statement)
     if again := next((one for one in (*named, *same) if _says(one, new)), None):
         return Decision("confirm", "it says the same", (again,))
     opposite = tuple(one for one in same if {one.modality, new.modality} in _OPPOSITES)
     if named or opposite:
-        return _change(named or opposite, said, is_named=True)
+        return _change(named or opposite, statement, is_named=True)
     peers = tuple(one for one in held if _same(one, new) and one.modality == new.modality)
     if not peers or COLLECTION in {new.category, *(one.category for one in peers)}:
         return Decision("add", "it is new")
-    return _change(peers, said, is_named=False)
+    return _change(peers, statement, is_named=False)
 
 
 def _holds(record: Record, now: datetime) -> bool:
@@ -61,21 +61,21 @@ def _says(one: Record, other: Record) -> bool:
     return fold(one.value) == fold(other.value) and one.modality == other.modality
 
 
-def _end(old: tuple[Record, ...], said: Statement) -> Decision:
-    until = said.record.valid_until or said.record.first_observed
+def _end(old: tuple[Record, ...], statement: Statement) -> Decision:
+    until = statement.record.valid_until or statement.record.first_observed
     if not old:
         return Decision("add", "it was so in the past", until=until)
-    if _is_weaker(said.record, old):
+    if _is_weaker(statement.record, old):
         return Decision("refuse", "what an agent concluded does not end what the user said", old)
-    return Decision("end", "it holds no longer", old, None if said.is_correction else until)
+    return Decision("end", "it holds no longer", old, None if statement.is_correction else until)
 
 
-def _change(old: tuple[Record, ...], said: Statement, *, is_named: bool) -> Decision:
+def _change(old: tuple[Record, ...], statement: Statement, *, is_named: bool) -> Decision:
     """Decide between values that cannot both hold."""
-    new = said.record
+    new = statement.record
     if _is_weaker(new, old):
         return Decision("conflict", "what an agent concluded does not replace what the user said", old)
-    if said.is_correction:
+    if statement.is_correction:
         return Decision("replace", "it corrects what was said", old)
     since = new.valid_from or new.first_observed
     if not new.is_inferred and all(one.is_inferred for one in old):

@@ -59,10 +59,15 @@ def last_spoken(connection: Connection, scope: Scope, limit: int) -> list[Any]:
 
 
 def add(
-    connection: Connection, owner: Scope, ordinal: int, said: Statement, kind: EvidenceKind, model: str | None
+    connection: Connection,
+    owner: Scope,
+    ordinal: int,
+    statement: Statement,
+    kind: EvidenceKind,
+    model: str | None,
 ) -> int:
     """Let a record rest on the words of a statement. Returns on how many messages more it rests by that."""
-    keys = [key for key, _, _ in said.quotes]
+    keys = [key for key, _, _ in statement.quotes]
     these = evidence.c.namespace == owner.namespace, evidence.c.ordinal == ordinal, evidence.c.kind == kind
     here = set(connection.scalars(select(evidence.c.message).where(*these, evidence.c.message.in_(keys))))
     rows = [
@@ -74,10 +79,10 @@ def add(
             "start": start,
             "until": until,
             "kind": kind,
-            "said_at": to_micros(said.record.first_observed),
+            "said_at": to_micros(statement.record.first_observed),
             "model": model,
         }
-        for key, start, until in said.quotes
+        for key, start, until in statement.quotes
         if key not in here
     ]
     if rows:

@@ -37,7 +37,7 @@ _IN_FORCE = records.c.replaced_by.is_(None)
 def store(
     connection: Connection,
     draft: PreparedRecord,
-    said: Statement,
+    statement: Statement,
     now: datetime,
     shards: int,
     *,
@@ -52,7 +52,7 @@ def store(
     Args:
         connection: In a transaction that writes. The messages that the statement quotes are locked.
         draft: The statement's record.
-        said: The statement.
+        statement: The statement.
         now: The present.
         shards: Number of collections that users are spread over.
         model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
@@ -61,26 +61,26 @@ def store(
     owner = draft.record.owner
     writes.hold(connection, owner, shards)
     same = writes.same_words(connection, draft.digest)
-    if same is not None and not said.quotes:
+    if same is not None and not statement.quotes:
         return Decision("confirm", "it says the same"), writes.remember(
             connection, draft, now, shards, narrow
         )
-    known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, draft, said)}
-    if same is not None and not said.ends:
+    known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, draft, statement)}
+    if same is not None and not statement.ends:
         known[memory_id(same.user_id, same.ordinal)] = same
         decision = Decision("confirm", "it says the same", (record_of(same),))
     else:
-        decision = reconcile([record_of(row) for row in known.values()], said, now)
+        decision = reconcile([record_of(row) for row in known.values()], statement, now)
     old = [known[one.memory_id] for one in decision.old]
     match decision.kind:
         case "refuse":
             return decision, None
         case "confirm":
-            return decision, _confirm(connection, owner, old[0], draft.record, said, now, model)
+            return decision, _confirm(connection, owner, old[0], draft.record, statement, now, model)
         case "end":
             for row in old:
                 _close(connection, [row], row.ordinal, decision.until, now)
-                evidence_sql.add(connection, owner, row.ordinal, said, "ended", model)
+                evidence_sql.add(connection, owner, row.ordinal, statement, "ended", model)
             return decision, decision.old[0]
         case "replace":
             ordinal = writes.count(connection, owner)
@@ -90,17 +90,17 @@ def store(
     record = draft.record
     if decision.kind == "add" and decision.until is not None:
         record = _of_the_past(record, ordinal, decision.until)
-    is_filed = not said.quotes and record.replaced_by is None
+    is_filed = not statement.quotes and record.replaced_by is None
     made = writes.add_version(
         connection, replace(draft, record=record), ordinal, now, shards, is_filed=is_filed
     )
-    evidence_sql.add(connection, owner, ordinal, said, "said", model)
+    evidence_sql.add(connection, owner, ordinal, statement, "said", model)
     return decision, made
 
 
-def _known(connection: Connection, draft: PreparedRecord, said: Statement) -> list[Any]:
+def _known(connection: Connection, draft: PreparedRecord, statement: Statement) -> list[Any]:
     """Return the rows of facts in force that a statement may be about."""
-    named = [ordinal_of(one)[1] for one in said.targets]
+    named = [ordinal_of(one)[1] for one in statement.targets]
     by_id = and_(records.c.namespace == draft.record.owner.namespace, records.c.ordinal.in_(named))
     by_key = records.c.about == draft.about if draft.record.key is not None else by_id
     return list(connection.execute(select(records).where(or_(by_id, by_key), _IN_FORCE)))
@@ -123,20 +123,20 @@ def _confirm(
     owner: Scope,
     row: Any,
     again: Record,
-    said: Statement,
+    statement: Statement,
     now: datetime,
     model: str | None,
 ) -> Record:
     """Store that a fact was said again; nothing if it rests on these words already."""
     known = record_of(row)
-    keys = [key for key, _, _ in said.quotes]
+    keys = [key for key, _, _ in statement.quotes]
     if keys and evidence_sql.counts(connection, owner.namespace, row.ordinal, keys):
         return known
     record = confirm(known, again, now)
     columns = changing_columns(record)
     connection.execute(update(records).where(records.c.number == row.number).values(columns))
-    evidence_sql.add(connection, owner, row.ordinal, said, "confirmed", model)
-    if not said.quotes:
+    evidence_sql.add(connection, owner, row.ordinal, statement, "confirmed", model)
+    if not statement.quotes:
         _file(connection, [(row.key, record)], now)
     return record
 
@@ -162,15 +162,15 @@ def _close(
     )
 
 
-def reopen(connection: Connection, gone: Sequence[Any], now: datetime) -> None:
+def reopen(connection: Connection, deleted_rows: Sequence[Any], now: datetime) -> None:
     """Put facts in force again whose successors are deleted; what those had given way to takes their place.
 
     Args:
         connection: In a transaction that writes. The owner's records are locked.
-        gone: The rows of the successors' newest versions.
+        deleted_rows: The rows of the successors' newest versions.
         now: The present.
     """
-    for row in gone:
+    for row in deleted_rows:
         closed = and_(
             records.c.namespace == row.namespace,
             records.c.replaced_by == row.ordinal,
@@ -256,8 +256,8 @@ def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) 
     row = connection.execute(own, reach_parameters(reach)).first()
     if row is None:
         return False
-    said = evidence_sql.sources(connection, reach.namespace, [ordinal])
-    lock_messages(connection, said.get(ordinal, ()))
+    statement = evidence_sql.sources(connection, reach.namespace, [ordinal])
+    lock_messages(connection, statement.get(ordinal, ()))
     if not writes.forget(connection, reach, record_id, now):
         return False
     reopen(connection, [row], now)
@@ -275,11 +275,11 @@ def withdraw(connection: Connection, condition: Any, now: datetime) -> None:
     for namespace, ordinal in sorted(
         {(row.namespace, row.ordinal) for row in rows if row.ordinal is not None}
     ):
-        gone = [row for row in rows if (row.namespace, row.ordinal) == (namespace, ordinal)]
-        mentions = sum(row.kind != "ended" for row in gone)
+        withdrawn = [row for row in rows if (row.namespace, row.ordinal) == (namespace, ordinal)]
+        mentions = sum(row.kind != "ended" for row in withdrawn)
         of_it = records.c.namespace == namespace, records.c.ordinal == ordinal
         versions = connection.execute(select(records).where(*of_it).order_by(records.c.version)).all()
-        if versions and mentions < len(gone) and versions[-1].replaced_by == ordinal:
+        if versions and mentions < len(withdrawn) and versions[-1].replaced_by == ordinal:
             reopen(connection, versions[-1:], now)
         if not versions or not mentions:
             continue
@@ -317,7 +317,7 @@ def _follow(connection: Connection, change: Change) -> Iterator[None]:
         connection.execute(moving.values(message=bindparam("new")), moved)
         return
     now_there = _words(connection, list(before))
-    changed = [key for key, said in before.items() if now_there.get(key) != said]
+    changed = [key for key, statement in before.items() if now_there.get(key) != statement]
     for some in chunks(changed):
         withdraw(connection, evidence.c.message.in_(some), change.now)
 

@@ -19,7 +19,7 @@ from memlayer_core.storage.tables import outcomes
 
 def note(connection: Connection, scope: Scope, entry: LedgerEntry) -> None:
     """Store what a call did."""
-    body = {"records": [ordinal_of(one)[1] for one in entry.record_ids], "refused": entry.refused}
+    body = {"records": [ordinal_of(one)[1] for one in entry.record_ids], "refused": entry.refusals}
     row = {
         "namespace": scope.namespace,
         "agent_id": scope.agent_id,
@@ -75,6 +75,6 @@ def _entry(row: Any, user_id: str) -> LedgerEntry:
         reason=row.reason,
         session_id=row.session_id,
         record_ids=tuple(memory_id(user_id, one) for one in body.get("records", ())),
-        refused=tuple(body.get("refused", ())),
+        refusals=tuple(body.get("refused", ())),
         model=row.model,
     )

@@ -113,7 +113,7 @@ def test_what_no_message_says_is_refused_and_not_learned(reply) -> None:
         say(memory)
         memory.flush(30)
         assert boats(memory) == []
-        assert any(entry.refused for entry in memory.ledger(user_id="louis"))
+        assert any(entry.refusals for entry in memory.ledger(user_id="louis"))
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_what_no_line_says_is_refused_there_too(opened) -> None:
     talk(memory, 12)
     wait_for(lambda: boats(memory))
     assert "Boa" not in boats(memory)
-    assert any(one.refused for one in memory.ledger(user_id="louis", limit=100))
+    assert any(one.refusals for one in memory.ledger(user_id="louis", limit=100))
 
 
 def test_a_model_that_does_not_answer_leaves_the_facts_to_the_next_call(opened) -> None:

@@ -174,6 +174,7 @@ def test_what_was_archived_meanwhile_is_not_told_again(open_with) -> None:
     assert CATS in prompt(chat.context())
     chat.add("assistant", "Let me see.")
     assert CATS in prompt(chat.context())
+    memory.flush(30)  # it is noted that it was recalled
     set_ahead(memory, 1000)
     assert memory.records(user_id="louis") == []
     assert CATS not in prompt(chat.context())

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from scripted_reader import reads
 from sqlalchemy import Connection, create_engine, select, text
 from sqlalchemy.pool import NullPool
 
@@ -56,19 +57,22 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
     return counter
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "with facts"])
+@pytest.fixture(params=[None, reads()], ids=["plain", "with facts"])
 def memory(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Memory]:
     """Return a memory of a user who has spoken of ten things in another session, with facts or without."""
-    settings = Settings(index_delay=86_400, learn=request.param)
     with Memory.open(
-        database_url=postgres_url, embedder="hashing", tokenizer="estimate", settings=settings
+        database_url=postgres_url,
+        embedder="hashing",
+        tokenizer="estimate",
+        extractor=request.param,
+        settings=Settings(index_delay=86_400),
     ) as memory:
         past = [Message("user", fact) for fact in FACTS]
         for topic in TOPICS:
             past += [Message("user", f"Of all {topic} I like number nine."), Message("assistant", "I see.")]
         memory.chat(user_id="ada", session_id="past").add_messages(past)
         memory.flush()
-        assert bool(memory.records(user_id="ada")) is request.param
+        assert bool(memory.records(user_id="ada")) is (request.param is not None)
         yield memory
 
 

@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.migrations import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {19: "b832923f49b9c553"}
+TABLES = {20: "2a8c39806062752f"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 
@@ -211,6 +211,8 @@ def test_an_index_of_some_rows_has_its_condition_in_each_database(where: Where) 
         for name, sql in execute(where, catalogue)
     }
     assert {name: condition for name, condition in found.items() if condition} == {
+        "memlayer_episodes_owed": "ordinal IS NULL",
+        "memlayer_sessions_due": "summary_due > summary_asked",
         "memlayer_texts_namespace": "shard IS NOT NULL",
         "memlayer_texts_shard": "shard IS NOT NULL",
         "memlayer_records_about": "replaced_by IS NULL",
