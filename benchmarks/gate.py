@@ -30,7 +30,7 @@ from goals import goal, options, tell
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.models import minilm, multilingual
-from memlayer_core.storage.wishes import is_instruction
+from memlayer_core.storage.terms import is_instruction
 
 DATA = Path(__file__).resolve().parent / "data"
 SESSION = 10  # texts

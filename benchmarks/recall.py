@@ -18,7 +18,7 @@ that are evidence; and the evidence at 8,000 by kinds.
 memlayer is measured with MiniLM and with the hashing embedder, as far as MiniLM is at hand; beside it Chroma alone
 and, with `--peers`, what else is installed of `searchers.py`. All of them are given the same vectors, those of
 memlayer's MiniLM. Each turn is stored as "speaker: text" and searched for by the question as it is. `--ablation`
-adds memlayer with each of the ingredients of its order (`memlayer_core/recall/rules/rank.py`) left out in turn, and
+adds memlayer with each of the ingredients of its order (`memlayer_core/recall/rank.py`) left out in turn, and
 with one vector for a text, however long it is.
 
 Goals: in the first ten and in 1,024 tokens, memlayer finds at least 1.1 times what the best of the others finds. With
@@ -47,8 +47,8 @@ from memlayer_core.index import flow as index_flow
 from memlayer_core.models import minilm
 from memlayer_core.models.embed import resolve_embedder
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.recall.flow import recall as recall_flow
-from memlayer_core.recall.rules.rank import WEIGHTS
+from memlayer_core.recall import search as recall_search
+from memlayer_core.recall.rank import WEIGHTS
 
 USER = "somebody"
 FIRST, RANKED, WIDE = 10, 20, 200
@@ -118,7 +118,7 @@ def ablated(make, talks):
     for talk in talks:
         with stored(make, talk) as searcher:
             for name, chosen in weights.items():
-                with mock.patch.object(recall_flow, "rank", partial(recall_flow.rank, weights=chosen)):
+                with mock.patch.object(recall_search, "rank", partial(recall_search.rank, weights=chosen)):
                     found[name] += answers(searcher, talk)
         with mock.patch.object(index_flow, "parts", lambda text: [text]), stored(make, talk) as searcher:
             found[WHOLE] += answers(searcher, talk)

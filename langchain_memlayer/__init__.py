@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from langchain_memlayer.agent_tools import create_memory_tools as create_memory_tools
     from langchain_memlayer.classic import MemlayerConversationMemory as MemlayerConversationMemory
     from langchain_memlayer.history import MemlayerChatMessageHistory as MemlayerChatMessageHistory
+    from langchain_memlayer.history import reload_tool as reload_tool
     from langchain_memlayer.messages import from_core as from_core
     from langchain_memlayer.messages import to_core as to_core
     from langchain_memlayer.middleware import MemlayerMiddleware as MemlayerMiddleware
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from langchain_memlayer.runnable import with_memory as with_memory
     from langchain_memlayer.store import MemlayerStore as MemlayerStore
     from langchain_memlayer.summarizer import create_summarizer as create_summarizer
-    from langchain_memlayer.tools import reload_tool as reload_tool
 
 _HOMES = {
     "MemlayerChatMessageHistory": "history",
@@ -52,7 +52,7 @@ _HOMES = {
     "create_memory_tools": "agent_tools",
     "create_summarizer": "summarizer",
     "from_core": "messages",
-    "reload_tool": "tools",
+    "reload_tool": "history",
     "to_core": "messages",
     "with_memory": "runnable",
 }

@@ -8,8 +8,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, ToolException
 
-from langchain_memlayer.history import MemlayerChatMessageHistory
-from langchain_memlayer.tools import build_tool
+from langchain_memlayer.history import MemlayerChatMessageHistory, build_tool
 from memlayer_core import Chat, Memory, RecallFilter
 from memlayer_core.errors import ConfigurationError, MissingExtraError
 from memlayer_core.integration import AGENT_TOOLS, AgentTool, Limits, limits, memory_of
@@ -24,7 +23,6 @@ except ImportError as problem:
         hint="pip install 'memlayer-core[langchain]'",
     ) from problem
 
-__all__ = ["agent_tools", "create_memory_tools"]
 
 _NONE: Any = None  # LangGraph fills in a parameter that is annotated with the bare class
 

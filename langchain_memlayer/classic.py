@@ -9,8 +9,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, get_buffer_string
 from pydantic import ConfigDict
 
-from langchain_memlayer.exchange import STEPS, tool_messages
 from langchain_memlayer.history import MemlayerChatMessageHistory
+from langchain_memlayer.runnable import STEPS, tool_messages
 from memlayer_core import MaxRounds
 from memlayer_core.errors import ConfigurationError, InputError, MessageTypeError, MissingExtraError
 from memlayer_core.integration import Limits, limits
@@ -23,8 +23,6 @@ except ImportError as problem:
         f"MemlayerConversationMemory needs langchain-classic, which cannot be imported: {problem}",
         hint="pip install 'memlayer-core[classic]'",
     ) from problem
-
-__all__ = ["MemlayerConversationMemory"]
 
 
 class MemlayerConversationMemory(BaseChatMemory):

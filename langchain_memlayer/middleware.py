@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+import json
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from operator import is_
 from typing import Annotated, Any, Concatenate, NotRequired, ParamSpec, TypeVar
 
-from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, SystemMessage
+from langchain.agents.middleware import ModelRequest
+from langchain.agents.structured_output import ToolStrategy
+from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, SystemMessage, ToolMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
+from langchain_memlayer.messages import create, from_core, is_summary, put_after, put_before, to_core
+from langchain_memlayer.summarizer import is_own_summary
+from langchain_memlayer.threads import Change, Thread, ThreadSnapshot, contains, removed_ids
 from memlayer_core import Chat, Context, Memory, Message
-from memlayer_core.errors import InvalidLimitError, MissingExtraError
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
 from memlayer_core.integration import (
     ASYNC,
     SYNC,
@@ -25,6 +36,7 @@ from memlayer_core.integration import (
     retry_limit,
     step,
 )
+from memlayer_core.seams import TokenCounter
 
 try:
     from langchain.agents.middleware import (
@@ -39,33 +51,172 @@ try:
     from langgraph.types import Command
 
     from langchain_memlayer.agent_tools import agent_tools
-    from langchain_memlayer.model_request import (
-        ModelMessages,
-        added_messages,
-        cost,
-        set_id,
-        snapshot_in,
-        split_request,
-        tool_errors,
-    )
-    from langchain_memlayer.removals import apply_changes, may_be_trimming, warn_of_summaries
-    from langchain_memlayer.snapshot import (
+    from langchain_memlayer.threads import (
+        Newest,
+        RunScope,
+        Thread,
         ThreadSnapshot,
+        all_to_core,
         snapshot_after_call,
         snapshot_at_end,
+        store_new_messages,
         take_snapshot,
         was_shortened,
         with_trims,
     )
-    from langchain_memlayer.sync import Newest, all_to_core, store_new_messages
-    from langchain_memlayer.threads import RunScope, Thread
 except ImportError as problem:
     raise MissingExtraError(
         f"MemlayerMiddleware needs langchain, which cannot be imported: {problem}",
         hint="pip install 'memlayer-core[langchain]'",
     ) from problem
 
-__all__ = ["MemlayerMiddleware"]
+
+# Applies to the memory what was removed or edited in an agent's state between two runs.
+
+logger = logging.getLogger("memlayer")
+
+
+def may_be_trimming(messages: Sequence[BaseMessage], previous: ThreadSnapshot) -> bool:
+    """Tell whether missing messages may have been trimmed in a run that did not end, instead of removed after it."""
+    has_summary = any(is_summary(message) and not contains(previous, message) for message in messages)
+    return previous["active"] and (previous["trims"] or has_summary)
+
+
+async def apply_changes(
+    run: Runner, chat: Thread, messages: Sequence[BaseMessage], previous: ThreadSnapshot, change: Change
+) -> None:
+    """Apply to the memory what was removed and edited between two runs.
+
+    If no message of the last ended run is left, everything was removed, also the messages that older runs had trimmed.
+    """
+    history = await run.verb(chat.history, chat.ahistory)
+    if previous["active"] and chat.was_trimmed(history):
+        return
+    stored_ids = [message.id or "" for message in history]
+    thread_ids = {message.id for message in messages}
+    missing = [one for one in stored_ids if one not in thread_ids]
+    if change.remainder or previous["active"]:
+        missing = removed_ids(change.removals, missing)
+    await run.verb(chat.withdraw, chat.awithdraw, missing)
+    edits = [to_core(one) for one in change.edits if one.id in {*stored_ids}]
+    await run.verb(chat.add_messages, chat.aadd_messages, chat.with_lineage(edits), verbatim=True)
+
+
+def warn_of_summaries(messages: Sequence[BaseMessage], snapshot: ThreadSnapshot | None) -> None:
+    """Warn once in a process that LangChain's own summaries cost money and are not used.
+
+    Summaries in the snapshot are ignored: another process may have written them.
+    """
+    for message in messages:
+        if (
+            is_summary(message)
+            and not (snapshot is not None and contains(snapshot, message))
+            and not is_own_summary(message)
+        ):
+            _warn_of_summary()
+
+
+@cache
+def _warn_of_summary() -> None:
+    """Warn once in a process."""
+    logger.warning(
+        "a `SummarizationMiddleware` together with `MemlayerMiddleware` pays for summaries that no model sees: the "
+        "memory has its own. Leave it out, or give it `summarizer=create_summarizer(memory)`"
+    )
+
+
+# The messages of a request to an agent's model: the thread's own, and those of other middleware.
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMessages:
+    """The messages of a request.
+
+    Attributes:
+        thread: The thread's messages, as the agent's state has them.
+        edits: Messages of the thread that another middleware changed, by their ids.
+        prefix: Messages that another middleware added for this call, in front of the thread.
+        suffix: The same, after the first message of the thread.
+    """
+
+    thread: tuple[AnyMessage, ...]
+    edits: Mapping[str | None, AnyMessage]
+    prefix: tuple[AnyMessage, ...]
+    suffix: tuple[AnyMessage, ...]
+
+
+def split_request(request: ModelRequest[Any]) -> ModelMessages:
+    """Separate the thread's own messages from those that other middleware added for this call."""
+    messages = request.state.get("messages") or request.messages  # a new request may have no state
+    state = {message.id: message for message in messages}
+    thread: list[AnyMessage] = []
+    extra: tuple[list[AnyMessage], list[AnyMessage]] = ([], [])
+    edits: dict[str | None, AnyMessage] = {}
+    for message in request.messages:
+        if isinstance(message, ToolMessage) and message.id is None:
+            set_id(message)  # the agent's answer to an invalid call, which it puts into its state
+            thread.append(message)
+        elif message.id in state:
+            thread.append(state[message.id])
+            if message is not state[message.id]:
+                edits[message.id] = message
+        else:
+            extra[bool(thread)].append(message)
+    return ModelMessages(tuple(thread), edits, tuple(extra[0]), tuple(extra[1]))
+
+
+def snapshot_in(request: ModelRequest[Any]) -> ThreadSnapshot | None:
+    """Return the snapshot of a request's thread; a new request may have no state."""
+    state: Mapping[str, Any] = request.state or {}
+    return state.get("memlayer") if "messages" in state else None
+
+
+def cost(tokens: TokenCounter, request: ModelRequest[Any], extra: Sequence[BaseMessage]) -> int:
+    """Count the tokens of a call without the conversation: system prompt, tools, and messages for this call only."""
+    system = [] if request.system_message is None else [request.system_message]
+    schemas = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
+    if request.response_format is not None:
+        schema: Any = getattr(request.response_format, "schema", request.response_format)
+        schemas += [spec.json_schema for spec in ToolStrategy(schema).schema_specs]
+    texts = (json.dumps(one, ensure_ascii=False, default=str) for one in schemas)
+    return sum(map(tokens.text, texts)) + sum(tokens.message(to_core(one)) for one in (*system, *extra))
+
+
+def added_messages(messages: list[AnyMessage], prompt: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Return the messages that other middleware appended to a prompt in place: LangChain puts them into the state."""
+    old, new = messages[: len(prompt)], messages[len(prompt) :]
+    same = len(old) == len(prompt) and all(map(is_, old, prompt))
+    return new if same else []
+
+
+def set_id(message: BaseMessage) -> None:
+    """Give a message an id, as the agent's state would."""
+    if message.id is None:
+        message.id = str(uuid.uuid4())
+
+
+@contextmanager
+def tool_errors(request: ModelRequest[Any]) -> Iterator[None]:
+    """Say what to do if a model takes no tools."""
+    try:
+        yield
+    except NotImplementedError as problem:
+        if not request.tools or _binds_tools(request):
+            raise
+        raise ConfigurationError(
+            f"the agent has tools, and {type(request.model).__name__} takes none: its `bind_tools` is not implemented",
+            hint='Use a model that takes tools; or `MemlayerMiddleware(…, mode="STATIC")`, which adds no tools, and give '
+            "the agent none of your own.",
+        ) from problem
+
+
+def _binds_tools(request: ModelRequest[Any]) -> bool:
+    try:
+        request.model.bind_tools([])
+    except NotImplementedError:
+        return False
+    return True
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

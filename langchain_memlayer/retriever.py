@@ -23,8 +23,6 @@ from memlayer_core.integration import (
     step,
 )
 
-__all__ = ["MemlayerRetriever"]
-
 
 class MemlayerRetriever(BaseRetriever):
     """Finds messages and records of a user, and records that other users share with them, the best first.

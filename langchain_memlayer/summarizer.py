@@ -22,7 +22,6 @@ except ImportError as problem:
         hint="pip install 'memlayer-core[langchain]'",
     ) from problem
 
-__all__ = ["create_summarizer", "is_own_summary"]
 
 _PREFACE = "Here is a summary of the conversation to date:"
 """LangChain's middleware puts this in front of a summary."""

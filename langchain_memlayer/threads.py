@@ -1,24 +1,207 @@
-"""The ids of an agent's runs: LangGraph knows the thread, and the application knows the user."""
+"""An agent's thread as its state has it: its ids, a snapshot that a run leaves, and what the history does not have yet."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from itertools import islice
-from typing import Any
+from typing import Any, NotRequired, TypedDict
+from zlib import crc32
 
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 
-from langchain_memlayer.snapshot import ThreadSnapshot
+from langchain_memlayer.messages import VISIBLE, is_summary, to_core
 from memlayer_core import Chat, Memory, Message, Scope
 from memlayer_core.errors import InvalidScopeError
-from memlayer_core.integration import roles_of
+from memlayer_core.integration import Runner, roles_of
 
-__all__ = ["DirectCall", "RunScope", "Thread"]
+# A snapshot of a thread that an agent's run leaves in its state, so that the next run sees what changed in between.
+#
+# The snapshot is part of the checkpoint, also after forks and time travel. It has one digest, which nearly always agrees,
+# and twelve characters for each message, which tell removed and edited messages apart if the digest differs.
+
+_ID = 8  # characters of an id's checksum
+_WIDTH = 12  # with the checksum of the content
+
+
+class ThreadSnapshot(TypedDict):
+    """The messages of a thread as `MemlayerMiddleware` saw them last; plain JSON.
+
+    Attributes:
+        lineage: The line of checkpoints; equal for all that begin with the same message.
+        digest: Digest of all messages.
+        seen: Twelve characters for each message.
+        active: Whether a run has begun and not ended.
+        ended: Whether an earlier run of the thread has ended.
+        trims: Whether messages were removed during an earlier run.
+        complete: Whether the memory has stored all messages.
+    """
+
+    lineage: str
+    digest: str
+    seen: str
+    active: bool
+    ended: bool
+    trims: bool
+    complete: NotRequired[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a thread's messages differ from an earlier snapshot.
+
+    Attributes:
+        removals: How many messages are missing, by the checksums of their ids.
+        edits: Messages with a new content under the same id.
+        remainder: How many messages are still there.
+    """
+
+    removals: Counter[str]
+    edits: tuple[BaseMessage, ...]
+    remainder: int
+
+
+def take_snapshot(
+    messages: Sequence[BaseMessage], previous: ThreadSnapshot | None, *, in_run: bool
+) -> tuple[ThreadSnapshot, Change | None]:
+    """Return a snapshot of a thread's messages, and how they differ from the previous one.
+
+    New messages at the end are no difference. If nothing differs, it costs one digest, at any length.
+
+    Args:
+        messages: The messages that the state has or will have.
+        previous: The last snapshot of the thread; None if there is none.
+        in_run: Whether the run continues.
+    """
+    seen = previous["seen"] if previous is not None else ""
+    count = len(seen) // _WIDTH
+    head = _digest(messages[:count])
+    change = None
+    if previous is not None and head.hexdigest() != previous["digest"]:
+        change = _compare(seen, messages)
+        count, seen, head = 0, "", _digest(())
+    head.update(_serialize(messages[count:]))
+    snapshot = ThreadSnapshot(
+        lineage=_lineage(messages) if previous is None else previous["lineage"],
+        digest=head.hexdigest(),
+        seen=seen + "".join(map(_entry, messages[count:])),
+        active=in_run,
+        ended=not in_run or (previous is not None and previous["ended"]),
+        trims=previous is not None and previous["trims"],
+    )
+    return snapshot, change
+
+
+def _compare(checksums: str, messages: Sequence[BaseMessage]) -> Change:
+    previous = [checksums[at : at + _WIDTH] for at in range(0, len(checksums), _WIDTH)]
+    entries = [_entry(message) for message in messages]
+    ids, contents = Counter(entry[:_ID] for entry in previous), {*previous}
+    removals = ids - Counter(entry[:_ID] for entry in entries)
+    edits = (
+        message
+        for message, entry in zip(messages, entries, strict=True)
+        if entry[:_ID] in ids and entry not in contents
+    )
+    return Change(removals, tuple(edits), ids.total() - removals.total())
+
+
+def snapshot_after_call(
+    messages: Sequence[BaseMessage],
+    previous: ThreadSnapshot,
+    removals: Collection[str | None],
+    answer: Sequence[BaseMessage],
+) -> ThreadSnapshot:
+    """Return the snapshot of the state after a call of the model, when all messages are stored."""
+    if not removals:
+        return {**with_trims(*take_snapshot([*messages, *answer], previous, in_run=True)), "complete": True}
+    snapshot = with_trims(*take_snapshot(messages, previous, in_run=True))
+    rest = [message for message in messages if message.id not in removals]
+    return {**take_snapshot([*rest, *answer], snapshot, in_run=True)[0], "complete": True}
+
+
+def snapshot_at_end(
+    messages: Sequence[BaseMessage], previous: ThreadSnapshot | None
+) -> ThreadSnapshot | None:
+    """Return the snapshot of the state at the end of a run; None if there may be messages to store first."""
+    if previous is None or not previous.get("complete"):
+        return None
+    snapshot, change = take_snapshot(messages, previous, in_run=False)
+    is_equal = change is None and len(snapshot["seen"]) == len(previous["seen"])
+    return snapshot if is_equal else None
+
+
+def with_trims(snapshot: ThreadSnapshot, change: Change | None) -> ThreadSnapshot:
+    """Return the snapshot, with `trims` set if messages were removed during a run."""
+    return {**snapshot, "trims": True} if change is not None and change.removals else snapshot
+
+
+def contains(snapshot: ThreadSnapshot, message: BaseMessage) -> bool:
+    """Tell whether a message is in a snapshot."""
+    seen = snapshot["seen"]
+    return _id_checksum(message.id or "") in {seen[at : at + _ID] for at in range(0, len(seen), _WIDTH)}
+
+
+def was_shortened(snapshot: ThreadSnapshot, messages: Sequence[BaseMessage]) -> bool:
+    """Tell whether messages were removed at the front since a snapshot, without reading all messages."""
+    seen, first = snapshot["seen"], messages[0].id if messages else None
+    return len(messages) * _WIDTH < len(seen) or (bool(seen) and _id_checksum(first or "") != seen[:_ID])
+
+
+def removed_ids(removals: Mapping[str, int], ids: Iterable[str]) -> list[str]:
+    """Return those of the ids that are among the removals."""
+    return [one for one in ids if _id_checksum(one) in removals]
+
+
+def _lineage(messages: Sequence[BaseMessage]) -> str:
+    """Return a name that is equal for all threads that begin with the same message."""
+    first = messages[0].id if messages else None
+    return hashlib.blake2b((first or "").encode(), digest_size=8).hexdigest()
+
+
+def _digest(messages: Sequence[BaseMessage]) -> hashlib.blake2b:
+    return hashlib.blake2b(_serialize(messages), digest_size=16)
+
+
+def _serialize(messages: Sequence[BaseMessage]) -> bytes:
+    parts: list[str] = []
+    for message in messages:  # three times a turn, over all messages: a function for each costs twice as much
+        fields = message.__dict__
+        content = fields["content"]
+        parts.append(fields["id"] or "")
+        parts.append(content if content.__class__ is str else repr(content))
+        if calls := fields.get("tool_calls"):
+            parts.append(repr(calls))
+    parts.append("")
+    return "\x1f".join(parts).encode("utf-8", "surrogatepass")
+
+
+def _text(message: BaseMessage) -> str:
+    fields = vars(message)  # an attribute of a model costs several times as much
+    content, calls = fields["content"], fields.get("tool_calls")
+    text = content if isinstance(content, str) else repr(content)
+    return f"{text}\x1d{calls}" if calls else text
+
+
+def _entry(message: BaseMessage) -> str:
+    return f"{_id_checksum(message.id or '')}{_checksum(_text(message)) & 0xFFFF:04x}"
+
+
+def _id_checksum(message_id: str) -> str:
+    return f"{_checksum(message_id):08x}"
+
+
+def _checksum(text: str) -> int:
+    return crc32(text.encode("utf-8", "surrogatepass"))
+
+
+# The ids of an agent's runs: LangGraph knows the thread, and the application knows the user.
 
 logger = logging.getLogger("memlayer")
 
@@ -186,3 +369,80 @@ def _configurable(runtime: Any) -> Mapping[str, Any]:
     config = runtime.config if hasattr(runtime, "config") else get_config()
     configurable: Mapping[str, Any] = config.get("configurable", {})
     return configurable
+
+
+# Stores the messages of an agent's thread that the history does not have.
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest message of a thread that a model may see.
+
+    Attributes:
+        message: The message, as the thread has it.
+        stored_id: Its id in the history.
+        is_new: Whether messages were stored just now. If not, the thread may have gone back to this message.
+    """
+
+    message: Message
+    stored_id: str
+    is_new: bool
+
+
+async def store_new_messages(run: Runner, chat: Thread, messages: Sequence[BaseMessage]) -> Newest | None:
+    """Store messages that the history does not have. Returns the newest message that a model may see.
+
+    Usually everything up to a model's last answer is stored. So only the messages from the last answer but one on are
+    compared, and a call costs the same at any length of the thread. If the history ends with the first ones of them,
+    the others are added. Otherwise they are synced, and the whole thread is if the history does not end with them, as
+    after a return to an earlier checkpoint. LangChain's summaries of stored messages are left out.
+    """
+    answers = (at for at in reversed(range(len(messages))) if _answers(messages[at]))
+    tail = messages[next(islice(answers, 1, None), 0) :]
+    newest = await run.verb(chat.history, chat.ahistory, -max(1, len(tail)))
+    if tail and tail[0].id in {message.id for message in newest}:
+        messages = tail
+    if newest:
+        messages = [message for message in messages if not is_summary(message)]
+    incoming = chat.with_lineage(await run(all_to_core, messages))
+    known = _overlap(newest, incoming)
+    if known and all(message.role in {"user", "tool"} for message in incoming[known:]):
+        receipt = await run.verb(chat.add_messages, chat.aadd_messages, incoming[known:], verbatim=True)
+        if receipt.stored == len(incoming) - known:
+            ids = [*(message.id or "" for message in newest[-known:]), *receipt.ids]
+            return _newest(incoming, ids, is_new=known < len(incoming))
+    report = await run.verb(chat.resync, chat.aresync, incoming, replaceable=chat.replaceable)
+    return _newest(incoming, report.ids, is_new=bool(report.stored))
+
+
+def all_to_core(messages: Iterable[BaseMessage]) -> list[Message]:
+    """Translate messages."""
+    return [to_core(message) for message in messages]
+
+
+def _newest(messages: Sequence[Message], ids: Sequence[str], *, is_new: bool) -> Newest | None:
+    for message, stored_id in zip(reversed(messages), reversed(ids), strict=False):
+        if message.role != "system" and message.model_visible:
+            return Newest(message, stored_id, is_new)
+    return None
+
+
+def _overlap(history: Sequence[Message], messages: Sequence[Message]) -> int:
+    """Return how many of the first messages are the last ones of a history."""
+    for count in range(min(len(history), len(messages)), 0, -1):
+        if all(map(_is_same, history[-count:], messages[:count])):
+            return count
+    return 0
+
+
+def _is_same(old: Message, new: Message) -> bool:
+    return _compared(old) == _compared(new)
+
+
+def _compared(message: Message) -> tuple[object, ...]:
+    calls, answers = message.tool_calls, message.tool_call_id
+    return message.id, message.role, message.name, message.content, calls, answers, message.model_visible
+
+
+def _answers(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage) and message.additional_kwargs.get(VISIBLE) is not False

@@ -23,16 +23,13 @@ except ModuleNotFoundError as problem:
         hint="pip install 'memlayer-core[llamaindex]'",
     ) from problem
 
-from llamaindex_memlayer.async_chat_store import MemlayerAsyncChatStore
-from llamaindex_memlayer.chat_store import MemlayerChatStore
+from llamaindex_memlayer.chat_store import MemlayerAsyncChatStore, MemlayerChatStore
 from llamaindex_memlayer.events import MemoryEvent, MemoryReadEvent
-from llamaindex_memlayer.memory import MemlayerMemory
+from llamaindex_memlayer.memory import MemlayerMemory, acall_with_retry, call_with_retry
 from llamaindex_memlayer.memory_block import MemlayerMemoryBlock
 from llamaindex_memlayer.messages import from_core, to_core
-from llamaindex_memlayer.overflow import acall_with_retry, call_with_retry
 from llamaindex_memlayer.retriever import MemlayerRetriever
-from llamaindex_memlayer.tool_spec import MemlayerToolSpec
-from llamaindex_memlayer.tools import reload_tool
+from llamaindex_memlayer.tool_spec import MemlayerToolSpec, reload_tool
 
 __all__ = [
     "MemlayerAsyncChatStore",

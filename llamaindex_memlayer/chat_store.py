@@ -1,21 +1,112 @@
-"""`MemlayerChatStore`: a durable store for `ChatMemoryBuffer`, and wherever a `BaseChatStore` is accepted."""
+"""`MemlayerChatStore` and `MemlayerAsyncChatStore`: durable stores for LlamaIndex's own memories.
+
+::
+
+    {"store": {"monday": [{"role": "user", "additional_kwargs": {}, "blocks": […]}]}, "class_name": "…"}
+
+Nothing here opens files or URLs in a message.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
+import fsspec
+import llama_index.core
 from fsspec import AbstractFileSystem
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.storage.chat_store import BaseChatStore, loading
+from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 
-from llamaindex_memlayer import chat_store_file
 from llamaindex_memlayer.component import StoreComponent
-from llamaindex_memlayer.messages import all_from_core, all_to_core, from_core, to_core
+from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Memory, Message
-from memlayer_core.integration import ASYNC
+from memlayer_core.errors import InvalidStateError, StoreUnavailableError
+from memlayer_core.integration import ASYNC, Part, Raw, json_text, parse_json, short_repr, write_whole
 
-__all__ = ["MemlayerChatStore"]
+# The file of a copy of a chat store, in the form of LlamaIndex's `SimpleChatStore`.
+
+_HINT = "Give a file that `MemlayerChatStore.persist` or `SimpleChatStore.persist` wrote."
+
+
+def write_file(
+    path: str, conversations: Mapping[str, Sequence[ChatMessage]], fs: fsspec.AbstractFileSystem | None
+) -> None:
+    """Write conversations to a file. A local file is written completely or not at all.
+
+    Raises:
+        StoreUnavailableError: The file cannot be written.
+    """
+    store = {key: [_dump(message) for message in messages] for key, messages in conversations.items()}
+    text = json_text({"store": store, "class_name": "MemlayerChatStore"})
+    try:
+        if fs is None:
+            write_whole(Path(path), text)
+        else:
+            fs.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH120  (a path of whatever file system)
+            with fs.open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+    except OSError as problem:
+        raise StoreUnavailableError(
+            f"the chat store's file {path!r} cannot be written: {problem.strerror or problem}",
+            hint="Give a path that this process may write.",
+        ) from problem
+
+
+def read_file(path: str, fs: fsspec.AbstractFileSystem | None) -> dict[str, list[ChatMessage]]:
+    """Return the conversations of a file; none if there is no such file.
+
+    Raises:
+        InvalidStateError: The file is no chat store; the error names the message that cannot be read.
+        StoreUnavailableError: The file cannot be read.
+    """
+    files = fs if fs is not None else fsspec.filesystem("file")
+    try:
+        if not files.exists(path):
+            return {}
+        text = files.cat_file(path)
+    except OSError as problem:
+        raise StoreUnavailableError(
+            f"the chat store's file {path!r} cannot be read: {problem.strerror or problem}",
+            hint="Give a path that this process may read.",
+        ) from problem
+    what = f"the chat store's file {path!r}"
+    document = parse_json(text, what, InvalidStateError)
+    if isinstance(document, str):  # as some versions of the framework wrote it
+        document = parse_json(document, what, InvalidStateError)
+    store = document.get("store") if isinstance(document, Mapping) else None
+    if not isinstance(store, Mapping) or not all(isinstance(one, list) for one in store.values()):
+        raise InvalidStateError(f"{what} has no lists of messages in `store`", hint=_HINT)
+    return {
+        key: [_message(form, f"message {place} of {key!r} in {what}") for place, form in enumerate(forms)]
+        for key, forms in store.items()
+    }
+
+
+def _dump(message: ChatMessage) -> Mapping[str, Any]:
+    raw = to_core(message).raw
+    assert raw is not None  # every translation has it
+    return raw.dump
+
+
+def _message(form: object, what: str) -> ChatMessage:
+    """Return a message of its JSON, which memlayer or LlamaIndex wrote."""
+    if not isinstance(form, Mapping):
+        raise InvalidStateError(f"{what} is no object, but {short_repr(form)}", hint=_HINT)
+    try:
+        if "blocks" not in form:  # before messages had them
+            return ChatMessage.model_validate(form)
+        dump = {"additional_kwargs": {}, **form}
+        return from_core(Message("user", raw=Raw(FRAMEWORK, llama_index.core.__version__, dump)))
+    except (ValueError, TypeError, KeyError, AttributeError) as problem:
+        raise InvalidStateError(f"{what} cannot be read: {problem!s:.200}", hint=_HINT) from None
+
+
+# `MemlayerChatStore`: a durable store for `ChatMemoryBuffer`, and wherever a `BaseChatStore` is accepted.
 
 
 class MemlayerChatStore(StoreComponent, BaseChatStore):
@@ -122,7 +213,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
             StoreUnavailableError: It cannot be written.
         """
         conversations = {key: self.get_messages(key) for key in self.get_keys()}
-        chat_store_file.write(persist_path, conversations, fs)
+        write_file(persist_path, conversations, fs)
 
     @classmethod
     def from_persist_path(
@@ -141,7 +232,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
             InvalidStateError: The file is no chat store; nothing was stored.
             StoreUnavailableError: It cannot be read.
         """
-        conversations = chat_store_file.read(persist_path, fs)
+        conversations = read_file(persist_path, fs)
         store = cls.from_defaults(**kwargs)
         for key, messages in conversations.items():
             store.set_messages(key, messages)
@@ -154,3 +245,122 @@ def _first(messages: Sequence[Message]) -> ChatMessage | None:
 
 # A `ChatMemoryBuffer` looks the class of its store up here when it is restored from its dump.
 loading.RECOGNIZED_CHAT_STORES[MemlayerChatStore.class_name()] = MemlayerChatStore  # type: ignore[assignment]
+
+
+# `MemlayerAsyncChatStore`: a durable store for LlamaIndex's `Memory`.
+
+_PARTS: dict[MessageStatus, Part] = {MessageStatus.ACTIVE: "active", MessageStatus.ARCHIVED: "archived"}
+
+
+class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
+    """The conversations of one user, stored in a memlayer memory: `Memory.from_defaults(session_id=…, chat_store=store)`.
+
+    A key is a session id; it exists as long as the session has messages. Archived messages stay in the history and are
+    recalled; they come before the active ones, no matter when they were added. A session that is ended is archived as a
+    whole.
+
+    Some versions of `Memory` archive without a lock: concurrent puts into one session may archive more messages than
+    necessary. These messages stay in the history, too.
+
+    Every method is one transaction, and may be called from any thread and any event loop.
+    """
+
+    def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
+        """Connect to a memory; `from_defaults` can also open one.
+
+        Args:
+            memory: The memory that stores it. Without it: the memory at `path`, or the open memory that a dump names.
+            **fields: `user_id`, `tenant_id`, `agent_id` and `path`, or the result of `to_dict`.
+
+        Raises:
+            ConfigurationError: The memory that a dump names was not found, or `memory` is no `Memory`.
+        """
+        super().__init__(**{"memory": memory, **fields})
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name that dumps carry."""
+        return "MemlayerAsyncChatStore"
+
+    async def get_messages(
+        self,
+        key: str,
+        status: MessageStatus | None = MessageStatus.ACTIVE,
+        limit: int | None = None,
+        offset: int | None = None,
+    ) -> list[ChatMessage]:
+        """Return a conversation, the oldest message first. You may change the list and its messages.
+
+        Args:
+            key: The conversation.
+            status: Only messages of this status; None: all messages.
+            limit: Maximum number of messages.
+            offset: Number of messages to skip.
+        """
+        part = _part(status)
+
+        def read() -> list[ChatMessage]:
+            return all_from_core(self._lists.messages(key, part=part, limit=limit, offset=offset or 0))
+
+        return await self._threads.read(ASYNC(read))
+
+    async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
+        """Count the messages of a status; None: of any."""
+        return await self._lists.acount(key, part=_part(status))
+
+    async def add_message(
+        self, key: str, message: ChatMessage, status: MessageStatus = MessageStatus.ACTIVE
+    ) -> None:
+        """Store a message. It is durable when this returns; no model is asked."""
+        await self.add_messages(key, [message], status)
+
+    async def add_messages(
+        self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
+    ) -> None:
+        """Store messages in one transaction: all of them, or none. An empty list changes nothing."""
+        part = _PARTS[MessageStatus(status)]
+        await self._threads.write(ASYNC(lambda: self._lists.add(key, all_to_core(messages), part=part)))
+
+    async def set_messages(
+        self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
+    ) -> None:
+        """Make a conversation exactly these messages, all of one status.
+
+        The messages that they replace move to a session of their own (`Session.superseded`), and are no longer recalled.
+        """
+        part = _PARTS[MessageStatus(status)]
+        await self._threads.write(ASYNC(lambda: self._lists.set(key, all_to_core(messages), part=part)))
+
+    async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
+        """Delete one of the active messages and its index entries.
+
+        Args:
+            key: The conversation.
+            idx: Its place in the result of `get_messages(key)`: from 0, or from -1 backwards.
+
+        Returns:
+            The message; None if there is none.
+        """
+        messages = await self._lists.atake(key, idx, 1, part="active")
+        return from_core(messages[0]) if messages else None
+
+    async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
+        """Delete the messages of a status, or all of them, and their index entries."""
+        await self._lists.atake(key, part=_part(status))
+
+    async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
+        """Delete the oldest `n` active messages. Returns them."""
+        taken = partial(self._lists.take, key, 0, n, part="active")
+        return await self._threads.write(ASYNC(lambda: all_from_core(taken())))
+
+    async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
+        """Archive the oldest `n` active messages: they stay in the history and are recalled. Returns them."""
+        return await self._threads.write(ASYNC(lambda: all_from_core(self._lists.archive(key, n))))
+
+    async def get_keys(self) -> list[str]:
+        """Return the keys of all conversations, in the order in which they were begun."""
+        return await self._lists.akeys()
+
+
+def _part(status: MessageStatus | None) -> Part | None:
+    return None if status is None else _PARTS[MessageStatus(status)]

@@ -1,20 +1,152 @@
-"""The base classes of LlamaIndex components that are stored in a memory: their ids, and how a dump finds the memory."""
+"""What is stored in a memory of memlayer: its ids, how a dump finds the memory, and how it is connected again."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Sized
-from typing import Any, Self
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Mapping, Sized
+from typing import Any, Literal, Self
 
-from llama_index.core.bridge.pydantic import ConfigDict, PrivateAttr
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.bridge.pydantic import (
+    BaseModel,
+    ConfigDict,
+    PrivateAttr,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    model_serializer,
+)
+from llama_index.core.llms.llm import LLM
+from llama_index.core.memory.memory import InsertMethod
+from llama_index.core.memory.types import BaseMemory
+from pydantic import SkipValidation
 
-from llamaindex_memlayer import registry
-from llamaindex_memlayer.reconnect import Reconnection
-from memlayer_core import Memory, Scope
+from llamaindex_memlayer.events import forward
+from memlayer_core import Chat, Memory, Scope
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.integration import EmbedderLike, Threads, Transcripts, directory_at, memory_of
+from memlayer_core.integration import (
+    JSON,
+    EmbedderLike,
+    Limits,
+    Mode,
+    Policies,
+    Threads,
+    Transcripts,
+    at_least_one,
+    check_mode,
+    directory_at,
+    limits,
+    memory_of,
+    policy_json,
+    registry,
+)
 
-__all__ = ["MemoryComponent", "StoreComponent"]
+# Finds the memory of a component, and sends its events to LlamaIndex's dispatcher.
+
+_lock = threading.Lock()
+_memories: weakref.WeakSet[Memory] = weakref.WeakSet()
+
+
+def _renew_lock() -> None:
+    """Give a forked child its own lock: another thread of the parent may have held the old one."""
+    global _lock  # noqa: PLW0603  (one a process is the purpose)
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def register(memory: Memory) -> None:
+    """Send a memory's events to LlamaIndex's dispatcher, once."""
+    with _lock:
+        if memory not in _memories:
+            memory.listen(forward(memory.store_id))
+            _memories.add(memory)
+
+
+def find_memory(store_id: str | None, path: str | None) -> Memory:
+    """Return the memory that a dump names, as `memlayer_core.memory.find_memory` does."""
+    memory = registry.find_memory(store_id, path)
+    register(memory)
+    return memory
+
+
+def open_at(path: str | os.PathLike[str], *, embedder: Any = None, tokenizer: Any = None) -> Memory:
+    """Return this process's memory at a path, as `memlayer_core.memory.open_at` does."""
+    memory = registry.open_at(path, embedder=embedder, tokenizer=tokenizer)
+    register(memory)
+    return memory
+
+
+# Dumps and restores components that are stored in a memory.
+
+
+class Reconnection(BaseModel):
+    """A LlamaIndex component whose contents are stored in a memory. Its dumps name the store and contain no message.
+
+    It has no length and no truth value, and a copy of it is the same object: LlamaIndex evaluates `memory or …`, and
+    copies everything in a workflow's state.
+    """
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name that dumps carry."""
+        return cls.__name__
+
+    def to_dict(self, **kwargs: Any) -> dict[str, JSON]:
+        """Return JSON with the store's id and the component's ids. It contains no message and no secret."""
+        return dict(self.model_dump(**kwargs))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, JSON], *, memory: Memory | None = None, **kwargs: Any) -> Self:
+        """Restore a component from the result of `to_dict`.
+
+        Args:
+            data: The result of `to_dict`.
+            memory: The memory that stores it. Without it: an open memory of this process with the same store, or
+                the directory that the dump names.
+            **kwargs: Attributes that replace those of the dump.
+
+        Raises:
+            ConfigurationError: The store was not found.
+        """
+        return cls(memory=memory, **{**data, **kwargs})
+
+    @model_serializer(mode="wrap")
+    def custom_model_dump(
+        self,
+        handler: SerializerFunctionWrapHandler,
+        info: SerializationInfo,
+    ) -> dict[str, JSON]:
+        """Add the class name and the store's id to every dump. LlamaIndex calls this hook by its name."""
+        return {**handler(self), "class_name": self.class_name(), "store_id": self._current_memory().store_id}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return this component, or with an update a new one of the same store."""
+        if not update:
+            return self
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(memory=self._current_memory(), **{**fields, **update})
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[dict[str, Any]], Self], tuple[dict[str, Any]]]:
+        return type(self).from_dict, (self.to_dict(),)
+
+    def _current_memory(self) -> Memory:
+        raise NotImplementedError
+
+
+# The base classes of LlamaIndex components that are stored in a memory: their ids, and how a dump finds the memory.
 
 
 class MemoryComponent(Reconnection):
@@ -60,7 +192,7 @@ class MemoryComponent(Reconnection):
         if memory is not None:
             memory_of(memory)
         elif store_id is not None or self.path is not None:
-            memory = registry.find_memory(store_id, self.path)
+            memory = find_memory(store_id, self.path)
         else:
             memory = Memory.in_memory()
         self._connect(memory)
@@ -79,7 +211,7 @@ class MemoryComponent(Reconnection):
 
     def _connect(self, memory: Memory) -> None:
         """Set the memory and its path. The attribute `path` is frozen for everybody else."""
-        registry.register(memory)
+        register(memory)
         self._memory = memory
         self.__dict__["path"] = None if memory.path is None else str(memory.path)
 
@@ -105,7 +237,7 @@ class MemoryComponent(Reconnection):
                 hint="An open memory has all three already: pass them to `Memory.open(…)`.",
             )
         if memory is None and path is not None:
-            memory = registry.open_at(path, **options)
+            memory = open_at(path, **options)
         elif memory is None:
             memory = Memory.in_memory(**options)
         return cls(memory=memory, path=None if path is None else os.fspath(path), **fields)
@@ -151,3 +283,103 @@ class StoreComponent(MemoryComponent):
         """
         ids = {"user_id": user_id, "tenant_id": tenant_id, "agent_id": agent_id}
         return cls._open(memory, path, embed_model, tokenizer_fn, **ids)
+
+
+# Connects a memory of LlamaIndex to one conversation of a `Memory`, also after it was dumped and restored.
+
+
+def refuse_unknown(kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments that `MemlayerMemory.from_defaults` does not have.
+
+    Raises:
+        ConfigurationError: There is one.
+    """
+    if kwargs:
+        raise ConfigurationError(
+            f"`from_defaults` does not know {', '.join(f'`{name}`' for name in kwargs)}",
+            hint="It takes memory, user_id, session_id, tenant_id, agent_id, token_limit, policy, chat_history, "
+            "llm, path, embed_model, tokenizer_fn, insert_method and mode.",
+        )
+
+
+def context_window(llm: LLM) -> int:
+    """Return the tokens of a model's context window.
+
+    Raises:
+        ConfigurationError: It is no language model.
+    """
+    if not isinstance(llm, LLM):
+        raise ConfigurationError(
+            f"`llm` must be one of LlamaIndex's language models, got {llm!r:.80}",
+            hint="Only its context window is read, for the limit: pass `token_limit=…` instead.",
+        )
+    return llm.metadata.context_window
+
+
+class MemoryBinding(MemoryComponent, BaseMemory):
+    """A memory of LlamaIndex that is one conversation of a `Memory`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    session_id: str
+    token_limit: int | None = None
+    policy: SkipValidation[Policies | None] = None
+    insert_method: Literal["user", "system"] | None = None
+    mode: Mode = "BOTH"
+    _chat: Chat = PrivateAttr()
+
+    def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
+        """Connect to the given memory, to the one that a dump names, or to the one at the path."""
+        if fields.get("session_id") is None:
+            fields["session_id"] = str(uuid.uuid4())
+        if fields.get("token_limit") is not None:
+            at_least_one("token_limit", fields["token_limit"])
+        if fields.get("policy") is not None:
+            limits(Limits(1), fields["policy"], None)  # raises before anything is opened
+        if isinstance(fields.get("insert_method"), InsertMethod):
+            fields["insert_method"] = fields["insert_method"].value
+        check_mode(fields.setdefault("mode", "BOTH"))
+        super().__init__(memory=memory, **fields)
+        ids = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
+        self._chat = self._memory.chat_of(Scope.of_session(self.session_id, **ids))  # type: ignore[arg-type]
+
+    @field_serializer("policy")
+    def _policy_json(self, policy: Policies | None) -> dict[str, int] | None:
+        return None if policy is None else policy_json(policy)
+
+    def _query(self, value: object) -> str | None:
+        """Return the text of a question; "", for no recall, in the mode `"AGENT"`.
+
+        None means the newest user message, if there is no text in the question.
+        """
+        if self.mode == "AGENT":
+            return ""
+        text = value.content if isinstance(value, ChatMessage) else value
+        return None if text is None else str(text) or None  # the text of a `QueryBundle` is its question
+
+    @property
+    def chat(self) -> Chat:
+        """The conversation in the core, with search, metadata and its `Memory`."""
+        return self._chat
+
+    def set_memory(self, memory: Memory) -> None:
+        """Continue in another memory, in the session of the same id. Messages stored so far stay where they are.
+
+        Raises:
+            ConfigurationError: `memory` is no `Memory`.
+            StoreClosedError: The memory is closed.
+        """
+        self._chat.set_memory(memory)
+        self._connect(memory)
+
+    def to_string(self) -> str:
+        """Return `to_dict` as JSON text."""
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_string(cls, json_str: str, *, memory: Memory | None = None) -> Self:
+        """Restore the memory that `to_string` wrote."""
+        return cls.from_dict(json.loads(json_str), memory=memory)
+
+    def _current_memory(self) -> Memory:
+        return self._chat.memory

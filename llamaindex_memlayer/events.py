@@ -19,8 +19,6 @@ from llama_index.core.instrumentation.events import BaseEvent
 from memlayer_core import Context, Scope
 from memlayer_core.events import Event
 
-__all__ = ["MemoryEvent", "MemoryReadEvent", "emit_read", "forward", "in_span"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 dispatcher = get_dispatcher(__name__)

@@ -18,8 +18,6 @@ from llamaindex_memlayer.messages import all_to_core
 from memlayer_core import Chat, Memory, Message, Scope
 from memlayer_core.integration import ASYNC, EmbedderLike, block, quote_line, shorten_block
 
-__all__ = ["MemlayerMemoryBlock"]
-
 _SESSION = "session_id"  # the key that `Memory` adds to the messages that it passes to its blocks
 _VARIABLE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 

@@ -24,8 +24,6 @@ from memlayer_core.integration import (
     step,
 )
 
-__all__ = ["MemlayerRetriever"]
-
 _METADATA_FOR_CODE = ["kind", "message_id", "memory_id", "session_id", "importance", "confidence", "tags"]
 
 

@@ -5,26 +5,24 @@ from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
-from memlayer_core.messages.flow import reads, remember, sessions
-from memlayer_core.messages.flow.reads import session_view
+from memlayer_core.messages import flow as messages_flow
+from memlayer_core.messages.check import check_messages, new_message
+from memlayer_core.messages.flow import session_view
 from memlayer_core.messages.model import Replace, SyncReport
-from memlayer_core.messages.rules.new_message import new_message
-from memlayer_core.recall.flow import chat_recall
+from memlayer_core.messages.render import block, quote_line
+from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.records import flow as records
+from memlayer_core.records import flow as records_flow
 from memlayer_core.records.model import Record, RecordFields
-from memlayer_core.runner import ASYNC, SYNC, Runner, step
-from memlayer_core.runtime import Runtime
+from memlayer_core.runtime import ASYNC, SYNC, Runner, Runtime, step
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, Viewable
 from memlayer_core.summaries import flow as summaries
 from memlayer_core.summaries.model import Summary
-from memlayer_core.transfer.flow import export as transfer
-from memlayer_core.window.flow import long_term as contexts
+from memlayer_core.transfer import flow as transfer_flow
+from memlayer_core.window import context as window_context
+from memlayer_core.window.fit import Policies
 from memlayer_core.window.model import Context, Placement
-from memlayer_core.window.rules.policy import Policies
-
-__all__ = ["Chat"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,7 +33,7 @@ _Flow = Callable[Concatenate[Runtime, Runner, Scope, P], Coroutine[Any, Any, T]]
 class Chat(Viewable):
     """One conversation of a user. `Memory.chat` makes it. It has no state of its own, so it is cheap to make."""
 
-    def __init__(self, memory: "memories.Memory", scope: Scope, roles: tuple[str, ...] = ()) -> None:
+    def __init__(self, memory: "memorys.Memory", scope: Scope, roles: tuple[str, ...] = ()) -> None:
         assert scope.session_id is not None
         self.memory = memory
         self.scope = scope
@@ -105,7 +103,7 @@ class Chat(Viewable):
             tool_call_id=tool_call_id,
             model_visible=model_visible,
         )
-        return self._do(remember.remember, [message])
+        return self._do(messages_flow.remember, [message])
 
     async def aadd(
         self,
@@ -132,7 +130,7 @@ class Chat(Viewable):
             tool_call_id=tool_call_id,
             model_visible=model_visible,
         )
-        return await self._write(remember.remember, [message])
+        return await self._write(messages_flow.remember, [message])
 
     def add_messages(
         self,
@@ -150,7 +148,7 @@ class Chat(Viewable):
             MessageTypeError: One of them is no message.
             InvalidMessageError: One of them cannot be stored.
         """
-        return self._do(remember.remember, messages, verbatim=verbatim)
+        return self._do(messages_flow.remember, messages, verbatim=verbatim)
 
     async def aadd_messages(
         self,
@@ -159,7 +157,7 @@ class Chat(Viewable):
         verbatim: bool = False,
     ) -> Receipt:
         """Do `add_messages` without blocking the event loop."""
-        return await self._write(remember.remember, messages, verbatim=verbatim)
+        return await self._write(messages_flow.remember, messages, verbatim=verbatim)
 
     def add_temporary(self, messages: Message | Sequence[Message]) -> None:
         """Add temporary messages: a tool's result, a hint, a step of reasoning. A model sees them until it has answered.
@@ -175,11 +173,11 @@ class Chat(Viewable):
             MessageTypeError: One of them is no message.
             InvalidMessageError: One of them is not valid; none of them is added.
         """
-        self._do(remember.add_temporary, messages)
+        self._do(messages_flow.add_temporary, messages)
 
     async def aadd_temporary(self, messages: Message | Sequence[Message]) -> None:
         """Do `add_temporary` without blocking the event loop."""
-        await self._read(remember.add_temporary, messages)
+        await self._read(messages_flow.add_temporary, messages)
 
     def reload(self, preview_id: str) -> Message:
         """Return the whole message that a preview in a context stands for.
@@ -190,11 +188,11 @@ class Chat(Viewable):
         Raises:
             InvalidMessageError: No message of this session has this id.
         """
-        return self._do(reads.reload, preview_id)
+        return self._do(messages_flow.reload, preview_id)
 
     async def areload(self, preview_id: str) -> Message:
         """Do `reload` without blocking the event loop."""
-        return await self._read(reads.reload, preview_id)
+        return await self._read(messages_flow.reload, preview_id)
 
     def reload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
         """Return the text that a preview stands for, for a model's tool. A long text comes in parts.
@@ -209,11 +207,11 @@ class Chat(Viewable):
             InvalidMessageError: No message of this session has this id, or there is no text at `offset`.
             InvalidLimitError: `token_limit` is below one.
         """
-        return self._do(reads.reload_text, preview_id, offset, token_limit)
+        return self._do(messages_flow.reload_text, preview_id, offset, token_limit)
 
     async def areload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
         """Do `reload_text` without blocking the event loop."""
-        return await self._read(reads.reload_text, preview_id, offset, token_limit)
+        return await self._read(messages_flow.reload_text, preview_id, offset, token_limit)
 
     def history(
         self, offset: int = 0, limit: int | None = None, *, all_versions: bool = False
@@ -226,13 +224,13 @@ class Chat(Viewable):
             all_versions: Also withdrawn messages and earlier versions of messages, each at its place.
                 `Message.withdrawn_at` says until when they were in force. This reads the whole session.
         """
-        return self._do(sessions.history, offset, limit, all_versions=all_versions)
+        return self._do(messages_flow.history, offset, limit, all_versions=all_versions)
 
     async def ahistory(
         self, offset: int = 0, limit: int | None = None, *, all_versions: bool = False
     ) -> list[Message]:
         """Do `history` without blocking the event loop."""
-        return await self._read(sessions.history, offset, limit, all_versions=all_versions)
+        return await self._read(messages_flow.history, offset, limit, all_versions=all_versions)
 
     def resync(
         self,
@@ -263,7 +261,7 @@ class Chat(Viewable):
             InvalidMessageError: One of them cannot be stored; nothing was written.
             InputError: `replace` is none of these, or `erase` or `replaceable` cannot be combined with it.
         """
-        return self._do(sessions.resync, messages, replace, replaceable, erase=erase)
+        return self._do(messages_flow.resync, messages, replace, replaceable, erase=erase)
 
     async def aresync(
         self,
@@ -274,7 +272,7 @@ class Chat(Viewable):
         replaceable: Callable[[Message], bool] | None = None,
     ) -> SyncReport:
         """Do `resync` without blocking the event loop."""
-        return await self._write(sessions.resync, messages, replace, replaceable, erase=erase)
+        return await self._write(messages_flow.resync, messages, replace, replaceable, erase=erase)
 
     def edit(
         self,
@@ -302,7 +300,7 @@ class Chat(Viewable):
             MessageChangedError: The message is not equal to `expected`.
             InvalidMessageError: The content cannot be stored.
         """
-        return self._do(sessions.edit, id, content, expected, erase=erase)
+        return self._do(messages_flow.edit, id, content, expected, erase=erase)
 
     async def aedit(
         self,
@@ -313,7 +311,7 @@ class Chat(Viewable):
         erase: bool = False,
     ) -> Message:
         """Do `edit` without blocking the event loop."""
-        return await self._write(sessions.edit, id, content, expected, erase=erase)
+        return await self._write(messages_flow.edit, id, content, expected, erase=erase)
 
     def withdraw(self, ids: Iterable[str]) -> list[Message]:
         """Take messages out of the conversation, in one transaction. They stay as versions.
@@ -331,11 +329,11 @@ class Chat(Viewable):
         Raises:
             InvalidMessageError: `ids` is no list of ids; nothing was changed.
         """
-        return self._do(sessions.withdraw, ids)
+        return self._do(messages_flow.withdraw, ids)
 
     async def awithdraw(self, ids: Iterable[str]) -> list[Message]:
         """Do `withdraw` without blocking the event loop."""
-        return await self._write(sessions.withdraw, ids)
+        return await self._write(messages_flow.withdraw, ids)
 
     def delete_message(self, id: str | int) -> Message:
         """Delete one message for good, with its earlier versions and everything that finds it.
@@ -349,11 +347,11 @@ class Chat(Viewable):
         Raises:
             UnknownMessageError: The session has no such message.
         """
-        return self._do(sessions.delete, id)
+        return self._do(messages_flow.delete, id)
 
     async def adelete_message(self, id: str | int) -> Message:
         """Do `delete_message` without blocking the event loop."""
-        return await self._write(sessions.delete, id)
+        return await self._write(messages_flow.delete, id)
 
     def fork(self, *, until: str | int | None = None, session_id: str | None = None) -> "Chat":
         """Copy this session into a new one of the same user, where the conversation can continue differently.
@@ -371,12 +369,12 @@ class Chat(Viewable):
             UnknownMessageError: The session has no such message, or has no messages.
             InvalidScopeError: A session with the new id exists already.
         """
-        scope = self._do(sessions.fork, until, session_id)
+        scope = self._do(messages_flow.fork, until, session_id)
         return self.memory.chat_of(scope, roles=self.roles)
 
     async def afork(self, *, until: str | int | None = None, session_id: str | None = None) -> "Chat":
         """Do `fork` without blocking the event loop."""
-        scope = await self._write(sessions.fork, until, session_id)
+        scope = await self._write(messages_flow.fork, until, session_id)
         return self.memory.chat_of(scope, roles=self.roles)
 
     def end(self) -> bool:
@@ -389,11 +387,11 @@ class Chat(Viewable):
         Returns:
             Whether there was anything to end.
         """
-        return self._do(sessions.end)
+        return self._do(messages_flow.end)
 
     async def aend(self) -> bool:
         """Do `end` without blocking the event loop."""
-        return await self._write(sessions.end)
+        return await self._write(messages_flow.end)
 
     def rename(self, title: str | None) -> bool:
         """Give the session a title.
@@ -407,11 +405,11 @@ class Chat(Viewable):
         Raises:
             InvalidMessageError: The title is no text, or is empty.
         """
-        return self._do(sessions.rename, title)
+        return self._do(messages_flow.rename, title)
 
     async def arename(self, title: str | None) -> bool:
         """Do `rename` without blocking the event loop."""
-        return await self._write(sessions.rename, title)
+        return await self._write(messages_flow.rename, title)
 
     def context(
         self,
@@ -448,7 +446,9 @@ class Chat(Viewable):
                 the limit by itself.
             InvalidMessageError: A pending message could not be stored.
         """
-        return self._do(contexts.context, query, token_limit, policy, self.roles, placement, pending, filter)
+        return self._do(
+            window_context.context, query, token_limit, policy, self.roles, placement, pending, filter
+        )
 
     async def acontext(
         self,
@@ -462,7 +462,7 @@ class Chat(Viewable):
     ) -> Context:
         """Do `context` without blocking the event loop."""
         return await self._read(
-            contexts.context, query, token_limit, policy, self.roles, placement, pending, filter
+            window_context.context, query, token_limit, policy, self.roles, placement, pending, filter
         )
 
     def recall(
@@ -492,7 +492,7 @@ class Chat(Viewable):
         Raises:
             InvalidFilterError: The filter cannot be used.
         """
-        return self._do(chat_recall.recall, query, limit, token_limit, exclude, self.roles, filter)
+        return self._do(recall_search.recall, query, limit, token_limit, exclude, self.roles, filter)
 
     async def arecall(
         self,
@@ -504,7 +504,7 @@ class Chat(Viewable):
         filter: RecallFilter | None = None,
     ) -> Hits:
         """Do `recall` without blocking the event loop."""
-        return await self._read(chat_recall.recall, query, limit, token_limit, exclude, self.roles, filter)
+        return await self._read(recall_search.recall, query, limit, token_limit, exclude, self.roles, filter)
 
     def summary(self, *, all_versions: bool = False) -> list[Summary]:
         """Return the summary of the turns that left the window; none without a model, or before it has answered.
@@ -545,11 +545,11 @@ class Chat(Viewable):
             InvalidRecordError: It cannot be stored; nothing was written.
             RedactorError: The redactor of yours fails; nothing was written.
         """
-        return self._do(records.remember, text, fields)
+        return self._do(records_flow.remember, text, fields)
 
     async def aremember(self, text: str, **fields: Unpack[RecordFields]) -> Record:
         """Do `remember` without blocking the event loop."""
-        return await self._write(records.remember, text, fields)
+        return await self._write(records_flow.remember, text, fields)
 
     def revise(
         self,
@@ -575,7 +575,7 @@ class Chat(Viewable):
             UnknownRecordError: The user has no such record.
             InvalidRecordError: It cannot be stored, or another record has these words; nothing was written.
         """
-        return self._do(records.revise, record_id, text, merge, fields)
+        return self._do(records_flow.revise, record_id, text, merge, fields)
 
     async def arevise(
         self,
@@ -586,7 +586,7 @@ class Chat(Viewable):
         **fields: Unpack[RecordFields],
     ) -> Record:
         """Do `revise` without blocking the event loop."""
-        return await self._write(records.revise, record_id, text, merge, fields)
+        return await self._write(records_flow.revise, record_id, text, merge, fields)
 
     def clear(self) -> int:
         """Delete this session's messages with all their versions. Forks of the session stay.
@@ -594,11 +594,11 @@ class Chat(Viewable):
         Returns:
             How many messages it had.
         """
-        return self._do(remember.clear)
+        return self._do(messages_flow.clear)
 
     async def aclear(self) -> int:
         """Do `clear` without blocking the event loop."""
-        return await self._write(remember.clear)
+        return await self._write(messages_flow.clear)
 
     @property
     def component_name(self) -> str:
@@ -607,11 +607,11 @@ class Chat(Viewable):
 
     def save_state(self) -> dict[str, JSON]:
         """Return the session as JSON: its messages, its title, and where its working memory begins."""
-        return self._do(transfer.save)
+        return self._do(transfer_flow.save)
 
     async def asave_state(self) -> dict[str, JSON]:
         """Do `save_state` without blocking the event loop."""
-        return await self._read(transfer.save)
+        return await self._read(transfer_flow.save)
 
     def load_state(self, state: Mapping[str, JSON]) -> Receipt:
         """Replace the session by a saved state, in one transaction. Its messages before that are deleted.
@@ -622,13 +622,13 @@ class Chat(Viewable):
         Raises:
             InvalidStateError: It is no state, or one of another version; nothing was changed.
         """
-        return self._do(transfer.load, state)
+        return self._do(transfer_flow.load, state)
 
     async def aload_state(self, state: Mapping[str, JSON]) -> Receipt:
         """Do `load_state` without blocking the event loop."""
-        return await self._write(transfer.load, state)
+        return await self._write(transfer_flow.load, state)
 
-    def set_memory(self, memory: "memories.Memory") -> None:
+    def set_memory(self, memory: "memorys.Memory") -> None:
         """Continue in another memory, in the session of the same id. Messages so far stay in the old memory.
 
         Args:
@@ -638,7 +638,7 @@ class Chat(Viewable):
             ConfigurationError: It is no `Memory`.
             StoreClosedError: It is closed.
         """
-        _ = memories.memory_of(memory).runtime  # raises if it is closed
+        _ = memorys.memory_of(memory).runtime  # raises if it is closed
         self.memory = memory
 
     def __repr__(self) -> str:
@@ -649,4 +649,68 @@ class Chat(Viewable):
         return View(f"{self!r}: nothing said yet") if last is None else last
 
 
-from memlayer_core import memory as memories  # noqa: E402  (`memory` imports the class above)
+from memlayer_core import memory as memorys  # noqa: E402  (`memory` imports the class above)
+
+# `UserMemory`: a user's memory as text in and text out, for frameworks with a long-term memory of their own.
+
+
+class UserMemory:
+    """The long-term memory of a user: `record` what was said, and `retrieve` what bears on a message.
+
+    A framework that keeps the conversation itself needs no more; the others take a `Chat`. It has the methods of
+    `seams.LongTermMemory`, through which another service can stand in for it.
+
+    Args:
+        chat: A conversation of the user. What is recorded is stored in its session.
+    """
+
+    def __init__(self, chat: Chat) -> None:
+        self.chat = chat
+
+    def record(self, messages: Iterable[Message]) -> None:
+        """Record messages of the user and the assistant; others, and tool calls, are left out.
+
+        The list may be the whole conversation, again and again: from its first new message on, all are stored. It is durable
+        when this returns. Facts are learned, and the words are indexed, in the background.
+
+        Raises:
+            MessageTypeError: One of them is no message.
+            InvalidMessageError: One of them cannot be stored; nothing was written.
+        """
+        self.chat.resync(_spoken(messages), replace="nothing")
+
+    async def arecord(self, messages: Iterable[Message]) -> None:
+        """Do `record` without blocking the event loop."""
+        await self.chat.aresync(_spoken(messages), replace="nothing")
+
+    def retrieve(self, message: Message | str) -> str:
+        """Return what is known of the user that bears on a message, as one text; empty if nothing does.
+
+        Args:
+            message: The message, or its text. It need not be recorded.
+        """
+        said = Message("user", message) if isinstance(message, str) else message
+        return _text(self.chat.recall(said.text, exclude=[said]))
+
+    async def aretrieve(self, message: Message | str) -> str:
+        """Do `retrieve` without blocking the event loop."""
+        said = Message("user", message) if isinstance(message, str) else message
+        return _text(await self.chat.arecall(said.text, exclude=[said]))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.chat!r})"
+
+
+def _spoken(messages: Iterable[Message]) -> list[Message]:
+    checked = check_messages(messages)
+    return [
+        one
+        if not one.tool_calls
+        else Message(one.role, one.content, name=one.name, created_at=one.created_at)
+        for one in checked
+        if one.role in {"user", "assistant"} and one.text.strip()
+    ]
+
+
+def _text(hits: Hits) -> str:
+    return block([quote_line(hit.created_at, hit.speaker, hit.text, hit.role) for hit in hits])

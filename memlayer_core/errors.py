@@ -44,41 +44,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = [
-    "ConfigurationError",
-    "EmbedderError",
-    "EmbedderMismatchError",
-    "FlushTimeoutError",
-    "ImportStoppedError",
-    "IndexCorruptError",
-    "IndexUnavailableError",
-    "InputError",
-    "InvalidFilterError",
-    "InvalidItemError",
-    "InvalidLimitError",
-    "InvalidMessageError",
-    "InvalidRecordError",
-    "InvalidScopeError",
-    "InvalidStateError",
-    "JournalCorruptError",
-    "LongTermMemoryError",
-    "MemlayerError",
-    "MessageChangedError",
-    "MessageTypeError",
-    "MissingExtraError",
-    "ModelContextError",
-    "ModelError",
-    "NewerSchemaError",
-    "OlderSchemaError",
-    "RedactorError",
-    "RerankerError",
-    "StoreClosedError",
-    "StoreError",
-    "StoreUnavailableError",
-    "UnknownMessageError",
-    "UnknownRecordError",
-]
-
 
 class MemlayerError(Exception):
     """The root of memlayer's errors.

@@ -5,32 +5,30 @@
 
 from __future__ import annotations
 
-from memlayer_core import registry
+from memlayer_core import memory as registry
 from memlayer_core.items import model as items
-from memlayer_core.items.rules.items import whole_text
+from memlayer_core.items.check import whole_text
 from memlayer_core.memory import memory_of
 from memlayer_core.message import JSON, ROLES, Block, Raw, Role
+from memlayer_core.messages.check import at_least_one, check_whole_number
 from memlayer_core.messages.model import Part
-from memlayer_core.messages.rules.check import at_least_one, check_whole_number
-from memlayer_core.messages.rules.offload import RELOAD, RELOAD_TOOL
-from memlayer_core.messages.rules.render import as_prompt, block, quote_line, shorten_block
+from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
+from memlayer_core.messages.render import as_prompt, block, quote_line, shorten_block
 from memlayer_core.models.foreign import EmbedderLike
-from memlayer_core.models.overflow import retry_limit
+from memlayer_core.models.llm import retry_limit
 from memlayer_core.models.tokens import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, VIDEO_TOKENS
 from memlayer_core.opening import directory_at
-from memlayer_core.policy import Limits
-from memlayer_core.recall.flow.widen import search_wider
-from memlayer_core.records.rules.records import roles_of
-from memlayer_core.runner import ASYNC, SYNC, Runner, Threads, step
-from memlayer_core.session_files import ChatState
+from memlayer_core.recall.search import search_wider
+from memlayer_core.records.check import roles_of
+from memlayer_core.runtime import ASYNC, SYNC, Runner, Threads, step
+from memlayer_core.seams import Limits
+from memlayer_core.session_files import ChatState, Transcripts
 from memlayer_core.storage import codec
 from memlayer_core.storage.codec import TAG, Instance, TaggedJson, json_text, parse_json, read, short_repr
 from memlayer_core.storage.files import write_whole
 from memlayer_core.storage.terms import searchable
-from memlayer_core.tool_arguments import Mode, ReloadArguments, check_mode
-from memlayer_core.tools import AGENT_TOOLS, AgentTool, reload_functions
-from memlayer_core.transcripts import Transcripts
-from memlayer_core.window.rules.policy import Policies, limits, policy_json
+from memlayer_core.tools import AGENT_TOOLS, AgentTool, Mode, ReloadArguments, check_mode, reload_functions
+from memlayer_core.window.fit import Policies, limits, policy_json
 
 __all__ = [
     "AGENT_TOOLS",

@@ -1,63 +1,189 @@
 """`Memory`: opens a store, searches it and manages it. Each blocking verb has an async one with an `a` in front."""
 
-# No `from __future__ import annotations` here and in the other files with verbs: LlamaIndex's tools read annotations
-# from the signature, and need objects, not texts.
-
 import asyncio
 import os
+import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Annotated, Self, TypeAlias
+from typing import IO, Annotated, Any, Self, TypeAlias
 
 from pydantic import BaseModel, InstanceOf
 
-from memlayer_core import registry
+from memlayer_core import worker
 from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, StoreClosedError
 from memlayer_core.events import EventBus, Listener, StoreMaintained
-from memlayer_core.item_store import Items
+from memlayer_core.items import flow as items
+from memlayer_core.items import sql as items_sql
+from memlayer_core.items.check import check_namespace
+from memlayer_core.items.flow import Answer
+from memlayer_core.items.model import DropItem, ItemOp, PutItem
 from memlayer_core.message import Message
-from memlayer_core.messages.flow import sessions
+from memlayer_core.messages import flow as messages_flow
+from memlayer_core.messages.check import seconds
 from memlayer_core.messages.model import ForgetReport, Session, User
-from memlayer_core.messages.rules.check import seconds
-from memlayer_core.models.foreign import (
-    EmbedderLike,
-    LanguageModelLike,
-    RerankerLike,
-    TokenizerLike,
-)
+from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike, RerankerLike, TokenizerLike
 from memlayer_core.opening import Resources, Status, directory_at
-from memlayer_core.recall.flow import search as searches
+from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.records import flow as records
-from memlayer_core.records.facts import LedgerEntry, Why
-from memlayer_core.records.model import Record, RecordFilter, RecordType
-from memlayer_core.records.rules.records import roles_of
-from memlayer_core.runner import ASYNC, SYNC, step
-from memlayer_core.runtime import Runtime
+from memlayer_core.records import flow as records_flow
+from memlayer_core.records.check import roles_of
+from memlayer_core.records.model import LedgerEntry, Record, RecordFilter, RecordType, Why
+from memlayer_core.runtime import ASYNC, SYNC, Runtime, step
 from memlayer_core.scope import Scope
 from memlayer_core.seams import LongTermMemory, Redactor, TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, ViewList
-from memlayer_core.storage import costs as model_costs
-from memlayer_core.storage import job_queue
-from memlayer_core.storage.costs import Cost
+from memlayer_core.storage import jobs, vectors
 from memlayer_core.storage.files import FileWriter, LineReader
-from memlayer_core.storage.jobs import Backlog
+from memlayer_core.storage.jobs import Backlog, Cost
 from memlayer_core.summaries.flow import summarize_messages
-from memlayer_core.transfer.flow import export as transfer
-from memlayer_core.transfer.flow import forget, imports
-from memlayer_core.transfer.flow.export import Progress
-from memlayer_core.transfer.flow.imports import ImportReport
-from memlayer_core.worker import maintain as maintenance
-from memlayer_core.worker import upkeep
+from memlayer_core.transfer import flow as transfer_flow
+from memlayer_core.transfer.flow import ImportReport, Progress
 
-__all__ = ["Memory", "Status", "memory_of"]
+# Items of a tenant: values under keys in folders. Each verb has an async twin.
+
+
+class Items:
+    """Items of a tenant: JSON values under keys, in folders. `Memory.items` makes it. It has no state of its own.
+
+    Items belong to the application and to no user, unless their namespace is declared to be a user's
+    (`declare_user_namespace`): recall in conversations does not find them, and `Memory.forget` of a user and an export of one
+    leave them out. An export of a whole tenant contains them.
+    """
+
+    def __init__(self, memory: "Memory", tenant_id: str = "default", *, omit_expired: bool = False) -> None:
+        Scope("anybody", tenant_id=tenant_id)  # checks the id
+        self.memory = memory
+        self.tenant_id = tenant_id
+        self.omit_expired = omit_expired
+
+    def declare_user_namespace(self, namespace: Sequence[str]) -> None:
+        """Declare that a namespace belongs to the users: `("memories", "{user_id}")`. To do it again changes nothing.
+
+        The items of `("memories", "ada")` and below then are ada's: `Memory.export(user_id="ada")` and `Memory.forget("ada")`
+        include them, and recall in her conversations, searches and the tool `retrieve_from_memory` find them, in those 32 of
+        her folders where something was put last. The store keeps the declaration, for all processes.
+
+        Args:
+            namespace: Labels, one of which is `"{user_id}"`.
+
+        Raises:
+            InvalidItemError: It is no such namespace.
+        """
+        labels = check_namespace(self.tenant_id, namespace)
+        self.memory.runtime.db.write(items_sql.declare, self.tenant_id, labels)
+
+    async def adeclare_user_namespace(self, namespace: Sequence[str]) -> None:
+        """Do `declare_user_namespace` without blocking the event loop."""
+        await self.memory.runtime.threads.write(ASYNC(self.declare_user_namespace, namespace))
+
+    def of_user(self, user_id: str) -> list[tuple[str, ...]]:
+        """Return the labels of a user's folders: one in each namespace that was declared."""
+        return [
+            folder.labels
+            for folder in self.memory.runtime.db.read(items_sql.folders_of, self.tenant_id, user_id)
+        ]
+
+    async def aof_user(self, user_id: str) -> list[tuple[str, ...]]:
+        """Do `of_user` without blocking the event loop."""
+        return await self.memory.runtime.threads.read(ASYNC(self.of_user, user_id))
+
+    def embeds_with(self, embedder: EmbedderLike) -> bool:
+        """Return whether an embedder, in any form that `Memory.open` takes, is the one of this memory.
+
+        Raises:
+            ConfigurationError: It is no embedder.
+        """
+        from memlayer_core.models.embed import resolve_embedder  # numpy
+
+        rt = self.memory.runtime
+        own = rt.embedder.identity
+        asked = resolve_embedder(embedder, store_identity=own, settings=rt.settings, emit=lambda _: None)
+        return asked.identity == own
+
+    def dimension(self) -> int:
+        """Return the length of the memory's vectors. The embedder is asked if it has made none in this store yet.
+
+        Raises:
+            EmbedderError: The embedder does not answer.
+        """
+        rt = self.memory.runtime
+        known = rt.db.read(vectors.layout)
+        if known.dimension is not None and known.embedder == rt.embedder.identity:
+            return known.dimension
+        return len(rt.embedder.embed(["length"])[0])
+
+    def batch(self, ops: Iterable[ItemOp]) -> list[Answer]:
+        """Do several operations in one transaction: all of them, or none.
+
+        Reads see the items as they were before the writes. Of several writes to one key, the last one counts. When
+        this returns, everything written is durable, and queries find it.
+
+        Args:
+            ops: `GetItem`, `PutItem`, `DropItem`, `FindItems` and `ListFolders`, see `memlayer_core.items.model`.
+
+        Returns:
+            The answer of each operation; None for a write.
+
+        Raises:
+            InvalidItemError: One of them is not valid; nothing was done.
+            InvalidLimitError: A number in one of them cannot be used; nothing was done.
+        """
+        return step(
+            items.batch(self.memory.runtime, SYNC, self.tenant_id, ops, omit_expired=self.omit_expired)
+        )
+
+    async def abatch(self, ops: Iterable[ItemOp]) -> list[Answer]:
+        """Do `batch` without blocking the event loop."""
+        rt, ops = self.memory.runtime, list(ops)
+        writes = any(isinstance(op, PutItem | DropItem) for op in ops)
+        flow = items.batch(rt, ASYNC, self.tenant_id, ops, omit_expired=self.omit_expired)
+        return await (rt.threads.write(flow) if writes else rt.threads.read(flow))
+
+    def sweep(self) -> int:
+        """Delete all expired items. Returns how many."""
+        return step(items.sweep(self.memory.runtime, SYNC, self.tenant_id))
+
+    async def asweep(self) -> int:
+        """Do `sweep` without blocking the event loop."""
+        return await self.memory.runtime.threads.write(
+            items.sweep(self.memory.runtime, ASYNC, self.tenant_id)
+        )
+
+    def forget(self, labels: Sequence[str] = ()) -> int:
+        """Delete all items in a folder and in the folders inside it for good, with everything that finds them.
+
+        Args:
+            labels: Labels of the folder; empty: all items of the tenant.
+
+        Returns:
+            How many items were deleted.
+
+        Raises:
+            InvalidItemError: A label cannot be used.
+        """
+        return step(items.forget(self.memory.runtime, SYNC, self.tenant_id, labels))
+
+    async def aforget(self, labels: Sequence[str] = ()) -> int:
+        """Do `forget` without blocking the event loop."""
+        return await self.memory.runtime.threads.write(
+            items.forget(self.memory.runtime, ASYNC, self.tenant_id, labels)
+        )
+
+
+# No `from __future__ import annotations` here and in the other files with verbs: LlamaIndex's tools read annotations
+# from the signature, and need objects, not texts.
+
+# No `from __future__ import annotations` here and in the other files with verbs: LlamaIndex's tools read annotations
+# from the signature, and need objects, not texts.
+
 
 TextFile: TypeAlias = Annotated[IO[str], InstanceOf()]
 """An open text file, in a form that pydantic accepts: tool builders make a pydantic model of a verb's arguments."""
@@ -79,7 +205,7 @@ class Memory(Viewable):
         self._survives_fork = survives_fork
         self._closed = False
         self._resources = opener(self._bus)
-        registry.register(self)
+        register(self)
 
     @classmethod
     def open(
@@ -294,7 +420,7 @@ class Memory(Viewable):
             InvalidFilterError: The filter cannot be used.
         """
         return step(
-            searches.search(
+            recall_search.search(
                 self.runtime,
                 SYNC,
                 Scope(user_id, session_id, agent_id, tenant_id),
@@ -323,7 +449,7 @@ class Memory(Viewable):
     ) -> Hits:
         """Do `search` without blocking the event loop."""
         return await self.runtime.threads.read(
-            searches.search(
+            recall_search.search(
                 self.runtime,
                 ASYNC,
                 Scope(user_id, session_id, agent_id, tenant_id),
@@ -381,7 +507,7 @@ class Memory(Viewable):
         wanted = RecordFilter(
             record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset, every
         )
-        return step(records.records(self.runtime, SYNC, reach, wanted, roles))
+        return step(records_flow.records(self.runtime, SYNC, reach, wanted, roles))
 
     async def arecords(
         self,
@@ -407,7 +533,9 @@ class Memory(Viewable):
         wanted = RecordFilter(
             record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset, every
         )
-        return await self.runtime.threads.read(records.records(self.runtime, ASYNC, reach, wanted, roles))
+        return await self.runtime.threads.read(
+            records_flow.records(self.runtime, ASYNC, reach, wanted, roles)
+        )
 
     def why(
         self, record_id: str, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
@@ -424,14 +552,14 @@ class Memory(Viewable):
             UnknownRecordError: The user has no such record.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return step(records.why(self.runtime, SYNC, reach, record_id))
+        return step(records_flow.why(self.runtime, SYNC, reach, record_id))
 
     async def awhy(
         self, record_id: str, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
     ) -> Why:
         """Do `why` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return await self.runtime.threads.read(records.why(self.runtime, ASYNC, reach, record_id))
+        return await self.runtime.threads.read(records_flow.why(self.runtime, ASYNC, reach, record_id))
 
     def ledger(
         self,
@@ -455,7 +583,7 @@ class Memory(Viewable):
             offset: How many entries to skip.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return step(records.ledger(self.runtime, SYNC, reach, limit, offset))
+        return step(records_flow.ledger(self.runtime, SYNC, reach, limit, offset))
 
     async def aledger(
         self,
@@ -468,7 +596,7 @@ class Memory(Viewable):
     ) -> list[LedgerEntry]:
         """Do `ledger` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return await self.runtime.threads.read(records.ledger(self.runtime, ASYNC, reach, limit, offset))
+        return await self.runtime.threads.read(records_flow.ledger(self.runtime, ASYNC, reach, limit, offset))
 
     def forget(
         self,
@@ -506,7 +634,9 @@ class Memory(Viewable):
             InvalidScopeError: No user, session or record is named.
             UnknownRecordError: There is no such record, or it belongs to another user.
         """
-        return step(forget.forget(self.runtime, SYNC, user_id, session_id, record_id, tenant_id, agent_id))
+        return step(
+            transfer_flow.forget(self.runtime, SYNC, user_id, session_id, record_id, tenant_id, agent_id)
+        )
 
     async def aforget(
         self,
@@ -519,7 +649,7 @@ class Memory(Viewable):
     ) -> ForgetReport:
         """Do `forget` without blocking the event loop."""
         return await self.runtime.threads.write(
-            forget.forget(self.runtime, ASYNC, user_id, session_id, record_id, tenant_id, agent_id)
+            transfer_flow.forget(self.runtime, ASYNC, user_id, session_id, record_id, tenant_id, agent_id)
         )
 
     def summarize(
@@ -566,11 +696,11 @@ class Memory(Viewable):
             limit: How many users at the most.
             offset: How many users to skip.
         """
-        return step(sessions.users(self.runtime, SYNC, find, limit, offset))
+        return step(messages_flow.users(self.runtime, SYNC, find, limit, offset))
 
     async def ausers(self, *, find: str = "", limit: int = 100, offset: int = 0) -> list[User]:
         """Do `users` without blocking the event loop."""
-        return await self.runtime.threads.read(sessions.users(self.runtime, ASYNC, find, limit, offset))
+        return await self.runtime.threads.read(messages_flow.users(self.runtime, ASYNC, find, limit, offset))
 
     def sessions(
         self,
@@ -593,7 +723,9 @@ class Memory(Viewable):
             all_versions: Also sessions that hold replaced messages of another session.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return step(sessions.sessions(self.runtime, SYNC, reach, limit, offset, all_versions=all_versions))
+        return step(
+            messages_flow.sessions(self.runtime, SYNC, reach, limit, offset, all_versions=all_versions)
+        )
 
     async def asessions(
         self,
@@ -608,7 +740,7 @@ class Memory(Viewable):
         """Do `sessions` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         return await self.runtime.threads.read(
-            sessions.sessions(self.runtime, ASYNC, reach, limit, offset, all_versions=all_versions)
+            messages_flow.sessions(self.runtime, ASYNC, reach, limit, offset, all_versions=all_versions)
         )
 
     def items(self, *, tenant_id: str = "default", omit_expired: bool = False) -> Items:
@@ -647,7 +779,7 @@ class Memory(Viewable):
         """
         rt, out = self.runtime, FileWriter(target)
         return step(
-            transfer.export(
+            transfer_flow.export(
                 rt.db, SYNC, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
             )
         )
@@ -662,7 +794,7 @@ class Memory(Viewable):
     ) -> int:
         """Do `export` without blocking the event loop."""
         rt, out = self.runtime, FileWriter(target)
-        return await transfer.export(  # in the event loop, where `progress` is called
+        return await transfer_flow.export(  # in the event loop, where `progress` is called
             rt.db, ASYNC, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
         )
 
@@ -697,7 +829,9 @@ class Memory(Viewable):
         rt = self.runtime
         lines = LineReader(source, rt.settings.import_line_bytes)
         return step(
-            imports.import_from(rt, SYNC, lines, user_id=user_id, tenant_id=tenant_id, progress=progress)
+            transfer_flow.import_from(
+                rt, SYNC, lines, user_id=user_id, tenant_id=tenant_id, progress=progress
+            )
         )
 
     async def aimport_from(
@@ -711,7 +845,7 @@ class Memory(Viewable):
         """Do `import_from` without blocking the event loop."""
         rt = self.runtime
         lines = LineReader(source, rt.settings.import_line_bytes)
-        return await imports.import_from(  # in the event loop, where `progress` is called
+        return await transfer_flow.import_from(  # in the event loop, where `progress` is called
             rt, ASYNC, lines, user_id=user_id, tenant_id=tenant_id, progress=progress
         )
 
@@ -763,11 +897,11 @@ class Memory(Viewable):
             JournalCorruptError: The journal is damaged. The hint says how to restore or recover it.
             StoreUnavailableError: The store was removed while it was open.
         """
-        return step(upkeep.verify(self.runtime, SYNC))
+        return step(worker.verify(self.runtime, SYNC))
 
     async def averify(self) -> list[str]:
         """Do `verify` without blocking the event loop."""
-        return await self.runtime.threads.write(upkeep.verify(self.runtime, ASYNC))
+        return await self.runtime.threads.write(worker.verify(self.runtime, ASYNC))
 
     def reindex(self) -> int:
         """Build the whole vector index again from the journal's vectors. No model is called.
@@ -775,19 +909,19 @@ class Memory(Viewable):
         Returns:
             How many vectors were written; 0 if another process holds the index.
         """
-        return step(upkeep.reindex(self.runtime, SYNC))
+        return step(worker.reindex(self.runtime, SYNC))
 
     async def areindex(self) -> int:
         """Do `reindex` without blocking the event loop."""
-        return await self.runtime.threads.write(upkeep.reindex(self.runtime, ASYNC))
+        return await self.runtime.threads.write(worker.reindex(self.runtime, ASYNC))
 
     def retry_dead(self) -> int:
         """Start all dead letters again. Returns how many there were."""
-        return step(upkeep.retry_dead(self.runtime, SYNC))
+        return step(worker.retry_dead(self.runtime, SYNC))
 
     async def aretry_dead(self) -> int:
         """Do `retry_dead` without blocking the event loop."""
-        return await self.runtime.threads.write(upkeep.retry_dead(self.runtime, ASYNC))
+        return await self.runtime.threads.write(worker.retry_dead(self.runtime, ASYNC))
 
     def maintain(self, now: datetime | None = None) -> StoreMaintained:
         """Do what time asks for, and return what was done. A second call changes nothing.
@@ -804,11 +938,11 @@ class Memory(Viewable):
         Args:
             now: The moment that counts; the present if left out. Without a time zone it is taken as UTC.
         """
-        return step(maintenance.maintain(self.runtime, SYNC, now))
+        return step(worker.maintain(self.runtime, SYNC, now))
 
     async def amaintain(self, now: datetime | None = None) -> StoreMaintained:
         """Do `maintain` without blocking the event loop."""
-        return await self.runtime.threads.write(maintenance.maintain(self.runtime, ASYNC, now))
+        return await self.runtime.threads.write(worker.maintain(self.runtime, ASYNC, now))
 
     def costs(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
         """Return what the background work cost and brought: calls, tokens and facts, by kind of work and model.
@@ -818,7 +952,7 @@ class Memory(Viewable):
             tenant_id: The user's tenant.
         """
         user = None if user_id is None else Scope.of_user(user_id, tenant_id=tenant_id).namespace
-        return ViewList("Kinds of work", self.runtime.db.read(model_costs.ledger, user))
+        return ViewList("Kinds of work", self.runtime.db.read(jobs.cost_ledger, user))
 
     async def acosts(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
         """Do `costs` without blocking the event loop."""
@@ -833,8 +967,8 @@ class Memory(Viewable):
         problems = rt.health.problems
         # If the journal was removed, its jobs are gone, too.
         is_gone = "journal" in problems
-        backlog = Backlog(queued=0, dead=0) if is_gone else rt.db.read(job_queue.backlog)
-        costs = [] if is_gone else rt.db.read(model_costs.ledger)
+        backlog = Backlog(queued=0, dead=0) if is_gone else rt.db.read(jobs.backlog)
+        costs = [] if is_gone else rt.db.read(jobs.cost_ledger)
         if backlog.queued > rt.settings.backlog_limit:
             problems["backlog"] = (
                 f"{backlog.queued:,} background jobs wait, more than `Settings.backlog_limit`"
@@ -910,7 +1044,7 @@ class Memory(Viewable):
 
     def __reduce__(self) -> "tuple[Callable[[str | None, str | None], Memory], tuple[str, str | None]]":
         """Pickle it as its store's id and its directory. Whoever loads it gets the open memory, or opens the directory."""
-        return registry.find_memory, (self.store_id, None if self.path is None else str(self.path))
+        return find_memory, (self.store_id, None if self.path is None else str(self.path))
 
     def __repr__(self) -> str:
         place = f"path={str(self.path)!r}, " if self.path is not None else ""
@@ -968,3 +1102,89 @@ def memory_of(value: object) -> Memory:
             hint='`Memory.open("./memory")`, once for the whole application.',
         )
     return value
+
+
+# Registers the open memories of this process, so that what was pickled or dumped finds its memory.
+
+_lock = threading.RLock()
+_memories: weakref.WeakSet[Memory] = weakref.WeakSet()
+_shared: dict[Path, tuple[Memory, dict[str, Any]]] = {}
+
+
+def _renew_lock() -> None:
+    """Give a forked child its own lock: another thread of the parent may have held the old one."""
+    global _lock  # noqa: PLW0603  (one a process is the purpose)
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def register(memory: Memory) -> None:
+    """Register a memory while it is in use."""
+    with _lock:
+        _memories.add(memory)
+
+
+def find_memory(store_id: str | None, path: str | None) -> Memory:
+    """Return the memory that a dump names: the one at the path, or else an open one with this store id.
+
+    The path comes first, because a copy of a directory has the same store id.
+
+    No new memory is made at the path: an empty one would be taken for the memory that was there before.
+
+    Args:
+        store_id: The store's id; None: any store at the path.
+        path: The directory, if the memory has one.
+
+    Raises:
+        ConfigurationError: There is no such memory, or another store is at the path.
+    """
+    with _lock:
+        places = {
+            memory.path: memory for memory in _memories if not memory.closed and memory.store_id == store_id
+        }
+    if path is not None and Path(path) in places:
+        return places[Path(path)]
+    if path is not None and (store_id is None or Memory.is_at(path)):
+        memory = open_at(path)
+        if store_id in {None, memory.store_id}:
+            return memory
+        raise ConfigurationError(
+            f"the memory at {path!r} is another one: its store is {memory.store_id!r}, not {store_id!r}",
+            hint="Restore the old directory, or continue in this memory: a component of LlamaIndex by "
+            "`from_dict(data, memory=…)`; otherwise make a new chat or history.",
+        )
+    if len(places) == 1:  # it was moved, or has no directory
+        return next(iter(places.values()))
+    place = f", and there is none at {path!r}" if path is not None else ""
+    raise ConfigurationError(
+        f"the memory with the store {store_id!r} is not open in this process{place}",
+        hint="What is pickled or dumped names its store and contains no message, no password and no address of a database. "
+        "Open the memory before you load it: `Memory.open(…)`, or pass it to LlamaIndex's `from_dict(data, memory=…)`. One in "
+        "memory ends with its process.",
+    )
+
+
+def open_at(path: str | os.PathLike[str], *, embedder: Any = None, tokenizer: Any = None) -> Memory:
+    """Return this process's memory at a path; open it if it is not open. It stays open until it is closed.
+
+    Raises:
+        ConfigurationError: It is no path, or the memory is open with another embedder or tokenizer.
+    """
+    directory = directory_at(path)
+    candidates = {"embedder": embedder, "tokenizer": tokenizer}
+    options = {name: value for name, value in candidates.items() if value is not None}
+    with _lock:
+        memory, current_options = _shared.get(directory, (None, {}))
+        if memory is None or memory.closed:
+            memory = Memory.open(directory, **options)
+            _shared[directory] = (memory, options)
+        elif any(current_options.get(name) != value for name, value in options.items()):
+            raise ConfigurationError(
+                f"{str(directory)!r} is open in this process with another {' or '.join(options)}",
+                hint="Pass the same `embed_model` and `tokenizer_fn` everywhere, or open the memory yourself "
+                "and pass it as `memory=`.",
+            )
+        return memory

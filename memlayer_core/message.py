@@ -10,21 +10,6 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 from memlayer_core.scope import Scope
 from memlayer_core.show import Mark, Tabular, View, Viewable, line_of
 
-__all__ = [
-    "JSON",
-    "ROLES",
-    "Block",
-    "Entry",
-    "Message",
-    "MessageList",
-    "Raw",
-    "Receipt",
-    "Role",
-    "StoredMessage",
-    "ToolCall",
-    "Version",
-]
-
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
 JSON: TypeAlias = Any

@@ -15,37 +15,33 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from memlayer_core import temporaries as temporary
+from memlayer_core import runtime
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import EventBus, Health
-from memlayer_core.index import flow as index_flows
+from memlayer_core.index import flow as index_flow
 from memlayer_core.models.foreign import (
+    CheckedRedactor,
     EmbedderLike,
     LanguageModelLike,
     RerankerLike,
     TokenizerLike,
 )
-from memlayer_core.models.redactor import CheckedRedactor
-from memlayer_core.runner import Threads
-from memlayer_core.runtime import Runtime
+from memlayer_core.runtime import Runtime, Threads
 from memlayer_core.scope import Scope
-from memlayer_core.seams import LongTermMemory, Redactor
+from memlayer_core.seams import OTHER_LANGUAGES, LongTermMemory, Redactor, SimilarityScale
 from memlayer_core.settings import Settings
 from memlayer_core.show import Mark, View, Viewable, line_of
-from memlayer_core.storage import database as database_sql
-from memlayer_core.storage import migrations as migration
+from memlayer_core.storage import database as storage_database
 from memlayer_core.storage import vectors
 from memlayer_core.storage.jobs import Backlog
-from memlayer_core.storage.languages import language_of
+from memlayer_core.storage.terms import language_of
 from memlayer_core.telemetry import Telemetry
-from memlayer_core.vector import OTHER_LANGUAGES, SimilarityScale
-from memlayer_core.worker.worker import Worker
+from memlayer_core.worker import Worker
 
 if TYPE_CHECKING:
     from memlayer_core.seams import Embedder, TokenCounter, VectorIndex
     from memlayer_core.storage.database import Connection, Database
 
-__all__ = ["Resources", "Status", "directory_at"]
 
 _URL = re.compile(r"([A-Za-z][\w+.-]+):/")  # a `Path` has one slash less, and a drive of Windows one letter
 
@@ -132,20 +128,19 @@ class Resources:
     ) -> None:
         settings = Settings() if settings is None else settings
         _check(settings, truncate_with, redactor, long_term_memory)
-        from memlayer_core.extraction.rules.schema import fact_schema as schema_of
+        from memlayer_core.extraction.check import fact_schema as schema_of
+        from memlayer_core.messages.preview import truncate_text
         from memlayer_core.models.embed import (  # numpy, SQLAlchemy: a second
+            QueryCache,
             is_local,
             resolve_embedder,
             scales_of,
             trust_of,
         )
+        from memlayer_core.models.foreign import ForeignLongTermMemory, resolve_reranker
         from memlayer_core.models.llm import language_model
-        from memlayer_core.models.long_term import ForeignLongTermMemory
-        from memlayer_core.models.query_cache import QueryCache
-        from memlayer_core.models.reranker import resolve_reranker
         from memlayer_core.models.tokens import FallbackCounter, token_counter
-        from memlayer_core.storage.truncate import truncate_text
-        from memlayer_core.storage.vector_cache import VectorCache
+        from memlayer_core.storage.vectors import VectorCache
 
         self.pid = os.getpid()
         self.directory = directory
@@ -175,7 +170,7 @@ class Resources:
             if reembed and layout.embedder not in {None, chosen.identity}:
                 db.write(vectors.forget, _now())
             else:
-                index_flows.check_embedder(layout, chosen.identity)
+                index_flow.check_embedder(layout, chosen.identity)
             if layout.embedder != chosen.identity:
                 db.write(vectors.set_embedder, chosen.identity, None, scales_of(chosen))
             index = _index(db, directory, chroma_url)
@@ -213,7 +208,7 @@ class Resources:
             long_term=ForeignLongTermMemory(long_term_memory, settings.long_term_timeout)
             if long_term_memory
             else None,
-            temporaries=temporary.Temporaries(),
+            temporaries=runtime.Temporaries(),
             redact=redact,
             truncate_with=truncate_with or truncate_text,
             threads=Threads(settings.async_threads),
@@ -237,9 +232,9 @@ class Resources:
 
 def _database(target: Path | str | None, settings: Settings) -> Database:
     """Open the database, and see that it has this version of the tables."""
-    db = database_sql.open_database(target, settings)
+    db = storage_database.open_database(target, settings)
     try:
-        db.write(migration.ensure_tables, shards=settings.chroma_collections)
+        db.write(storage_database.ensure_tables, shards=settings.chroma_collections)
     except BaseException:
         db.close()
         raise

@@ -1,29 +1,423 @@
-"""Everything that a flow works with."""
+"""What every flow works with, how it is run with or without an event loop, and what a process remembers of its contexts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import contextvars
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
+from memlayer_core.errors import StoreClosedError
 from memlayer_core.events import Event, Health
-from memlayer_core.message import Message
-from memlayer_core.runner import Threads
+from memlayer_core.message import Message, StoredMessage
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Embedder, LanguageModel, Reranker, TokenCounter, VectorIndex
+from memlayer_core.seams import (
+    Embedder,
+    FloatVector,
+    LanguageModel,
+    Reranker,
+    SimilarityScale,
+    TokenCounter,
+    VectorIndex,
+)
 from memlayer_core.settings import Settings
 from memlayer_core.telemetry import Telemetry
-from memlayer_core.vector import FloatVector, SimilarityScale
 
-if TYPE_CHECKING:  # a database's driver is loaded when a memory is opened
+if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from memlayer_core.storage.database import Connection, Database
-    from memlayer_core.storage.vector_cache import VectorCache
-    from memlayer_core.temporaries import Temporaries
+    from memlayer_core.storage.vectors import VectorCache
 
-__all__ = ["Journal", "LongTermService", "Runtime"]
+
+# Runs a flow: blocking, or without blocking an event loop.
+#
+# A flow is written once, as a coroutine. It passes everything that takes time to its runner. `step` runs a flow with the
+# runner `SYNC` to its end, in the caller's thread: the coroutine never suspends. `Threads` runs a flow with the runner
+# `ASYNC` to its end in a thread of the memory: one hop, however many steps the flow has. Only somebody else's async
+# method, such as that of an embedder, is awaited in the caller's event loop, and the flow goes on in a thread after it.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """Does the slow work of a flow, blocking or awaiting."""
+
+    async def __call__(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do `work`, which uses a disk, a network, or a processor for long."""
+        ...
+
+    async def either(
+        self,
+        work: Callable[P, T],
+        awork: Callable[P, Awaitable[T]] | None,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Do `work`, or await its async form `awork` in the event loop if there is one and the runner is async."""
+        ...
+
+    async def verb(
+        self, verb: Callable[P, T], averb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do a verb of memlayer, or await its async twin. Inside of a flow it is a part of that flow."""
+        ...
+
+
+class SyncRunner:
+    """Does everything in the caller's thread."""
+
+    async def __call__(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do `work`."""
+        return work(*args, **kwargs)
+
+    async def either(
+        self,
+        work: Callable[P, T],
+        awork: Callable[P, Awaitable[T]] | None,  # for `AsyncRunner`
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Do `work`."""
+        return work(*args, **kwargs)
+
+    async def verb(
+        self, verb: Callable[P, T], averb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do `verb`."""
+        return verb(*args, **kwargs)
+
+
+class AsyncRunner:
+    """Does work in the flow's thread, and awaits other people's async methods in the event loop.
+
+    A flow that is awaited without `Threads` is in the event loop itself. There, each piece of work has a hop of its own,
+    to the event loop's threads.
+    """
+
+    async def __call__(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do `work` in a thread."""
+        if _in_loop():
+            return await asyncio.to_thread(work, *args, **kwargs)
+        request: _Request[T] = _Request(partial(work, *args, **kwargs))
+        return await request
+
+    async def either(
+        self,
+        work: Callable[P, T],
+        awork: Callable[P, Awaitable[T]] | None,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Await `awork` in the event loop if there is one; otherwise do `work` in a thread."""
+        if awork is None:
+            return await self(work, *args, **kwargs)
+        if _in_loop():
+            return await awork(*args, **kwargs)
+        request: _Request[T] = _Request(awork=lambda: awork(*args, **kwargs))
+        return await request
+
+    async def verb(
+        self, verb: Callable[P, T], averb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Await `averb`: inside of a flow, `Threads` makes no hop."""
+        return await averb(*args, **kwargs)
+
+
+class Threads:
+    """The threads in which a memory runs the flows of its async verbs.
+
+    Flows that write have threads of their own: while they wait for a lock, the others go on. A thread starts with the
+    first flow that needs it. A flow sees the caller's context variables. If its caller is cancelled, it ends at its next
+    step; a step that has begun is done.
+
+    Args:
+        size: Flows at once of each kind: those that write, and the others.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._readers = ThreadPoolExecutor(size, thread_name_prefix="memlayer-reader")
+        self._writers = ThreadPoolExecutor(size, thread_name_prefix="memlayer-writing")
+
+    async def read(self, flow: Coroutine[Any, Any, T]) -> T:
+        """Run a flow that waits for no lock, and return its result."""
+        return await (_drive(self._readers, flow) if _in_loop() else flow)
+
+    async def write(self, flow: Coroutine[Any, Any, T]) -> T:
+        """Run a flow that writes, and return its result."""
+        return await (_drive(self._writers, flow) if _in_loop() else flow)
+
+    def close(self) -> None:
+        """Wait for the flows that run, and end all threads."""
+        self._readers.shutdown()
+        self._writers.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
+class _Request(Generic[T]):
+    """What a flow wants done: work in its thread, or something to await in the event loop.
+
+    Attributes:
+        work: The work.
+        awork: If it is not None, the flow waits for the result of what it returns.
+    """
+
+    work: Callable[[], T] | None = None
+    awork: Callable[[], Awaitable[T]] | None = None
+
+    async def answer(self) -> T:
+        """Await it in the event loop."""
+        assert self.awork is not None  # a thread does the work
+        return await self.awork()
+
+    def __await__(self) -> Generator[_Request[T], T, T]:
+        """Suspend the flow until it is done."""
+        return (yield self)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """The outcome of a request, or of a whole flow."""
+
+    value: Any = None
+    problem: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Flow:
+    """A flow on its way.
+
+    Attributes:
+        coroutine: The flow.
+        stop: Whether nobody waits for it any more.
+    """
+
+    coroutine: Coroutine[Any, Any, Any]
+    stop: bool = False
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+
+    def advance(self, outcome: _Outcome) -> _Outcome | _Request[Any]:
+        """Go on after a request, to the next one for the event loop or to the end.
+
+        Raises:
+            BaseException: What the flow raised.
+        """
+        while True:
+            if self.stop and outcome.problem is None:
+                outcome = _Outcome(problem=asyncio.CancelledError())
+            try:
+                request = self._resume(outcome)
+            except StopIteration as done:
+                return _Outcome(done.value)
+            if request.work is not None:
+                outcome = _done(request.work)
+            elif not self.stop:
+                return request
+            else:
+                outcome = _Outcome()  # nobody answers it: the next step cancels the flow
+
+    def _resume(self, outcome: _Outcome) -> _Request[Any]:
+        if outcome.problem is None:
+            request = self.coroutine.send(outcome.value)
+        else:
+            request = self.coroutine.throw(outcome.problem)
+        if not isinstance(request, _Request):
+            self.coroutine.close()
+            raise RuntimeError("a flow awaited something besides its runner")  # noqa: TRY004  (as `step` does)
+        return request
+
+
+def _done(work: Callable[[], Any]) -> _Outcome:
+    try:
+        return _Outcome(work())
+    except BaseException as problem:  # noqa: BLE001  (the flow raises it)
+        return _Outcome(problem=problem)
+
+
+async def _drive(executor: Executor, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a flow in an executor's threads; await in this event loop what it cannot do there."""
+    flow, outcome = _Flow(coroutine), _Outcome()
+    while True:
+        request = await _hop(executor, flow, outcome)
+        if isinstance(request, _Outcome):
+            return request.value  # type: ignore[no-any-return]
+        try:
+            # A task sees what the flow has set in its context.
+            outcome = _Outcome(await asyncio.create_task(request.answer(), context=flow.context))
+        except BaseException as problem:  # noqa: BLE001  (the flow raises it, a cancellation, too)
+            outcome = _Outcome(problem=problem)
+
+
+async def _hop(executor: Executor, flow: _Flow, outcome: _Outcome) -> _Outcome | _Request[Any]:
+    try:
+        begun = executor.submit(flow.context.run, flow.advance, outcome)
+    except RuntimeError as problem:
+        flow.coroutine.close()
+        raise StoreClosedError(
+            "this memory is closed", hint="Close a memory when nobody uses it any more."
+        ) from problem
+    try:
+        return await asyncio.wrap_future(begun)
+    except asyncio.CancelledError:
+        flow.stop = True
+        if begun.cancel():  # it has not begun, or waits to go on
+            flow.context.run(flow.coroutine.close)  # what it has set in its context, it takes back there
+        raise
+
+
+def _in_loop() -> bool:
+    """Return whether an event loop runs in this thread."""
+    return asyncio._get_running_loop() is not None  # noqa: SLF001  (public for event loops; the other one raises)
+
+
+SYNC: Runner = SyncRunner()
+ASYNC: Runner = AsyncRunner()
+
+
+def step(flow: Coroutine[Any, Any, T]) -> T:
+    """Run a flow with the runner `SYNC` to its end, and return its result.
+
+    Raises:
+        RuntimeError: The flow suspended: it has the runner `ASYNC`.
+    """
+    try:
+        flow.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    flow.close()
+    raise RuntimeError("a blocking flow suspended: it awaited something besides its runner")
+
+
+# Holds what a process must remember of its contexts: temporary messages, the last recalls, and texts that it added.
+
+_SESSIONS = (
+    10_000  # sessions that may wait for a model's answer; beyond it, the one that waits longest is dropped
+)
+_RECALLS = 1_000  # recalls that are kept; beyond it, what was recalled the longest ago is recalled anew
+_GIVEN = 50_000  # texts that contexts added to messages; beyond it, the oldest are not recognised any more
+
+
+class Temporaries:
+    """Temporary messages by session, and what contexts added to messages. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._given: OrderedDict[bytes, None] = OrderedDict()
+        self._lines: OrderedDict[bytes, int] = OrderedDict()
+        self._recalls: OrderedDict[tuple[str, str], tuple[Scope, Any]] = OrderedDict()
+        self._waiting: OrderedDict[str, list[tuple[StoredMessage, bool]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, message: StoredMessage) -> list[StoredMessage]:
+        """Hold a message until a model has answered. Returns the messages of a session that is dropped for it."""
+        with self._lock:
+            lane = message.scope.session_lane
+            self._waiting.setdefault(lane, []).append((message, False))
+            self._waiting.move_to_end(lane)
+            if len(self._waiting) <= _SESSIONS:
+                return []
+            _, given_up = self._waiting.popitem(last=False)
+            return [waiting for waiting, _ in given_up]
+
+    def show(self, scope: Scope) -> list[StoredMessage]:
+        """Return a session's messages, and note that a model sees them: its answer ends them."""
+        with self._lock:
+            waiting = [message for message, _ in self._waiting.get(scope.session_lane, ())]
+            if waiting:
+                self._waiting[scope.session_lane] = [(message, True) for message in waiting]
+            return waiting
+
+    def note_texts(self, scope: Scope, pairs: Iterable[tuple[str, str]]) -> None:
+        """Note texts that a context put in front of messages' texts. Only digests are stored."""
+        named = [_pair(scope, ours, theirs) for ours, theirs in pairs]
+        with self._lock:
+            for one in named:
+                self._given[one] = None
+                self._given.move_to_end(one)
+            while len(self._given) > _GIVEN:
+                self._given.popitem(last=False)
+
+    def is_ours(self, scope: Scope, ours: str, theirs: str) -> bool:
+        """Return whether a context of this user put the text `ours` in front of a message's text `theirs`."""
+        return _pair(scope, ours, theirs) in self._given
+
+    def note_lines(self, scope: Scope, lines: Iterable[tuple[str, int]]) -> None:
+        """Note lines that a user's model was told, each with the key of the message or record that it quotes; 0: not known.
+
+        Only digests are stored, and only in this process.
+        """
+        named = [(_pair(scope, line, ""), key) for line, key in lines]
+        with self._lock:
+            for one, key in named:
+                self._lines[one] = key or self._lines.get(one, 0)
+                self._lines.move_to_end(one)
+            while len(self._lines) > _GIVEN:
+                self._lines.popitem(last=False)
+
+    def source_of(self, scope: Scope, line: str) -> int | None:
+        """Return the key of what a line quotes; 0: not known; None: no model of this user was told this line."""
+        return self._lines.get(_pair(scope, line, ""))
+
+    def keep_recall(self, scope: Scope, kind: str, recall: Any) -> None:
+        """Keep what was recalled for a session's newest question, in place of what was kept before.
+
+        Who tells it again checks first that all that it quotes may still be told.
+        """
+        with self._lock:
+            self._recalls[scope.session_lane, kind] = scope, recall
+            self._recalls.move_to_end((scope.session_lane, kind))
+            if len(self._recalls) > _RECALLS:
+                self._recalls.popitem(last=False)
+
+    def recall_of(self, scope: Scope, kind: str) -> Any:
+        """Return what was recalled for a session's newest question; None if that is not kept."""
+        return self._recalls.get((scope.session_lane, kind), (scope, None))[1]
+
+    def finish_call(self, scope: Scope) -> None:
+        """Drop the messages that the model has seen, since its call succeeded."""
+        with self._lock:
+            left = [one for one in self._waiting.pop(scope.session_lane, ()) if not one[1]]
+            if left:
+                self._waiting[scope.session_lane] = left
+
+    def clear(self, scope: Scope) -> int:
+        """Drop all messages of a session, and its recall. Returns how many messages there were."""
+        with self._lock:
+            self._drop_recalls(scope.__eq__)
+            return len(self._waiting.pop(scope.session_lane, ()))
+
+    def forget(self, reach: Scope) -> None:
+        """Drop all of a scope: of a user, of a user with one agent, or of a session."""
+
+        def is_within(scope: Scope) -> bool:
+            within = reach.agent_id in {None, scope.agent_id} and reach.session_id in {None, scope.session_id}
+            return within and scope.namespace == reach.namespace
+
+        with self._lock:
+            self._drop_recalls(is_within)
+            for lane, waiting in list(self._waiting.items()):
+                if is_within(waiting[0][0].scope):
+                    del self._waiting[lane]
+
+    def _drop_recalls(self, is_within: Callable[[Scope], bool]) -> None:
+        for key, (scope, _) in list(self._recalls.items()):
+            if is_within(scope):
+                del self._recalls[key]
+
+
+def _pair(scope: Scope, ours: str, theirs: str) -> bytes:
+    named = f"{scope.namespace}:{len(ours)}:{ours}{theirs}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(named, digest_size=16).digest()
+
+
+# Everything that a flow works with.
 
 
 class LongTermService(Protocol):

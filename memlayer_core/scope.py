@@ -9,8 +9,6 @@ from functools import lru_cache
 
 from memlayer_core.errors import InvalidScopeError
 
-__all__ = ["ALONE", "Folder", "Scope", "SharedScope", "lanes_of"]
-
 ALONE = "memlayer:session:"
 """Prefix of the user id of a session without a user; the session's id follows."""
 

@@ -5,15 +5,246 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
 from memlayer_core.message import Message, MessageList
-from memlayer_core.policy import Policy, Portion
-from memlayer_core.vector import FloatVector, IndexEntry, Neighbour, Sample
+
+# Limits of a window: how much of the present session a model sees.
+
+
+class Portion(NamedTuple):
+    """The size of the newest part of a session, which a policy judges.
+
+    Attributes:
+        messages: Number of messages, without system messages and hidden ones.
+        rounds: Number of rounds. A round is a user's message and everything up to the next one.
+        tokens: Tokens of these messages.
+    """
+
+    messages: int
+    rounds: int
+    tokens: int
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A rule that limits a window: `MaxRounds`, `MaxMessages`, or a class of your own.
+
+    The token limit holds, too. The newest round is always in the window.
+    """
+
+    def allows(self, portion: Portion) -> bool:
+        """Return whether a window may be so large. If it may, every smaller window must be allowed, too."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MaxTokens:
+    """At most so many tokens for the whole context. It is no `Policy`: it replaces `token_limit`.
+
+    Attributes:
+        limit: Tokens; 8000 is the common default of layered memories.
+    """
+
+    limit: int = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class MaxMessages:
+    """At most so many messages of the session, without the system message.
+
+    Attributes:
+        limit: Messages; 10 are five exchanges. 8 to 20 messages suit most chats.
+    """
+
+    limit: int = 10
+
+    def allows(self, portion: Portion) -> bool:
+        """Return whether there are no more messages than the limit."""
+        return portion.messages <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class MaxRounds:
+    """At most so many rounds. A round is a user's message and everything up to the next one.
+
+    Attributes:
+        limit: Rounds; 10 is the common default of memories that count rounds.
+    """
+
+    limit: int = 10
+
+    def allows(self, portion: Portion) -> bool:
+        """Return whether there are no more rounds than the limit."""
+        return portion.rounds <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """All limits of a window.
+
+    Attributes:
+        tokens: The most tokens that the whole context may cost.
+        policies: Policies for the messages of the session. All of them must allow a window.
+    """
+
+    tokens: int
+    policies: tuple[Policy, ...] = ()
+
+    @property
+    def slides(self) -> bool:
+        """Whether a full window moves with each turn, instead of in large steps."""
+        return bool(self.policies)
+
+    def allow(self, portion: Portion) -> bool:
+        """Return whether every policy allows a window of this size."""
+        return all(policy.allows(portion) for policy in self.policies)
+
+
+def quarter_at_most(token_limit: int, tokens: int) -> int:
+    """Return the tokens that one part of a context may take: at most a quarter of the limit."""
+    return min(tokens, token_limit // 4)
+
+
+_RECALL_ROOT, _RECALL_SHARE = 18, 0.4
+"""Tokens of recall for the square root of the limit: 1,609 at 8,000, where more brings hardly any more of the evidence; and
+the most at small limits. Chosen on half of LoCoMo's conversations."""
+
+
+_RECALL_FULL = 0.2
+"""Share of the limit that suffices where the session's turns fill it: what a question recalls is new in the prompt, so a
+provider's cache has none of it (`benchmarks/prefix.py`)."""
+
+
+def recall_budget(token_limit: int, tokens: int | None, free: int | None = None) -> int:
+    """Return the tokens that the recall may take: they grow with the square root of the limit.
+
+    Args:
+        token_limit: Tokens of the whole context.
+        tokens: What `Settings.recall_tokens` says; None: as many as suit the limit, and half of what is free at most.
+        free: Tokens that the session's turns leave free; None: all of them.
+    """
+    most = math.floor(_RECALL_SHARE * token_limit)
+    if tokens is not None:
+        return min(most, tokens)
+    enough = token_limit if free is None else max(free // 2, math.floor(_RECALL_FULL * token_limit))
+    return min(most, enough, math.floor(_RECALL_ROOT * math.sqrt(token_limit)))
+
+
+# Vectors for a vector index, and its answers.
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    FloatVector = NDArray[np.float32]
+else:
+    FloatVector = Any  # numpy is loaded where vectors are made, not where they are named
+
+
+OTHER_LANGUAGES = ""
+"""The key of the scale for languages that were not measured one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarityScale:
+    """Which cosines an embedder gives to texts that have nothing to do with each other. Each embedder has its own.
+
+    Attributes:
+        mean: The mean of these cosines, -1 to 1. About 0.04 for MiniLM, 0.7 to 0.8 for E5.
+        deviation: The unit of similarity, above 0: a little more than the standard deviation of these cosines, and at least a
+            fifth of what lies between `mean` and the mean cosine of questions to their answers.
+    """
+
+    mean: float = 0.04
+    deviation: float = 0.08
+
+    def standardize(self, cosine: float) -> float:
+        """Return by how many standard deviations a cosine lies above that of unrelated texts."""
+        return (cosine - self.mean) / self.deviation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexEntry:
+    """The vectors of a text with everything that a vector index stores about them.
+
+    Attributes:
+        key: Key of the message, record or item text.
+        shard: Number of its collection in the index.
+        lanes: The tokens that it is found by: of its user, its agent and its session (see `Scope`).
+        vector: Of the text, or of the first part of a long one: unit length, float32, shape (dimension,).
+        text_hash: Digest of the text that was embedded.
+        others: The vectors of the other parts of a long text, in their order.
+    """
+
+    key: int
+    shard: int
+    lanes: tuple[str, str, str]
+    vector: FloatVector
+    text_hash: str
+    others: tuple[FloatVector, ...] = ()
+
+    @property
+    def vectors(self) -> tuple[FloatVector, ...]:
+        """The vectors of all parts."""
+        return (self.vector, *self.others)
+
+
+class Neighbour(NamedTuple):
+    """A message that is similar to a query. A tuple, since an exact search makes a thousand of them.
+
+    Attributes:
+        key: Key of the message.
+        similarity: Cosine to the query, -1 to 1; of a long text, that of its nearest part.
+    """
+
+    key: int
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexTask:
+    """A message that is to be indexed.
+
+    Attributes:
+        key: Key of the message.
+        shard: Number of its user's collection.
+        lanes: As in `IndexEntry`.
+        text: The text to embed; empty if it shall not be found.
+        text_hash: Digest of `text`.
+        vectors: The vectors of the text's parts if the journal has them by the same embedder; else empty.
+    """
+
+    key: int
+    shard: int
+    lanes: tuple[str, str, str]
+    text: str
+    text_hash: str
+    vectors: tuple[FloatVector, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """What a collection of the index should hold, to check it.
+
+    Attributes:
+        shard: Number of the collection.
+        vectors: The smallest number of vectors that it must have: those of the texts whose job is done.
+        max_vectors: The largest number that it may have. A worker that died may have written some without noting it,
+            and deleted vectors may not be removed yet.
+        probes: Some of its vectors. A search for each must find it.
+    """
+
+    shard: int
+    vectors: int
+    max_vectors: int
+    probes: tuple[IndexEntry, ...]
+
 
 __all__ = [
     "Embedder",

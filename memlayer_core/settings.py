@@ -12,8 +12,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from memlayer_core.errors import ConfigurationError
 
-__all__ = ["Settings", "TelemetryPart"]
-
 TelemetryPart = Literal["spans", "metrics", "ids", "text"]
 """What OpenTelemetry is told."""
 

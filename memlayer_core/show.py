@@ -14,24 +14,6 @@ from datetime import date, datetime
 from html import escape
 from typing import Any, Literal, Self, TypeVar
 
-__all__ = [
-    "Bar",
-    "Cell",
-    "Colour",
-    "Mark",
-    "Report",
-    "Tabular",
-    "View",
-    "ViewList",
-    "Viewable",
-    "fold",
-    "html_of",
-    "line_of",
-    "text_of",
-    "visible",
-    "words_of",
-]
-
 _COMMANDS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )

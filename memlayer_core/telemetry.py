@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from memlayer_core.settings import Settings
 
-__all__ = ["ModelCall", "Operation", "Outcome", "Telemetry", "traced"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

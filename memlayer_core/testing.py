@@ -20,38 +20,23 @@ from typing import Any
 
 from memlayer_core.errors import EmbedderError
 from memlayer_core.message import Message, MessageList, ToolCall
+from memlayer_core.messages.check import digest
 from memlayer_core.messages.model import PreparedMessage
-from memlayer_core.messages.rules.check import digest
-from memlayer_core.policy import Portion
 from memlayer_core.scope import Scope
 from memlayer_core.seams import (
     Embedder,
+    FloatVector,
+    IndexEntry,
     LanguageModel,
     MessageStore,
     Policy,
+    Portion,
     Redactor,
     Reranker,
     TokenCounter,
     VectorIndex,
 )
 from memlayer_core.storage.terms import index_terms
-from memlayer_core.vector import FloatVector, IndexEntry
-
-__all__ = [
-    "NOON",
-    "EmbedderConformance",
-    "FlakyEmbedder",
-    "LanguageModelConformance",
-    "MessageStoreConformance",
-    "PolicyConformance",
-    "RedactorConformance",
-    "RerankerConformance",
-    "TokenCounterConformance",
-    "VectorIndexConformance",
-    "draft",
-    "drafts",
-    "filing",
-]
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 """A fixed time to use as the present."""

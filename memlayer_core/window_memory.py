@@ -6,20 +6,16 @@ from datetime import UTC, datetime
 
 from memlayer_core.errors import ConfigurationError, MemlayerError, StoreUnavailableError, in_short
 from memlayer_core.message import JSON, Block, Message, MessageList, Receipt, Role, ToolCall
-from memlayer_core.messages.rules.check import check_messages
-from memlayer_core.messages.rules.new_message import new_message
+from memlayer_core.messages.check import check_messages, new_message
+from memlayer_core.messages.preview import truncate_text
 from memlayer_core.models.foreign import TokenizerLike
-from memlayer_core.policy import Limits
-from memlayer_core.runner import ASYNC, SYNC, Runner, step
+from memlayer_core.runtime import ASYNC, SYNC, Runner, step
 from memlayer_core.scope import Scope
-from memlayer_core.seams import MessageStore
+from memlayer_core.seams import Limits, MessageStore
 from memlayer_core.settings import Settings
-from memlayer_core.storage.truncate import truncate_text
+from memlayer_core.window import fit
+from memlayer_core.window.fit import ListWindow, Policies
 from memlayer_core.window.model import Context
-from memlayer_core.window.rules.list_window import ListWindow, add_to_list, additions, list_window
-from memlayer_core.window.rules.policy import Policies, default_limits, limits
-
-__all__ = ["WindowMemory"]
 
 _ATTEMPTS = 100
 """How often an update is tried. Each failure means that another writer was faster."""
@@ -70,7 +66,7 @@ class WindowMemory:
         self.session_id = session_id
         self._store = store
         self._settings = settings if settings is not None else Settings()
-        self._limits = limits(default_limits(self._settings), policy, token_limit)
+        self._limits = fit.limits(fit.default_limits(self._settings), policy, token_limit)
         self._counter = token_counter(tokenizer)
         self._truncate_with = truncate_with or truncate_text
 
@@ -230,10 +226,10 @@ class WindowMemory:
     async def _add(self, run: Runner, messages: object) -> Receipt:
         # The ids are made once: an update that was stored, although its answer was lost, adds nothing twice.
         bytes_limit = self._settings.message_bytes_limit
-        new = await run(additions, messages, datetime.now(UTC), lambda: str(uuid.uuid4()), bytes_limit)
+        new = await run(fit.additions, messages, datetime.now(UTC), lambda: str(uuid.uuid4()), bytes_limit)
         for _ in range(_ATTEMPTS):
             found = await self._read(run)
-            every, receipt = await run(add_to_list, found.messages, new)
+            every, receipt = await run(fit.add_to_list, found.messages, new)
             if not receipt.stored and not receipt.replaced:
                 return receipt
             left = await run(self._window, every, self._limits)
@@ -247,7 +243,7 @@ class WindowMemory:
     async def _context(
         self, run: Runner, pending: object, token_limit: int | None, policy: Policies | None
     ) -> Context:
-        bounds = limits(self._limits, policy, token_limit)
+        bounds = fit.limits(self._limits, policy, token_limit)
         following = check_messages(pending)
         found = await self._read(run)
         ids = {message.id for message in found.messages}
@@ -265,7 +261,7 @@ class WindowMemory:
     def _window(
         self, messages: Sequence[Message], bounds: Limits, pending: Sequence[Message] = ()
     ) -> ListWindow:
-        return list_window(
+        return fit.list_window(
             messages, bounds, self._settings, self._counter.message, self._truncate_with, pending=pending
         )
 

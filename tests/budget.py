@@ -16,7 +16,7 @@ from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.storage.writer import Writer
+from memlayer_core.storage.connections import Writer
 
 __all__ = ["CALLER_MS", "Costs", "Meter", "at_speed", "memory_with_history", "meter"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from memlayer_core import Memory
-from memlayer_core.messages.flow.sessions import end_idle
-from memlayer_core.runner import SYNC, step
+from memlayer_core.messages.flow import end_idle
+from memlayer_core.runtime import SYNC, step
 
 
 def set_ahead(memory: Memory, days: float) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from memlayer_core import Message, ToolCall
-from memlayer_core.policy import Limits, MaxMessages, MaxRounds, MaxTokens, Portion
+from memlayer_core.seams import Limits, MaxMessages, MaxRounds, MaxTokens, Portion
 
 IMAGE = "https://example.org/cat.png"
 NEVER_DROPPED = {"newest_turn_over_limit", "newest_turn_over_policy", "temporary_over_limit"}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from sqlalchemy import Connection, select
 
 from memlayer_core import Scope
-from memlayer_core.messages.sql import transcript
-from memlayer_core.storage import lexical, tables, vectors
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.seams import IndexEntry
+from memlayer_core.storage import tables, vectors
+from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.database import Database
 from memlayer_core.storage.terms import question_terms
-from memlayer_core.vector import IndexEntry
 
 LOUIS = Scope("louis", "s1")
 EVE = Scope("eve", "s1")
@@ -19,8 +20,8 @@ SHARDS = 4
 
 def texts(db: Database, scope: Scope) -> list[str]:
     """Return what a session holds."""
-    session = db.read(transcript.find, scope)
-    found = db.read(transcript.history, session, -1, None) if session is not None else []
+    session = db.read(messages_reads.find, scope)
+    found = db.read(messages_reads.history, session, -1, None) if session is not None else []
     return [stored.message.text for stored in found]
 
 
@@ -32,5 +33,5 @@ def stored_vectors(connection: Connection) -> list[IndexEntry]:
 
 def filed_under(db: Database, reach: Scope, words: str) -> list[int]:
     """Return the keys of what any of the words stands in, in their order."""
-    found = db.read(lexical.postings, reach, question_terms(words), {})
+    found = db.read(storage_words.postings, reach, question_terms(words), {})
     return sorted(set().union(*found.values()))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memlayer_core.recall.rules.rank import Weights
+from memlayer_core.recall.rank import Weights
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 

@@ -15,8 +15,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from memlayer_core import Memory, RecallFilter
-from memlayer_core.models.overflow import RETRY_SHARE
-from memlayer_core.recall.rules.rerank import FIRST
+from memlayer_core.models.llm import RETRY_SHARE
+from memlayer_core.recall.rank import FIRST
 from memlayer_core.settings import Settings
 from memlayer_core.tools import AGENT_TOOLS
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from memlayer_core.message import ROLES
-from memlayer_core.storage.languages import language_of
+from memlayer_core.storage.terms import language_of
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 KINDS = {

@@ -22,8 +22,8 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from memlayer_core import Chat, Memory, SessionManager, WindowMemory
-from memlayer_core.item_store import Items
-from memlayer_core.transcripts import Transcripts
+from memlayer_core.memory import Items
+from memlayer_core.session_files import Transcripts
 
 PACKAGES = ("memlayer_core", "langchain_memlayer", "llamaindex_memlayer")
 WITH_VERBS = (Memory, Chat, Transcripts, Items, SessionManager, WindowMemory)

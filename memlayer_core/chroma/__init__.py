@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from memlayer_core.chroma.collection import Identity
-from memlayer_core.chroma.index import ChromaIndex
+from memlayer_core.chroma.index import ChromaIndex, Identity
 from memlayer_core.chroma.places import DirectoryPlace
 from memlayer_core.chroma.server import ServerPlace
 

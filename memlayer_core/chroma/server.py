@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from memlayer_core.chroma.errors import chroma_settings, load_chromadb, translate_errors
-from memlayer_core.chroma.places import Place
+from memlayer_core.chroma.places import Place, chroma_settings, load_chromadb, translate_errors
 from memlayer_core.errors import ConfigurationError, IndexUnavailableError
 
 if TYPE_CHECKING:
     from chromadb.api import ClientAPI
-
-__all__ = ["ServerPlace"]
 
 
 class ServerPlace(Place):

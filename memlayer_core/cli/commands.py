@@ -84,8 +84,8 @@ def inspect(
     Only the journal is read: no embedder is loaded and no background work is begun.
     """
     from memlayer_core.cli import store
-    from memlayer_core.messages.rules.message_json import message_to_json
-    from memlayer_core.messages.sql import transcript
+    from memlayer_core.messages import reads as messages_reads
+    from memlayer_core.messages.check import message_to_json
 
     if session is not None and user is None:
         raise InputError("`--session` was given without `--user`", hint="A session belongs to a user.")
@@ -96,15 +96,15 @@ def inspect(
             return
         scope = Scope(user, session, agent, tenant)
         if session is None:
-            found = ViewList("Sessions", db.read(transcript.list_sessions, scope, last, 0))
+            found = ViewList("Sessions", db.read(messages_reads.list_sessions, scope, last, 0))
             show(found, as_json=as_json)
             return
-        known = db.read(transcript.find, scope)
+        known = db.read(messages_reads.find, scope)
         if known is None:
             note(f"There is no session {session!r}; `--user` alone lists the sessions with their agents.")
             raise typer.Exit(1)
-        newest = [entry.seq for entry in db.read(transcript.tail, known, None, last)]
-        said = ViewList("Messages", [one.message for one in db.read(transcript.read, known, newest)])
+        newest = [entry.seq for entry in db.read(messages_reads.tail, known, None, last)]
+        said = ViewList("Messages", [one.message for one in db.read(messages_reads.read, known, newest)])
         show(said, [message_to_json(one) for one in said], as_json=as_json)
 
 
@@ -145,9 +145,9 @@ def export(
     Only the journal is read. The file appears when it is complete.
     """
     from memlayer_core.cli.store import journal_at
-    from memlayer_core.runner import SYNC, step
+    from memlayer_core.runtime import SYNC, step
     from memlayer_core.storage.files import FileWriter
-    from memlayer_core.transfer.flow.export import export as write
+    from memlayer_core.transfer.flow import export as write
 
     file = FileWriter(sys.stdout if target == "-" else target)
     with journal_at(path, database_url) as journal, shell.progress("Exporting") as bar:
@@ -211,9 +211,9 @@ def forget(
     the index is erased, too, or the command says who will do it.
     """
     from memlayer_core.cli.store import journal_at
-    from memlayer_core.messages.sql import transcript
-    from memlayer_core.runner import SYNC, step
-    from memlayer_core.transfer.flow.forget import forget_in_journal
+    from memlayer_core.messages import reads as messages_reads
+    from memlayer_core.runtime import SYNC, step
+    from memlayer_core.transfer.flow import forget_in_journal
 
     names = {"record": record, "session": session, "user": user, "agent": agent}
     named = visible(", ".join(f"{name} {value!r}" for name, value in names.items() if value is not None))
@@ -228,7 +228,7 @@ def forget(
             if record is None:
                 scope = Scope.of_session(session or "-", user_id=user, agent_id=agent, tenant_id=tenant)
                 reach = scope if session is not None else scope.reach()
-                found = journal.db.read(transcript.list_sessions, reach, sys.maxsize, 0, superseded=True)
+                found = journal.db.read(messages_reads.list_sessions, reach, sys.maxsize, 0, superseded=True)
                 said = sum(one.messages for one in found)
                 what = f"{len(found):,} session(s) with {said:,} message(s), and the records, of "
             _ask(f"This deletes {what}{named} in tenant {tenant!r}, for good.")
@@ -291,7 +291,7 @@ def backup(
     """
     from memlayer_core.cli.store import journal_at, sentence, totals
     from memlayer_core.opening import directory_at
-    from memlayer_core.storage.backup import copy_journal
+    from memlayer_core.storage.sqlite import copy_journal
 
     if database_url is not None:
         raise InputError(

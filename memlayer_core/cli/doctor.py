@@ -16,19 +16,20 @@ from typing import Literal
 from packaging.requirements import Requirement
 from sqlalchemy import Connection, false, func, select, update
 
-from memlayer_core.chroma.files import find_damage
+from memlayer_core.chroma.places import find_damage
 from memlayer_core.chroma.server import ServerPlace
 from memlayer_core.cli.store import directory_of, index_at, journal_at, sentence, totals
 from memlayer_core.errors import MemlayerError, StoreUnavailableError
-from memlayer_core.models import encodings, minilm, multilingual
+from memlayer_core.models import minilm, multilingual, tokens
 from memlayer_core.models.embed import resolve_embedder
 from memlayer_core.models.hashing import IDENTITY as HASHING
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.settings import Settings
-from memlayer_core.storage import job_queue, vectors
+from memlayer_core.storage import jobs as storage_jobs
+from memlayer_core.storage import vectors
 from memlayer_core.storage.database import Database, open_database
-from memlayer_core.storage.keys import to_micros
 from memlayer_core.storage.sqlite import journal_file
+from memlayer_core.storage.statements import to_micros
 from memlayer_core.storage.tables import jobs, meta
 
 _EXTRAS = ("", "langchain", "classic", "llamaindex", "postgres", "multilingual")
@@ -131,7 +132,7 @@ def _settings() -> Check:
 def _tokenizer() -> Check:
     name = token_counter("auto").name
     if name == "estimate":
-        mend = encodings.how_to_get("o200k_base")
+        mend = tokens.how_to_get("o200k_base")
         return Check("tokenizer", "note", "tokens are estimated: no table of tiktoken is at hand", mend)
     return Check("tokenizer", "fine", name)
 
@@ -209,7 +210,7 @@ def _lock(target: Path | str | None) -> Check:
 
 
 def _queue(connection: Connection, place: str) -> Iterator[Check]:
-    backlog = job_queue.backlog(connection)
+    backlog = storage_jobs.backlog(connection)
     query = select(jobs.c.dead, jobs.c.kind, jobs.c.error).where(jobs.c.error.is_not(None)).distinct()
     failures = connection.execute(query.order_by(jobs.c.dead.desc()).limit(5)).all()
     what = "; ".join(f"{row.kind}: {row.error}" for row in failures)

@@ -13,13 +13,14 @@ from sqlalchemy import Connection, func, inspect, select
 from memlayer_core.cli.app import rows_of
 from memlayer_core.errors import ConfigurationError, InputError
 from memlayer_core.memory import Memory
-from memlayer_core.messages.sql.users import list_users
+from memlayer_core.messages.reads import list_users
 from memlayer_core.models.foreign import EmbedderLike
 from memlayer_core.opening import directory_at
 from memlayer_core.runtime import Journal
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, ViewList
-from memlayer_core.storage import job_queue, migrations, vectors
+from memlayer_core.storage import database, vectors
+from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage.database import Database, may_write, open_database
 from memlayer_core.storage.sqlite import journal_file
 from memlayer_core.storage.tables import jobs, messages, meta, namespaces, sessions, texts
@@ -57,7 +58,7 @@ def journal_at(path: Path | None, database_url: str | None, *, writes: bool = Fa
     try:
         if not db.read(lambda connection: inspect(connection).has_table(meta.name)):
             raise missing
-        db.read(migrations.check_version)
+        db.read(database.check_version)
         yield Journal(db, Settings(), lambda: datetime.now(UTC))
     finally:
         db.close()
@@ -111,7 +112,7 @@ def totals(db: Database) -> dict[str, int]:
 
 def look(path: Path | None, db: Database, last: int) -> tuple[View, dict[str, Any]]:
     """Return the state of a store with its users, for people and as values that JSON has."""
-    layout, backlog, kept = db.read(vectors.layout), db.read(job_queue.backlog), totals(db)
+    layout, backlog, kept = db.read(vectors.layout), db.read(storage_jobs.backlog), totals(db)
     users = ViewList("Users", db.read(list_users, "", last))
     query = select(jobs.c.kind, jobs.c.subject, jobs.c.error).where(jobs.c.dead != 0).limit(5)
     dead = [dict(row) for row in db.read(lambda connection: connection.execute(query).mappings().all())]

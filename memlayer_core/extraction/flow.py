@@ -10,30 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memlayer_core.errors import InvalidRecordError, ModelContextError, ModelError
-from memlayer_core.extraction import sql
+from memlayer_core.extraction import check, sql
+from memlayer_core.extraction.check import AnswerError
 from memlayer_core.extraction.model import Line, Operation, Operations, RefusedError
-from memlayer_core.extraction.rules.answer import AnswerError, operations_in, split_operations
-from memlayer_core.extraction.rules.check import check
-from memlayer_core.extraction.rules.prompt import (
-    facts_prompt,
-    prompt_of,
-    retry_prompt,
-    side_task_prompt,
-    system_prompt,
-)
-from memlayer_core.extraction.rules.schema import fact_schema
 from memlayer_core.extraction.sql import Commit, LeaseLostError
-from memlayer_core.models.usage import ModelUsage
-from memlayer_core.records.facts import Statement
-from memlayer_core.records.flow import announce, prepare_record, reader_of
-from memlayer_core.records.model import PreparedRecord, Record
-from memlayer_core.records.quotes import own_words
-from memlayer_core.runner import Runner
-from memlayer_core.runtime import Runtime
+from memlayer_core.models.llm import ModelUsage
+from memlayer_core.records.flow import announce, own_words, prepare_record, reader_of
+from memlayer_core.records.model import Claim, PreparedRecord, Record
+from memlayer_core.runtime import Runner, Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.storage import costs, job_queue
+from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.keys import LAST, from_micros
+from memlayer_core.storage.statements import LAST, from_micros
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.summaries.model import SideTask
 
@@ -76,7 +64,7 @@ async def extract(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
     model = rt.extractor
     batch = await run(_batch, rt, jobs, model)
     if batch is None or model is None:
-        await run(rt.db.write, job_queue.finish, jobs)
+        await run(rt.db.write, storage_jobs.finish, jobs)
         return
     rows = batch.rows
     if (limit := await run(rt.db.read, _limit, rt, rows[0].namespace)) is not None:
@@ -86,12 +74,12 @@ async def extract(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
         try:
             await batch.ask(run, rows, tries=2)
         except ModelError as problem:
-            await run(rt.db.write, costs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
+            await run(rt.db.write, storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
             rt.health.down("learning", str(problem))
             raise
         rt.health.up("learning")
     if not await run(_commit, rt, batch, jobs, model.name):  # this answer was paid all the same
-        await run(rt.db.write, costs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
+        await run(rt.db.write, storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
 
 
 class FactTask:
@@ -115,7 +103,7 @@ class FactTask:
             return None
         batch = self._batch = _batch(rt, self._jobs, rt.summarizer)
         if batch is None:
-            rt.db.write(job_queue.finish, self._jobs)
+            rt.db.write(storage_jobs.finish, self._jobs)
             self._jobs = ()
             return None
         if rt.db.read(_limit, rt, batch.rows[0].namespace) is not None:
@@ -130,7 +118,7 @@ class FactTask:
             _commit(rt, batch, self._jobs, model.name)
         elif self._jobs:
             problem = "not answered with the summary"
-            rt.db.write(job_queue.fail, self._jobs, problem, rt.now(), count_attempt=False)
+            rt.db.write(storage_jobs.fail, self._jobs, problem, rt.now(), count_attempt=False)
 
 
 def _batch(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Batch | None:
@@ -160,7 +148,7 @@ def _commit(rt: Runtime, batch: _Batch, jobs: Sequence[Job], model: str) -> bool
 def _limit(connection: Connection, rt: Runtime, namespace: str) -> str | None:
     """Return why a user's messages are not read any more today; None if they are."""
     settings = rt.settings
-    calls, tokens = costs.spent_on_day(connection, namespace, _KIND, rt.now())
+    calls, tokens = storage_jobs.spent_on_day(connection, namespace, _KIND, rt.now())
     for name, used, most in (
         ("extraction_daily_calls", calls, settings.extraction_daily_calls),
         ("extraction_daily_tokens", tokens, settings.extraction_daily_tokens),
@@ -178,8 +166,8 @@ class _Batch:
         self.rows, self.is_read = rows, False
         first = rows[0]
         self._owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
-        self._schema = fact_schema(rt.fact_schema)
-        self.statements: list[tuple[PreparedRecord, Statement]] = []
+        self._schema = check.fact_schema(rt.fact_schema)
+        self.statements: list[tuple[PreparedRecord, Claim]] = []
         self.refusals: list[str] = []
         self.problem = ""
         self._known: list[tuple[Record, list[int]]] = []
@@ -211,17 +199,17 @@ class _Batch:
         instructions = self._instructions()
         count = self._rt.tokens.text
         room = self._rt.settings.extraction_tokens - count(instructions)
-        asked = prompt = prompt_of(self._rt.now(), facts, lines, room, count)
+        asked = prompt = check.prompt_of(self._rt.now(), facts, lines, room, count)
         problem = "it was too long"
         for _ in range(tries):
             try:
                 answer = await run(self.usage.ask, prompt, instructions, Operations)
-                operations = operations_in(answer)
+                operations = check.operations_in(answer)
             except ModelContextError:
                 break
             except AnswerError as fault:
                 problem = str(fault)
-                prompt = retry_prompt(asked, problem)
+                prompt = check.retry_prompt(asked, problem)
                 continue
             self._take(operations, lines, facts)
             return
@@ -237,19 +225,19 @@ class _Batch:
         lines, facts = self._lines(self.rows), self._facts(self.rows)
 
         def take(answer: str) -> str:
-            rest, operations = split_operations(answer)
+            rest, operations = check.split_operations(answer)
             with suppress(AnswerError):  # then they are read in a call of their own
-                self._take(operations_in(operations), lines, facts)
+                self._take(check.operations_in(operations), lines, facts)
                 self.is_read = True
             return rest
 
         numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
-        material = facts_prompt(self._rt.now(), facts)
-        instructions = side_task_prompt(self._instructions())
+        material = check.facts_prompt(self._rt.now(), facts)
+        instructions = check.side_task_prompt(self._instructions())
         return SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
 
     def _instructions(self) -> str:
-        return system_prompt(None if self._schema is None else self._schema.keys)
+        return check.system_prompt(None if self._schema is None else self._schema.keys)
 
     def _lines(self, rows: Sequence[Any]) -> list[Line]:
         lines: list[Line] = []
@@ -286,7 +274,7 @@ class _Batch:
                 self.refusals.append("its form is wrong")
                 continue
             try:
-                said = check(operation, self._owner, lines, facts, self._rt.now(), self._schema)
+                said = check.check(operation, self._owner, lines, facts, self._rt.now(), self._schema)
                 if said is not None:
                     self.statements.append((prepare_record(self._rt, said.record), said))
             except (RefusedError, InvalidRecordError) as problem:

@@ -11,22 +11,27 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from memlayer_core.message import StoredMessage
-from memlayer_core.messages.sql import transcript
-from memlayer_core.messages.sql.conversation import lock_messages
-from memlayer_core.records.facts import LedgerEntry, Outcome, Statement
-from memlayer_core.records.model import PreparedRecord, Reader, Record, RecordFilter
-from memlayer_core.records.rules.records import ordinal_of
-from memlayer_core.records.sql import evidence, outcomes
-from memlayer_core.records.sql import facts as fact_sql
-from memlayer_core.records.sql import reads as record_reads
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages.reads import lock_messages
+from memlayer_core.records import reads as records_reads
+from memlayer_core.records import writes as records_writes
+from memlayer_core.records.check import ordinal_of
+from memlayer_core.records.model import (
+    Claim,
+    LedgerEntry,
+    LedgerOutcome,
+    PreparedRecord,
+    Reader,
+    Record,
+    RecordFilter,
+)
 from memlayer_core.scope import Scope
-from memlayer_core.storage import costs, job_queue, vectors
-from memlayer_core.storage.costs import Cost
-from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.keys import LAST, chunks, key_of, session_of, to_micros
-from memlayer_core.storage.statements import dialect_insert
+from memlayer_core.seams import FloatVector
+from memlayer_core.storage import jobs as storage_jobs
+from memlayer_core.storage import vectors
+from memlayer_core.storage.jobs import Cost, Job
+from memlayer_core.storage.statements import LAST, chunks, dialect_insert, key_of, session_of, to_micros
 from memlayer_core.storage.tables import messages, meta
-from memlayer_core.vector import FloatVector
 
 _SINCE = "learns_since"
 _KNOWN = 500  # facts of a user that are compared with a batch, the last written ones
@@ -52,7 +57,7 @@ class Commit:
 
     jobs: Sequence[Job]
     rows: Sequence[Any]
-    statements: Sequence[tuple[PreparedRecord, Statement]]
+    statements: Sequence[tuple[PreparedRecord, Claim]]
     refusals: Sequence[str]
     problem: str
     costs: Sequence[Cost]
@@ -80,12 +85,14 @@ def queue(connection: Connection, keys: Sequence[int], turns: int, now: datetime
 
     All that wait in a session wait for its next message, until `later`, or until there are as many as `turns`.
     """
-    rows = evidence.from_users(connection, keys)
+    rows = records_reads.from_users(connection, keys)
     for session, some in groupby(rows, key=lambda row: session_of(row.key)):
         told = list(some)
         subjects = [row.key for row in told]
-        job_queue.enqueue_once(connection, "learn", subjects, later, told[0].namespace)
-        job_queue.gather(connection, "learn", (key_of(session, 0), key_of(session, LAST)), turns, now, later)
+        storage_jobs.enqueue_once(connection, "learn", subjects, later, told[0].namespace)
+        storage_jobs.gather(
+            connection, "learn", (key_of(session, 0), key_of(session, LAST)), turns, now, later
+        )
 
 
 def rows_of(connection: Connection, jobs: Sequence[Job]) -> list[Any]:
@@ -93,8 +100,8 @@ def rows_of(connection: Connection, jobs: Sequence[Job]) -> list[Any]:
 
     Those of which somebody deleted a record are left out: their words are not read again.
     """
-    rows = evidence.from_users(connection, sorted(job.subject for job in jobs))
-    gone = evidence.forgotten(connection, [row.key for row in rows])
+    rows = records_reads.from_users(connection, sorted(job.subject for job in jobs))
+    gone = records_reads.forgotten_messages(connection, [row.key for row in rows])
     return [row for row in rows if row.key not in gone]
 
 
@@ -102,30 +109,30 @@ def _unchanged(connection: Connection, rows: Sequence[Any]) -> set[int]:
     """Lock messages, and return the keys of those that still say what they said when they were read."""
     keys = sorted(row.key for row in rows)
     lock_messages(connection, keys)
-    digests = {row.key: bytes(row.digest) for row in evidence.from_users(connection, keys)}
-    gone = evidence.forgotten(connection, keys)
+    digests = {row.key: bytes(row.digest) for row in records_reads.from_users(connection, keys)}
+    gone = records_reads.forgotten_messages(connection, keys)
     return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}
 
 
 def conversation(connection: Connection, rows: Sequence[Any]) -> list[StoredMessage]:
     """Return the messages of one session with those that stand directly before each of them."""
-    session = transcript.find_by_number(connection, session_of(rows[0].key))
+    session = messages_reads.find_by_number(connection, session_of(rows[0].key))
     if session is None:
         return []
     seqs = {row.key - key_of(session.number, 0) for row in rows}
-    return transcript.read(connection, session, sorted(seqs | {seq - 1 for seq in seqs if seq > 0}))
+    return messages_reads.read(connection, session, sorted(seqs | {seq - 1 for seq in seqs if seq > 0}))
 
 
 def known_facts(connection: Connection, reader: Reader) -> list[tuple[Record, list[int]]]:
     """Return the facts of a user that are in force, the last written first, with the keys of their messages."""
-    found = record_reads.list_records(connection, reader, RecordFilter(limit=_KNOWN))
+    found = records_reads.list_records(connection, reader, RecordFilter(limit=_KNOWN))
     facts = [
         one
         for one in found
         if one.subject is not None and (one.valid_until is None or one.valid_until > reader.now)
     ]
     ordinals = [ordinal_of(one.memory_id)[1] for one in facts]
-    sources = evidence.sources(connection, reader.reach.namespace, ordinals)
+    sources = records_reads.sources_of(connection, reader.reach.namespace, ordinals)
     return [(fact, sources.get(ordinal, [])) for fact, ordinal in zip(facts, ordinals, strict=True)]
 
 
@@ -147,7 +154,7 @@ def commit(connection: Connection, batch: Commit, now: datetime, shards: int) ->
     for draft, said in batch.statements:
         if not {key for key, _, _ in said.quotes} <= there:
             continue
-        decision, record = fact_sql.store(connection, draft, said, now, shards, model=batch.model)
+        decision, record = records_writes.store_fact(connection, draft, said, now, shards, model=batch.model)
         if record is None:
             refusals.append(decision.reason)
             continue
@@ -155,7 +162,7 @@ def commit(connection: Connection, batch: Commit, now: datetime, shards: int) ->
         changed[record.memory_id] = record
     first = batch.rows[0]
     session = Scope(first.user_id, first.session_id, first.agent_id, first.tenant_id)
-    outcome: Outcome = (
+    outcome: LedgerOutcome = (
         "stored" if changed else "gave up" if batch.problem else "refused" if refusals else "nothing"
     )
     entry = LedgerEntry(
@@ -168,9 +175,9 @@ def commit(connection: Connection, batch: Commit, now: datetime, shards: int) ->
         refusals=tuple(refusals),
         model=batch.model,
     )
-    outcomes.note(connection, session, entry)
-    if not job_queue.finish_once(connection, batch.jobs):
+    records_reads.note_outcome(connection, session, entry)
+    if not storage_jobs.finish_once(connection, batch.jobs):
         raise LeaseLostError
     brought = [Cost("learn", batch.model, facts=new)] if new else []
-    costs.spend(connection, [*batch.costs, *brought], first.namespace, now)
+    storage_jobs.spend(connection, [*batch.costs, *brought], first.namespace, now)
     return list(changed.values())

@@ -1,33 +1,217 @@
-"""Embeds and indexes messages in batches, in the background; and rebuilds the index from stored vectors.
-
-Every step can be repeated with the same result: if a worker dies, its lease ends, and the next worker repeats the
-step. Vectors are committed before Chroma is called, so that no text is embedded twice.
-"""
+"""Embeds messages in batches, finds the nearest vectors in one scope, and builds the index again from stored vectors."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
 
-from memlayer_core.errors import EmbedderMismatchError, IndexCorruptError
+import numpy as np
+
+from memlayer_core import seams
+from memlayer_core.errors import (
+    EmbedderError,
+    EmbedderLoadingError,
+    EmbedderMismatchError,
+    IndexCorruptError,
+    IndexUnavailableError,
+)
 from memlayer_core.events import IndexRebuilt, MessagesIndexed
-from memlayer_core.index.scale import calibration_texts, scales_from
-from memlayer_core.runner import SYNC, Runner
-from memlayer_core.runtime import Runtime
-from memlayer_core.seams import VectorIndex
-from memlayer_core.storage import index_content, job_queue
+from memlayer_core.runtime import SYNC, Runner, Runtime
+from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale, VectorIndex
+from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage import texts as texts_sql
-from memlayer_core.storage import vectors as vectors_sql
+from memlayer_core.storage import vectors as storage_vectors
+from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.keys import shard_of
-from memlayer_core.storage.parts import parts
-from memlayer_core.storage.statistics import Layout
-from memlayer_core.vector import FloatVector, IndexEntry, IndexTask, SimilarityScale
+from memlayer_core.storage.statements import shard_of
+from memlayer_core.storage.terms import parts, searchable
+from memlayer_core.storage.vectors import Layout, ScopeStatistics
+from memlayer_core.storage.words import Postings
 
-__all__ = ["adopt", "audit", "check_embedder", "compact", "embed", "index", "rebuild", "unindex", "upsert"]
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection
+
+
+# Measures the scale of an embedder's cosines: what unrelated texts get, and what a question and its answer get.
+#
+# `calibration.json` has twelve sentences in each of eight languages, and a question for each of them in other words. An
+# embedder that reads one language has another scale for it than for the rest: MiniLM's unrelated texts have a cosine of 0.04
+# in English and of 0.33 to 0.66 elsewhere. Those of embedders that read many languages differ by 0.03.
+
+_UNITS = 5
+"""Units that lie at most between the mean of unrelated texts and that of answers: with MiniLM and English, as many as there are
+standard deviations of unrelated texts, nearly."""
+
+_TAIL = 1.15
+"""Standard deviations of unrelated texts in a unit: more of them are far from their mean than on a normal curve."""
+
+_ALIKE = 1e-3  # standard deviation of all cosines below which an embedder gives all of the texts one vector
+
+
+@cache
+def _calibration() -> Mapping[str, Sequence[tuple[str, str]]]:
+    file = resources.files("memlayer_core.index") / "calibration.json"
+    return {
+        language: [(sentence, question) for sentence, question in pairs]
+        for language, pairs in json.loads(file.read_text(encoding="utf-8")).items()
+    }
+
+
+def calibration_texts() -> list[str]:
+    """Return the texts whose vectors `scales_from` needs."""
+    return [text for pairs in _calibration().values() for pair in pairs for text in pair]
+
+
+def scales_from(vectors: Sequence[FloatVector]) -> dict[str, SimilarityScale]:
+    """Return the scales by language, and under `OTHER_LANGUAGES` that of all languages together.
+
+    Args:
+        vectors: Those of `calibration_texts`, in their order.
+    """
+    rest = iter(vectors)
+    others: dict[str, list[float]] = {seams.OTHER_LANGUAGES: []}
+    answers: dict[str, list[float]] = {seams.OTHER_LANGUAGES: []}
+    for language, pairs in _calibration().items():
+        some = np.stack([next(rest) for pair in pairs for _ in pair])
+        near = some[1::2] @ some[::2].T
+        own = np.eye(len(near), dtype=bool)
+        others[language], answers[language] = near[~own].tolist(), near[own].tolist()
+        others[seams.OTHER_LANGUAGES] += others[language]
+        answers[seams.OTHER_LANGUAGES] += answers[language]
+    if np.std(others[seams.OTHER_LANGUAGES]) < _ALIKE:
+        return {
+            seams.OTHER_LANGUAGES: SimilarityScale()
+        }  # its vectors say something that these texts do not show
+    return {language: _scale(some, answers[language]) for language, some in others.items()}
+
+
+def _scale(others: Sequence[float], answers: Sequence[float]) -> SimilarityScale:
+    mean = float(np.mean(others))
+    distance = float(np.mean(answers)) - mean
+    return SimilarityScale(mean, max(_TAIL * float(np.std(others)), distance / _UNITS, 1e-3))
+
+
+# Finds the nearest vectors in one scope: in the index, or by an exact comparison; and the postings of words.
+
+
+async def query_vector(rt: Runtime, run: Runner, query: str) -> tuple[FloatVector | None, str | None]:
+    """Return the query's vector; or None, and what is wrong with the embedder."""
+    try:
+        awaiting = None if rt.embeds_here else rt.embedder.aembed_query
+        vector = await run.either(rt.embedder.embed_query, awaiting, searchable(query))
+    except EmbedderError as problem:
+        return None, _failure(rt, problem)
+    rt.health.up("embedder")
+    return vector, None
+
+
+def vector_at_once(rt: Runtime, query: str) -> tuple[FloatVector | None, str | None] | None:
+    """Return the same without waiting for anything outside of this process; None if that cannot be done."""
+    try:
+        vector = rt.vector_at_once(searchable(query))
+    except EmbedderError as problem:
+        return None, _failure(rt, problem)
+    if vector is None:
+        return None
+    rt.health.up("embedder")
+    return vector, None
+
+
+def _failure(rt: Runtime, problem: EmbedderError) -> str:
+    if not isinstance(problem, EmbedderLoadingError):
+        rt.health.down("embedder", str(problem))
+    return str(problem)
+
+
+def postings_of(
+    connection: Connection,
+    rt: Runtime,
+    places: Iterable[tuple[Scope | Folder, Sequence[str]]],
+    words: Sequence[str],
+    counts: dict[str, int] | None = None,
+    among: Collection[int] | None = None,
+    rows: Mapping[str, Mapping[int, int]] | None = None,
+) -> Postings:
+    """Return the postings of words in scopes or folders, each with the tokens to search with.
+
+    Args:
+        connection: In a transaction.
+        rt: What the memory works with.
+        places: The scopes or folders.
+        words: Words, as the index files them.
+        counts: In how many rows they are, if that is known: the answer of `lexical.count`.
+        among: Keys of the only rows that are searched; `counts` are then of these. None: all.
+        rows: The rows of words, as far as they are known: the answer of `lexical.look_up`.
+    """
+    found: dict[str, dict[int, int]] = {}
+    for reach, owners in places:
+        postings = storage_words.postings(
+            connection, reach, words, rt.word_counts if counts is None else counts, owners, among, rows
+        )
+        for word, keys in postings.items():
+            found.setdefault(word, {}).update(keys)
+    return found
+
+
+def index_pays(rt: Runtime, overview: ScopeStatistics) -> bool:
+    """Tell whether to ask the index: it is slower for few vectors, and another process may hold it."""
+    if rt.index is None or not overview.is_indexed or overview.vectors <= rt.settings.exact_scan_limit:
+        return False
+    if not rt.index.held:
+        rt.wake()  # the worker takes it if nobody holds it
+    return rt.index.serves(overview.shard)
+
+
+def nearest(
+    rt: Runtime,
+    reach: Scope | SharedScope | Folder,
+    vector: FloatVector,
+    overview: ScopeStatistics,
+    limit: int,
+) -> list[Neighbour]:
+    """Return the nearest vectors from the index, or by an exact comparison if the index cannot answer."""
+    assert rt.index is not None  # it pays
+    lane: str | None = reach.lane
+    if lane == reach.user_lane and rt.db.read(storage_vectors.is_alone, reach.namespace, overview.shard):
+        lane = None
+    try:
+        near = rt.index.nearest(overview.shard, lane, vector, limit)
+    except IndexUnavailableError as problem:
+        if rt.index.serves(overview.shard):  # else somebody began to fill it a moment ago
+            rt.health.down("index", str(problem))
+    except IndexCorruptError as problem:
+        rt.health.down("index", str(problem))
+        rt.note_damage(overview.shard)
+    else:
+        rt.health.up("index")
+        return near
+    return rt.db.read(compare, rt, reach, vector, limit)
+
+
+def compare(
+    connection: Connection,
+    rt: Runtime,
+    reach: Scope | SharedScope | Folder,
+    vector: FloatVector,
+    limit: int,
+) -> list[Neighbour]:
+    """Return the nearest vectors by an exact comparison."""
+    overview = storage_vectors.overview(connection, reach)
+    return rt.vectors.similarities(connection, reach, overview, vector).nearest(limit)
+
+
+# Embeds and indexes messages in batches, in the background; and rebuilds the index from stored vectors.
+#
+# Every step can be repeated with the same result: if a worker dies, its lease ends, and the next worker repeats the
+# step. Vectors are committed before Chroma is called, so that no text is embedded twice.
 
 _REFILED = 256  # vectors read and written at once when a shard is built again
 _FIRST = -(2**63)  # below every key
@@ -49,9 +233,9 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
         await run(rt.db.write, texts_sql.add_words, wordless, rt.redact)
     if rt.index is not None:
         names = {job.namespace for job in jobs}
-        known, large = await run(rt.db.read, index_content.namespaces_of, names, _few(rt))
+        known, large = await run(rt.db.read, storage_vectors.namespaces_of, names, _few(rt))
         if large:
-            await run(rt.db.write, index_content.add, large, rt.now())
+            await run(rt.db.write, storage_vectors.add_to_content, large, rt.now())
         if known:
             theirs = {job.subject for job in jobs if job.namespace in known}
             await _add(rt, run, [filing for filing in filings if filing.key in theirs])
@@ -59,7 +243,7 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
     if filings:
         # First, so that who flushes has heard it.
         rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
-    await run(rt.db.write, job_queue.finish, jobs)
+    await run(rt.db.write, storage_jobs.finish, jobs)
     return embedded
 
 
@@ -73,7 +257,7 @@ async def upsert(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
     if rt.index is not None:
         await _copy(rt, run, jobs)
         rt.health.up("index")
-    await run(rt.db.write, job_queue.finish, jobs)
+    await run(rt.db.write, storage_jobs.finish, jobs)
 
 
 async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[IndexEntry], int]:
@@ -82,7 +266,7 @@ async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[Ind
     Returns:
         All entries, and how many texts or parts were embedded.
     """
-    found = [_redacted(rt, task) for task in await run(rt.db.read, vectors_sql.index_tasks, keys)]
+    found = [_redacted(rt, task) for task in await run(rt.db.read, storage_vectors.index_tasks, keys)]
     wanted = [waiting for waiting in found if waiting.text.strip()]
     made: dict[str, FloatVector] = {}
     filings = list[IndexEntry]()
@@ -93,7 +277,7 @@ async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[Ind
         entries = [_entry_of(one, made) for one in some]
         new = [entry for entry, one in zip(entries, some, strict=True) if not one.vectors]
         if new:
-            await run(rt.db.write, vectors_sql.store, new, rt.now())
+            await run(rt.db.write, storage_vectors.store, new, rt.now())
         filings += entries
     return filings, len(made)
 
@@ -108,12 +292,12 @@ async def _embed_texts(rt: Runtime, run: Runner, texts: Sequence[str]) -> dict[s
         awaiting = None if rt.embeds_here else rt.embedder.aembed
         vectors = await run.either(rt.embedder.embed, awaiting, texts)
     rt.health.up("embedder")
-    layout = await run(rt.db.read, vectors_sql.layout)
+    layout = await run(rt.db.read, storage_vectors.layout)
     if layout.dimension is None:
         scales = layout.scales if layout.embedder == rt.embedder.identity else None
         scales = scales or await _measured(rt, run)
         layout = await run(
-            rt.db.write, vectors_sql.set_embedder, rt.embedder.identity, len(vectors[0]), scales
+            rt.db.write, storage_vectors.set_embedder, rt.embedder.identity, len(vectors[0]), scales
         )
     check_embedder(layout, rt.embedder.identity, len(vectors[0]))
     return dict(zip(texts, vectors, strict=True))
@@ -155,21 +339,21 @@ async def unindex(rt: Runtime, run: Runner, jobs: Sequence[Job], erase_at: datet
         # A text that was edited has its new vectors by now, or gets them by a job that waits.
         await _copy(rt, run, jobs)
         if rt.index.exclusive:  # a server's files are its own business
-            await run(rt.db.write, job_queue.enqueue_once, "compact", list(shards), erase_at)
-    await run(rt.db.write, job_queue.finish, jobs)
+            await run(rt.db.write, storage_jobs.enqueue_once, "compact", list(shards), erase_at)
+    await run(rt.db.write, storage_jobs.finish, jobs)
 
 
 async def compact(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
     """Do jobs of kind `"compact"`: rebuild shards, so that deleted content leaves Chroma's files."""
     if rt.index is not None:
         await _refill(rt, run, sorted({job.subject for job in jobs}))
-    await run(rt.db.write, job_queue.finish, jobs)
+    await run(rt.db.write, storage_jobs.finish, jobs)
 
 
 async def audit(rt: Runtime, run: Runner, jobs: Sequence[Job], *, reason: str) -> None:
     """Do jobs of kind `"audit"`: make the index agree with the journal."""
     await adopt(rt, run, reason=reason)
-    await run(rt.db.write, job_queue.finish, jobs)
+    await run(rt.db.write, storage_jobs.finish, jobs)
 
 
 async def adopt(rt: Runtime, run: Runner, *, reason: str) -> list[int]:
@@ -182,11 +366,13 @@ async def adopt(rt: Runtime, run: Runner, *, reason: str) -> list[int]:
         return []
     changed: list[int] = []
     damaged: list[int] = []
-    new = await run(rt.db.read, index_content.large, _few(rt))  # the limit may be lower than it was
+    new = await run(
+        rt.db.read, storage_vectors.large_namespaces, _few(rt)
+    )  # the limit may be lower than it was
     if new:
-        await run(rt.db.write, index_content.add, new, rt.now())
+        await run(rt.db.write, storage_vectors.add_to_content, new, rt.now())
     lacking = {shard_of(namespace, rt.shards) for namespace in new}
-    samples = await run(rt.db.read, index_content.samples, rt.shards, _PROBES)
+    samples = await run(rt.db.read, storage_vectors.samples, rt.shards, _PROBES)
     for shard in sorted(lacking.union(await run(rt.index.audit, samples))):
         try:
             if shard not in lacking and await _agrees(rt, run, shard):
@@ -205,7 +391,7 @@ async def adopt(rt: Runtime, run: Runner, *, reason: str) -> list[int]:
 
 async def _agrees(rt: Runtime, run: Runner, shard: int) -> bool:
     assert rt.index is not None
-    samples = await run(rt.db.read, index_content.samples, rt.shards, _PROBES, shard)
+    samples = await run(rt.db.read, storage_vectors.samples, rt.shards, _PROBES, shard)
     return not await run(rt.index.audit, samples)
 
 
@@ -215,12 +401,12 @@ async def _finds(rt: Runtime, run: Runner, shard: int) -> bool:
     It must find what was in the journal before and after the test.
     """
     assert rt.index is not None
-    (sample,) = await run(rt.db.read, index_content.samples, rt.shards, _PROBES, shard)
+    (sample,) = await run(rt.db.read, storage_vectors.samples, rt.shards, _PROBES, shard)
     for _ in range(_JUDGED):
         asked = replace(sample, vectors=0, max_vectors=sys.maxsize)
         if not await run(rt.index.audit, [asked]):
             return True
-        (after,) = await run(rt.db.read, index_content.samples, rt.shards, _PROBES, shard)
+        (after,) = await run(rt.db.read, storage_vectors.samples, rt.shards, _PROBES, shard)
         same = {(probe.key, probe.text_hash, probe.lanes) for probe in after.probes}
         stayed = [probe for probe in asked.probes if (probe.key, probe.text_hash, probe.lanes) in same]
         if len(stayed) == len(asked.probes):
@@ -245,7 +431,7 @@ async def _repair(rt: Runtime, run: Runner, shard: int, reason: str) -> bool:
             added += await _add(rt, run, wrong)
             for one in filings:
                 held.pop(one.key, None)
-        gone = held.keys() - await run(rt.db.read, index_content.existing_keys, sorted(held))
+        gone = held.keys() - await run(rt.db.read, storage_vectors.existing_keys, sorted(held))
         await run(rt.index.remove, shard, sorted(gone))
     if added:
         rt.emit(IndexRebuilt((shard,), added, reason))
@@ -297,14 +483,14 @@ async def _hide_meanwhile(
 async def _pages(rt: Runtime, run: Runner, shard: int) -> AsyncIterator[list[IndexEntry]]:
     """Yield the journal's vectors of a shard, page by page."""
     after = _FIRST
-    while filings := await run(rt.db.read, index_content.entries, shard, after, _REFILED):
+    while filings := await run(rt.db.read, storage_vectors.content_entries, shard, after, _REFILED):
         yield filings
         after = filings[-1].key
 
 
 async def _copy(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
     """Add the vectors that the texts of jobs have by now."""
-    await _add(rt, run, await run(rt.db.read, vectors_sql.entries_of, [job.subject for job in jobs]))
+    await _add(rt, run, await run(rt.db.read, storage_vectors.entries_of, [job.subject for job in jobs]))
 
 
 async def _add(rt: Runtime, run: Runner, entries: Sequence[IndexEntry]) -> int:

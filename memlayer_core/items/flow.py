@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
 from memlayer_core.errors import InvalidItemError
+from memlayer_core.items import check, sql
 from memlayer_core.items.model import (
     Change,
     DropItem,
@@ -21,22 +22,8 @@ from memlayer_core.items.model import (
     Put,
     PutItem,
 )
-from memlayer_core.items.rules.filters import conditions_of, fields_of
-from memlayer_core.items.rules.items import (
-    check_end,
-    expiry,
-    folder_of,
-    folder_page,
-    key_of,
-    literal_start,
-    texts_of,
-    value_to_json,
-)
-from memlayer_core.items.sql import reads as item_reading
-from memlayer_core.items.sql import writes as item_writing
-from memlayer_core.messages.rules.check import check_whole_number
-from memlayer_core.runner import Runner
-from memlayer_core.runtime import Runtime
+from memlayer_core.messages.check import check_whole_number
+from memlayer_core.runtime import Runner, Runtime
 from memlayer_core.scope import Folder
 from memlayer_core.storage.terms import index_terms
 
@@ -48,16 +35,12 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import EmbedderError, EmbedderMismatchError
-from memlayer_core.index.flow import embed
-from memlayer_core.index.neighbours import compare, index_pays, nearest, postings_of, query_vector
+from memlayer_core.index.flow import compare, embed, index_pays, nearest, postings_of, query_vector
 from memlayer_core.items.model import ItemText
-from memlayer_core.items.rules.items import by_words, order, scores
+from memlayer_core.seams import FloatVector
 from memlayer_core.storage import vectors
 from memlayer_core.storage.terms import question_terms as asked_words
 from memlayer_core.storage.terms import readable
-from memlayer_core.vector import FloatVector
-
-__all__ = ["Answer", "batch", "forget", "put_of", "search", "sweep"]
 
 Answer = Item | list[Item] | list[tuple[str, ...]] | None
 
@@ -103,20 +86,20 @@ async def batch(
                 answers[place] = await search(rt, run, one.query, one.request)
         lasting = _numbers_to_refresh(ready, answers)
         if lasting:
-            await run(rt.db.write, item_writing.refresh, lasting, now)
+            await run(rt.db.write, sql.refresh, lasting, now)
     changes: dict[tuple[str, str], Change] = {}
     for one in ready:
         if isinstance(one, Put | ItemDeletion):
             changes[one.folder.namespace, one.key] = one
     if changes:
-        await run(rt.db.write, item_writing.change, list(changes.values()), now, rt.shards)
+        await run(rt.db.write, sql.change, list(changes.values()), now, rt.shards)
         rt.wake()
     return answers
 
 
 async def sweep(rt: Runtime, run: Runner, tenant_id: str) -> int:
     """Delete a tenant's items that have expired. Returns how many."""
-    swept = await run(rt.db.write, item_writing.sweep, folder_of(tenant_id, ()), rt.now())
+    swept = await run(rt.db.write, sql.sweep, check.folder_of(tenant_id, ()), rt.now())
     if swept:
         rt.wake()
     return swept
@@ -124,7 +107,7 @@ async def sweep(rt: Runtime, run: Runner, tenant_id: str) -> int:
 
 async def forget(rt: Runtime, run: Runner, tenant_id: str, labels: object) -> int:
     """Delete all items in a folder and in the folders inside it. Returns how many."""
-    gone = await run(rt.db.write, item_writing.forget, folder_of(tenant_id, labels), rt.now())
+    gone = await run(rt.db.write, sql.forget, check.folder_of(tenant_id, labels), rt.now())
     if gone:
         rt.wake()
     return gone
@@ -136,14 +119,14 @@ def put_of(rt: Runtime, tenant_id: str, op: PutItem) -> Put:
     Raises:
         InvalidItemError: It cannot be stored.
     """
-    expiry(op.ttl, rt.now())  # checks it
-    value = value_to_json(op.value, rt.settings.message_bytes_limit)
-    texts = texts_of(op.value, op.texts)
+    check.expiry(op.ttl, rt.now())  # checks it
+    value = check.value_to_json(op.value, rt.settings.message_bytes_limit)
+    texts = check.texts_of(op.value, op.texts)
     return Put(
-        folder_of(tenant_id, op.labels),
-        key_of(op.key),
+        check.folder_of(tenant_id, op.labels),
+        check.key_of(op.key),
         value,
-        tuple(fields_of(op.value)),
+        tuple(check.fields_of(op.value)),
         tuple((text, index_terms(text[: rt.settings.indexed_characters])) for text in texts),
         op.ttl,
     )
@@ -152,11 +135,11 @@ def put_of(rt: Runtime, tenant_id: str, op: PutItem) -> Put:
 def _ready(rt: Runtime, tenant_id: str, op: ItemOp, live_at: datetime | None) -> _Ready:
     match op:
         case GetItem():
-            return _Get(folder_of(tenant_id, op.labels), key_of(op.key), op.refresh)
+            return _Get(check.folder_of(tenant_id, op.labels), check.key_of(op.key), op.refresh)
         case PutItem():
             return put_of(rt, tenant_id, op)
         case DropItem():
-            return ItemDeletion(folder_of(tenant_id, op.labels), key_of(op.key))
+            return ItemDeletion(check.folder_of(tenant_id, op.labels), check.key_of(op.key))
         case FindItems():
             check_whole_number("limit", op.limit)
             check_whole_number("offset", op.offset)
@@ -165,12 +148,14 @@ def _ready(rt: Runtime, tenant_id: str, op: ItemOp, live_at: datetime | None) ->
                     f"`query` must be a text, got {op.query!r:.80}",
                     hint="Leave it out for the last ones put.",
                 )
-            return _Find(ItemQuery(folder_of(tenant_id, op.labels), conditions_of(op.filter), live_at), op)
+            return _Find(
+                ItemQuery(check.folder_of(tenant_id, op.labels), check.conditions_of(op.filter), live_at), op
+            )
         case ListFolders():
             for pattern in op.patterns:
-                folder_of(tenant_id, check_end(pattern).labels)  # checks the labels
-            folder_page([], op)
-            return _List(folder_of(tenant_id, literal_start(op.patterns)), op)
+                check.folder_of(tenant_id, check.check_end(pattern).labels)  # checks the labels
+            check.folder_page([], op)
+            return _List(check.folder_of(tenant_id, check.literal_start(op.patterns)), op)
         case _:
             assert_never(op)
 
@@ -178,12 +163,12 @@ def _ready(rt: Runtime, tenant_id: str, op: ItemOp, live_at: datetime | None) ->
 def _read(connection: Connection, one: _Ready, live_at: datetime | None) -> Answer:
     match one:
         case _Get():
-            return item_reading.get(connection, [(one.folder, one.key)], live_at)[0]
+            return sql.get(connection, [(one.folder, one.key)], live_at)[0]
         case _Find() if not _asks(one.request):
-            return item_reading.find(connection, one.query, one.request.limit, one.request.offset)
+            return sql.find(connection, one.query, one.request.limit, one.request.offset)
         case _List():
-            found = (folder.labels for folder in item_reading.list_folders(connection, one.top, live_at))
-            return folder_page(found, one.request)
+            found = (folder.labels for folder in sql.list_folders(connection, one.top, live_at))
+            return check.folder_page(found, one.request)
         case _:
             return None
 
@@ -221,7 +206,7 @@ async def search(rt: Runtime, run: Runner, item_query: ItemQuery, request: FindI
     """
     query = request.query or ""
     few = min(rt.settings.exact_scan_limit, _COMPARED)
-    first = await run(rt.db.read, item_reading.texts, item_query, few + 1)
+    first = await run(rt.db.read, sql.texts, item_query, few + 1)
     vector: FloatVector | None = None
     if rt.trust(query) and any(text.key is not None for text in first):
         await _catch_up(rt, run, first)
@@ -256,7 +241,7 @@ def _by_index(
 
     Texts that are not in the index yet are found by their words, and then compared like the others.
     """
-    folders = rt.db.read(item_reading.list_folders, item_query.folder, item_query.live_at, _FOLDERS + 1)
+    folders = rt.db.read(sql.list_folders, item_query.folder, item_query.live_at, _FOLDERS + 1)
     shelves = [(folder, rt.db.read(vectors.overview, folder)) for folder in folders]
     if len(folders) > _FOLDERS or not any(index_pays(rt, overview) for _, overview in shelves):
         return None
@@ -273,14 +258,14 @@ def _by_index(
     def read(connection: Connection) -> list[Item] | None:
         words = asked_words(readable(request.query or ""))
         postings = postings_of(connection, rt, [(folder, ()) for folder in folders], words)
-        texts = item_reading.texts_of(connection, item_query, list({*near, *chain(*postings.values())}))
+        texts = sql.texts_of(connection, item_query, list({*near, *chain(*postings.values())}))
         missing = [key for _, key in texts if key not in near]
-        cosines = near | dict(item_reading.scan(connection, item_query, vector, missing))
-        shares = by_words(words, postings, sum(overview.texts for _, overview in shelves))
-        scored = scores(texts, cosines, shares)
+        cosines = near | dict(sql.scan(connection, item_query, vector, missing))
+        shares = check.by_words(words, postings, sum(overview.texts for _, overview in shelves))
+        scored = check.scores(texts, cosines, shares)
         if len(scored) < wanted:
             return None
-        return _page(connection, item_query, request, order(scored, scored), scored)
+        return _page(connection, item_query, request, check.order(scored, scored), scored)
 
     return rt.db.read(read)
 
@@ -289,19 +274,21 @@ def _compare(
     connection: Connection, rt: Runtime, item_query: ItemQuery, request: FindItems, vector: FloatVector | None
 ) -> list[Item]:
     """Return items by an exact comparison: of vectors, and of words for texts without a vector."""
-    texts = item_reading.texts(connection, item_query, None)
+    texts = sql.texts(connection, item_query, None)
     near: Mapping[int, float] = {}
     if vector is not None:
-        near = dict(item_reading.scan(connection, item_query, vector))
+        near = dict(sql.scan(connection, item_query, vector))
     pairs = [(text.number, text.key) for text in texts if text.key is not None]
     shares: Mapping[int, float] = {}
     if any(key not in near for _, key in pairs):
         words = asked_words(readable(request.query or ""))
-        folders = item_reading.list_folders(connection, item_query.folder, item_query.live_at)
+        folders = sql.list_folders(connection, item_query.folder, item_query.live_at)
         postings = postings_of(connection, rt, [(folder, ()) for folder in folders], words)
-        shares = by_words(words, postings, len(pairs))
-    scored = scores(pairs, near, shares)
-    return _page(connection, item_query, request, order((text.number for text in texts), scored), scored)
+        shares = check.by_words(words, postings, len(pairs))
+    scored = check.scores(pairs, near, shares)
+    return _page(
+        connection, item_query, request, check.order((text.number for text in texts), scored), scored
+    )
 
 
 def _page(
@@ -312,5 +299,5 @@ def _page(
     item_scores: Mapping[int, float],
 ) -> list[Item]:
     page = numbers[request.offset : request.offset + request.limit]
-    found = item_reading.find_by_number(connection, item_query, page)
+    found = sql.find_by_number(connection, item_query, page)
     return [replace(found[number], score=item_scores.get(number)) for number in page if number in found]

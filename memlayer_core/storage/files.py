@@ -21,15 +21,6 @@ try:
 except ImportError:  # Windows removes no file that is open
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "FileWriter",
-    "LineReader",
-    "flush_directory",
-    "private_directory",
-    "private_file",
-    "tighten",
-    "write_whole",
-]
 
 _PREFIX = ".memlayer-"
 _RESTS = 3600.0  # seconds without a write after which a temporary file without a lock is abandoned

@@ -14,8 +14,6 @@ from memlayer_core.settings import Settings
 from memlayer_core.storage.connections import Connections, translate_errors
 from memlayer_core.storage.statements import SNAPSHOT, Statement, error_of
 
-__all__ = ["PostgresDatabase"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

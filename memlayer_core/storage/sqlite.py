@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -12,14 +13,11 @@ from sqlalchemy import Connection, Engine, FromClause, create_engine, event, tex
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
-from memlayer_core.errors import ConfigurationError, StoreUnavailableError
+from memlayer_core.errors import ConfigurationError, InputError, StoreUnavailableError
 from memlayer_core.settings import Settings
-from memlayer_core.storage.connections import Connections, damage_error, translate_errors
-from memlayer_core.storage.files import private_directory, private_file, tighten
-from memlayer_core.storage.fork_gate import inside_sqlite
-from memlayer_core.storage.writer import Writer
-
-__all__ = ["SqliteDatabase", "journal_file", "read_only_uri"]
+from memlayer_core.storage import connections
+from memlayer_core.storage.connections import Connections, Writer
+from memlayer_core.storage.files import flush_directory, private_directory, private_file, tighten
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,7 +47,7 @@ class SqliteDatabase:
         self._identity = self._looked()
         self._readers = Connections(self._pool, self._engine)
         writing = self._engine.execution_options(memlayer_begin="BEGIN IMMEDIATE")
-        with translate_errors(), inside_sqlite():
+        with connections.translate_errors(), connections.inside_sqlite():
             self._writer = Writer(writing.connect)
 
     def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,14 +56,14 @@ class SqliteDatabase:
             return self.write(work, *args, **kwargs)
         if self._gone:  # a new connection would be to whatever lies there now
             raise self._removed()
-        with translate_errors(), inside_sqlite():
+        with connections.translate_errors(), connections.inside_sqlite():
             return self._readers.run(work, *args, **kwargs)
 
     def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` and commit it; nothing of it stays when it raises."""
         if self._gone:
             raise self._removed()
-        with translate_errors(), inside_sqlite():
+        with connections.translate_errors(), connections.inside_sqlite():
             return self._writer.run(work, *args, **kwargs)
 
     def tidy(self, *, whole: bool = False) -> bool:
@@ -79,7 +77,11 @@ class SqliteDatabase:
         if not whole:
             self.read(lambda connection: connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").close())
             return True
-        with translate_errors(), inside_sqlite(), self._engine.connect() as connection:
+        with (
+            connections.translate_errors(),
+            connections.inside_sqlite(),
+            self._engine.connect() as connection,
+        ):
             if not _emptied_log(connection):
                 return False  # it would grow by the whole database
             pages, size = (connection.scalar(text(f"PRAGMA page_{one}")) or 0 for one in ("count", "size"))
@@ -97,7 +99,7 @@ class SqliteDatabase:
         """
         found: str = self.read(lambda c: c.execute(text("PRAGMA quick_check(1)")).scalar_one())
         if found != "ok":
-            raise damage_error(found.strip().splitlines()[-1])
+            raise connections.damage_error(found.strip().splitlines()[-1])
 
     def check_file(self) -> None:
         """See whether the file is still at its place; once it is not, every read and write raises.
@@ -130,7 +132,7 @@ class SqliteDatabase:
 
     def close(self) -> None:
         """Close every connection."""
-        with inside_sqlite():
+        with connections.inside_sqlite():
             self._writer.close()
             self._readers.close()
             self._engine.dispose()
@@ -226,3 +228,90 @@ def _emptied_log(connection: Connection) -> bool:
     finally:
         connection.execute(text(f"PRAGMA busy_timeout = {patience}"))
     return not held_back
+
+
+# Copies a journal of SQLite that other processes may be using: the copy is of one moment, and complete.
+
+_PAGES = 1000  # copied at a time; Ctrl-C is heard in between
+_PARTIAL = "journal.sqlite3.partial"
+
+
+def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None] | None = None) -> int:
+    """Copy the journal of one directory into another one, as it is at this moment.
+
+    A read transaction is held meanwhile: others write, and nothing of that is in the copy. The copy appears when it is
+    complete.
+
+    Args:
+        source: The memory's directory.
+        target: The directory of the copy. It is made if it is missing.
+        progress: Called with the pages that are copied, and all pages.
+
+    Returns:
+        The size of the copy, in bytes.
+
+    Raises:
+        InputError: The target has a memory already.
+        ConfigurationError: The target cannot be written.
+        StoreUnavailableError: The disk is full, or the journal cannot be read.
+        JournalCorruptError: The journal is damaged.
+    """
+    if journal_file(target).exists():
+        raise InputError(
+            f"there is a memory in {str(target)!r} already, and a backup replaces none",
+            hint="Name a new directory for each backup, such as one with the day in its name.",
+        )
+    partial, is_new = target / _PARTIAL, not target.exists()
+    try:
+        private_directory(target)
+        _remove(partial)  # of a backup that was killed
+        private_file(partial)
+    except OSError as problem:
+        raise ConfigurationError(
+            f"the backup's directory {str(target)!r} cannot be written: {problem.strerror or problem}",
+            hint="Choose a directory that this process may create and write to.",
+        ) from problem
+    try:
+        with connections.translate_errors():
+            _copy(journal_file(source), partial, progress)
+        size = partial.stat().st_size
+        partial.replace(journal_file(target))
+        flush_directory(target)
+    except OSError as problem:
+        raise StoreUnavailableError(
+            f"the backup cannot be written: {problem.strerror or problem}",
+            hint="Free some space, or choose another directory.",
+        ) from problem
+    finally:
+        _remove(partial)
+        if is_new and not journal_file(target).exists():
+            with suppress(OSError):  # somebody else put something there
+                target.rmdir()
+    return size
+
+
+def _copy(source: Path, target: Path, progress: Callable[[int, int], None] | None) -> None:
+    """Copy all pages of one moment, and read the copy."""
+
+    def on_progress(_: int, rest: int, pages: int) -> None:
+        if progress is not None:
+            progress(pages - rest, pages)
+
+    may_lock = all(os.access(one, os.W_OK) for one in (source, source.parent))
+    uri = f"{source.absolute().as_uri()}?mode=rw" if may_lock else read_only_uri(source)
+    with (
+        closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as original,
+        closing(sqlite3.connect(target, isolation_level=None)) as copy,
+    ):
+        original.execute("BEGIN")  # SQLite begins a copy anew when somebody writes, unless it has a snapshot
+        original.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        original.backup(copy, pages=_PAGES, progress=on_progress, sleep=0)
+        original.execute("ROLLBACK")
+        found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise connections.damage_error(found.strip().splitlines()[-1])
+
+
+def _remove(partial: Path) -> None:
+    for end in ("", "-journal", "-wal", "-shm"):
+        partial.with_name(f"{partial.name}{end}").unlink(missing_ok=True)

@@ -22,30 +22,6 @@ from sqlalchemy import (
     text,
 )
 
-__all__ = [
-    "PLACES",
-    "costs",
-    "episodes",
-    "evidence",
-    "folders",
-    "folders_within",
-    "item_fields",
-    "item_texts",
-    "items",
-    "jobs",
-    "labels",
-    "messages",
-    "meta",
-    "namespaces",
-    "outcomes",
-    "records",
-    "sessions",
-    "summaries",
-    "tables",
-    "texts",
-    "window_starts",
-]
-
 tables = MetaData()
 PLACES = 2**32
 """Places of a session: see `messages`."""

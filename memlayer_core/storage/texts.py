@@ -25,33 +25,10 @@ from sqlalchemy import (
 )
 
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage import lexical, lexical_repair
-from memlayer_core.storage.job_queue import enqueue, enqueue_erasure
-from memlayer_core.storage.keys import chunks, to_micros
-from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, rows_by
+from memlayer_core.storage import statements, words
+from memlayer_core.storage.jobs import enqueue, enqueue_erasure
+from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, namespaces, texts
-
-__all__ = [
-    "INDEXED",
-    "Kind",
-    "Redact",
-    "Source",
-    "add",
-    "add_words",
-    "contents",
-    "count_vectors",
-    "existing_keys",
-    "lanes_of",
-    "lanes_of_row",
-    "lock_owners",
-    "move",
-    "next_version",
-    "owners_locked",
-    "register",
-    "remove",
-    "repair_words",
-    "without_words",
-]
 
 Kind = Literal["message", "record", "item"]
 _ROW: dict[str, BindParameter[Any]] = {
@@ -71,7 +48,7 @@ _UNQUEUE = ListStatement(  # those that are being done are left alone
         )
     )
 )
-_OWNERS = rows_by(
+_OWNERS = statements.rows_by(
     select(
         namespaces.c.namespace, namespaces.c.shard, namespaces.c.version, namespaces.c.indexed
     ).with_for_update(),
@@ -114,7 +91,7 @@ INDEXED = 20_000
 
 def register(kind: Kind, source: Source) -> None:
     """Tell how texts of a kind are read. Each room does it for its own texts."""
-    _SOURCES[kind] = source, rows_by(source.rows, source.rows.selected_columns.key)
+    _SOURCES[kind] = source, statements.rows_by(source.rows, source.rows.selected_columns.key)
 
 
 def add(
@@ -140,7 +117,7 @@ def add(
     lanes = lanes_of(scope)
     fixed = {"kind": kind, "namespace": scope.namespace, "agent_lane": lanes[1], "session_lane": lanes[2]}
     _add_statement(connection.dialect.name).run(connection, *({**fixed, "key": key} for key, _ in rows))
-    lexical.insert(connection, lanes, [(key, terms) for key, terms in rows if terms is not None], owners)
+    words.insert(connection, lanes, [(key, terms) for key, terms in rows if terms is not None], owners)
     enqueue(connection, "index", [key for key, _ in rows], scope.namespace, now)
 
 
@@ -155,7 +132,7 @@ def remove(connection: Connection, namespace: str, keys: Sequence[int], now: dat
     """
     there = sorted(existing_keys(connection, keys))
     owner = owners_locked(connection, [namespace]).get(namespace) if there else None
-    lexical.delete(connection, there)
+    words.delete(connection, there)
     _UNQUEUE.run(connection, there)
     gone = _REMOVE.all(connection, there)
     some = [row.vectors for row in gone if row.vectors is not None]
@@ -176,7 +153,7 @@ def move(connection: Connection, namespace: str, keys: Sequence[Mapping[str, int
     values = {"key": bindparam("new"), "changed": version}
     connection.execute(update(texts).where(texts.c.key == bindparam("old")).values(values), moving)
     count_vectors(connection, namespace, 0, 0, version)
-    lexical.move(connection, moving)
+    words.move(connection, moving)
     _unindex(connection, owner, [pair["old"] for pair in moving], now)
     enqueue(connection, "index", [pair["new"] for pair in moving], namespace, now)
 
@@ -216,7 +193,7 @@ def next_version(owner: Any, now: datetime) -> int:
 
     It is the time, so that a namespace that was deleted and made again never has an old version.
     """
-    return max(int(owner.version) + 1, to_micros(now))
+    return max(int(owner.version) + 1, statements.to_micros(now))
 
 
 def count_vectors(
@@ -249,7 +226,7 @@ def lanes_of_row(row: Any) -> tuple[str, str, str]:
 def without_words(connection: Connection, keys: Sequence[int]) -> list[int]:
     """Return the keys of those texts whose words are not indexed yet: the redactor failed when they were added."""
     there = existing_keys(connection, keys)
-    return sorted(there - lexical.existing_keys(connection, sorted(there)))
+    return sorted(there - words.existing_keys(connection, sorted(there)))
 
 
 def add_words(connection: Connection, keys: Sequence[int], redact: Redact) -> None:
@@ -259,24 +236,24 @@ def add_words(connection: Connection, keys: Sequence[int], redact: Redact) -> No
 
 @lru_cache(maxsize=2)
 def _add_statement(dialect: str) -> Statement:
-    return Statement(dialect_insert(dialect, texts).values(_ROW).on_conflict_do_nothing())
+    return Statement(statements.dialect_insert(dialect, texts).values(_ROW).on_conflict_do_nothing())
 
 
 def _add_words(connection: Connection, keys: Sequence[int], redact: Redact) -> None:
     columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_lane, texts.c.session_lane)
-    for some in chunks(keys):
+    for some in statements.chunks(keys):
         rows = connection.execute(select(*columns).where(texts.c.key.in_(some)))
         for row, source, found in contents(connection, rows):
             filed = [(row.key, source.terms(found, redact))]
-            lexical.insert(connection, lanes_of_row(row), filed, source.owners(found))
+            words.insert(connection, lanes_of_row(row), filed, source.owners(found))
 
 
 def repair_words(connection: Connection, redact: Redact) -> bool:
     """Make the word index contain every text, and nothing else. Returns whether anything was wrong."""
-    sound = lexical_repair.is_sound(connection)
+    sound = words.is_sound(connection)
     if not sound:
-        lexical_repair.rebuild(connection)
-    every, here = set(connection.scalars(select(texts.c.key))), set(lexical.keys(connection))
-    lexical.delete(connection, sorted(here - every))
+        words.rebuild(connection)
+    every, here = set(connection.scalars(select(texts.c.key))), set(words.keys(connection))
+    words.delete(connection, sorted(here - every))
     _add_words(connection, sorted(every - here), redact)
     return not sound or here != every

@@ -1,57 +1,361 @@
-"""Vectors in SQL: to build Chroma again without a model, and to compare them one by one if Chroma cannot be used."""
+"""Vectors in SQL: what an index is filled with, and what is compared one by one; a process keeps those that it searches."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
+from math import isnan
 from typing import Any
 
 import numpy as np
-from sqlalchemy import (
-    Connection,
-    bindparam,
-    delete,
-    select,
-    update,
-)
+from numpy.typing import NDArray
+from sqlalchemy import Connection, and_, bindparam, delete, exists, func, literal, select, update
 
+from memlayer_core.errors import EmbedderMismatchError
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage.job_queue import enqueue_texts
-from memlayer_core.storage.keys import chunks
-from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, rows_by
-from memlayer_core.storage.statistics import Layout, ScopeStatistics
+from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, Sample, SimilarityScale
+from memlayer_core.storage import statements
+from memlayer_core.storage import texts as storage_texts
+from memlayer_core.storage.jobs import enqueue_texts
+from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
-from memlayer_core.storage.texts import (
-    contents,
-    count_vectors,
-    lanes_of,
-    lanes_of_row,
-    next_version,
-    owners_locked,
-)
-from memlayer_core.storage.vector_cache import products
-from memlayer_core.vector import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
+from memlayer_core.storage.terms import MOST_PARTS
 
-__all__ = [
-    "EMBEDDED",
-    "copy",
-    "cosines",
-    "entries_of",
-    "entry_of",
-    "forget",
-    "index_tasks",
-    "layout",
-    "nearest",
-    "overview",
-    "part_cosines",
-    "set_embedder",
-    "store",
-]
+# Numbers about the store: how much a search can find, and what is fixed when the store is made.
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeStatistics:
+    """How much a search in a scope can find.
+
+    Attributes:
+        vectors: Number of the user's vectors: a long text has several.
+        is_indexed: Whether the vector index has them, or gets them soon.
+        shard: Number of the user's Chroma collection.
+        version: Goes up when vectors of the user are stored.
+        texts: Number of the user's texts that have vectors.
+        sessions: Number of sessions with messages; 2 means two or more.
+        records: Whether there are records.
+    """
+
+    vectors: int = 0
+    is_indexed: bool = False
+    shard: int = 0
+    version: int = 0
+    texts: int = 0
+    sessions: int = 0
+    records: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The fixed properties of a store.
+
+    Attributes:
+        store_id: A UUID, made with the store.
+        schema_version: Version of the tables.
+        shards: Number of Chroma collections that the users are spread over.
+        embedder: Identity of the embedder that made the vectors; None before the first vector.
+        dimension: Length of the vectors; None before the first vector.
+        scales: Scales of the embedder's cosines, by language; None before they are measured.
+    """
+
+    store_id: str
+    schema_version: int
+    shards: int
+    embedder: str | None
+    dimension: int | None
+    scales: Mapping[str, SimilarityScale] | None = None
+
+
+# Keeps the vectors of the namespaces that are searched, so that an exact search reads only what is new.
+#
+# A commit that stores vectors raises the version of their namespace, and one that removes some lowers their count. A
+# search reads both on its own snapshot, and takes from the cache what belongs to them: a vector that another process
+# removed a moment ago is not found.
+
+_LOAD = Statement(
+    select(texts.c.key, texts.c.agent_lane, texts.c.session_lane, texts.c.vectors, texts.c.vector).where(
+        texts.c.namespace == bindparam("of"), texts.c.changed > bindparam("since"), texts.c.shard.is_not(None)
+    )
+)
+_ROOM = 1.25  # rows of a matrix for each row that it has: most growth then copies nothing
+_OVERHEAD = 160  # bytes that a text takes besides its vectors: its key, its lanes, its place in a dict
+
+Lanes = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """The vectors of a namespace. What is appended later shares its arrays, behind its own texts.
+
+    Attributes:
+        version: Version of the namespace.
+        texts: How many texts are its own.
+        vectors: How many vectors they have.
+        matrix: Unit vectors, float32, shape (at least `vectors`, dimension). Those of a text stand one behind the other.
+        starts: The row of each text's first vector, shape (at least `texts`,).
+        keys: Keys of the texts, int64, shape (at least `texts`,).
+        agents: A number for each text's lane of an agent, shape (at least `texts`,).
+        sessions: The same for the lane of a session.
+        places: The place of each key among the texts.
+        numbers: The number of each lane.
+    """
+
+    version: int
+    texts: int
+    vectors: int
+    matrix: NDArray[np.float32]
+    starts: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    agents: Lanes
+    sessions: Lanes
+    places: dict[int, int]
+    numbers: dict[str, int]
+
+    @property
+    def bytes(self) -> int:
+        return self.matrix.nbytes + len(self.keys) * _OVERHEAD
+
+
+class Similarities:
+    """The cosine of a question to every text of a scope that has a vector: that of its nearest part.
+
+    Args:
+        keys: Keys of the texts, shape (n,).
+        values: Their cosines, shape (n,).
+        places: The place of each key; the cosine of a text of another scope is NaN.
+        parts: The cosines of all parts, shape (at least n,).
+        starts: The place of each text's first part among these, shape (n,).
+    """
+
+    def __init__(
+        self,
+        keys: NDArray[np.int64],
+        values: FloatVector,
+        places: Mapping[int, int],
+        parts: FloatVector,
+        starts: NDArray[np.int64],
+    ) -> None:
+        self._keys, self._values, self._places = keys, values, places
+        self._parts, self._starts = parts, starts
+        self._left = int(np.count_nonzero(~np.isnan(values)))
+
+    def __len__(self) -> int:
+        return self._left
+
+    def nearest(self, limit: int) -> list[Neighbour]:
+        """Return the nearest texts, at most `limit`, the nearest first."""
+        most = min(limit, self._left)
+        if most < 1:
+            return []
+        below = np.where(np.isnan(self._values), np.inf, -self._values)
+        some = np.argpartition(below, most - 1)[:most] if most < len(below) else np.arange(len(below))
+        best = some[np.lexsort((some, below[some]))][:most]
+        pairs = zip(self._keys[best].tolist(), self._values[best].tolist(), strict=True)
+        return list(map(Neighbour._make, pairs))
+
+    def without(self, keys: Iterable[int]) -> Similarities:
+        """Return the same without some texts."""
+        values = self._values.copy()
+        size, places = len(values), self._places
+        values[[place for key in keys if (place := places.get(key, size)) < size]] = np.nan
+        return Similarities(self._keys, values, self._places, self._parts, self._starts)
+
+    def only(self, keys: Collection[int]) -> Similarities:
+        """Return the same of some texts alone."""
+        among = np.isin(self._keys[: len(self._values)], np.fromiter(keys, np.int64, len(keys)))
+        values = np.where(among, self._values, np.float32(np.nan))
+        return Similarities(self._keys, values, self._places, self._parts, self._starts)
+
+    def of(self, keys: Iterable[int]) -> dict[int, tuple[float, ...]]:
+        """Return the cosines of those of the keys that have one: of each part, in their order."""
+        size, places = len(self._values), self._places
+        inside = {key: place for key in keys if (place := places.get(key, size)) < size}
+        wanted = list(inside.values())
+        nearest = zip(inside, self._values[wanted].tolist(), strict=True)
+        if len(self._parts) == len(self._starts):  # each text has one part
+            return {key: (one,) for key, one in nearest if not isnan(one)}
+        ends = np.append(self._starts[1:], len(self._parts))
+        parts = zip(self._starts[wanted].tolist(), ends[wanted].tolist(), strict=True)
+        return {
+            key: (one,) if behind == first + 1 else tuple(self._parts[first:behind].tolist())
+            for (key, one), (first, behind) in zip(nearest, parts, strict=True)
+            if not isnan(one)
+        }
+
+
+class VectorCache:
+    """The vectors of the namespaces that were searched last.
+
+    Args:
+        max_bytes: The most that all of them may take. A namespace that takes more alone is read at every search.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._blocks: OrderedDict[str, _Block] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def bytes(self) -> int:
+        """What the vectors take in memory."""
+        return sum(block.bytes for block in self._blocks.values())
+
+    def similarities(
+        self,
+        connection: Connection,
+        reach: Scope | SharedScope | Folder,
+        overview: ScopeStatistics,
+        vector: FloatVector,
+    ) -> Similarities:
+        """Compare a vector with all vectors in a scope. This is exact, and works without Chroma.
+
+        Args:
+            connection: On the snapshot that `overview` was read on.
+            reach: The scope.
+            overview: How many vectors its namespace has, and their version.
+            vector: Unit length, shape (dimension,).
+        """
+        block = self._block(connection, reach.namespace, overview)
+        parts, starts = products(block.matrix[: block.vectors], vector), block.starts[: block.texts]
+        near = parts if block.vectors == block.texts else np.maximum.reduceat(parts, starts)
+        lane, lanes = reach.lane, {"a": block.agents, "s": block.sessions}.get(reach.lane[0])
+        if lanes is not None:
+            near = np.where(lanes[: block.texts] == block.numbers.get(lane, -1), near, np.float32(np.nan))
+        return Similarities(block.keys[: block.texts], near, block.places, parts, starts)
+
+    def ask(
+        self, connection: Connection, reach: Scope | SharedScope | Folder, overview: ScopeStatistics
+    ) -> None:
+        """Send to a server ahead of need what `similarities` will read."""
+        known = self._blocks.get(reach.namespace)
+        if known is None or (known.version, known.texts) != (overview.version, overview.texts):
+            is_behind = known is not None and known.version < overview.version
+            since = known.version if known is not None and is_behind else -1
+            _LOAD.ask(connection, {"of": reach.namespace, "since": since})
+
+    def _block(self, connection: Connection, namespace: str, overview: ScopeStatistics) -> _Block:
+        known = self._blocks.get(namespace)
+        if known is not None and (known.version, known.texts) == (overview.version, overview.texts):
+            with self._lock:
+                if namespace in self._blocks:
+                    self._blocks.move_to_end(namespace)
+            return known
+        block = None
+        if known is not None and known.version < overview.version:
+            rows = _LOAD.tuples(connection, {"of": namespace, "since": known.version})
+            with self._lock:
+                block = _extended(known, rows, overview)
+        if block is None:
+            block = _loaded(_LOAD.tuples(connection, {"of": namespace, "since": -1}), overview.version)
+        with self._lock:
+            newest = self._blocks.get(namespace)
+            if newest is None or newest.version <= overview.version:
+                self._keep(namespace, block)
+        return block
+
+    def _keep(self, namespace: str, block: _Block) -> None:
+        self._blocks[namespace] = block
+        self._blocks.move_to_end(namespace)
+        total = self.bytes
+        while total > self._max_bytes and self._blocks:
+            _, oldest = self._blocks.popitem(last=False)
+            total -= oldest.bytes
+
+
+def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
+    """Return the scalar product of each row with a vector, shape (number of rows,).
+
+    Raises:
+        EmbedderMismatchError: They have other dimensions.
+    """
+    if not len(matrix):
+        return np.zeros(0, dtype=np.float32)
+    if matrix.shape[1] != len(vector):
+        raise EmbedderMismatchError(
+            f"the store's vectors have {matrix.shape[1]} dimensions, and the question's has {len(vector)}",
+            hint="Open the store with the embedder that made its vectors, or `Memory.open(…, reembed=True)`.",
+        )
+    # One product a row: on a busy machine the threads that a matrix product starts wait for each other.
+    near: FloatVector = np.matmul(matrix[:, None, :], np.asarray(vector, dtype=np.float32))[:, 0]
+    return near
+
+
+def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
+    """Return a block of all rows of a namespace."""
+    size, vectors = max(1, int(len(rows) * _ROOM)), _vectors_in(rows)
+    dimension = sum(len(row[-1]) for row in rows) // 4 // vectors if rows else 1
+    empty = _Block(
+        version,
+        0,
+        0,
+        np.empty((max(1, int(vectors * _ROOM)), dimension), dtype="<f4"),
+        np.empty(size, dtype=np.int64),
+        np.empty(size, dtype=np.int64),
+        np.empty(size, dtype=np.int32),
+        np.empty(size, dtype=np.int32),
+        {},
+        {},
+    )
+    return _appended(empty, rows, version)
+
+
+def _vectors_in(rows: Sequence[tuple[Any, ...]]) -> int:
+    """Return how many vectors the texts of some rows have."""
+    return sum(row[-2] for row in rows)
+
+
+def _extended(block: _Block, rows: Sequence[tuple[Any, ...]], overview: ScopeStatistics) -> _Block | None:
+    """Return the block with further rows; None if it must be read anew.
+
+    It must be if some of its own texts were removed or changed, if it has none, or no room for more, or if another block
+    shares its arrays and was extended first.
+    """
+    is_tip = len(block.places) == block.texts
+    texts, vectors = block.texts + len(rows), block.vectors + _vectors_in(rows)
+    fits = texts <= len(block.keys) and vectors <= len(block.matrix) and texts == overview.texts
+    if not (block.texts and is_tip and fits) or any(row[0] in block.places for row in rows):
+        return None
+    return _appended(block, rows, overview.version)
+
+
+def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
+    first, behind, vectors = block.texts, block.texts + len(rows), block.vectors
+    if rows:
+        keys, agents, sessions, numbers, blobs = zip(*rows, strict=True)
+        block.starts[first:behind] = np.cumsum([vectors, *numbers[:-1]])
+        joined = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(sum(numbers), -1)
+        block.matrix[vectors : vectors + len(joined)] = joined
+        vectors += len(joined)
+        block.keys[first:behind] = keys
+        for lanes, names in ((block.agents, agents), (block.sessions, sessions)):
+            lanes[first:behind] = [block.numbers.setdefault(name, len(block.numbers)) for name in names]
+        block.places.update(zip(keys, range(first, behind), strict=True))
+    return _Block(
+        version,
+        behind,
+        vectors,
+        block.matrix,
+        block.starts,
+        block.keys,
+        block.agents,
+        block.sessions,
+        block.places,
+        block.numbers,
+    )
+
+
+# Vectors in SQL: to build Chroma again without a model, and to compare them one by one if Chroma cannot be used.
 
 EMBEDDED = texts.c.shard.is_not(None)
 """The condition that texts have their vectors; the indexes of the table contain no others. A shard of a number implies it."""
@@ -74,7 +378,9 @@ _TASKS = ListStatement(
         .where(texts.c.key.in_(keys))
     )
 )
-_LOCKED = rows_by(select(texts.c.key, texts.c.namespace, texts.c.vectors).with_for_update(), texts.c.key)
+_LOCKED = statements.rows_by(
+    select(texts.c.key, texts.c.namespace, texts.c.vectors).with_for_update(), texts.c.key
+)
 _STORE = Statement(
     update(texts)
     .where(texts.c.key == bindparam("of"))
@@ -84,22 +390,22 @@ _STORE = Statement(
 
 def index_tasks(connection: Connection, keys: Sequence[int]) -> list[IndexTask]:
     """Return index tasks for the texts of these keys."""
-    rows = contents(connection, _TASKS.all(connection, keys))
+    rows = storage_texts.contents(connection, _TASKS.all(connection, keys))
     return [_index_task(row, source.text(found)) for row, source, found in rows]
 
 
 def _index_task(row: Any, text: str) -> IndexTask:
     now = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     kept = _parts(row) if row.text_hash == now else ()
-    return IndexTask(row.key, row.on, lanes_of_row(row), text, now, kept)
+    return IndexTask(row.key, row.on, storage_texts.lanes_of_row(row), text, now, kept)
 
 
 def store(connection: Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
     """Store vectors of texts that still exist. Storing one twice changes nothing."""
     if not new_entries:
         return
-    owners = owners_locked(connection, {entry.lanes[0][1:] for entry in new_entries})
-    versions = {name: next_version(owner, now) for name, owner in owners.items()}
+    owners = storage_texts.owners_locked(connection, {entry.lanes[0][1:] for entry in new_entries})
+    versions = {name: storage_texts.next_version(owner, now) for name, owner in owners.items()}
     here = {row.key: row for row in _LOCKED.all(connection, sorted(entry.key for entry in new_entries))}
     if not here:
         return
@@ -122,7 +428,9 @@ def store(connection: Connection, new_entries: Sequence[IndexEntry], now: dateti
         vectors[row.namespace] += stored[key] - (row.vectors or 0)
         embeddings[row.namespace] += row.vectors is None
     for namespace in sorted({row.namespace for row in here.values()}):
-        count_vectors(connection, namespace, vectors[namespace], embeddings[namespace], versions[namespace])
+        storage_texts.count_vectors(
+            connection, namespace, vectors[namespace], embeddings[namespace], versions[namespace]
+        )
 
 
 def copy(connection: Connection, keys: Mapping[int, int], target: Scope, now: datetime) -> None:
@@ -134,16 +442,20 @@ def copy(connection: Connection, keys: Mapping[int, int], target: Scope, now: da
         target: Scope of the copies.
         now: The present.
     """
-    for some in chunks(list(keys)):
+    for some in statements.chunks(list(keys)):
         found = map(entry_of, connection.execute(select(texts).where(texts.c.key.in_(some), EMBEDDED)))
-        store(connection, [replace(one, key=keys[one.key], lanes=lanes_of(target)) for one in found], now)
+        store(
+            connection,
+            [replace(one, key=keys[one.key], lanes=storage_texts.lanes_of(target)) for one in found],
+            now,
+        )
 
 
 def entries_of(connection: Connection, keys: Sequence[int]) -> list[IndexEntry]:
     """Return the stored vectors of those of the keys that have some."""
     return [
         entry_of(row)
-        for some in chunks(keys)
+        for some in statements.chunks(keys)
         for row in connection.execute(select(texts).where(texts.c.key.in_(some), EMBEDDED))
     ]
 
@@ -151,7 +463,9 @@ def entries_of(connection: Connection, keys: Sequence[int]) -> list[IndexEntry]:
 def entry_of(row: Any) -> IndexEntry:
     """Return the vectors of a row of texts."""
     first, *others = _parts(row)
-    return IndexEntry(row.key, row.shard, lanes_of_row(row), first, row.text_hash, tuple(others))
+    return IndexEntry(
+        row.key, row.shard, storage_texts.lanes_of_row(row), first, row.text_hash, tuple(others)
+    )
 
 
 def nearest(rows: Sequence[Any], vector: FloatVector, limit: int) -> list[Neighbour]:
@@ -235,7 +549,7 @@ def set_embedder(
         values = {"embedder": embedder, _SCALES: json.dumps(pairs)}
         if dimension is not None:
             values["dimension"] = str(dimension)
-        record = dialect_insert(connection.dialect.name, meta)
+        record = statements.dialect_insert(connection.dialect.name, meta)
         connection.execute(
             record.on_conflict_do_update(index_elements=["name"], set_={"value": record.excluded.value}),
             [{"name": name, "value": value} for name, value in values.items()],
@@ -255,3 +569,97 @@ def forget(connection: Connection, now: datetime) -> None:
 
 def _parts(row: Any) -> tuple[FloatVector, ...]:
     return tuple(np.frombuffer(row.vector, dtype="<f4").reshape(row.vectors, -1))
+
+
+# What the vector index should have: the vectors of large namespaces. Chroma is filled by this, and compared with it.
+
+_OTHERS = Statement(
+    select(literal(1))
+    .where(
+        namespaces.c.shard == bindparam("on"),
+        namespaces.c.indexed == 1,
+        namespaces.c.namespace != bindparam("of"),
+    )
+    .limit(1)
+)
+_INDEXED = texts.c.namespace.in_(select(namespaces.c.namespace).where(namespaces.c.indexed == 1))
+"""The condition that the vector index has the vectors of texts, or gets them soon."""
+
+_NAMED = statements.rows_by(
+    select(namespaces.c.namespace, namespaces.c.indexed, namespaces.c.vectors), namespaces.c.namespace
+)
+_HELD = statements.rows_by(select(texts.c.key).where(_INDEXED), texts.c.key)
+_ADD = update(namespaces).where(namespaces.c.indexed == 0).values(indexed=1).returning(namespaces.c.namespace)
+_LARGE = select(namespaces.c.namespace).where(namespaces.c.indexed == 0)
+
+
+def namespaces_of(
+    connection: Connection, names: Collection[str], max_vectors: int
+) -> tuple[set[str], list[str]]:
+    """Return which namespaces the index has, and which others have more vectors than `max_vectors`."""
+    rows = _NAMED.all(connection, sorted(names))
+    has = {row.namespace for row in rows if row.indexed}
+    return has, [row.namespace for row in rows if not row.indexed and row.vectors > max_vectors]
+
+
+def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
+    """Return those of the keys that have a text which the index should have."""
+    return {row.key for row in _HELD.all(connection, keys)}
+
+
+def add_to_content(connection: Connection, names: Collection[str], now: datetime) -> None:
+    """Give the index namespaces that it does not have: a job for each of their texts is queued.
+
+    Whoever stored a text before is served by that job, and whoever stores one later sees that the index has the namespace.
+    """
+    for added in connection.scalars(_ADD.where(namespaces.c.namespace.in_(names))).all():
+        enqueue_texts(connection, "upsert", now, texts.c.namespace == added, EMBEDDED)
+
+
+def large_namespaces(connection: Connection, max_vectors: int) -> list[str]:
+    """Return the namespaces with more vectors than `max_vectors` that the index does not have."""
+    return list(connection.scalars(_LARGE.where(namespaces.c.vectors > max_vectors)))
+
+
+def is_alone(connection: Connection, namespace: str, shard: int) -> bool:
+    """Tell whether the index has vectors of no other namespace in a shard."""
+    return _OTHERS.first(connection, {"of": namespace, "on": shard}) is None
+
+
+def content_entries(connection: Connection, shard: int, after: int, limit: int) -> list[IndexEntry]:
+    """Return what a shard of the index should have, with keys above `after`, in the order of their keys."""
+    query = select(texts).where(texts.c.key > after, texts.c.shard == shard, _INDEXED)
+    return list(map(entry_of, connection.execute(query.order_by(texts.c.key).limit(limit))))
+
+
+def samples(connection: Connection, shards: int, probes: int, one_shard: int | None = None) -> list[Sample]:
+    """Return samples of the shards of an index, or of one shard.
+
+    A shard should hold at least the vectors that the index gets and whose job is done; at most those, and the vectors that
+    jobs will add or remove.
+    """
+    waits = exists().where(jobs.c.subject == texts.c.key, jobs.c.kind.in_(["index", "upsert"]))
+    wanted = range(shards) if one_shard is None else (one_shard,)
+    among = and_(texts.c.shard.in_(wanted), _INDEXED)
+    done = _count_by_shard(connection, among, ~waits)
+    most = Counter(_count_by_shard(connection, among))
+    leaving = select(jobs.c.namespace, func.count().label("number")).where(jobs.c.kind == "unindex")
+    for row in connection.execute(leaving.group_by(jobs.c.namespace)):
+        most[statements.shard_of(row.namespace, shards)] += row.number * MOST_PARTS
+    found: list[Sample] = []
+    for shard in wanted:
+        some: list[IndexEntry] = []
+        if shard in done:
+            ends = select(texts.c.key).where(texts.c.shard == shard, _INDEXED, ~waits)
+            keys = {
+                *connection.scalars(ends.order_by(texts.c.key).limit(probes)),
+                *connection.scalars(ends.order_by(texts.c.key.desc()).limit(probes)),
+            }
+            some = [entry for key in sorted(keys) for entry in content_entries(connection, shard, key - 1, 1)]
+        found.append(Sample(shard, done.get(shard, 0), most[shard], tuple(some)))
+    return found
+
+
+def _count_by_shard(connection: Connection, *conditions: Any) -> dict[int, int]:
+    counting = select(texts.c.shard, func.sum(texts.c.vectors).label("number")).where(*conditions)
+    return {row.shard: int(row.number) for row in connection.execute(counting.group_by(texts.c.shard))}

@@ -16,42 +16,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError, in_short
 from memlayer_core.events import RecordStored, SummaryRefused, SummaryWritten
 from memlayer_core.message import Message, StoredMessage
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
-from memlayer_core.messages.rules.check import at_least_one, check_messages, text_of
-from memlayer_core.messages.rules.render import summary_block
-from memlayer_core.messages.sql import transcript
-from memlayer_core.models.usage import ModelUsage
-from memlayer_core.policy import quarter_at_most
-from memlayer_core.records.facts import LedgerEntry
+from memlayer_core.messages.render import summary_block
+from memlayer_core.models.llm import ModelUsage
+from memlayer_core.records import reads as records_reads
+from memlayer_core.records import writes as records_writes
+from memlayer_core.records.check import new_record
 from memlayer_core.records.flow import prepare_record
-from memlayer_core.records.model import PreparedRecord, Record
-from memlayer_core.records.rules.records import new_record
-from memlayer_core.records.sql import episodes as episodes_sql
-from memlayer_core.records.sql import outcomes
-from memlayer_core.runner import Runner
-from memlayer_core.runtime import Runtime
+from memlayer_core.records.model import LedgerEntry, PreparedRecord, Record
+from memlayer_core.runtime import Runner, Runtime
 from memlayer_core.scope import Scope
+from memlayer_core.seams import quarter_at_most
 from memlayer_core.show import ViewList
-from memlayer_core.storage import costs, job_queue
+from memlayer_core.storage import jobs
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.keys import key_of
+from memlayer_core.storage.statements import key_of
+from memlayer_core.summaries import check
+from memlayer_core.summaries import prompt as summaries_prompt
 from memlayer_core.summaries import sql as summaries_sql
-from memlayer_core.summaries.check import Source, Verdict, check, scripts_of, unwrapped
-from memlayer_core.summaries.episodes import EpisodeText, check_episode, split_episode
+from memlayer_core.summaries.check import EpisodeText, Source, Verdict
 from memlayer_core.summaries.model import SideTask, Summary
-from memlayer_core.summaries.prompt import (
-    EPISODE_INSTRUCTIONS,
-    INSTRUCTIONS,
-    WITH_EPISODE,
-    Line,
-    first_rounds,
-    halve,
-    is_conversation,
-    line_of,
-    parts,
-    request,
-    retry_prompt,
-)
+from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS, INSTRUCTIONS, WITH_EPISODE, Line
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -108,14 +95,16 @@ async def summarize_messages(
         raise ConfigurationError(
             "no model sums up messages in this memory", hint="`Memory.open(path, model=…)` names one."
         )
-    lines = [line_of(message) for message in told if is_conversation(message)]
+    lines = [
+        summaries_prompt.line_of(message) for message in told if summaries_prompt.is_conversation(message)
+    ]
     if not lines:
         return before
     bill = ModelUsage(rt, rt.summarizer)
     try:
         written = await _condense(rt, run, bill, before, lines, limit)
     finally:
-        await run(rt.db.write, costs.spend, bill.costs())
+        await run(rt.db.write, jobs.spend, bill.costs())
     if written.text is None:
         raise ModelError(
             f"{rt.summarizer.name} gave no summary that can be used: {', '.join(written.verdict.faults)}",
@@ -128,7 +117,7 @@ async def summaries(rt: Runtime, run: Runner, scope: Scope, *, all_versions: boo
     """Return the summary in force of a session; with `all_versions`, every one."""
 
     def read(connection: Connection) -> list[Summary]:
-        session = transcript.find(connection, scope)
+        session = messages_reads.find(connection, scope)
         if session is None:
             return []
         every = summaries_sql.all_versions(connection, session.number)
@@ -153,7 +142,7 @@ async def summarize(
     """
     session, task = await run(rt.db.read, _next, job)
     if session is None or rt.summarizer is None:
-        await run(rt.db.write, job_queue.finish, [job])
+        await run(rt.db.write, jobs.finish, [job])
         return
     if task is None:
         await run(rt.db.write, summaries_sql.settle, session, job)
@@ -163,12 +152,12 @@ async def summarize(
     least = rt.episode_minimum
     closes = least is not None and len(task.messages) >= least
     bill = ModelUsage(rt, rt.summarizer)
-    lines, before = [line_of(stored.message) for stored in task.messages], task.before
+    lines, before = [summaries_prompt.line_of(stored.message) for stored in task.messages], task.before
     text = before.text if before is not None else ""
     try:
         made = await _condense(rt, run, bill, text, lines, _limit(rt), with_episode=closes, side_task=also)
     except ModelError as problem:
-        await run(rt.db.write, costs.spend, bill.costs(), session.scope.namespace)
+        await run(rt.db.write, jobs.spend, bill.costs(), session.scope.namespace)
         rt.health.down("summarizer", str(problem))
         raise
     rt.health.up("summarizer")
@@ -177,15 +166,17 @@ async def summarize(
 
 def _next(connection: Connection, job: Job) -> tuple[Session | None, _Task | None]:
     """Return a job's session, and what of it is to be summed up next; None if nothing is."""
-    session = transcript.find_by_number(connection, job.subject)
+    session = messages_reads.find_by_number(connection, job.subject)
     if session is None:
         return None, None
     before = summaries_sql.in_force(connection, session)
     start = max(session.memory_start, before.until_seq + 1 if before is not None else 0)
-    page = transcript.history(connection, session, start - 1, _PAGE)
-    told = [one for one in page if one.seq < session.summary_due and is_conversation(one.message)]
+    page = messages_reads.history(connection, session, start - 1, _PAGE)
+    told = [
+        one for one in page if one.seq < session.summary_due and summaries_prompt.is_conversation(one.message)
+    ]
     more = len(page) == _PAGE and page[-1].seq < session.summary_due
-    messages, rounds = first_rounds(told, INPUT_TOKENS, more=more)
+    messages, rounds = summaries_prompt.first_rounds(told, INPUT_TOKENS, more=more)
     if not messages:
         return session, None
     is_last = messages[-1] is told[-1] and not more  # what is behind them is hidden from models
@@ -224,10 +215,12 @@ async def _commit(
         first = task.messages[0].seq
         if draft is not None:
             stored.append(
-                episodes_sql.append(connection, session.number, first, task.until, draft, now, rt.shards)
+                records_writes.append_episode(
+                    connection, session.number, first, task.until, draft, now, rt.shards
+                )
             )
         elif rt.episode_minimum is not None:  # it is asked for by itself
-            episodes_sql.owe(connection, session.number, rt.episode_minimum, task.until + 1)
+            records_writes.owe(connection, session.number, rt.episode_minimum, task.until + 1)
 
     is_kept = await run(
         rt.db.write, summaries_sql.commit, session, summary, usage.costs(), job, now, store_episode
@@ -261,7 +254,7 @@ async def _refused(
         session_id=scope.session_id,
         model=None if rt.summarizer is None else rt.summarizer.name,
     )
-    await run(rt.db.write, outcomes.note, scope, entry)
+    await run(rt.db.write, records_reads.note_outcome, scope, entry)
     rt.health.down("summaries", f"turns of session {session_id!r} are without {what}: {wrong}")
 
 
@@ -290,8 +283,8 @@ async def _condense(
     Raises:
         ModelError: The model did not answer.
     """
-    scripts = scripts_of([one.text for one in lines if not one.by_tool])
-    waiting = deque(parts(map(str, lines), INPUT_TOKENS, rt.tokens.text))
+    scripts = check.scripts_of([one.text for one in lines if not one.by_tool])
+    waiting = deque(summaries_prompt.parts(map(str, lines), INPUT_TOKENS, rt.tokens.text))
     whole = len(waiting) == 1
     made = _Result(previous, Verdict())
     while waiting:
@@ -302,7 +295,7 @@ async def _condense(
         try:
             made = await _ask(rt, run, usage, question)
         except ModelContextError:
-            halves = halve(part)
+            halves = summaries_prompt.halve(part)
             if halves is None:
                 raise
             waiting.extendleft(reversed(halves))
@@ -330,26 +323,28 @@ async def _ask(rt: Runtime, run: Runner, usage: ModelUsage, question: _Question)
     previous, part, limit, scripts, with_episode, side_task = question
     source = _source(rt, previous, part, scripts)
     own = WITH_EPISODE if with_episode else INSTRUCTIONS
-    first = prompt = request(previous, part, limit)
+    first = prompt = summaries_prompt.request(previous, part, limit)
     instructions = own
     if side_task is not None:
-        prompt = f"{request(previous, part, limit, side_task.numbers)}\n\n{side_task.material}"
+        prompt = (
+            f"{summaries_prompt.request(previous, part, limit, side_task.numbers)}\n\n{side_task.material}"
+        )
         instructions = f"{own}\n\n{side_task.instructions}"
     verdict, episode = Verdict(), None
     for _ in range(_ANSWERS):
         answer = await run(usage.ask, prompt, instructions)
         if side_task is not None:
             answer, side_task, instructions = side_task.take(answer), None, own
-        text = unwrapped(answer)
+        text = check.unwrapped(answer)
         if with_episode:
-            text, told = split_episode(text)
+            text, told = check.split_episode(text)
             of_part = source if not previous else _source(rt, "", part, scripts)
-            good = not check_episode(told, of_part, rt.settings.episode_tokens, rt.tokens.text).faults
+            good = not check.check_episode(told, of_part, rt.settings.episode_tokens, rt.tokens.text).faults
             episode = told if good else episode
-        verdict = check(text, rt.tokens.text(text), source, limit)
+        verdict = check.check(text, rt.tokens.text(text), source, limit)
         if not verdict.faults:
             return _Result(text, verdict, episode)
-        prompt = retry_prompt(first, answer, verdict.faults)
+        prompt = summaries_prompt.retry_prompt(first, answer, verdict.faults)
     return _Result(None, verdict, episode)
 
 
@@ -369,7 +364,7 @@ async def write_episode(rt: Runtime, run: Runner, job: Job) -> None:
     """
     found = await run(rt.db.read, _episode_source, job.subject)
     if found is None or rt.summarizer is None:
-        await run(rt.db.write, job_queue.finish, [job])
+        await run(rt.db.write, jobs.finish, [job])
         return
     episode, scope, told = found
     bill = ModelUsage(rt, rt.summarizer, "episode")
@@ -377,39 +372,47 @@ async def write_episode(rt: Runtime, run: Runner, job: Job) -> None:
     least = rt.episode_minimum
     try:
         if least is not None and len(told) >= least and not episode.has_record:
-            text = await _episode_by_model(rt, run, bill, scope, [line_of(message) for message in told])
+            text = await _episode_by_model(
+                rt, run, bill, scope, [summaries_prompt.line_of(message) for message in told]
+            )
             if text is not None:
                 made = await run(_prepare, rt, scope, text, bill.model.name, told[0], told[-1])
     except Exception as problem:
         attempt = f"attempt {job.attempts}"
         logger.warning("session %r has no episode yet (%s): %s", scope.session_id, attempt, in_short(problem))
         if isinstance(problem, ModelError):
-            await run(rt.db.write, costs.spend, bill.costs(), scope.namespace)
+            await run(rt.db.write, jobs.spend, bill.costs(), scope.namespace)
             rt.health.down("summarizer", str(problem))
         raise
     spent = bill.costs()
     if spent:
         rt.health.up("summarizer")
-    record = await run(rt.db.write, episodes_sql.store, episode, made, spent, job, rt.now(), rt.shards)
+    record = await run(
+        rt.db.write, records_writes.store_episode, episode, made, spent, job, rt.now(), rt.shards
+    )
     if record is not None:
         rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
 
 
 def _episode_source(connection: Connection, number: int) -> tuple[Any, Scope, list[Message]] | None:
     """Return an episode, its session, and its messages that models may see."""
-    episode = episodes_sql.find(connection, number)
-    session = transcript.find_by_number(connection, episode.session) if episode is not None else None
+    episode = records_writes.find_episode(connection, number)
+    session = messages_reads.find_by_number(connection, episode.session) if episode is not None else None
     if episode is None or session is None:
         return None
-    found = transcript.read(connection, session, range(episode.first_seq, episode.until_seq + 1))
-    return episode, session.scope, [one.message for one in found if is_conversation(one.message)]
+    found = messages_reads.read(connection, session, range(episode.first_seq, episode.until_seq + 1))
+    return (
+        episode,
+        session.scope,
+        [one.message for one in found if summaries_prompt.is_conversation(one.message)],
+    )
 
 
 async def _episode_by_model(
     rt: Runtime, run: Runner, usage: ModelUsage, scope: Scope, lines: Sequence[Line]
 ) -> EpisodeText | None:
     """Return the first good episode; None without any. A text that is too long for the model is summed up first."""
-    scripts = scripts_of([one.text for one in lines if not one.by_tool])
+    scripts = check.scripts_of([one.text for one in lines if not one.by_tool])
     said = [str(line) for line in lines]
     if rt.tokens.text("\n".join(said)) <= INPUT_TOKENS:
         try:
@@ -428,14 +431,14 @@ async def _ask_for_episode(
     rt: Runtime, run: Runner, usage: ModelUsage, scope: Scope, source: Source
 ) -> EpisodeText | None:
     limit, verdict = rt.settings.episode_tokens, Verdict()
-    first = prompt = request("", source.conversation.splitlines(), limit)
+    first = prompt = summaries_prompt.request("", source.conversation.splitlines(), limit)
     for _ in range(_ANSWERS):
-        answer = unwrapped(await run(usage.ask, prompt, EPISODE_INSTRUCTIONS))
-        told = split_episode(answer)[1]
-        verdict = check_episode(told, source, limit, rt.tokens.text)
+        answer = check.unwrapped(await run(usage.ask, prompt, EPISODE_INSTRUCTIONS))
+        told = check.split_episode(answer)[1]
+        verdict = check.check_episode(told, source, limit, rt.tokens.text)
         if not verdict.faults:
             return told
-        prompt = retry_prompt(first, answer, verdict.faults)
+        prompt = summaries_prompt.retry_prompt(first, answer, verdict.faults)
     await _refused(rt, run, scope, verdict, "an episode", gives_up=True)
     return None
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from memlayer_core.message import Message, StoredMessage
-from memlayer_core.messages.rules.offload import full_text
-from memlayer_core.messages.rules.render import speaker_label
+from memlayer_core.messages.preview import full_text
+from memlayer_core.messages.render import speaker_label
 from memlayer_core.storage.terms import searchable
 
 INSTRUCTIONS = """\

@@ -28,12 +28,9 @@ from sqlalchemy import (
 )
 
 from memlayer_core.messages.model import Session
-from memlayer_core.messages.sql.changes import Change, Follower, register
-from memlayer_core.storage.costs import Cost, spend
-from memlayer_core.storage.job_queue import finish
-from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.keys import LAST, chunks, from_micros, to_micros
-from memlayer_core.storage.statements import Statement
+from memlayer_core.messages.writes import Change, Follower, register
+from memlayer_core.storage.jobs import Cost, Job, finish, spend
+from memlayer_core.storage.statements import LAST, Statement, chunks, from_micros, to_micros
 from memlayer_core.storage.tables import SUMMARY_IS_DUE, episodes, jobs, messages, sessions, summaries
 from memlayer_core.summaries.model import Summary
 

@@ -11,24 +11,15 @@ from sqlalchemy import Connection, Text, bindparam, exists, or_, select, update
 
 from memlayer_core.message import Receipt
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, SessionDetails
-from memlayer_core.messages.sql.conversation import (
-    lock_messages,
-    lock_or_make_session,
-    lock_session,
-    version_sessions,
-)
-from memlayer_core.messages.sql.lifetime import delete_sessions, keys_within, leave
-from memlayer_core.messages.sql.message_lists import replace
-from memlayer_core.messages.sql.writes import append
-from memlayer_core.records.sql import evidence, facts, outcomes
-from memlayer_core.records.sql.writes import delete_records, list_rows
+from memlayer_core.messages.reads import lock_messages, lock_or_make_session, lock_session, version_sessions
+from memlayer_core.messages.writes import append, delete_sessions, keys_within, leave, replace_list
+from memlayer_core.records import reads as records_reads
+from memlayer_core.records import writes as records_writes
+from memlayer_core.records.writes import delete_records, list_rows
 from memlayer_core.scope import Scope
 from memlayer_core.storage import texts
-from memlayer_core.storage.keys import LAST, from_micros, id_digest, key_of, to_micros
-from memlayer_core.storage.statements import Statement
+from memlayer_core.storage.statements import LAST, Statement, from_micros, id_digest, key_of, to_micros
 from memlayer_core.storage.tables import messages, sessions
-
-__all__ = ["forget", "merge", "restore"]
 
 _LOCK = Statement(
     select(sessions)
@@ -61,13 +52,13 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> ForgetReport:
         connection, {reach.namespace, reach.commons.namespace, *(row.namespace for row in rows)}
     )
     if reach.session_id is None:
-        evidence.forget_owner(connection, reach)
-    outcomes.forget_owner(connection, reach)
+        records_reads.forget_evidence(connection, reach)
+    records_reads.forget_outcomes(connection, reach)
     gone = delete_sessions(connection, rows, within, now)
     kept = list_rows(connection, reach)
     forgotten = delete_records(connection, kept, now)
     heads = {(row.namespace, row.ordinal): row for row in sorted(kept, key=lambda row: row.version)}
-    facts.reopen(connection, list(heads.values()), now)
+    records_writes.reopen_facts(connection, list(heads.values()), now)
     if rows or forgotten:
         leave(connection, {reach.namespace, *(row.namespace for row in rows)})
     return ForgetReport(len(rows), gone, forgotten)
@@ -82,7 +73,7 @@ def restore(
     shards: int,
 ) -> Receipt:
     """Replace a session by a saved one: its messages, its title, and where its working memory begins."""
-    receipt = replace(connection, scope, drafts, now, shards)
+    receipt = replace_list(connection, scope, drafts, now, shards)
     row = lock_or_make_session(connection, scope, now, shards)
     begins = _behind(connection, row.number, details.last_ended_id)
     _settle(connection, row, begins, goes_on=not row.superseded, title=details.title)

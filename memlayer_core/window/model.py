@@ -9,12 +9,10 @@ from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from memlayer_core.message import JSON, Message
-from memlayer_core.messages.rules.openai import openai_message
+from memlayer_core.messages.render import openai_message
 from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.show import Bar, Colour, Mark, View, Viewable
-
-__all__ = ["COLOURS", "Compaction", "Context", "Piece", "PieceKind", "Placement", "token_bar"]
 
 T = TypeVar("T")
 PieceKind = Literal["system", "profile", "summary", "recall", "window", "temporary"]

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.message import ROLES, Raw
-from memlayer_core.storage.database import Database, open_database
-from memlayer_core.storage.migrations import ensure_tables
+from memlayer_core.storage.database import Database, ensure_tables, open_database
 
 OpenWith = Callable[..., Memory]
 

@@ -14,9 +14,10 @@ import pytest
 import langchain_memlayer
 import llamaindex_memlayer
 import memlayer_core
-from memlayer_core import Memory, Message, temporaries
-from memlayer_core.models import query_cache
-from memlayer_core.storage import lexical
+from memlayer_core import Memory, Message
+from memlayer_core import runtime as runtimes
+from memlayer_core.models import embed
+from memlayer_core.storage import words
 
 BY_COUNT = {"_visible_query", "_shared_query"}
 """Statements that are cached for each number of roles that a reader has."""
@@ -56,11 +57,11 @@ def test_every_cached_function_has_a_bound_or_no_arguments() -> None:
 def test_what_many_users_leave_in_a_process_is_bounded(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(temporaries, "_SESSIONS", 5)
-    monkeypatch.setattr(temporaries, "_RECALLS", 5)
-    monkeypatch.setattr(temporaries, "_GIVEN", 20)
-    monkeypatch.setattr(lexical, "_REMEMBERED", 10)
-    monkeypatch.setattr(query_cache, "_QUESTIONS", 5)
+    monkeypatch.setattr(runtimes, "_SESSIONS", 5)
+    monkeypatch.setattr(runtimes, "_RECALLS", 5)
+    monkeypatch.setattr(runtimes, "_GIVEN", 20)
+    monkeypatch.setattr(words, "_REMEMBERED", 10)
+    monkeypatch.setattr(embed, "_QUESTIONS", 5)
     runtime = memory.runtime
     for number in range(USERS):
         chat = memory.chat(user_id=f"user-{number}", session_id="before")

@@ -26,10 +26,10 @@ from sqlalchemy import create_engine, text
 from typer.main import get_command
 
 from memlayer_core import Memory, Message, Scope, Settings, message_from_json
-from memlayer_core.cli.commands import app
+from memlayer_core.cli.app import app
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import vectors
-from memlayer_core.storage.migrations import SCHEMA_VERSION
+from memlayer_core.storage.database import SCHEMA_VERSION
 from memlayer_core.testing import FlakyEmbedder
 from tests.conftest import INDEXED
 

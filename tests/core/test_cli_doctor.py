@@ -18,7 +18,7 @@ from command_line import ROOT, run, unprivileged
 from memlayer_core import Memory, Settings
 from memlayer_core.cli import doctor
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.storage.keys import to_micros
+from memlayer_core.storage.statements import to_micros
 from memlayer_core.testing import FlakyEmbedder
 from tests.conftest import INDEXED
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from memlayer_core import Memory
-from memlayer_core.cli.commands import app
+from memlayer_core.cli.app import app
 from memlayer_core.cli.demo import _FIRST, play
 
 MEMLAYER = Path(sys.executable).parent / "memlayer"

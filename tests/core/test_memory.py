@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memlayer_core import Memory, Message, Scope, Settings, ToolCall
 from memlayer_core.errors import ConfigurationError, StoreClosedError
 from memlayer_core.events import MessagesIndexed, MessagesStored
-from memlayer_core.runner import ASYNC, SYNC, step
+from memlayer_core.runtime import ASYNC, SYNC, step
 
 MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 

@@ -16,7 +16,7 @@ import pytest
 
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import StoreClosedError
-from memlayer_core.runner import ASYNC, SYNC, Runner, Threads, step
+from memlayer_core.runtime import ASYNC, SYNC, Runner, Threads, step
 
 asked = contextvars.ContextVar("asked", default="nobody")
 

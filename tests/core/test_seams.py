@@ -12,9 +12,9 @@ from message_store import DictStore
 
 from memlayer_core import MaxMessages, MaxRounds
 from memlayer_core.chroma import ChromaServer, EmbeddedChroma
+from memlayer_core.models.foreign import resolve_reranker
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
-from memlayer_core.models.reranker import resolve_reranker
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.seams import (
     Embedder,

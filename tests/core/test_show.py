@@ -21,7 +21,7 @@ from scripted_reader import reads
 from typer.testing import CliRunner
 
 from memlayer_core import Chat, Memory, Message, Receipt, Settings, ToolCall
-from memlayer_core.cli.commands import app
+from memlayer_core.cli.app import app
 from memlayer_core.cli.demo import show_context
 from memlayer_core.show import Bar, Mark, View, Viewable, ViewList, html_of, visible
 from tests.conftest import PROMPT

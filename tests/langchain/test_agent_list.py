@@ -33,9 +33,9 @@ from langgraph.types import Command
 from pydantic import Field
 
 from examples import examples
-from langchain_memlayer import MemlayerMiddleware, create_summarizer, middleware, removals, threads
+from langchain_memlayer import MemlayerMiddleware, create_summarizer, middleware, threads
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.policy import MaxRounds
+from memlayer_core.seams import MaxRounds
 
 AT = {"configurable": {"thread_id": "t"}}
 
@@ -560,7 +560,7 @@ def test_in_a_graph_around_the_agent_nothing_is_taken_for_removed(memory) -> Non
 def told(caplog) -> Iterator[Any]:
     """Let what is said once in a process be said again."""
     threads._warn_of_others.cache_clear()
-    removals._warn_of_summary.cache_clear()
+    middleware._warn_of_summary.cache_clear()
     with caplog.at_level(logging.WARNING, "memlayer"):
         yield lambda word: [record for record in caplog.records if word in record.getMessage()]
 
@@ -621,7 +621,7 @@ def test_summaries_that_are_paid_for_and_not_told_are_warned_of_once(memory, tol
 
 
 def test_the_mark_is_small_plain_and_cheap(memory) -> None:
-    from langchain_memlayer.snapshot import take_snapshot
+    from langchain_memlayer.threads import take_snapshot
 
     said: list[Any] = [HumanMessage("word " * 100, id=f"id-{number}") for number in range(1000)]
     mark, change = take_snapshot(said, None, in_run=False)

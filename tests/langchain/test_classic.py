@@ -35,7 +35,7 @@ from memlayer_core.errors import (
     MissingExtraError,
     StoreClosedError,
 )
-from memlayer_core.policy import MaxRounds
+from memlayer_core.seams import MaxRounds
 
 Script = Callable[[list[BaseMessage]], AIMessage]
 

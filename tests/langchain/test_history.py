@@ -33,7 +33,7 @@ from langchain_core.runnables import ConfigurableFieldSpec, RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from langchain_memlayer import MemlayerChatMessageHistory, to_core, with_memory
-from langchain_memlayer import history as home
+from langchain_memlayer import history as historys
 from memlayer_core import Memory, Settings, ToolCall
 from memlayer_core.errors import (
     ConfigurationError,
@@ -983,7 +983,7 @@ async def test_messages_are_translated_beside_the_loop(
         return translate_seen
 
     for name in ("to_core", "from_core"):
-        monkeypatch.setattr(home, name, seen(getattr(home, name)))
+        monkeypatch.setattr(historys, name, seen(getattr(historys, name)))
     history = MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada")
     await history.aadd_messages(TURN)
     await history.aget_messages()

@@ -42,8 +42,7 @@ from langchain_core.version import VERSION
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from langchain_memlayer import MemlayerChatMessageHistory, from_core, to_core
-from langchain_memlayer.encoding import read, write
-from langchain_memlayer.messages import create, put_after, put_before
+from langchain_memlayer.messages import create, put_after, put_before, read, write
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
 from memlayer_core.message import Raw

@@ -52,7 +52,7 @@ from memlayer_core.errors import (
     StoreClosedError,
     StoreError,
 )
-from memlayer_core.policy import MaxRounds
+from memlayer_core.seams import MaxRounds
 
 OURS_ALONE = [
     "record_to_memory",
@@ -467,17 +467,17 @@ def test_a_question_that_comes_while_another_is_prepared_is_answered_beside_it(
     run, memory, monkeypatch
 ) -> None:
     """Runs of one thread without checkpoints overlap: the history alone knows of both."""
-    from langchain_memlayer import middleware as home
+    from langchain_memlayer import middleware
 
     others = [Message("user", "And the plums?")]
-    store = home.store_new_messages
+    store = middleware.store_new_messages
 
     async def meanwhile(run: Any, chat: Any, messages: Any) -> Any:
         newest = await store(run, chat, messages)
         await run.verb(chat.add_messages, chat.aadd_messages, [others.pop()] if others else [])
         return newest
 
-    monkeypatch.setattr(home, "store_new_messages", meanwhile)
+    monkeypatch.setattr(middleware, "store_new_messages", meanwhile)
     model = Scripted(script=then("They are ripe."))
     run(create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")]), "How are the pears?")
 
@@ -686,17 +686,17 @@ def test_a_run_without_any_message_asks_the_model_all_the_same(run, memory) -> N
 
 
 def test_a_call_translates_only_what_is_new_however_long_the_thread_is(run, memory, monkeypatch) -> None:
-    from langchain_memlayer import sync as home
+    from langchain_memlayer import threads
 
     translated: list[int] = []
-    real = home.all_to_core
+    real = threads.all_to_core
 
     def counting(messages: Any) -> Any:
         made = real(messages)
         translated.append(len(made))
         return made
 
-    monkeypatch.setattr(home, "all_to_core", counting)
+    monkeypatch.setattr(threads, "all_to_core", counting)
     agent = create_agent(
         Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
     )

@@ -17,7 +17,7 @@ from langchain_core.tools import BaseTool
 from langchain_memlayer import MemlayerChatMessageHistory, reload_tool
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidMessageError, StoreClosedError
-from memlayer_core.policy import MaxRounds
+from memlayer_core.seams import MaxRounds
 
 REPORT = "\n".join(f"{number} of pears: {number * 7919 % 1000} kilograms" for number in range(500))
 PREVIEW = re.compile(r"call context_reload with id '(msg-\d+)'")

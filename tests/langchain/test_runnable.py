@@ -43,7 +43,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from langchain_memlayer import MemlayerChatMessageHistory, RunnableWithMemory, to_core, with_memory
-from langchain_memlayer.exchange import join_chunks
+from langchain_memlayer.runnable import join_chunks
 from memlayer_core import Memory
 from memlayer_core.errors import (
     ConfigurationError,

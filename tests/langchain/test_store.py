@@ -42,8 +42,8 @@ from memlayer_core.errors import (
     StoreClosedError,
     StoreUnavailableError,
 )
-from memlayer_core.index.scale import calibration_texts
-from memlayer_core.items.sql import writes as item_writing
+from memlayer_core.index.flow import calibration_texts
+from memlayer_core.items import sql as items_sql
 from tests.conftest import PROMPT
 from tests.langchain.store_filters import FILTERS, VALUE
 
@@ -737,7 +737,7 @@ def transactions(memory, monkeypatch) -> list[str]:
         run = getattr(db, verb)
 
         def count(work: Any, *args: Any, _verb: str = verb, _run: Any = run, **kwargs: Any) -> Any:
-            if _verb == "read" or work is item_writing.change:
+            if _verb == "read" or work is items_sql.change:
                 seen.append(_verb)
             return _run(work, *args, **kwargs)
 
@@ -763,7 +763,7 @@ async def test_calls_during_a_batch_are_the_next_one(store, transactions, memory
     write = db.write
 
     def held_up(work: Any, *args: Any, **kwargs: Any) -> Any:
-        if work is item_writing.change:
+        if work is items_sql.change:
             began.set()
             assert go_on.wait(30)
         return write(work, *args, **kwargs)
@@ -851,7 +851,7 @@ async def test_a_write_that_timed_out_does_not_come_behind_the_one_that_was_trie
     write, began, go_on = db.write, threading.Event(), threading.Event()
 
     def held_up(work: Any, *args: Any, **kwargs: Any) -> Any:
-        if work is item_writing.change and not began.is_set():
+        if work is items_sql.change and not began.is_set():
             began.set()
             assert go_on.wait(30)
         return write(work, *args, **kwargs)

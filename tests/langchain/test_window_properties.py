@@ -16,8 +16,8 @@ from examples import examples
 from langchain_memlayer import MemlayerChatMessageHistory, to_core
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import InvalidLimitError
-from memlayer_core.policy import Limits
-from memlayer_core.window.rules.policy import limits
+from memlayer_core.seams import Limits
+from memlayer_core.window.fit import limits
 
 SMALL = Settings(
     index_delay=3600,

@@ -18,7 +18,7 @@ from llama_index.core.workflow import Context
 from llamaindex_memlayer import MemlayerMemory, reload_tool
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import InvalidLimitError, MessageTypeError
-from memlayer_core.policy import MaxRounds, MaxTokens
+from memlayer_core.seams import MaxRounds, MaxTokens
 
 REPORT = "\n".join(f"{number} of pears: {number * 7919 % 1000} kilograms" for number in range(500))
 PREVIEW = re.compile(r"call context_reload with id '(msg-\d+)'")

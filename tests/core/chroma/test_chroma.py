@@ -32,7 +32,7 @@ from memlayer_core.errors import (
     IndexUnavailableError,
 )
 from memlayer_core.scope import Scope
-from memlayer_core.vector import IndexEntry, Sample
+from memlayer_core.seams import IndexEntry, Sample
 
 STORE = "5c7a2f0e-1d4b-4c3a-9e8f-0a1b2c3d4e5f"
 OTHER = "11111111-2222-4333-8444-555555555555"
@@ -514,15 +514,15 @@ def test_a_limit_that_cannot_be_raised_is_refused_with_a_hint(tmp_path):
 
 
 def test_the_stores_of_a_process_share_its_descriptors(monkeypatch):
-    from memlayer_core.chroma import limits
+    from memlayer_core.chroma import places
 
-    monkeypatch.setattr(limits, "_raise_limit", lambda needed: 5120)
-    limits.make_room(16, 0)
-    limits.make_room(16, 900)
+    monkeypatch.setattr(places, "_raise_limit", lambda needed: 5120)
+    places.make_room(16, 0)
+    places.make_room(16, 900)
     with pytest.raises(IndexUnavailableError, match="1000 more"):
-        limits.make_room(16, 1000)
+        places.make_room(16, 1000)
     with pytest.raises(IndexUnavailableError):
-        limits.make_room(17, 0)
+        places.make_room(17, 0)
 
 
 # --- damage

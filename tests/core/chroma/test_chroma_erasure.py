@@ -23,13 +23,14 @@ from sqlalchemy import Connection
 from waiting import wait_for
 
 from memlayer_core import Memory, Message, Settings
-from memlayer_core.chroma import collection
+from memlayer_core.chroma import index as chroma_index
 from memlayer_core.errors import StoreUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRebuilt, StoreMissing
 from memlayer_core.items.model import PutItem
-from memlayer_core.messages.sql import transcript
+from memlayer_core.messages import reads as messages_reads
 from memlayer_core.scope import Scope
-from memlayer_core.storage import index_content, job_queue
+from memlayer_core.storage import jobs as storage_jobs
+from memlayer_core.storage import vectors
 from memlayer_core.storage.jobs import Job
 
 SETTINGS = Settings(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
@@ -66,9 +67,9 @@ def traces(directory: Path, wanted: list[bytes]) -> set[str]:
 def key_of(memory: Memory, scope: Scope, place: int = 0) -> str:
     """Return the id that a session's message has in Chroma."""
     db = memory.runtime.db
-    session = db.read(transcript.find, scope)
+    session = db.read(messages_reads.find, scope)
     assert session is not None
-    return str(db.read(transcript.history, session, -1, None)[place].key)
+    return str(db.read(messages_reads.history, session, -1, None)[place].key)
 
 
 def talk(memory: Memory, user: str, turns: int, session: str = "s") -> None:
@@ -212,7 +213,7 @@ def test_a_shard_is_filled_again_after_the_searches_that_run_in_it(open_at, chro
     memory.flush(60)
     degraded, order = heard(memory, IndexDegraded), []
     searching, index = threading.Event(), memory.runtime.index
-    nearest, erase = collection.nearest, index.erase
+    nearest, erase = chroma_index.nearest_in, index.erase
 
     def search_slowly(target: Any, *args: Any, **kwargs: Any) -> Any:
         searching.set()
@@ -225,7 +226,7 @@ def test_a_shard_is_filled_again_after_the_searches_that_run_in_it(open_at, chro
         order.append("erased")
         erase(shards)
 
-    monkeypatch.setattr(collection, "nearest", search_slowly)
+    monkeypatch.setattr(chroma_index, "nearest_in", search_slowly)
     index.erase = note_erasure
     with ThreadPoolExecutor(1) as pool:
         hits = pool.submit(memory.search, "a thing in town", user_id="louis", limit=500)
@@ -430,7 +431,7 @@ def test_a_collection_that_others_write_to_while_it_is_judged_is_not_dropped(ser
 
     def outdated(work: Any, *args: Any, **kwargs: Any) -> Any:
         read = inner(work, *args, **kwargs)
-        if work is not index_content.samples:
+        if work is not vectors.samples:
             return read
         number = next(turn)
         for user in ("a", "b"):
@@ -491,15 +492,15 @@ def test_one_process_at_a_time_audits_a_server(served) -> None:
     now = rt.now()
 
     def owed_and_leased(connection: Connection) -> list[Job]:  # at once: our own worker would be quicker
-        job_queue.enqueue_once(connection, "audit", [0], now)
-        return job_queue.lease(connection, ["audit"], 5, "somebody", now, now + timedelta(minutes=10))
+        storage_jobs.enqueue_once(connection, "audit", [0], now)
+        return storage_jobs.lease(connection, ["audit"], 5, "somebody", now, now + timedelta(minutes=10))
 
     (held,) = rt.db.write(owed_and_leased)
     two = served()
     talk(two, "b", 3)
     wait_for(lambda: two.runtime.index.held and two._resources.worker._keeper.adopted)
     assert [job.owner for job in jobs_of(two) if job.kind == "audit"] == ["somebody"]
-    rt.db.write(job_queue.finish, [held])
+    rt.db.write(storage_jobs.finish, [held])
     assert two.flush(60).queued == 0
 
 

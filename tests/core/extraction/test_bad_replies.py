@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memlayer_core import Memory, Message, Settings
+from memlayer_core.extraction.check import AnswerError, operations_in
 from memlayer_core.extraction.model import Operation
-from memlayer_core.extraction.rules.answer import AnswerError, operations_in
 
 QUICK = Settings(index_delay=0, durability="normal", job_backoff=0, model_timeout=0.3)
 BOAT = {"op": "add", "key": "boat", "value": "red boat", "quote": "a red boat", "messages": [1]}

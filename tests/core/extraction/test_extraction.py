@@ -18,7 +18,7 @@ from waiting import wait_for
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import RecordStored
-from memlayer_core.storage import job_queue
+from memlayer_core.storage import jobs
 from memlayer_core.tools import record_functions
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -315,10 +315,10 @@ def test_a_process_without_the_model_leaves_the_work_to_one_that_has_it(opened) 
     model = Reader({"quote": "a red boat", "key": "boat", "value": "red"})
     first = opened(model, QUICK.replace(extraction_idle_seconds=600))
     first.chat(user_id="louis", session_id="s").add("user", "You know that I own a red boat.")
-    wait_for(lambda: first.runtime.db.read(job_queue.count_kinds) == {"learn": 1})
+    wait_for(lambda: first.runtime.db.read(jobs.count_kinds) == {"learn": 1})
     first.close()
     without = opened(None)
-    without.runtime.db.write(job_queue.hurry, without.runtime.now())
+    without.runtime.db.write(jobs.hurry, without.runtime.now())
     without.chat(user_id="ada", session_id="a").add("user", "I like plums.")
     without.flush(30)
     assert known(without) == {}

@@ -14,9 +14,9 @@ from waiting import wait_for
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import ConfigurationError, RedactorError
-from memlayer_core.extraction.rules.answer import operations_in, split_operations
-from memlayer_core.records.quotes import own_words
-from memlayer_core.storage import job_queue
+from memlayer_core.extraction.check import operations_in, split_operations
+from memlayer_core.records.flow import own_words
+from memlayer_core.storage import jobs
 
 TOGETHER = Settings(
     index_delay=0,
@@ -100,7 +100,7 @@ def opened(request, tmp_path) -> Iterator[Callable[..., Memory]]:
 
 
 def waiting(memory: Memory) -> dict[str, int]:
-    return memory.runtime.db.read(job_queue.count_kinds)
+    return memory.runtime.db.read(jobs.count_kinds)
 
 
 def talk(memory: Memory, count: int) -> Any:

@@ -7,14 +7,13 @@ import pytest
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import EmbedderMismatchError
-from memlayer_core.index.scale import calibration_texts, scales_from
+from memlayer_core.index.flow import calibration_texts, scales_from
 from memlayer_core.models import multilingual
-from memlayer_core.models.embed import scales_of
+from memlayer_core.models.embed import EmbedderPair, scales_of
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM, folder, is_present
 from memlayer_core.models.multilingual import Multilingual
-from memlayer_core.models.pair import EmbedderPair
-from memlayer_core.vector import SimilarityScale
+from memlayer_core.seams import SimilarityScale
 
 SETTINGS = Settings(index_delay=0)
 COMMON = (

@@ -15,10 +15,11 @@ from sqlalchemy import Connection, text
 
 from memlayer_core import Memory, Scope, Settings
 from memlayer_core.errors import EmbedderError, ImportStoppedError, InvalidItemError, InvalidScopeError
+from memlayer_core.items.check import by_words, folder_page, order, scores, whole_text
 from memlayer_core.items.model import DropItem, FindItems, GetItem, Item, ListFolders, PutItem
-from memlayer_core.items.rules.items import by_words, folder_page, order, scores, whole_text
 from memlayer_core.scope import Folder
-from memlayer_core.storage import lexical, vectors
+from memlayer_core.storage import vectors
+from memlayer_core.storage import words as storage_words
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 LATER = Settings(index_delay=3600, durability="normal")
@@ -118,7 +119,7 @@ def test_an_update_leaves_nothing_of_the_old_text_behind(store) -> None:
     held = counted(store)
     assert (held["memlayer_item_texts"], held[TABLES[-2]], held["memlayer_lexical"]) == (1, 1, 1)
     assert held["memlayer_item_fields"] == 1
-    assert store.runtime.db.read(lexical.postings, Folder("default", ("a",)), ["secret"], {}) == {}
+    assert store.runtime.db.read(storage_words.postings, Folder("default", ("a",)), ["secret"], {}) == {}
     store.flush()
     assert store.runtime.db.read(vectors.overview, Folder("default", ("a",))).vectors == 1
 
@@ -342,19 +343,19 @@ def test_an_embedder_that_fails_half_way_lets_words_find_the_rest(store) -> None
 
 
 def test_items_are_filed_again_with_everything_else(store) -> None:
-    from memlayer_core.storage import lexical
+    from memlayer_core.storage import words
     from memlayer_core.storage.texts import repair_words
 
     put(store, "users", "ada", k="hiking boots")
     store.chat(user_id="ada").add("user", "hiking")
     db = store.runtime.db
-    db.write(lambda c: lexical.delete(c, lexical.keys(c)))
+    db.write(lambda c: words.delete(c, words.keys(c)))
     assert db.write(repair_words, store.runtime.redact)
-    assert set(db.read(lexical.postings, Folder("default", ("users", "ada")), ["hike", "boot"], {})) == {
+    assert set(db.read(words.postings, Folder("default", ("users", "ada")), ["hike", "boot"], {})) == {
         "hike",
         "boot",
     }
-    assert db.read(lexical.postings, Folder("default", ("users",)), ["hike"], {}) == {}
+    assert db.read(words.postings, Folder("default", ("users",)), ["hike"], {}) == {}
 
 
 def test_thirty_folders_are_searched_as_one(store) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memlayer_core import Message, ToolCall
-from memlayer_core.messages.rules.align import Alignment, Digest, align, digest_of
+from memlayer_core.messages.align import Alignment, Digest, align, digest_of
 
 WHO = {"u": "user", "a": "assistant", "s": "system", "t": "tool", "h": "assistant"}
 

@@ -17,8 +17,8 @@ from memlayer_core.errors import (
     UnknownMessageError,
 )
 from memlayer_core.events import WorkerFailed
-from memlayer_core.messages.sql import lifetime
-from memlayer_core.storage.keys import key_of
+from memlayer_core.messages import writes as messages_writes
+from memlayer_core.storage.statements import key_of
 
 BROKEN = ["\ud800", "a\0b", ""]
 
@@ -131,8 +131,8 @@ def test_a_bad_row_does_not_end_everybodys_background_work(open_at, monkeypatch)
             raise OverflowError("a row that cannot be read")
         return False
 
-    monkeypatch.setattr("memlayer_core.worker.worker._RECOVERY", 0.01)
-    monkeypatch.setattr(lifetime, "is_idle", broken)
+    monkeypatch.setattr("memlayer_core.worker._RECOVERY", 0.01)
+    monkeypatch.setattr(messages_writes, "is_idle", broken)
     memory.chat(user_id="louis", session_id="s").add("user", "hello")
     memory.flush(30)
     assert len(calls) >= 3

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from memlayer_core import Memory, Message, ToolCall
-from memlayer_core.messages.rules.openai import openai_message
+from memlayer_core.messages.render import openai_message
 
 IMAGE = {"type": "image", "base64": "aGk=", "mime_type": "image/jpeg"}
 

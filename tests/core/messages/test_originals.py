@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memlayer_core import Message, Settings, ToolCall
 from memlayer_core.message import StoredMessage
-from memlayer_core.messages.rules.render import as_prompt, block, line, split_blocks
+from memlayer_core.messages.render import as_prompt, block, line, split_blocks
 from memlayer_core.scope import Scope
 
 LARGE = "All is well. " * 2000

@@ -13,7 +13,7 @@ from examples import examples
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import ROLES, Raw, StoredMessage
-from memlayer_core.messages.rules.render import block, line, profile_block, summary_block
+from memlayer_core.messages.render import block, line, profile_block, summary_block
 from memlayer_core.scope import Scope
 from memlayer_core.summaries.prompt import line_of
 from tests.conftest import PROMPT

@@ -262,15 +262,15 @@ def test_ids_of_another_scope_are_strangers(store):
 
 @pytest.mark.parametrize("shape", ["trimmed", "pinned", "summed up"])
 def test_only_the_end_of_a_long_history_is_read(open_at, monkeypatch, shape):
-    from memlayer_core.messages.sql import conversation
+    from memlayer_core.messages import reads as messages_reads
 
     memory = open_at()
     chat = memory.chat(user_id="ada", session_id="long")
     told = [f"{'ua'[n % 2]}{n}" for n in range(3000)]
     chat.add_messages(listed(" ".join(told)))
     read: list[int] = []
-    real = conversation.stored_of
-    monkeypatch.setattr(conversation, "stored_of", lambda *a: read.append(1) or real(*a))
+    real = messages_reads.stored_of
+    monkeypatch.setattr(messages_reads, "stored_of", lambda *a: read.append(1) or real(*a))
     front = {"trimmed": [], "pinned": told[:1], "summed up": ["usummary"]}[shape]
     for n in range(3000, 3010):
         told.append(f"{'ua'[n % 2]}{n}")
@@ -394,13 +394,13 @@ def test_calls_without_text_are_found_far_back(chat):
 
 @pytest.mark.slow
 def test_a_list_of_thousands_with_nothing_new_keeps_nobody_waiting(store, monkeypatch):
-    from memlayer_core.messages.sql import writes
+    from memlayer_core.messages import writes as messages_writes
 
     told = [replace(one, content=f"{one.text} ok") if n % 3 else one for n, one in enumerate(long(5000))]
     chat = store.chat(user_id="ada", session_id="long")
     chat.add_messages(told)
     inside: list[float] = []
-    real = writes.resync
+    real = messages_writes.resync
 
     def timed(*args: Any, **options: Any) -> Any:
         started = time.process_time()
@@ -409,7 +409,7 @@ def test_a_list_of_thousands_with_nothing_new_keeps_nobody_waiting(store, monkey
         finally:
             inside.append(time.process_time() - started)
 
-    monkeypatch.setattr(writes, "resync", timed)
+    monkeypatch.setattr(messages_writes, "resync", timed)
     assert chat.resync(told).stored == 0
     assert chat.resync([*told, Message("user", "new")]).stored == 1
     assert max(inside) < 1.5

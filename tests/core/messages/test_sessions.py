@@ -26,9 +26,9 @@ from memlayer_core.errors import (
 )
 from memlayer_core.events import SessionEnded
 from memlayer_core.message import Raw
+from memlayer_core.messages import writes as messages_writes
 from memlayer_core.messages.model import ForgetReport, beginning
-from memlayer_core.messages.sql import lifetime
-from memlayer_core.storage.keys import shard_of
+from memlayer_core.storage.statements import shard_of
 from memlayer_core.testing import FlakyEmbedder
 from tests.conftest import INDEXED, PROMPT
 
@@ -215,7 +215,7 @@ def test_many_idle_sessions_are_ended_in_batches(store):
     for number in range(25):
         store.chat(user_id="ada", session_id=str(number)).add("user", "hello")
     later = now + timedelta(days=1)
-    batches = [len(db.write(lifetime.end_idle, later, 10, now, None)) for _ in range(4)]
+    batches = [len(db.write(messages_writes.end_idle, later, 10, now, None)) for _ in range(4)]
     assert batches == [10, 10, 5, 0]
 
 

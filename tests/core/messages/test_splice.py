@@ -16,13 +16,13 @@ from sql import SHARDS
 from memlayer_core import Message, Scope
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import StoredMessage
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages import splice as messages_splice
+from memlayer_core.messages import writes as messages_writes
+from memlayer_core.messages.align import align, count_known, digest_of
 from memlayer_core.messages.model import PreparedMessage, Session, SessionDetails
-from memlayer_core.messages.rules import splice as planners
-from memlayer_core.messages.rules.align import align, digest_of
-from memlayer_core.messages.rules.relist import count_known
-from memlayer_core.messages.rules.splice import Splice, loses
-from memlayer_core.messages.sql import message_lists, transcript, writes
-from memlayer_core.storage import lexical
+from memlayer_core.messages.splice import Splice, loses
+from memlayer_core.storage import words
 from memlayer_core.storage.database import Database
 from memlayer_core.testing import NOON, draft
 from memlayer_core.transfer import sql
@@ -90,11 +90,11 @@ class Conversation:
         self.versions: list[Message] = []
 
     def session(self) -> Session | None:
-        return self.db.read(transcript.find, self.scope)
+        return self.db.read(messages_reads.find, self.scope)
 
     def present(self) -> list[StoredMessage]:
         session = self.session()
-        return [] if session is None else self.db.read(transcript.history, session, -1, None)
+        return [] if session is None else self.db.read(messages_reads.history, session, -1, None)
 
     def write(self, work: Callable[..., Any], *more: object, **options: object) -> Any:
         return self.db.write(work, self.scope, *more, **options)
@@ -111,33 +111,37 @@ class Conversation:
 
     def append(self, drawn: Drawn) -> Planned:
         verbatim, fork_id = drawn.data.draw(st.booleans()), None if drawn.erase else drawn.fork_id
-        splice = planners.append(
+        splice = messages_splice.append(
             drawn.known, drawn.sent, drawn.in_force, verbatim=verbatim, erase=drawn.erase
         )
-        return splice, lambda: self.write(writes.append, drawn.sent, NOON, SHARDS, fork_id, verbatim=verbatim)
+        return splice, lambda: self.write(
+            messages_writes.append, drawn.sent, NOON, SHARDS, fork_id, verbatim=verbatim
+        )
 
     def merge(self, drawn: Drawn) -> Planned:
-        splice, details = planners.append(drawn.known, drawn.sent, drawn.in_force), SessionDetails()
+        splice, details = messages_splice.append(drawn.known, drawn.sent, drawn.in_force), SessionDetails()
         return splice, lambda: self.write(sql.merge, drawn.sent, details, NOON, SHARDS, drawn.fork_id)
 
     def hear(self, drawn: Drawn) -> Planned:
         digests = [one.digest for one in drawn.present], [one.digest for one in drawn.sent]
-        splice = planners.append(drawn.known, drawn.sent[count_known(*digests) :], verbatim=True)
-        return splice, lambda: self.write(message_lists.hear, drawn.sent, NOON, SHARDS, drawn.fork_id)
+        splice = messages_splice.append(drawn.known, drawn.sent[count_known(*digests) :], verbatim=True)
+        return splice, lambda: self.write(messages_writes.hear, drawn.sent, NOON, SHARDS, drawn.fork_id)
 
     def insert(self, drawn: Drawn) -> Planned:
         sent = [prepared((one.message.text, None)) for one in drawn.sent]
-        splice = planners.insert([], sent, drawn.present[drawn.place].key if drawn.present else None)
-        return splice, lambda: self.write(message_lists.insert, sent, NOON, SHARDS, drawn.place)
+        splice = messages_splice.insert([], sent, drawn.present[drawn.place].key if drawn.present else None)
+        return splice, lambda: self.write(messages_writes.insert_into_list, sent, NOON, SHARDS, drawn.place)
 
     def replace(self, drawn: Drawn) -> Planned:
         part = drawn.data.draw(st.sampled_from([None, "active", "archived"]))
         fork_id = None if drawn.erase else drawn.fork_id
-        splice = planners.rewrite(drawn.present, drawn.sent, erase=drawn.erase)
-        return splice, lambda: self.write(message_lists.replace, drawn.sent, NOON, SHARDS, fork_id, part)
+        splice = messages_splice.rewrite(drawn.present, drawn.sent, erase=drawn.erase)
+        return splice, lambda: self.write(
+            messages_writes.replace_list, drawn.sent, NOON, SHARDS, fork_id, part
+        )
 
     def restore(self, drawn: Drawn) -> Planned:
-        splice, details = planners.rewrite(drawn.present, drawn.sent, erase=True), SessionDetails()
+        splice, details = messages_splice.rewrite(drawn.present, drawn.sent, erase=True), SessionDetails()
         return splice, lambda: self.write(sql.restore, drawn.sent, details, NOON, SHARDS)
 
     def resync(self, drawn: Drawn) -> Planned:
@@ -146,37 +150,39 @@ class Conversation:
         incoming = [digest_of(one.message, with_id=one.has_own_id) for one in sent]
         alignment = align(past, incoming, complete=True, final=final)
         roles = [present[to].message.role for to in alignment.matches if to is not None]
-        splice = planners.follow(present, sent, alignment)
+        splice = messages_splice.follow(present, sent, alignment)
         if final and {*roles} <= {"system"} and not len(present) == len(sent) == len(roles):
-            splice = planners.start_over(present, sent, lambda _: True)
+            splice = messages_splice.start_over(present, sent, lambda _: True)
         options = {"replace_all": final, "replaceable": lambda _: True}
         return splice, lambda: self.write(
-            writes.resync, sent, incoming, NOON, SHARDS, drawn.fork_id, **options
+            messages_writes.resync, sent, incoming, NOON, SHARDS, drawn.fork_id, **options
         )
 
     def edit(self, drawn: Drawn) -> Planned:
         stored = drawn.present[drawn.place]
         changed = prepared((drawn.data.draw(st.sampled_from(SPOKEN)), stored.message.id))
         splice, fork_id = (
-            planners.edit([(stored, changed)], erase=drawn.erase),
+            messages_splice.edit([(stored, changed)], erase=drawn.erase),
             None if drawn.erase else drawn.fork_id,
         )
-        return splice, lambda: self.write(writes.edit, drawn.place, lambda _: changed, NOON, SHARDS, fork_id)
+        return splice, lambda: self.write(
+            messages_writes.edit_message, drawn.place, lambda _: changed, NOON, SHARDS, fork_id
+        )
 
     def delete(self, drawn: Drawn) -> Planned:
         stored = drawn.present[drawn.place]
-        splice = planners.remove([stored], erase=True)
-        return splice, lambda: self.write(writes.delete, stored.message.id, NOON)
+        splice = messages_splice.remove([stored], erase=True)
+        return splice, lambda: self.write(messages_writes.delete_message, stored.message.id, NOON)
 
     def take(self, drawn: Drawn) -> Planned:
-        splice = planners.remove(drawn.present[drawn.place : drawn.place + 2], erase=True)
-        return splice, lambda: self.write(message_lists.take, None, drawn.place, 2, NOON)
+        splice = messages_splice.remove(drawn.present[drawn.place : drawn.place + 2], erase=True)
+        return splice, lambda: self.write(messages_writes.take_from_list, None, drawn.place, 2, NOON)
 
     def withdraw(self, drawn: Drawn) -> Planned:
         some = [one for one in drawn.present if drawn.data.draw(st.booleans())]
         named = ["unknown", *(one.message.id for one in some)]
-        splice = planners.remove(some, erase=False)
-        return splice, lambda: self.write(writes.withdraw, named, NOON, SHARDS, drawn.fork_id)
+        splice = messages_splice.remove(some, erase=False)
+        return splice, lambda: self.write(messages_writes.withdraw, named, NOON, SHARDS, drawn.fork_id)
 
 
 def check(one: Conversation, before: Sequence[StoredMessage], next_seq: int, splice: Splice) -> None:
@@ -193,9 +199,9 @@ def check(one: Conversation, before: Sequence[StoredMessage], next_seq: int, spl
     instructions = [stored.key for stored in after if stored.message.role == "system"]
     assert session.instructions == (instructions[-1] if instructions else None)
     findable = [stored.key for stored in after if stored.tokens and stored.message.role != "system"]
-    filed = one.db.read(lexical.keys)
+    filed = one.db.read(words.keys)
     assert [key for key in filed if key >> 32 == session.number] == findable
-    versions = one.db.read(transcript.versions, session)
+    versions = one.db.read(messages_reads.versions, session)
     assert Counter((version.message.id, version.message.text) for version in versions) == Counter(
         (message.id, message.text) for message in one.versions
     )
@@ -232,48 +238,50 @@ def test_the_store_has_what_the_splice_makes_of_a_plain_list(db: Database, verb:
 @given(written=lists.filter(bool), data=st.data())
 def test_a_fork_is_a_splice_that_only_inserts(db: Database, written, data):
     one, copy = Conversation(db), Conversation(db)
-    one.write(writes.append, [prepared(each) for each in written], NOON, SHARDS, verbatim=True)
+    one.write(messages_writes.append, [prepared(each) for each in written], NOON, SHARDS, verbatim=True)
     before = one.present()
     last = data.draw(st.integers(0, len(before) - 1))
 
     def fork(connection: Any, scope: Scope) -> int:
         into = copy.scope.session_id or ""
-        return writes.fork(connection, scope, into, last, as_draft, NOON, SHARDS)
+        return messages_writes.fork_session(connection, scope, into, last, as_draft, NOON, SHARDS)
 
     def as_draft(message: Message) -> PreparedMessage:
         return prepared((message.text, message.id))
 
     assert one.write(fork) == last + 1
-    splice = planners.append({}, [as_draft(stored.message) for stored in before[: last + 1]], verbatim=True)
+    splice = messages_splice.append(
+        {}, [as_draft(stored.message) for stored in before[: last + 1]], verbatim=True
+    )
     check(copy, [], 0, splice)
 
 
 def test_a_list_that_gives_a_stored_id_to_other_words_is_written(db: Database):
     one = Conversation(db)
-    one.write(writes.append, [prepared(("u1", "x"))], NOON, SHARDS)
-    one.write(message_lists.replace, [prepared(("u1", None)), prepared(("u2", "x"))], NOON, SHARDS)
+    one.write(messages_writes.append, [prepared(("u1", "x"))], NOON, SHARDS)
+    one.write(messages_writes.replace_list, [prepared(("u1", None)), prepared(("u2", "x"))], NOON, SHARDS)
     assert [stored.message.text for stored in one.present()] == ["u1", "u2"]
     assert one.present()[1].message.id == "x"
 
 
 def test_an_id_of_the_session_is_not_inserted_again(db: Database):
     one = Conversation(db)
-    one.write(writes.append, [prepared(("u1", "x"))], NOON, SHARDS)
+    one.write(messages_writes.append, [prepared(("u1", "x"))], NOON, SHARDS)
     with pytest.raises(InvalidMessageError, match="1 message"):
-        one.write(message_lists.insert, [prepared(("u2", "x"))], NOON, SHARDS, 0)
+        one.write(messages_writes.insert_into_list, [prepared(("u2", "x"))], NOON, SHARDS, 0)
     assert len(one.present()) == 1
 
 
 @pytest.mark.parametrize("db", ["sqlite"], indirect=True)
 def test_an_addition_counts_where_it_locks_and_writes_four_rows_a_message(db: Database):
     one = Conversation(db)
-    one.write(writes.append, [prepared(("s1", None)), prepared(("u1", None))], NOON, SHARDS)
+    one.write(messages_writes.append, [prepared(("s1", None)), prepared(("u1", None))], NOON, SHARDS)
     ran: list[str] = []
 
     def append(connection: Any, *arguments: Any) -> Any:
         driver = connection.connection.driver_connection
         driver.set_trace_callback(lambda text: ran.append(text) if text[:2] != "--" else None)
-        writes.append(connection, *arguments)
+        messages_writes.append(connection, *arguments)
         driver.set_trace_callback(None)
 
     one.write(append, [prepared(("u2", None)), prepared(("a2", None))], NOON, SHARDS)

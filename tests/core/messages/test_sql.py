@@ -12,18 +12,19 @@ from sql import LOUIS, SHARDS, filed_under, stored_vectors, texts
 
 from memlayer_core import Scope, ToolCall
 from memlayer_core.message import Raw
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages import writes as messages_writes
 from memlayer_core.messages.model import WindowStart
-from memlayer_core.messages.sql import lifetime, message_lists, transcript, window_starts, writes
-from memlayer_core.storage import job_queue, vectors
+from memlayer_core.storage import jobs, vectors
 from memlayer_core.testing import NOON, draft, drafts, filing
 
 
 def in_force(db):
     """Return the text of the system message that is in force."""
-    session = db.read(transcript.find, LOUIS)
+    session = db.read(messages_reads.find, LOUIS)
     if session.instructions is None:
         return None
-    return db.read(transcript.read, session, [session.instructions & 0xFFFF_FFFF])[0].message.text
+    return db.read(messages_reads.read, session, [session.instructions & 0xFFFF_FFFF])[0].message.text
 
 
 def test_messages_come_back_in_their_order_and_equal(db):
@@ -36,58 +37,62 @@ def test_messages_come_back_in_their_order_and_equal(db):
     ]
     blocks = replace(given[1].message, id="blocks", content=({"type": "image_url", "image_url": "x"},))
     given.append(replace(given[1], message=blocks))
-    receipt = db.write(writes.append, LOUIS, given, NOON, SHARDS)
-    session = db.read(transcript.find, LOUIS)
-    stored = [item.message for item in db.read(transcript.history, session, -1, None)]
+    receipt = db.write(messages_writes.append, LOUIS, given, NOON, SHARDS)
+    session = db.read(messages_reads.find, LOUIS)
+    stored = [item.message for item in db.read(messages_reads.history, session, -1, None)]
     assert stored == [item.message for item in given]
     assert receipt.stored == len(given)
     assert receipt.ids == tuple(item.message.id for item in given)
 
 
 def test_running_totals_agree_with_the_messages(db):
-    db.write(writes.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
-    db.write(writes.append, LOUIS, [draft("user", "d", tokens=5)], NOON + timedelta(seconds=1), SHARDS)
-    session = db.read(transcript.find, LOUIS)
+    db.write(messages_writes.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
+    db.write(
+        messages_writes.append, LOUIS, [draft("user", "d", tokens=5)], NOON + timedelta(seconds=1), SHARDS
+    )
+    session = db.read(messages_reads.find, LOUIS)
     assert (session.messages, session.tokens) == (4, 35)
     assert session.updated_at == NOON + timedelta(seconds=1)
 
 
 def test_the_same_id_again_changes_nothing(db):
-    db.write(writes.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
-    again = db.write(writes.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
+    again = db.write(messages_writes.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
     assert (again.stored, again.unchanged, again.replaced) == (0, 1, 0)
     assert texts(db, LOUIS) == ["hello"]
 
 
 def test_the_same_id_with_another_text_takes_the_place_of_the_old(db):
     db.write(
-        writes.append,
+        messages_writes.append,
         LOUIS,
         [draft("user", "tokyo", id="m1", tokens=3), draft("user", "then")],
         NOON,
         SHARDS,
     )
-    again = db.write(writes.append, LOUIS, [draft("user", "osaka", id="m1", tokens=4)], NOON, SHARDS)
+    again = db.write(messages_writes.append, LOUIS, [draft("user", "osaka", id="m1", tokens=4)], NOON, SHARDS)
     assert (again.stored, again.unchanged, again.replaced) == (0, 0, 1)
     assert texts(db, LOUIS) == ["osaka", "then"]
     assert filed_under(db, LOUIS.reach(), "tokyo") == []
     assert len(filed_under(db, LOUIS.reach(), "osaka")) == 1
-    session = db.read(transcript.find, LOUIS)
+    session = db.read(messages_reads.find, LOUIS)
     assert session.tokens == 14
 
 
 def test_the_same_id_with_another_time_is_a_correction(db):
-    db.write(writes.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, [draft("user", "hello", id="m1")], NOON, SHARDS)
     later = NOON + timedelta(days=1)
-    again = db.write(writes.append, LOUIS, [draft("user", "hello", id="m1", created_at=later)], NOON, SHARDS)
+    again = db.write(
+        messages_writes.append, LOUIS, [draft("user", "hello", id="m1", created_at=later)], NOON, SHARDS
+    )
     assert again.replaced == 1
-    session = db.read(transcript.find, LOUIS)
-    assert db.read(transcript.history, session, -1, None)[0].message.created_at == later
+    session = db.read(messages_reads.find, LOUIS)
+    assert db.read(messages_reads.history, session, -1, None)[0].message.created_at == later
 
 
 def test_one_id_in_two_sessions_is_two_messages(db):
-    db.write(writes.append, LOUIS, [draft("user", "one", id="m1")], NOON, SHARDS)
-    db.write(writes.append, Scope("louis", "s2"), [draft("user", "two", id="m1")], NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, [draft("user", "one", id="m1")], NOON, SHARDS)
+    db.write(messages_writes.append, Scope("louis", "s2"), [draft("user", "two", id="m1")], NOON, SHARDS)
     assert texts(db, LOUIS) == ["one"]
     assert texts(db, Scope("louis", "s2")) == ["two"]
 
@@ -101,85 +106,93 @@ def test_a_session_of_any_tenant_user_or_agent_is_its_own(db):
         Scope("l" * 10_000, "'; DROP TABLE memlayer_messages; --"),
     ]
     for number, scope in enumerate(scopes):
-        db.write(writes.append, scope, [draft("user", f"secret {number}")], NOON, SHARDS)
+        db.write(messages_writes.append, scope, [draft("user", f"secret {number}")], NOON, SHARDS)
     for number, scope in enumerate(scopes):
         assert texts(db, scope) == [f"secret {number}"]
 
 
 def test_the_last_entries_come_first_and_page_by_page(db):
-    db.write(writes.append, LOUIS, drafts(*(str(n) for n in range(10))), NOON, SHARDS)
-    session = db.read(transcript.find, LOUIS)
-    first = db.read(transcript.tail, session, None, 4)
-    second = db.read(transcript.tail, session, first[-1].seq, 4)
+    db.write(messages_writes.append, LOUIS, drafts(*(str(n) for n in range(10))), NOON, SHARDS)
+    session = db.read(messages_reads.find, LOUIS)
+    first = db.read(messages_reads.tail, session, None, 4)
+    second = db.read(messages_reads.tail, session, first[-1].seq, 4)
     assert [entry.seq for entry in (*first, *second)] == [9, 8, 7, 6, 5, 4, 3, 2]
-    read = db.read(transcript.read, session, [entry.seq for entry in second])
+    read = db.read(messages_reads.read, session, [entry.seq for entry in second])
     assert [item.message.text for item in read] == ["2", "3", "4", "5"]
 
 
 def test_the_newest_system_message_is_the_one_in_force(db):
-    db.write(writes.append, LOUIS, [draft("system", "be brief"), draft("user", "hi")], NOON, SHARDS)
-    again = db.write(writes.append, LOUIS, [draft("system", "be brief")], NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, [draft("system", "be brief"), draft("user", "hi")], NOON, SHARDS)
+    again = db.write(messages_writes.append, LOUIS, [draft("system", "be brief")], NOON, SHARDS)
     assert (again.stored, again.unchanged) == (0, 1)
-    db.write(writes.append, LOUIS, [draft("system", "be long")], NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, [draft("system", "be long")], NOON, SHARDS)
     assert in_force(db) == "be long"
-    db.write(message_lists.replace, LOUIS, drafts("hi"), NOON, SHARDS)
+    db.write(messages_writes.replace_list, LOUIS, drafts("hi"), NOON, SHARDS)
     assert in_force(db) is None
 
 
 def test_a_mark_moves_forward_only_and_goes_with_its_message(db):
-    db.write(writes.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
-    session = db.read(transcript.find, LOUIS)
+    db.write(messages_writes.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
+    session = db.read(messages_reads.find, LOUIS)
     for mark in (WindowStart(2, 1), WindowStart(1, 5), WindowStart(2, 3), WindowStart(2, 2)):
-        db.write(window_starts.move, session.number, 30, mark)
-    assert (db.read(window_starts.find, session, 30), db.read(window_starts.find, session, 31)) == (
+        db.write(messages_reads.move_window_start, session.number, 30, mark)
+    assert (
+        db.read(messages_reads.find_window_start, session, 30),
+        db.read(messages_reads.find_window_start, session, 31),
+    ) == (
         WindowStart(2, 3),
         WindowStart(),
     )
-    db.write(message_lists.replace, LOUIS, drafts("a"), NOON, SHARDS)
-    assert db.read(window_starts.find, session, 30) == WindowStart()
-    db.write(window_starts.move, session.number, 30, WindowStart(2, 3))
-    assert db.read(window_starts.find, session, 30) == WindowStart()
+    db.write(messages_writes.replace_list, LOUIS, drafts("a"), NOON, SHARDS)
+    assert db.read(messages_reads.find_window_start, session, 30) == WindowStart()
+    db.write(messages_reads.move_window_start, session.number, 30, WindowStart(2, 3))
+    assert db.read(messages_reads.find_window_start, session, 30) == WindowStart()
 
 
 def test_rewriting_keeps_a_common_beginning(db):
-    db.write(writes.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
     before = filed_under(db, LOUIS.reach(), "b")
-    receipt = db.write(message_lists.replace, LOUIS, drafts("a", "b", "d", "e"), NOON, SHARDS)
+    receipt = db.write(messages_writes.replace_list, LOUIS, drafts("a", "b", "d", "e"), NOON, SHARDS)
     assert (receipt.unchanged, receipt.stored) == (2, 2)
     assert texts(db, LOUIS) == ["a", "b", "d", "e"]
     assert filed_under(db, LOUIS.reach(), "b") == before
     assert filed_under(db, LOUIS.reach(), "c") == []
-    session = db.read(transcript.find, LOUIS)
+    session = db.read(messages_reads.find, LOUIS)
     assert (session.messages, session.tokens) == (4, 40)
 
 
 def test_a_list_is_inserted_into_archived_taken_from_and_replaced(db):
     whose = LOUIS
-    db.write(writes.append, whose, drafts("a", "b", "c"), NOON, SHARDS)
-    db.write(message_lists.insert, whose, drafts("x"), NOON, SHARDS, 1)
-    assert [one.message.text for one in db.write(message_lists.archive, whose, 2, NOON, None)] == ["a", "x"]
-    assert [one.message.text for one in db.write(message_lists.take, whose, "active", -1, 1, NOON)] == ["c"]
-    session = db.read(transcript.find, whose)
+    db.write(messages_writes.append, whose, drafts("a", "b", "c"), NOON, SHARDS)
+    db.write(messages_writes.insert_into_list, whose, drafts("x"), NOON, SHARDS, 1)
+    assert [one.message.text for one in db.write(messages_writes.archive_list, whose, 2, NOON, None)] == [
+        "a",
+        "x",
+    ]
     assert [
-        one.message.text for one in db.read(message_lists.list_messages, session, "archived", None, 1)
+        one.message.text for one in db.write(messages_writes.take_from_list, whose, "active", -1, 1, NOON)
+    ] == ["c"]
+    session = db.read(messages_reads.find, whose)
+    assert [
+        one.message.text for one in db.read(messages_writes.list_messages, session, "archived", None, 1)
     ] == ["x"]
-    assert (db.read(message_lists.count, session, "active"), texts(db, whose)) == (1, ["a", "x", "b"])
-    db.write(message_lists.replace, whose, drafts("x", "b", "d"), NOON, SHARDS, "aside", "active")
+    assert (db.read(messages_writes.count_list, session, "active"), texts(db, whose)) == (1, ["a", "x", "b"])
+    db.write(messages_writes.replace_list, whose, drafts("x", "b", "d"), NOON, SHARDS, "aside", "active")
     assert texts(db, whose) == ["x", "b", "d"]
     assert texts(db, replace(whose, session_id="aside")) == ["a"]
-    assert db.read(message_lists.session_ids, whose.tenant_id, whose.user_id, None) == ["s1"]
+    assert db.read(messages_writes.session_ids, whose.tenant_id, whose.user_id, None) == ["s1"]
 
 
 def test_clearing_leaves_nothing_and_no_key_comes_back(db):
-    db.write(writes.append, LOUIS, drafts("alpha", "beta"), NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, drafts("alpha", "beta"), NOON, SHARDS)
     old = set(filed_under(db, LOUIS.reach(), "alpha beta"))
     db.write(vectors.store, [filing(key, LOUIS, [1, 0]) for key in old], NOON)
-    assert db.write(lifetime.clear, LOUIS, NOON) == 2
+    assert db.write(messages_writes.clear_session, LOUIS, NOON) == 2
     assert texts(db, LOUIS) == []
     assert filed_under(db, LOUIS.reach(), "alpha beta") == []
     assert db.read(stored_vectors) == []
     assert db.read(vectors.overview, LOUIS.reach()).vectors == 0
-    db.write(writes.append, LOUIS, drafts("alpha"), NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, drafts("alpha"), NOON, SHARDS)
     new = set(filed_under(db, LOUIS.reach(), "alpha"))
     assert not new & old
 
@@ -187,9 +200,9 @@ def test_clearing_leaves_nothing_and_no_key_comes_back(db):
 def test_a_refused_message_leaves_nothing_of_its_batch(db):
     broken = draft("user", "no", created_at="not a time")
     with pytest.raises(Exception):  # noqa: B017, PT011  (which error is the database's own affair)
-        db.write(writes.append, LOUIS, [*drafts("a", "b"), broken], NOON, SHARDS)
+        db.write(messages_writes.append, LOUIS, [*drafts("a", "b"), broken], NOON, SHARDS)
     assert texts(db, LOUIS) == []
-    assert db.read(job_queue.backlog).queued == 0
+    assert db.read(jobs.backlog).queued == 0
 
 
 def test_many_threads_lose_nothing_and_number_without_gaps(db):
@@ -199,13 +212,19 @@ def test_many_threads_lose_nothing_and_number_without_gaps(db):
     def write(number: int) -> None:
         start.wait()
         for turn in range(each):
-            db.write(writes.append, LOUIS, [draft("user", f"{number}:{turn}")], NOON, SHARDS)
-            db.write(writes.append, Scope(f"user {number}", "own"), [draft("user", str(turn))], NOON, SHARDS)
+            db.write(messages_writes.append, LOUIS, [draft("user", f"{number}:{turn}")], NOON, SHARDS)
+            db.write(
+                messages_writes.append,
+                Scope(f"user {number}", "own"),
+                [draft("user", str(turn))],
+                NOON,
+                SHARDS,
+            )
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(write, range(threads)))
-    session = db.read(transcript.find, LOUIS)
-    stored = db.read(transcript.history, session, -1, None)
+    session = db.read(messages_reads.find, LOUIS)
+    stored = db.read(messages_reads.history, session, -1, None)
     assert [item.seq for item in stored] == list(range(threads * each))
     for number in range(threads):
         mine = [item.message.text for item in stored if item.message.text.startswith(f"{number}:")]
@@ -218,13 +237,17 @@ def test_many_threads_lose_nothing_and_number_without_gaps(db):
 )
 def test_a_snapshot_does_not_move(db):
     """Work that reads twice sees the same, whatever is committed meanwhile; in memory nothing is."""
-    db.write(writes.append, LOUIS, drafts("a"), NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, drafts("a"), NOON, SHARDS)
 
     def read_twice(connection):
-        before = transcript.find(connection, LOUIS)
+        before = messages_reads.find(connection, LOUIS)
         with ThreadPoolExecutor(1) as other:
-            other.submit(db.write, writes.append, LOUIS, drafts("b"), NOON, SHARDS).result(30)
-        return before, transcript.find(connection, LOUIS), transcript.history(connection, before, -1, None)
+            other.submit(db.write, messages_writes.append, LOUIS, drafts("b"), NOON, SHARDS).result(30)
+        return (
+            before,
+            messages_reads.find(connection, LOUIS),
+            messages_reads.history(connection, before, -1, None),
+        )
 
     before, after, history = db.read(read_twice)
     assert before == after

@@ -23,11 +23,11 @@ from memlayer_core.errors import (
     InvalidScopeError,
     MessageTypeError,
 )
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages.align import count_known, to_remove
 from memlayer_core.messages.model import WindowStart
-from memlayer_core.messages.rules.relist import count_known, to_remove
-from memlayer_core.messages.sql import transcript, window_starts
+from memlayer_core.session_files import Transcripts
 from memlayer_core.storage.tables import messages
-from memlayer_core.transcripts import Transcripts
 from tests.conftest import PROMPT
 
 
@@ -297,10 +297,10 @@ def test_a_window_begins_anew_when_working_memory_does(store, lists, verb) -> No
     lists.add("k", talk("a b c d"))
     db = store.runtime.db
     scope = lists.scope_of("k")
-    db.write(window_starts.move, db.read(transcript.find, scope).number, 30, WindowStart(3))
+    db.write(messages_reads.move_window_start, db.read(messages_reads.find, scope).number, 30, WindowStart(3))
     lists.archive("k", 1) if verb == "archive" else lists.set("k", talk("a b c d"))
 
-    assert db.read(window_starts.find, db.read(transcript.find, scope), 30).first < 3
+    assert db.read(messages_reads.find_window_start, db.read(messages_reads.find, scope), 30).first < 3
     window = store.chat_of(scope).context().window
     assert said(list(window)) == ("b c d" if verb == "archive" else "a b c d")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memlayer_core import Chat, Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidMessageError, UnknownMessageError
 from memlayer_core.message import StoredMessage, Version
-from memlayer_core.messages.rules.splice import in_order, loses
+from memlayer_core.messages.splice import in_order, loses
 from memlayer_core.scope import Scope
 from tests.conftest import PROMPT, Colour
 

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from memlayer_core.errors import ConfigurationError, EmbedderError
 from memlayer_core.models import embed, minilm, multilingual
-from memlayer_core.models.embed import resolve_embedder
+from memlayer_core.models.embed import EmbedderPair, resolve_embedder
 from memlayer_core.models.minilm import MiniLM, folder, is_present
 from memlayer_core.models.multilingual import Multilingual
-from memlayer_core.models.pair import EmbedderPair
 from memlayer_core.settings import Settings
 
 ROOT = Path(__file__).parents[3]

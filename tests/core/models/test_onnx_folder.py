@@ -10,8 +10,7 @@ import pytest
 
 from memlayer_core.errors import ConfigurationError, EmbedderError
 from memlayer_core.models.embed import resolve_embedder
-from memlayer_core.models.minilm import MiniLM, folder, is_present
-from memlayer_core.models.onnx_folder import OnnxFolder
+from memlayer_core.models.minilm import MiniLM, OnnxFolder, folder, is_present
 from memlayer_core.settings import Settings
 
 TEXT = "I moved to Tokyo in spring."

@@ -6,7 +6,7 @@ import pytest
 
 from memlayer_core.errors import ModelContextError
 from memlayer_core.events import ContextOverflowed, Event
-from memlayer_core.models.overflow import is_overflow, retry_limit
+from memlayer_core.models.llm import is_overflow, retry_limit
 from memlayer_core.scope import Scope
 
 

@@ -12,8 +12,8 @@ import pytest
 from memlayer_core import Memory
 from memlayer_core.errors import EmbedderError
 from memlayer_core.events import IndexDegraded, IndexRecovered
+from memlayer_core.models.embed import QueryCache
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.models.query_cache import QueryCache
 from memlayer_core.settings import Settings
 
 

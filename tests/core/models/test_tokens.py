@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.message import Message, ToolCall
-from memlayer_core.models import encodings, tokens
-from memlayer_core.models.estimate import estimate
-from memlayer_core.models.tokens import token_counter
+from memlayer_core.models import tokens
+from memlayer_core.models.tokens import estimate, token_counter
 
 _DIGESTS = [hashlib.sha256(str(number).encode()).digest() for number in range(40)]
 _FACES = "😀 😂 😍 🙏 👍 🔥 🎉 🚀 💪 🤔 😎 🙌 🐱 🍕 🎂 ☕ ⭐ ✅".split()  # noqa: SIM905
@@ -167,8 +166,8 @@ def _table_name(encoding: str) -> str:
 @pytest.fixture
 def fresh(monkeypatch, socket_disabled):
     """A process that has loaded and warned of nothing yet, and has no network."""
-    monkeypatch.setattr(encodings, "_loaded", {})
-    monkeypatch.setattr(encodings, "_warned", set())
+    monkeypatch.setattr(tokens, "_loaded", {})
+    monkeypatch.setattr(tokens, "_warned", set())
     monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
 
 
@@ -180,14 +179,14 @@ def bare(fresh, monkeypatch, tmp_path):
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
     monkeypatch.delenv("DATA_GYM_CACHE_DIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(encodings.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(tokens.importlib.util, "find_spec", lambda name: None)
     return cache
 
 
 @pytest.fixture(params=REAL)
 def real(request):
     """A counter with a real table."""
-    if encodings.find_tables(request.param) is None:
+    if tokens.find_tables(request.param) is None:
         pytest.skip(f"the table of {request.param} is not on this machine")
     return token_counter(request.param)
 
@@ -248,12 +247,12 @@ class TestChoice:
         assert not caplog.records
 
     def test_auto_is_the_newest_encoding_at_hand(self, fresh):
-        if encodings.find_tables("o200k_base") is None:
+        if tokens.find_tables("o200k_base") is None:
             pytest.skip("the table of o200k_base is not on this machine")
         assert token_counter().name == "o200k_base"
 
     def test_auto_is_the_older_encoding_where_only_that_is_at_hand(self, fresh, monkeypatch):
-        monkeypatch.setattr(encodings, "find_tables", lambda name: name == "cl100k_base" or None)
+        monkeypatch.setattr(tokens, "find_tables", lambda name: name == "cl100k_base" or None)
         assert token_counter().name == "cl100k_base"
 
     def test_a_model_counts_with_its_encoding(self, real):
@@ -347,16 +346,16 @@ class TestTables:
                 "tiktoken_ext.openai_public", reason="tiktoken's own encodings are not installed"
             )
         )
-        for path, digest in itertools.chain(*encodings._TABLES.values()):
+        for path, digest in itertools.chain(*tokens._TABLES.values()):
             assert path in source
             assert digest in source
-        assert set(tiktoken.list_encoding_names()) >= set(encodings._TABLES)
+        assert set(tiktoken.list_encoding_names()) >= set(tokens._TABLES)
 
     @pytest.mark.parametrize("folder", ["TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR", "temporary"])
     def test_a_table_is_found_in_every_cache_of_tiktoken(self, bare, folder, monkeypatch, tmp_path):
         content = b"table"
         monkeypatch.setitem(
-            encodings._TABLES,
+            tokens._TABLES,
             "cl100k_base",
             (("encodings/cl100k_base.tiktoken", hashlib.sha256(content).hexdigest()),),
         )
@@ -364,9 +363,9 @@ class TestTables:
         cache.mkdir(exist_ok=True)
         if folder != "temporary":
             monkeypatch.setenv(folder, str(cache))
-        assert encodings.find_tables("cl100k_base") is None
+        assert tokens.find_tables("cl100k_base") is None
         (cache / _table_name("cl100k_base")).write_bytes(content)
-        assert encodings.find_tables("cl100k_base") == cache
+        assert tokens.find_tables("cl100k_base") == cache
 
     @pytest.mark.parametrize("named", ["auto", "gpt-4o", "o200k_base"])
     def test_a_damaged_table_leads_to_the_estimate_with_a_warning_and_is_left_alone(
@@ -384,7 +383,7 @@ class TestTables:
         self, bare, monkeypatch, caplog
     ):
         with monkeypatch.context() as at_hand:
-            at_hand.setattr(encodings, "find_tables", lambda name: bare)
+            at_hand.setattr(tokens, "find_tables", lambda name: bare)
             counter = token_counter("o200k_base")
         assert counter.text("hello there") == estimate("hello there")
         assert counter.name == "estimate"
@@ -394,7 +393,7 @@ class TestTables:
         def fail(name):
             raise ValueError("bad line")
 
-        monkeypatch.setattr(encodings, "find_tables", lambda name: bare)
+        monkeypatch.setattr(tokens, "find_tables", lambda name: bare)
         monkeypatch.setattr(tiktoken, "get_encoding", fail)
         assert token_counter("o200k_base").text("hello there") == estimate("hello there")
         assert "bad line" in caplog.text
@@ -408,19 +407,19 @@ class TestTables:
             monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
         else:
             monkeypatch.setenv("TIKTOKEN_CACHE_DIR", before)
-        if encodings.find_tables(real.name) is None:
+        if tokens.find_tables(real.name) is None:
             pytest.skip("the only table on this machine is in the folder that this test hides")
         assert token_counter(real.name).text("hello world") == 2
         assert os.environ.get("TIKTOKEN_CACHE_DIR") == before
 
     def test_the_encoding_is_loaded_by_the_first_count_and_shared_by_all_counters(self, fresh, real):
         one, other = token_counter(real.name), token_counter(real.name)
-        assert not encodings._loaded
+        assert not tokens._loaded
         assert one.text("hello world") == 2
-        loaded = dict(encodings._loaded)
+        loaded = dict(tokens._loaded)
         assert other.text("hello world") == 2
         assert list(loaded) == [real.name]
-        assert encodings._loaded == loaded
+        assert tokens._loaded == loaded
 
     def test_finding_the_bundled_table_imports_nothing_of_llamaindex(self):
         code = (
@@ -439,7 +438,7 @@ class TestText:
 
     @pytest.mark.parametrize("tokenizer", ["estimate", *REAL])
     def test_a_million_spaces_are_counted(self, tokenizer, request):
-        if tokenizer != "estimate" and encodings.find_tables(tokenizer) is None:
+        if tokenizer != "estimate" and tokens.find_tables(tokenizer) is None:
             pytest.skip(f"the table of {tokenizer} is not on this machine")
         assert 1000 < token_counter(tokenizer).text(" " * 1_000_000) < 100_000
 

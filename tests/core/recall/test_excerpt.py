@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memlayer_core.recall.rules.pack import excerpt, shares
-from memlayer_core.storage.parts import parts
-from memlayer_core.storage.terms import question_terms, sentences
+from memlayer_core.recall.pack import excerpt, shares
+from memlayer_core.storage.terms import parts, question_terms, sentences
 
 LONG = " ".join(
     f"Then there was part {number} of the talk, which went on." if number != 40 else "Her cat is named Pixel."
@@ -102,7 +101,7 @@ def test_a_message_of_megabytes_is_told_by_what_it_was_found_by(memory, monkeypa
         looked_at.append(len(text))
         return sentences(text)
 
-    monkeypatch.setattr("memlayer_core.recall.rules.pack.sentences", counting)
+    monkeypatch.setattr("memlayer_core.recall.pack.sentences", counting)
     chat = memory.chat(user_id="u", session_id="then")
     chat.add("user", LONG + " And so on." * 200_000)
     memory.flush()

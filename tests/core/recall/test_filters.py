@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from memlayer_core import Memory, Message, RecallFilter, Settings
 from memlayer_core.errors import InvalidFilterError
+from memlayer_core.items.check import conditions_of, passes
 from memlayer_core.items.model import FindItems, PutItem
-from memlayer_core.items.rules.filters import conditions_of, passes
 
 MAY = datetime(2026, 5, 1, tzinfo=UTC)
 QUIET = Settings(index_delay=3600, durability="normal", episodes=False)

@@ -11,14 +11,20 @@ from hypothesis import strategies as st
 
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.recall.rules.gate import MEANING, bar_of, chance, information, word_chance, word_support
-from memlayer_core.recall.rules.pack import Gist
-from memlayer_core.recall.rules.question import question
-from memlayer_core.recall.rules.rank import Matches, rank
-from memlayer_core.storage.lexical import MOST_ROWS
-from memlayer_core.storage.scores import Candidate, TermStatistics
-from memlayer_core.storage.wishes import asks_for_help, is_instruction, is_wish
-from memlayer_core.vector import SimilarityScale
+from memlayer_core.recall.pack import Gist
+from memlayer_core.recall.question import (
+    MEANING,
+    bar_of,
+    chance,
+    information,
+    question,
+    word_chance,
+    word_support,
+)
+from memlayer_core.recall.rank import Matches, rank
+from memlayer_core.seams import SimilarityScale
+from memlayer_core.storage.terms import asks_for_help, is_instruction, is_wish
+from memlayer_core.storage.words import MOST_ROWS, Candidate, TermStatistics
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
 FACTS = [

@@ -13,8 +13,8 @@ from sql import stored_vectors
 
 from memlayer_core import Memory, Message
 from memlayer_core.models.minilm import folder, is_present
-from memlayer_core.storage.parts import parts
 from memlayer_core.storage.tables import namespaces, texts
+from memlayer_core.storage.terms import parts
 from tests.conftest import PROMPT
 
 TOPICS = ("weather|rain|sun", "train|station|platform", "soup|bread|lunch", "bees|honey|insects", "door|key")

@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from memlayer_core.recall.rules.gate import bar_of
-from memlayer_core.recall.rules.question import question
-from memlayer_core.recall.rules.rank import Matches, rank
-from memlayer_core.storage.scores import Candidate, TermStatistics
-from memlayer_core.storage.wishes import asks_for_help
+from memlayer_core.recall.question import bar_of, question
+from memlayer_core.recall.rank import Matches, rank
+from memlayer_core.storage.terms import asks_for_help
+from memlayer_core.storage.words import Candidate, TermStatistics
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
 

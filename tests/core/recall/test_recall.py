@@ -19,36 +19,35 @@ from hypothesis import strategies as st
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.events import IndexDegraded, IndexRecovered
 from memlayer_core.message import StoredMessage
-from memlayer_core.messages.rules.render import CLOSE, OPEN, block, line
+from memlayer_core.messages.render import CLOSE, OPEN, block, line
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.policy import recall_budget
-from memlayer_core.recall.rules.gate import SEARCH_BAR, Cut, answers_to, relevant
-from memlayer_core.recall.rules.pack import pack
-from memlayer_core.recall.rules.question import Question, question
-from memlayer_core.recall.rules.rank import (
-    INGREDIENTS,
-    Matches,
-    ScoredCandidate,
-    most_support,
-    rank,
-    shortlist,
+from memlayer_core.recall.pack import pack
+from memlayer_core.recall.question import (
+    SEARCH_BAR,
+    Cut,
+    Question,
+    answers_to,
+    days_meant_by,
+    question,
+    relevant,
 )
-from memlayer_core.recall.rules.times import days_meant_by
+from memlayer_core.recall.rank import INGREDIENTS, Matches, ScoredCandidate, most_support, rank, shortlist
 from memlayer_core.scope import Scope
-from memlayer_core.storage.scores import Candidate, TermStatistics
+from memlayer_core.seams import Neighbour, SimilarityScale, recall_budget
 from memlayer_core.storage.terms import (
     SPOKEN,
     WISH,
+    asks_for_help,
     day_term,
     index_terms,
+    is_wish,
     month_term,
     possible_names,
     question_terms,
     searchable,
 )
-from memlayer_core.storage.wishes import asks_for_help, is_wish
+from memlayer_core.storage.words import Candidate, TermStatistics
 from memlayer_core.testing import NOON, FlakyEmbedder
-from memlayer_core.vector import Neighbour, SimilarityScale
 
 
 def asking(*words: str, names: Collection[str] = (), **fields: Any) -> Question:

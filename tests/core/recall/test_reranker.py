@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from memlayer_core import Memory, Message, RecallFilter, Settings
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.recall.rules.rank import ScoredCandidate
-from memlayer_core.recall.rules.rerank import FIRST, choose, reorder
+from memlayer_core.recall.rank import FIRST, ScoredCandidate, choose, reorder
 
 QUIET = Settings(index_delay=3600, durability="normal", episodes=False)
 KAYAKS = [f"The kayak with number {number} is red." for number in range(12)]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memlayer_core import Memory, Settings
-from memlayer_core.storage import spelling
-from memlayer_core.storage.spelling import meant_by, variants
+from memlayer_core.storage import words as storage_words
+from memlayer_core.storage.words import meant_by, variants
 
 QUIET = Settings(index_delay=3600, durability="normal", episodes=False)
 FACTS = (
@@ -86,7 +86,7 @@ def test_the_words_of_other_users_are_not_meant(told: Memory) -> None:
 
 def test_words_that_are_there_and_long_questions_cost_no_lookup(told: Memory, monkeypatch: Any) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(spelling, "meant_by", lambda _, words, *more: asked.append([*words]) or {})
+    monkeypatch.setattr(storage_words, "meant_by", lambda _, words, *more: asked.append([*words]) or {})
     assert told.search("Who has the kayak, Whitaker?", user_id="ada")
     told.search("Did Whitakr buy canoe paddles, helmets, anoraks, ropes?", user_id="ada")
     told.search("What did I sell, the kayak?", user_id="ada")

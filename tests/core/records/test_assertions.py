@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memlayer_core import Memory, Settings
-from memlayer_core.records.rules.records import INFERRED
+from memlayer_core.records.check import INFERRED
 from memlayer_core.tools import correct_functions, forget_functions, record_functions, retrieve_functions
 
 NOW = Settings(index_delay=0, durability="normal")

@@ -12,11 +12,11 @@ import pytest
 from clock import set_ahead
 
 from memlayer_core import Memory, Message, Record, Scope, Settings
+from memlayer_core.records import reads as records_reads
+from memlayer_core.records import writes as records_writes
+from memlayer_core.records.check import decay_score_at, importance_at, new_record
 from memlayer_core.records.flow import prepare_record, reader_of
 from memlayer_core.records.model import RecordFilter
-from memlayer_core.records.rules.decay import decay_score_at, importance_at
-from memlayer_core.records.rules.records import new_record
-from memlayer_core.records.sql import reads, writes
 
 CATS = "They spoke of two cats called Mimi and Momo."
 PROMPT = Settings(index_delay=0, durability="normal")
@@ -60,10 +60,10 @@ def test_a_context_compares_the_importance_as_it_is_by_now(open_with) -> None:
     set_ahead(memory, 60)  # 0.4 x 0.5 ** (30 / 90) = 0.317
     assert [one.memory_id for one in memory.records(user_id="louis")]
     rt = memory.runtime
-    keys = [row.key for row in rt.db.read(writes.list_rows, Scope("louis"))]
-    assert rt.db.read(reads.visible_keys, reader_of(rt, Scope("louis"), ()), keys) == set(keys)
+    keys = [row.key for row in rt.db.read(records_writes.list_rows, Scope("louis"))]
+    assert rt.db.read(records_reads.visible_keys, reader_of(rt, Scope("louis"), ()), keys) == set(keys)
     set_ahead(memory, 70)  # 0.294
-    assert rt.db.read(reads.visible_keys, reader_of(rt, Scope("louis"), ()), keys) == set()
+    assert rt.db.read(records_reads.visible_keys, reader_of(rt, Scope("louis"), ()), keys) == set()
     assert memory.records(user_id="louis")  # it is not archived yet
 
 
@@ -206,7 +206,7 @@ def test_sql_archives_exactly_what_the_rule_says(open_with: Callable[[Settings],
 
     def restore(connection: Any) -> None:
         for record in records:
-            writes.restore(connection, [prepare_record(rt, record)], now, rt.shards)
+            records_writes.restore(connection, [prepare_record(rt, record)], now, rt.shards)
 
     rt.db.write(restore)
     reader = replace(reader_of(rt, Scope("louis"), ()), now=now)
@@ -229,13 +229,13 @@ def test_sql_archives_exactly_what_the_rule_says(open_with: Callable[[Settings],
             else record.confidence >= 0.6
         )
     }
-    listed = rt.db.read(reads.list_records, reader, RecordFilter(limit=1000))
+    listed = rt.db.read(records_reads.list_records, reader, RecordFilter(limit=1000))
     assert {record.memory_id for record in listed} == kept
     assert 50 < len(worth) < len(kept) < 350
-    keys = [row.key for row in rt.db.read(writes.list_rows, Scope("louis"))]
-    found = rt.db.read(reads.find_records, reader, keys)
+    keys = [row.key for row in rt.db.read(records_writes.list_rows, Scope("louis"))]
+    found = rt.db.read(records_reads.find_records, reader, keys)
     assert {record.memory_id for record in found.values()} == worth
-    every = rt.db.read(reads.list_records, reader, RecordFilter(limit=1000, every=True))
+    every = rt.db.read(records_reads.list_records, reader, RecordFilter(limit=1000, every=True))
     assert {record.memory_id for record in every if record.is_archived} == {
         r.memory_id for r in records
     } - kept

@@ -12,10 +12,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from memlayer_core import Memory
-from memlayer_core.records.facts import Decision, Statement
-from memlayer_core.records.model import Record
-from memlayer_core.records.rules.reconcile import reconcile
-from memlayer_core.records.rules.records import confirm, new_record
+from memlayer_core.records.check import confirm, new_record
+from memlayer_core.records.model import Claim, Decision, Record
+from memlayer_core.records.reconcile import reconcile
 from memlayer_core.scope import Scope
 
 MONDAY = datetime(2026, 3, 9, 9, tzinfo=UTC)
@@ -145,7 +144,7 @@ def test_a_plan_is_no_state(chat: Any) -> None:
 # The rules alone
 
 
-def says(value: str, *, day: int = 1, key: str | None = "home", **more: Any) -> Statement:
+def says(value: str, *, day: int = 1, key: str | None = "home", **more: Any) -> Claim:
     said_at = MONDAY + day * DAY
     flags = {name: more.pop(name) for name in ("ends", "targets", "is_correction") if name in more}
     fields = {
@@ -157,10 +156,10 @@ def says(value: str, *, day: int = 1, key: str | None = "home", **more: Any) -> 
         **more,
     }
     record = new_record(OWNER, f"It is {value}.", fields, said_at)
-    return Statement(record=record, **flags)
+    return Claim(record=record, **flags)
 
 
-def carried_out(facts: list[Record], said: Statement, decision: Decision) -> list[Record]:
+def carried_out(facts: list[Record], said: Claim, decision: Decision) -> list[Record]:
     number = len(facts) + 1
     new = replace(said.record, memory_id=f"louis_mem_{number:03d}")
     match decision.kind:
@@ -175,7 +174,7 @@ def carried_out(facts: list[Record], said: Statement, decision: Decision) -> lis
     return facts
 
 
-def learn(*statements: Statement) -> list[Record]:
+def learn(*statements: Claim) -> list[Record]:
     facts: list[Record] = []
     for one in statements:
         facts = carried_out(facts, one, reconcile(facts, one, NOW))
@@ -187,7 +186,7 @@ def values(facts: list[Record]) -> list[str | None]:
 
 
 @st.composite
-def statements(draw: Any) -> Statement:
+def statements(draw: Any) -> Claim:
     return says(
         draw(st.sampled_from(["Berlin", "Rome", "two cats", "nuts", "no nuts", "北京"])),
         day=draw(st.integers(0, 40)),
@@ -202,7 +201,7 @@ def statements(draw: Any) -> Statement:
 
 
 @given(st.lists(statements(), max_size=8))
-def test_nothing_is_ever_deleted(some: list[Statement]) -> None:
+def test_nothing_is_ever_deleted(some: list[Claim]) -> None:
     facts: list[Record] = []
     for one in some:
         after = carried_out(facts, one, reconcile(facts, one, NOW))
@@ -211,7 +210,7 @@ def test_nothing_is_ever_deleted(some: list[Statement]) -> None:
 
 
 @given(st.lists(statements(), max_size=8), statements())
-def test_what_is_inferred_never_closes_what_was_said(before: list[Statement], said: Statement) -> None:
+def test_what_is_inferred_never_closes_what_was_said(before: list[Claim], said: Claim) -> None:
     decision = reconcile(learn(*before), said, NOW)
     if decision.kind in {"replace", "end"} and said.record.is_inferred:
         assert all(one.is_inferred for one in decision.old)

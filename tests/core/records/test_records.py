@@ -22,13 +22,15 @@ from memlayer_core.errors import (
     UnknownRecordError,
 )
 from memlayer_core.events import RecordStored
-from memlayer_core.index.neighbours import compare
+from memlayer_core.index.flow import compare
 from memlayer_core.messages.model import ForgetReport
+from memlayer_core.records import check
+from memlayer_core.records import writes as records_writes
+from memlayer_core.records.check import digest, narrow_access
 from memlayer_core.records.model import SOURCES, TYPES, VISIBILITIES
-from memlayer_core.records.rules import records as rules
-from memlayer_core.records.rules.repetition import digest, narrow_access
-from memlayer_core.records.sql import writes as record_writes
-from memlayer_core.storage import job_queue, lexical, vectors
+from memlayer_core.storage import jobs as storage_jobs
+from memlayer_core.storage import vectors
+from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.terms import question_terms
 
 NOW = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
@@ -66,7 +68,7 @@ def told(memory: Memory, reach: Scope, *roles: str, words: str = "nuts") -> list
 
 def found(memory: Memory, reach: Scope) -> list[int]:
     """Return the keys that a word leads to."""
-    found = memory.runtime.db.read(lexical.postings, reach, question_terms("nuts"), {})
+    found = memory.runtime.db.read(storage_words.postings, reach, question_terms("nuts"), {})
     return [key for keys in found.values() for key in keys]
 
 
@@ -834,7 +836,7 @@ def test_a_job_that_is_done_twice_does_what_it_does_once(store) -> None:
     record = chat.remember(NUTS)
     db, now = store.runtime.db, datetime.now(UTC)
     jobs = db.write(
-        job_queue.lease,
+        storage_jobs.lease,
         ("index",),
         10,
         "one that dies",
@@ -842,7 +844,7 @@ def test_a_job_that_is_done_twice_does_what_it_does_once(store) -> None:
         now + timedelta(seconds=2),
     )
     (waiting,) = db.read(vectors.index_tasks, [job.subject for job in jobs])
-    from memlayer_core.vector import IndexEntry
+    from memlayer_core.seams import IndexEntry
 
     vector = store.runtime.embedder.embed([waiting.text])[0]
     filing = IndexEntry(waiting.key, waiting.shard, waiting.lanes, vector, waiting.text_hash)
@@ -851,7 +853,7 @@ def test_a_job_that_is_done_twice_does_what_it_does_once(store) -> None:
     chat.revise(record.memory_id, "Louis may eat nuts.")
     db.write(vectors.store, [filing], store.runtime.now())  # whoever was late
     assert rows(store, "memlayer_texts WHERE vector IS NOT NULL") == []
-    db.write(job_queue.finish, jobs)
+    db.write(storage_jobs.finish, jobs)
     store.flush()
     assert [row.vectors for row in rows(store, "memlayer_namespaces")] == [1]
     assert store.verify() == []
@@ -868,7 +870,7 @@ def test_when_a_record_was_recalled_is_written_down_in_the_background(clocked) -
     store.flush()
     (seen,) = store.records(user_id="louis")
     assert seen == replace(record, last_accessed=later, accesses=1)
-    rt.db.write(record_writes.note_recall, [key], NOW)  # word that comes late changes nothing
+    rt.db.write(records_writes.note_recall, [key], NOW)  # word that comes late changes nothing
     assert store.records(user_id="louis") == [seen]
 
 
@@ -985,7 +987,7 @@ words = st.text(
 lists = st.lists(words, max_size=3, unique=True).map(tuple)
 shares = st.floats(0, 1)
 moments = st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
-ids = st.builds(rules.memory_id, st.just("louis"), st.integers(1, 10**12))
+ids = st.builds(check.memory_id, st.just("louis"), st.integers(1, 10**12))
 records = st.builds(
     Record,
     memory_id=ids,
@@ -1030,19 +1032,19 @@ def test_every_record_reads_back_equal_from_json(record) -> None:
 
 @given(user=words, number=st.integers(1, 10**12), other=words)
 def test_an_id_names_one_user_and_one_number(user, number, other) -> None:
-    assert rules.ordinal_of(rules.memory_id(user, number)) == (user, number)
-    strange = rules.memory_id(rules.memory_id(user, number), 1)
-    assert rules.ordinal_of(strange) == (rules.memory_id(user, number), 1)
+    assert check.ordinal_of(check.memory_id(user, number)) == (user, number)
+    strange = check.memory_id(check.memory_id(user, number), 1)
+    assert check.ordinal_of(strange) == (check.memory_id(user, number), 1)
     if user != other:
-        assert rules.memory_id(user, number) != rules.memory_id(other, number)
+        assert check.memory_id(user, number) != check.memory_id(other, number)
 
 
 @given(record=records, again=records, now=moments)
 def test_saying_it_again_takes_nothing_away(record, again, now) -> None:
     again = replace(again, source=record.source)  # what is inferred is another matter: tests of it are apart
-    most = rules.INFERRED if record.is_inferred else 1
+    most = check.INFERRED if record.is_inferred else 1
     record, again = (replace(one, confidence=min(one.confidence, most)) for one in (record, again))
-    more = rules.confirm(record, again, now)
+    more = check.confirm(record, again, now)
     assert more.mentions == record.mentions + 1
     assert record.confidence <= more.confidence <= 1
     assert more.importance == max(record.importance, again.importance)
@@ -1054,7 +1056,7 @@ def test_saying_it_again_takes_nothing_away(record, again, now) -> None:
 
 @given(kept=records, others=st.lists(records, min_size=1, max_size=3), now=moments)
 def test_a_merge_keeps_the_words_and_who_may_see_them(kept, others, now) -> None:
-    whole = rules.next_version(kept, others, None, {}, now)
+    whole = check.next_version(kept, others, None, {}, now)
     assert (whole.text, whole.access_control, whole.version) == (
         kept.text,
         kept.access_control,
@@ -1068,11 +1070,11 @@ def test_a_merge_keeps_the_words_and_who_may_see_them(kept, others, now) -> None
 @given(text=words, spaces=st.lists(st.sampled_from(["\t", "\n", "  ", "\u3000"]), min_size=2, max_size=2))
 def test_case_and_spacing_make_no_other_record(text, spaces) -> None:
     scope = Scope("louis", "s")
-    said = rules.new_record(scope, f"Nuts {text}", {}, NOW)
-    again = rules.new_record(scope, f"{spaces[0]}nUTS{spaces[1]}{text} ", {}, NOW)
+    said = check.new_record(scope, f"Nuts {text}", {}, NOW)
+    again = check.new_record(scope, f"{spaces[0]}nUTS{spaces[1]}{text} ", {}, NOW)
     assert digest(said) == digest(again)
-    assert digest(said) != digest(rules.new_record(Scope("eve", "s"), f"Nuts {text}", {}, NOW))
-    assert digest(said) != digest(rules.new_record(scope, f"Nut {text}", {}, NOW))
+    assert digest(said) != digest(check.new_record(Scope("eve", "s"), f"Nuts {text}", {}, NOW))
+    assert digest(said) != digest(check.new_record(scope, f"Nut {text}", {}, NOW))
 
 
 # --- many at once
@@ -1135,7 +1137,7 @@ def audience(access: Access) -> set[tuple[str, str]]:
 @given(ACCESS, ACCESS)
 def test_what_is_said_again_is_told_to_nobody_whom_not_both_name(known, named) -> None:
     scope = Scope("louis", "s")
-    record = replace(rules.new_record(scope, NUTS, {}, NOW), access_control=known)
+    record = replace(check.new_record(scope, NUTS, {}, NOW), access_control=known)
     least = narrow_access(record, named)
     assert audience(least.access_control) == audience(known) & audience(named)
     assert least.version == record.version + (least.access_control != known)

@@ -11,7 +11,7 @@ import pytest
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.errors import ConfigurationError, RedactorError
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.storage import lexical
+from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.testing import FlakyEmbedder
 
@@ -42,7 +42,7 @@ def redactor() -> Fickle:
 def words(memory: Memory, *wanted: str, user_id: str = "louis") -> set[str]:
     scope = memory.chat(user_id=user_id).scope.reach()
     stems = {index_terms(word)[0]: word for word in wanted}
-    return {stems[stem] for stem in memory.runtime.db.read(lexical.postings, scope, list(stems), {})}
+    return {stems[stem] for stem in memory.runtime.db.read(storage_words.postings, scope, list(stems), {})}
 
 
 def test_it_is_in_no_record_no_index_and_no_prompt_but_in_the_history(open_at: Any, redactor: Fickle) -> None:
@@ -97,7 +97,9 @@ def test_a_redactor_sees_texts_and_no_id_no_field_of_a_provider_and_no_name_of_a
 def test_words_that_are_repaired_are_redacted_too(open_at: Callable[..., Memory], redactor: Fickle) -> None:
     memory = open_at(settings=NOW, redactor=redactor)
     memory.chat(user_id="louis").add("user", SAID)
-    memory.runtime.db.write(lambda connection: lexical.delete(connection, lexical.keys(connection)))
+    memory.runtime.db.write(
+        lambda connection: storage_words.delete(connection, storage_words.keys(connection))
+    )
     assert memory.verify() == ["words"]
     assert words(memory, KEY, "garage") == {"garage"}
 

@@ -16,8 +16,8 @@ from sqlalchemy import event
 
 from memlayer_core import Memory, Settings
 from memlayer_core.chroma import EmbeddedChroma
-from memlayer_core.messages.sql import writes
-from memlayer_core.storage import job_queue, postgres, vectors
+from memlayer_core.messages import writes as messages_writes
+from memlayer_core.storage import jobs, postgres, vectors
 
 SETTINGS = Settings(index_delay=0, index_batch=4, exact_scan_limit=0, lease_seconds=1, durability="normal")
 
@@ -75,14 +75,14 @@ def plan(point: str, memory: Memory) -> None:
     engine = memory.runtime.db._engine
     match point:
         case "inside the transaction that adds":
-            after(writes, "apply", 4)
+            after(messages_writes, "apply", 4)
         case "when the transaction is about to commit":
             event.listen(engine, "commit", lambda _: die() if next(COMMITS) == 6 else None)
             before_commit_on_server(6)
         case "after the commit and before the answer":
-            after_commit(memory, writes.append, 5)
+            after_commit(memory, messages_writes.append, 5)
         case "when a job was leased":
-            after(job_queue, "lease", 2)
+            after(jobs, "lease", 2)
         case "when the vectors were written but not committed":
             after(vectors, "store", 2)
         case "when the vectors were committed":
@@ -90,7 +90,7 @@ def plan(point: str, memory: Memory) -> None:
         case "when Chroma has the vectors":
             after(EmbeddedChroma, "upsert", 2)
         case "when the jobs were struck off but not committed":
-            after(job_queue, "finish", 2)
+            after(jobs, "finish", 2)
         case _:
             assert point == "at any moment", point
 

@@ -9,7 +9,7 @@ import pytest
 from scripted_reader import reads
 
 from memlayer_core import Cost, Memory, Settings
-from memlayer_core.storage import costs
+from memlayer_core.storage import jobs
 
 QUIET = Settings(index_delay=3600, durability="normal")
 
@@ -96,6 +96,8 @@ def test_to_forget_a_user_leaves_the_counts_and_not_the_user(memory, do, how) ->
 
 
 def test_an_answer_that_comes_after_its_user_was_forgotten_is_booked_for_nobody(db) -> None:
-    db.write(costs.spend, [Cost("summarize", "small", 1, 10, 5)], "0" * 32)
-    assert db.read(costs.ledger, "0" * 32) == []
-    assert db.read(costs.ledger, "") == db.read(costs.ledger) == [Cost("summarize", "small", 1, 10, 5)]
+    db.write(jobs.spend, [Cost("summarize", "small", 1, 10, 5)], "0" * 32)
+    assert db.read(jobs.cost_ledger, "0" * 32) == []
+    assert (
+        db.read(jobs.cost_ledger, "") == db.read(jobs.cost_ledger) == [Cost("summarize", "small", 1, 10, 5)]
+    )

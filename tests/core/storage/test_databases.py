@@ -9,10 +9,10 @@ from sqlalchemy import text
 
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import ConfigurationError, StoreUnavailableError
-from memlayer_core.messages.sql import transcript, writes
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages import writes as messages_writes
 from memlayer_core.scope import Scope
-from memlayer_core.storage.database import open_database
-from memlayer_core.storage.migrations import ensure_tables
+from memlayer_core.storage.database import ensure_tables, open_database
 from memlayer_core.testing import NOON, draft
 
 SETTINGS = Settings(durability="normal")
@@ -48,7 +48,7 @@ def test_writers_who_wait_share_a_commit_and_fail_alone(tmp_path: Path) -> None:
         broken = number == 7
         given = draft("user", str(number), **({"created_at": "never"} if broken else {}))
         try:
-            database.write(writes.append, Scope("louis", str(number)), [given], NOON, 4)
+            database.write(messages_writes.append, Scope("louis", str(number)), [given], NOON, 4)
         except Exception as problem:
             return type(problem).__name__
         return "stored"
@@ -65,7 +65,7 @@ def test_writers_who_wait_share_a_commit_and_fail_alone(tmp_path: Path) -> None:
     assert outcomes.count("stored") == 19
     assert outcomes[7] != "stored"
     assert len(commits) == 2
-    assert database.read(transcript.find, Scope("louis", "7")) is None
+    assert database.read(messages_reads.find, Scope("louis", "7")) is None
     database.close()
 
 

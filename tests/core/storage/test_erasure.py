@@ -24,9 +24,9 @@ from memlayer_core.errors import FlushTimeoutError, JournalCorruptError
 from memlayer_core.events import ErasureDelayed, WordsRepaired
 from memlayer_core.items.model import DropItem, PutItem
 from memlayer_core.scope import Scope
-from memlayer_core.storage import job_queue, lexical, lexical_repair, sqlite, texts
-from memlayer_core.storage.database import Database, open_database
-from memlayer_core.storage.migrations import ensure_tables
+from memlayer_core.storage import jobs, sqlite, texts
+from memlayer_core.storage import words as storage_words
+from memlayer_core.storage.database import Database, ensure_tables, open_database
 from tests.conftest import PROMPT
 
 NEVER = Settings(index_delay=3600, durability="normal")
@@ -324,9 +324,9 @@ def test_any_number_of_deletions_owe_one_erasure(open_at) -> None:
         chat.edit(f"m{10 + number}", "Be kind.")
     rt = memory.runtime
     far = rt.now() + timedelta(days=1)
-    assert len(rt.db.write(job_queue.lease, ["erase"], 100, "me", far, far)) == 1
+    assert len(rt.db.write(jobs.lease, ["erase"], 100, "me", far, far)) == 1
     chat.clear()  # behind the one that is being done
-    assert len(rt.db.write(job_queue.lease, ["erase"], 100, "me", far, far + timedelta(days=1))) == 2
+    assert len(rt.db.write(jobs.lease, ["erase"], 100, "me", far, far + timedelta(days=1))) == 2
 
 
 def test_an_erasure_waits_for_others_unless_somebody_is_in_a_hurry(open_at) -> None:
@@ -335,22 +335,22 @@ def test_an_erasure_waits_for_others_unless_somebody_is_in_a_hurry(open_at) -> N
     memory.chat(user_id="ada").add("user", "tea")
     memory.forget("ada")
     until = now + timedelta(minutes=1)
-    assert db.write(job_queue.lease, ["erase"], 1, "me", now + timedelta(seconds=1), until) == []
+    assert db.write(jobs.lease, ["erase"], 1, "me", now + timedelta(seconds=1), until) == []
     soon = now + timedelta(seconds=1)
-    db.write(job_queue.hurry, soon)
-    (job,) = db.write(job_queue.lease, ["erase"], 1, "me", soon, until)
-    db.write(job_queue.hurry, soon)
-    assert db.write(job_queue.lease, ["erase"], 1, "another", soon, until) == []
-    db.write(job_queue.fail, [job], "a reader", until, count_attempt=False)
-    db.write(job_queue.hurry, soon)
-    assert db.write(job_queue.lease, ["erase"], 1, "me", soon, until) == []
-    (again,) = db.write(job_queue.lease, ["erase"], 1, "me", until, until)
+    db.write(jobs.hurry, soon)
+    (job,) = db.write(jobs.lease, ["erase"], 1, "me", soon, until)
+    db.write(jobs.hurry, soon)
+    assert db.write(jobs.lease, ["erase"], 1, "another", soon, until) == []
+    db.write(jobs.fail, [job], "a reader", until, count_attempt=False)
+    db.write(jobs.hurry, soon)
+    assert db.write(jobs.lease, ["erase"], 1, "me", soon, until) == []
+    (again,) = db.write(jobs.lease, ["erase"], 1, "me", until, until)
     assert again.attempts == 1
 
 
 @pytest.mark.usefixtures("plain_sqlite", "without_chroma")
 def test_it_comes_by_itself(open_at, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(job_queue, "_GATHERING", timedelta(0))
+    monkeypatch.setattr(jobs, "_GATHERING", timedelta(0))
     memory = open_at("store")
     memory.chat(user_id="ada").add("user", f"My secret is {GONE}.")
     memory.forget("ada")
@@ -417,29 +417,29 @@ class Model:
         self.here: dict[int, tuple[Scope, list[str]]] = {}
         self.numbers = itertools.count(1)
         self.goes_on = False
-        lexical.delete(connection, lexical.keys(connection))
+        storage_words.delete(connection, storage_words.keys(connection))
 
     def step(self, what: str, value: Any) -> None:
         match what:
             case "file":
                 key = next(self.numbers)
                 scope = self.scopes[key % 2]
-                lexical.insert(self.connection, texts.lanes_of(scope), [(key, value)])
+                storage_words.insert(self.connection, texts.lanes_of(scope), [(key, value)])
                 self.here[key] = (scope, value)
             case "delete":
                 gone = list(self.here)[value : value + 2]
-                lexical.delete(self.connection, gone)
+                storage_words.delete(self.connection, gone)
                 self.here = {key: one for key, one in self.here.items() if key not in gone}
             case _:
                 for _ in range(value):
-                    self.goes_on = lexical_repair.erase(self.connection, goes_on=self.goes_on)
+                    self.goes_on = storage_words.erase(self.connection, goes_on=self.goes_on)
 
     def check(self) -> None:
         for scope, word in itertools.product(self.scopes, "abcdef"):
             keys = {key for key, (whose, said) in self.here.items() if whose is scope and word in said}
-            found = lexical.postings(self.connection, scope.reach(), [word], {})
+            found = storage_words.postings(self.connection, scope.reach(), [word], {})
             assert set(found.get(word, ())) == keys
-            counted = lexical._count_rows(self.connection, [scope.user_lane + word])
+            counted = storage_words._count_rows(self.connection, [scope.user_lane + word])
             assert sum(counted.values()) == len(keys)
 
 
@@ -450,11 +450,11 @@ def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure
         for what, value in [*steps, ("erase", 9)]:
             model.step(what, value)
             model.check()
-        assert lexical_repair.is_sound(connection)
+        assert storage_words.is_sound(connection)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lexical_repair, "_STEP", 1)
-        patch.setattr(lexical_repair, "_MOST_LEVELS", 12)
+        patch.setattr(storage_words, "_STEP", 1)
+        patch.setattr(storage_words, "_MOST_LEVELS", 12)
         filed.write(run)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memlayer_core.storage import fork_gate
+from memlayer_core.storage import connections
 
 
 def elsewhere(work: Callable[[], object]) -> bool:
@@ -21,8 +21,8 @@ def elsewhere(work: Callable[[], object]) -> bool:
 def test_a_fork_beside_a_long_one_opens_no_gate_and_locks_none_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fork_gate, "_PATIENCE", 0.1)
-    gate = fork_gate._Gate()
+    monkeypatch.setattr(connections, "_PATIENCE", 0.1)
+    gate = connections._Gate()
     gate.begin_fork()
     assert elsewhere(lambda: (gate.begin_fork(), gate.end_fork())), "it waits no longer than its patience"
     entered = threading.Event()
@@ -34,8 +34,8 @@ def test_a_fork_beside_a_long_one_opens_no_gate_and_locks_none_for_ever(
 
 
 def test_a_fork_waits_for_another_thread_inside_and_not_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_gate, "_PATIENCE", 60)
-    gate = fork_gate._Gate()
+    monkeypatch.setattr(connections, "_PATIENCE", 60)
+    gate = connections._Gate()
     gate.enter()
     gate.begin_fork()  # of the thread that was interrupted before it left
     gate.end_fork()

@@ -6,15 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memlayer_core.storage.languages import (
+from memlayer_core.storage.terms import (
+    content_words,
     first_person,
+    index_terms,
     language_of,
     omits_subject,
+    question_terms,
     question_word,
     second_person,
     stop_words,
 )
-from memlayer_core.storage.terms import content_words, index_terms, question_terms
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memlayer_core.messages.sql import writes
+from memlayer_core.messages import writes as messages_writes
 from memlayer_core.scope import Scope
-from memlayer_core.storage import job_queue
+from memlayer_core.storage import jobs
 from memlayer_core.storage.jobs import LONGEST_BACKOFF, backoff, latest
 from memlayer_core.testing import NOON, drafts
 
@@ -41,20 +41,20 @@ def test_a_job_waits_longer_each_time_and_never_too_long(first, attempts) -> Non
 def test_a_job_of_a_clock_that_was_years_ahead_is_done(store, left) -> None:
     db, lease = store.runtime.db, timedelta(seconds=60)
     ahead = NOON + timedelta(days=3650)
-    db.write(writes.append, Scope("louis", "s"), drafts("pears"), ahead, store.runtime.shards)
+    db.write(messages_writes.append, Scope("louis", "s"), drafts("pears"), ahead, store.runtime.shards)
     if left != "owed":
-        (job,) = db.write(job_queue.lease, ["index"], 10, "ahead", ahead, ahead + lease)
+        (job,) = db.write(jobs.lease, ["index"], 10, "ahead", ahead, ahead + lease)
         if left == "failed":
-            db.write(job_queue.fail, [job], "away", ahead + lease)
-    (job,) = db.write(job_queue.lease, ["index"], 10, "right", NOON, NOON + lease)
-    assert db.write(job_queue.lease, ["index"], 10, "other", NOON, NOON + lease) == []
-    db.write(job_queue.finish, [job])
+            db.write(jobs.fail, [job], "away", ahead + lease)
+    (job,) = db.write(jobs.lease, ["index"], 10, "right", NOON, NOON + lease)
+    assert db.write(jobs.lease, ["index"], 10, "other", NOON, NOON + lease) == []
+    db.write(jobs.finish, [job])
 
 
 def test_a_job_leased_by_a_clock_that_is_a_little_ahead_is_left_to_it(store) -> None:
     db, lease = store.runtime.db, timedelta(seconds=60)
     ahead = NOON + timedelta(minutes=5)
-    db.write(writes.append, Scope("louis", "s"), drafts("pears"), NOON, store.runtime.shards)
-    assert db.write(job_queue.lease, ["index"], 10, "ahead", ahead, ahead + lease)
-    assert db.write(job_queue.lease, ["index"], 10, "right", NOON, NOON + lease) == []
-    assert db.write(job_queue.lease, ["index"], 10, "right", ahead + lease, ahead + 2 * lease)
+    db.write(messages_writes.append, Scope("louis", "s"), drafts("pears"), NOON, store.runtime.shards)
+    assert db.write(jobs.lease, ["index"], 10, "ahead", ahead, ahead + lease)
+    assert db.write(jobs.lease, ["index"], 10, "right", NOON, NOON + lease) == []
+    assert db.write(jobs.lease, ["index"], 10, "right", ahead + lease, ahead + 2 * lease)

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import examples
-from memlayer_core.storage.parts import MOST_PARTS, parts, sentence_starts
-from memlayer_core.storage.terms import sentences
+from memlayer_core.storage.terms import MOST_PARTS, parts, sentence_starts, sentences
 
 SAID = st.lists(
     st.sampled_from(

@@ -15,8 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import StoreError, StoreUnavailableError
-from memlayer_core.storage.database import Database, open_database
-from memlayer_core.storage.migrations import ensure_tables
+from memlayer_core.storage.database import Database, ensure_tables, open_database
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import meta
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from memlayer_core import Memory, Settings
-from memlayer_core.cli.commands import app
+from memlayer_core.cli.app import app
 from memlayer_core.errors import ConfigurationError
 
 SETTINGS = Settings(index_delay=0.0, durability="normal", exact_scan_limit=0)

@@ -16,9 +16,9 @@ from sqlalchemy.engine import make_url
 from typer.testing import CliRunner, Result
 
 from memlayer_core import Memory
-from memlayer_core.cli.commands import app
+from memlayer_core.cli.app import app
 from memlayer_core.errors import NewerSchemaError, OlderSchemaError
-from memlayer_core.storage.migrations import SCHEMA_VERSION
+from memlayer_core.storage.database import SCHEMA_VERSION
 
 Where = dict[str, Any]
 TABLES = {20: "2a8c39806062752f"}

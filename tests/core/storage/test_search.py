@@ -7,20 +7,21 @@ from dataclasses import replace
 from sql import EVE, LOUIS, SHARDS, filed_under, stored_vectors
 
 from memlayer_core import Scope
-from memlayer_core.messages.sql import lifetime, transcript, writes
-from memlayer_core.storage import job_queue, lexical, vectors
-from memlayer_core.storage.vector_cache import VectorCache
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages import writes as messages_writes
+from memlayer_core.storage import jobs, vectors, words
+from memlayer_core.storage.vectors import VectorCache
 from memlayer_core.testing import NOON, draft, drafts, filing
 
 
 def test_words_are_found_only_within_reach(db):
     helper = Scope("louis", "s1", agent_id="helper")
     for scope in (LOUIS, EVE, helper, Scope("louis", "s1", tenant_id="other")):
-        db.write(writes.append, scope, [draft("user", f"tokyo of {scope.user_id}")], NOON, SHARDS)
+        db.write(messages_writes.append, scope, [draft("user", f"tokyo of {scope.user_id}")], NOON, SHARDS)
 
     def whose(reach: Scope) -> list[tuple[str, str | None, str]]:
         found = filed_under(db, reach, "tokyo")
-        records = db.read(transcript.find_messages, reach, found)
+        records = db.read(messages_reads.find_messages, reach, found)
         assert len(records) == len(found)
         return sorted((r.scope.user_id, r.scope.agent_id or "", r.scope.tenant_id) for r in records)
 
@@ -32,20 +33,22 @@ def test_words_are_found_only_within_reach(db):
 
 
 def test_keys_of_others_bring_nothing(db):
-    db.write(writes.append, EVE, [draft("user", "a secret of eve")], NOON, SHARDS)
+    db.write(messages_writes.append, EVE, [draft("user", "a secret of eve")], NOON, SHARDS)
     keys = filed_under(db, EVE.reach(), "secret")
     assert len(keys) == 1
-    assert db.read(transcript.find_messages, Scope("louis"), keys) == []
+    assert db.read(messages_reads.find_messages, Scope("louis"), keys) == []
 
 
 def test_chinese_words_of_two_characters_are_found(db):
-    db.write(writes.append, LOUIS, drafts("我五月份搬到了东京。", "很好!"), NOON, SHARDS)
-    found = db.read(lexical.postings, LOUIS.reach(), ("东京", "京东", "京"), {})
+    db.write(messages_writes.append, LOUIS, drafts("我五月份搬到了东京。", "很好!"), NOON, SHARDS)
+    found = db.read(words.postings, LOUIS.reach(), ("东京", "京东", "京"), {})
     assert {word: list(keys.values()) for word, keys in found.items()} == {"东京": [1], "京": [1]}
 
 
 def test_hostile_words_are_words(db):
-    db.write(writes.append, LOUIS, drafts("it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"), NOON, SHARDS)
+    db.write(
+        messages_writes.append, LOUIS, drafts("it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"), NOON, SHARDS
+    )
     for query in ("it's", '"quoted"', "AND", "near*", "'x'", "\\", "lanes : *", "NOT"):
         filed_under(db, LOUIS.reach(), query)
     assert len(filed_under(db, LOUIS.reach(), "quoted")) == 1
@@ -62,7 +65,7 @@ def nearest(db, reach, vector):
 def test_vectors_are_compared_within_reach_alone(db):
     helper = Scope("louis", "s1", agent_id="helper")
     for scope, vector in ((LOUIS, [1, 0]), (helper, [0.8, 0.6]), (EVE, [1, 0])):
-        db.write(writes.append, scope, drafts("x"), NOON, SHARDS)
+        db.write(messages_writes.append, scope, drafts("x"), NOON, SHARDS)
         (key,) = filed_under(db, scope, "x")
         db.write(vectors.store, [filing(key, scope, vector)], NOON)
     near = nearest(db, Scope("louis"), filing(0, LOUIS, [1, 0]).vector)
@@ -73,23 +76,23 @@ def test_vectors_are_compared_within_reach_alone(db):
 
 
 def test_no_vector_is_kept_of_a_message_that_is_gone(db):
-    db.write(writes.append, LOUIS, drafts("x"), NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, drafts("x"), NOON, SHARDS)
     (key,) = filed_under(db, LOUIS, "x")
-    db.write(lifetime.clear, LOUIS, NOON)
+    db.write(messages_writes.clear_session, LOUIS, NOON)
     db.write(vectors.store, [filing(key, LOUIS, [1, 0])], NOON)
     assert db.read(stored_vectors) == []
     assert db.read(vectors.index_tasks, [key]) == []
 
 
 def test_a_kept_vector_is_offered_again_for_the_same_text_only(db):
-    db.write(writes.append, LOUIS, [draft("user", "x", id="m1")], NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, [draft("user", "x", id="m1")], NOON, SHARDS)
     (key,) = filed_under(db, LOUIS, "x")
     (waiting,) = db.read(vectors.index_tasks, [key])
     assert not waiting.vectors
     assert waiting.lanes == (LOUIS.user_lane, LOUIS.agent_lane, LOUIS.session_lane)
     db.write(vectors.store, [replace(filing(key, LOUIS, [1, 0]), text_hash=waiting.text_hash)], NOON)
     assert db.read(vectors.index_tasks, [key])[0].vectors
-    db.write(writes.append, LOUIS, [draft("user", "y", id="m1")], NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, [draft("user", "y", id="m1")], NOON, SHARDS)
     assert not db.read(vectors.index_tasks, [key])[0].vectors
 
 
@@ -101,7 +104,7 @@ def test_the_embedder_of_the_first_vectors_is_recorded_and_stays(db):
     assert db.write(vectors.set_embedder, "two", 8).embedder == "one"
     assert db.write(vectors.set_embedder, "three", None).embedder == "one"
     assert db.read(vectors.layout).dimension == 4
-    db.write(writes.append, LOUIS, [*drafts("x"), draft("system", "no")], NOON, SHARDS)
+    db.write(messages_writes.append, LOUIS, [*drafts("x"), draft("system", "no")], NOON, SHARDS)
     db.write(vectors.forget, NOON)
     assert db.read(vectors.layout).embedder is None
-    assert db.read(job_queue.backlog).queued == 1
+    assert db.read(jobs.backlog).queued == 1

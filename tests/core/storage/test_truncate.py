@@ -17,12 +17,7 @@ from hypothesis import strategies as st
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.message import Raw
-from memlayer_core.storage.truncate import (
-    ELLIPSIS,
-    truncate_arguments,
-    truncate_message,
-    truncate_text,
-)
+from memlayer_core.messages.preview import ELLIPSIS, truncate_arguments, truncate_message, truncate_text
 
 FAMILY = "👨‍👩‍👧‍👦"
 FLAG = "🇩🇪"

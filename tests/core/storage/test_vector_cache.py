@@ -14,11 +14,10 @@ from sql import EVE, LOUIS, SHARDS, filed_under
 
 from examples import examples
 from memlayer_core import Memory, Scope, Settings
-from memlayer_core.messages.sql import lifetime, writes
+from memlayer_core.messages import writes as messages_writes
 from memlayer_core.storage import tables, vectors
-from memlayer_core.storage.database import Connection, Database, open_database
-from memlayer_core.storage.migrations import ensure_tables
-from memlayer_core.storage.vector_cache import VectorCache
+from memlayer_core.storage.database import Connection, Database, ensure_tables, open_database
+from memlayer_core.storage.vectors import VectorCache
 from memlayer_core.testing import NOON, drafts, filing
 from memlayer_core.transfer.sql import forget
 
@@ -76,7 +75,7 @@ def test_a_search_compares_exactly_what_the_journal_has(
             here = filed_under(db, scope, "x")
             match what:
                 case "add":
-                    db.write(writes.append, scope, drafts(*["x"] * (number + 1)), now, SHARDS)
+                    db.write(messages_writes.append, scope, drafts(*["x"] * (number + 1)), now, SHARDS)
                 case "embed":  # again, some of them
                     some = here[: number + 1]
                     made = [
@@ -85,9 +84,9 @@ def test_a_search_compares_exactly_what_the_journal_has(
                     ]
                     db.write(vectors.store, made, now)
                 case "forget one" if here:
-                    db.write(writes.delete, scope, number % len(here), now)
+                    db.write(messages_writes.delete_message, scope, number % len(here), now)
                 case "forget all":
-                    db.write(lifetime.clear, scope, now)
+                    db.write(messages_writes.clear_session, scope, now)
                 case _:
                     nearest(db, late, REACHES[number % 3])
             for reach in REACHES:
@@ -103,7 +102,7 @@ def test_new_vectors_alone_are_read(db: Database) -> None:
     cache, keys = VectorCache(2**20), list[int]()
     loaded: list[int] = []
     for count in (8, 1, 1):
-        db.write(writes.append, LOUIS, drafts(*["x"] * count), NOON, SHARDS)
+        db.write(messages_writes.append, LOUIS, drafts(*["x"] * count), NOON, SHARDS)
         new = [key for key in filed_under(db, LOUIS, "x") if key not in keys]
         db.write(vectors.store, [filing(key, LOUIS, [key, 1, 1]) for key in new], NOON)
         keys += new
@@ -116,7 +115,7 @@ def test_new_vectors_alone_are_read(db: Database) -> None:
 def test_a_user_who_was_forgotten_and_came_back_is_compared_anew(db: Database) -> None:
     cache = VectorCache(2**20)
     for vector in ([1, 0, 0], [0, 0, 1]):
-        db.write(writes.append, LOUIS, drafts("x"), NOON, SHARDS)
+        db.write(messages_writes.append, LOUIS, drafts("x"), NOON, SHARDS)
         (key,) = filed_under(db, LOUIS, "x")
         db.write(vectors.store, [filing(key, LOUIS, vector)], NOON + timedelta(seconds=key >> 32))
         assert nearest(db, cache, LOUIS.reach()) == in_journal(db, LOUIS.reach())

@@ -19,13 +19,13 @@ from sqlalchemy import text
 from memlayer_core import MaxMessages, Memory, Message, Settings, ToolCall
 from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import SessionEnded
-from memlayer_core.messages.sql import lifetime
+from memlayer_core.messages import writes as messages_writes
+from memlayer_core.records import writes as records_writes
 from memlayer_core.records.model import Record
-from memlayer_core.records.sql import episodes as episode_rows
 from memlayer_core.scope import Scope
-from memlayer_core.storage import job_queue
+from memlayer_core.storage import jobs
 from memlayer_core.summaries import sql as summaries
-from memlayer_core.summaries.episodes import EpisodeText, split_episode
+from memlayer_core.summaries.check import EpisodeText, split_episode
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS
 
 QUIET = Settings(index_delay=3600, durability="normal", job_backoff=0)
@@ -414,7 +414,7 @@ def test_what_was_owed_before_they_were_turned_off_is_struck_off(opened) -> None
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add_messages(SAID)
     rt = memory.runtime
-    rt.db.write(lifetime.end, chat.scope, rt.now(), 4)
+    rt.db.write(messages_writes.end_session, chat.scope, rt.now(), 4)
     object.__setattr__(rt, "settings", rt.settings.replace(episodes=False))
     assert memory.flush(30).dead == 0
     assert episodes(memory) == []
@@ -565,7 +565,7 @@ def test_a_model_that_stays_away_leaves_a_dead_letter_that_can_be_sent_again(ope
 def test_a_crash_between_answer_and_commit_gives_one_record_and_one_bill(opened, monkeypatch) -> None:
     model = Scripted()
     memory = opened(model)
-    keep, crashes = episode_rows.store, []
+    keep, crashes = records_writes.store_episode, []
 
     def crashing(*args):
         if not crashes:
@@ -573,8 +573,8 @@ def test_a_crash_between_answer_and_commit_gives_one_record_and_one_bill(opened,
             raise StoreUnavailableError("the power went out", hint="Wait.")
         return keep(*args)
 
-    monkeypatch.setattr(episode_rows, "store", crashing)
-    monkeypatch.setattr("memlayer_core.worker.worker._IDLE", 0.01)
+    monkeypatch.setattr(records_writes, "store_episode", crashing)
+    monkeypatch.setattr("memlayer_core.worker._IDLE", 0.01)
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add_messages(SAID)
     chat.end()
@@ -582,7 +582,7 @@ def test_a_crash_between_answer_and_commit_gives_one_record_and_one_bill(opened,
         memory.flush(1)
     assert episodes(memory) == memory.costs() == []
     memory.runtime.db.write(
-        job_queue.release, memory._resources.worker._owner, memory.runtime.now()
+        jobs.release, memory._resources.worker._owner, memory.runtime.now()
     )  # its lease runs out
     memory.flush(30)
     assert len(episodes(memory)) == 1
@@ -591,7 +591,7 @@ def test_a_crash_between_answer_and_commit_gives_one_record_and_one_bill(opened,
 
 
 def test_of_two_workers_at_one_episode_one_stores_it_and_both_are_booked(opened) -> None:
-    from memlayer_core.runner import SYNC, step
+    from memlayer_core.runtime import SYNC, step
     from memlayer_core.summaries.flow import write_episode
 
     model = Scripted()
@@ -599,9 +599,9 @@ def test_of_two_workers_at_one_episode_one_stores_it_and_both_are_booked(opened)
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add_messages(SAID)
     rt = memory.runtime
-    rt.db.write(lifetime.end, chat.scope, rt.now(), 4)
+    rt.db.write(messages_writes.end_session, chat.scope, rt.now(), 4)
     rt.db.write(summaries.enqueue_owed, rt.now())
-    (job,) = rt.db.write(job_queue.lease, ["episode"], 1, "two", rt.now(), rt.now() + timedelta(hours=1))
+    (job,) = rt.db.write(jobs.lease, ["episode"], 1, "two", rt.now(), rt.now() + timedelta(hours=1))
 
     def slow(instructions: str, text: str) -> str:
         step(write_episode(rt, SYNC, job))  # another worker, which is quicker

@@ -16,9 +16,9 @@ from sqlalchemy import text
 from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.errors import ConfigurationError, FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import SummarizerUnavailable, SummaryRefused, SummaryWritten
-from memlayer_core.messages.sql import transcript
+from memlayer_core.messages import reads as messages_reads
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.storage import job_queue
+from memlayer_core.storage import jobs
 from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.model import BATCH
 
@@ -239,8 +239,8 @@ def test_what_models_put_around_a_summary_is_taken_off(opened, wrapped) -> None:
 
 def move(memory: Memory, chat, first: int) -> int:
     """Let the talk go on until something more is due, and is asked for. Returns the next round."""
-    asked = chat.memory.runtime.db.read(transcript.find, chat.scope).summary_due
-    while chat.memory.runtime.db.read(transcript.find, chat.scope).summary_due == asked:
+    asked = chat.memory.runtime.db.read(messages_reads.find, chat.scope).summary_due
+    while chat.memory.runtime.db.read(messages_reads.find, chat.scope).summary_due == asked:
         chat.add_messages(rounds(first, first + 1))
         chat.context()
         first += 1
@@ -364,7 +364,7 @@ def test_a_crash_between_answer_and_commit_loses_nothing_and_books_nothing_twice
         return commit(*args)
 
     monkeypatch.setattr(summaries, "commit", crashing)
-    monkeypatch.setattr("memlayer_core.worker.worker._IDLE", 0.01)
+    monkeypatch.setattr("memlayer_core.worker._IDLE", 0.01)
     chat = memory.chat(user_id="louis", session_id="s")
     for at in range(ENOUGH):
         chat.add_messages(rounds(at, at + 1))
@@ -373,7 +373,7 @@ def test_a_crash_between_answer_and_commit_loses_nothing_and_books_nothing_twice
     with pytest.raises(FlushTimeoutError):
         memory.flush(1)
     assert chat.summary() == memory.costs() == []
-    memory.runtime.db.write(job_queue.release, worker._owner, memory.runtime.now())  # its lease runs out
+    memory.runtime.db.write(jobs.release, worker._owner, memory.runtime.now())  # its lease runs out
     memory.flush(30)
     assert len(chat.summary()) == 1
     assert len(model.prompts) == 2
@@ -487,7 +487,7 @@ def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened, do) -
 
 
 def test_of_two_workers_at_the_same_step_one_commits_and_both_are_booked(opened) -> None:
-    from memlayer_core.runner import SYNC, step
+    from memlayer_core.runtime import SYNC, step
     from memlayer_core.summaries.flow import summarize
 
     model = Scripted()
@@ -498,7 +498,7 @@ def test_of_two_workers_at_the_same_step_one_commits_and_both_are_booked(opened)
         chat.context()
     rt = memory.runtime
     rt.db.write(summaries.enqueue_owed, rt.now())
-    (job,) = rt.db.write(job_queue.lease, ["summarize"], 1, "two", rt.now(), rt.now() + timedelta(hours=1))
+    (job,) = rt.db.write(jobs.lease, ["summarize"], 1, "two", rt.now(), rt.now() + timedelta(hours=1))
 
     def slow(instructions: str, text: str) -> str:
         step(summarize(rt, SYNC, job))  # another worker, which is quicker
@@ -517,11 +517,11 @@ def test_a_session_owes_one_job_however_often_it_is_asked_for(opened) -> None:
     chat.add_messages(rounds(0, 5))
     memory.flush()
     rt = memory.runtime
-    session = rt.db.read(transcript.find, chat.scope)
+    session = rt.db.read(messages_reads.find, chat.scope)
     for place in (2, 6, 4):
         rt.db.write(summaries.mark_due, session.number, place)
         rt.db.write(summaries.enqueue_owed, rt.now())
-    assert rt.db.read(job_queue.backlog).queued == 1
+    assert rt.db.read(jobs.backlog).queued == 1
     memory.flush()
     assert places(chat) == [(0, 5)]
 
@@ -556,7 +556,7 @@ def test_without_a_model_what_left_the_window_is_found_by_recall_and_history(ope
     chat.end()
     memory.flush(30)
     assert memory.records(user_id="louis") == []
-    assert memory.runtime.db.read(job_queue.count_kinds) == {}, "nothing waits for a model"
+    assert memory.runtime.db.read(jobs.count_kinds) == {}, "nothing waits for a model"
     status = memory.status()
     assert status.problems == {}
     assert "no summaries, no episodes" in status.without_model

@@ -27,7 +27,7 @@ from typer.testing import CliRunner, Result
 
 from examples import examples
 from memlayer_core import Memory, Message, Scope, Settings
-from memlayer_core.cli.commands import app
+from memlayer_core.cli.app import app
 from memlayer_core.errors import (
     ImportStoppedError,
     InputError,

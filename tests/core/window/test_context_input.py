@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from memlayer_core import MemlayerError, Memory, Message, Settings, ToolCall
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidMessageError, MessageTypeError
-from memlayer_core.messages.rules.offload import excerpt
-from memlayer_core.policy import MaxMessages, MaxRounds, MaxTokens
+from memlayer_core.messages.preview import excerpt
+from memlayer_core.seams import MaxMessages, MaxRounds, MaxTokens
 
 NO_LIMITS = [0, -1, True, False, "5", 1.5, math.nan, math.inf, b"5", [5]]
 

@@ -26,9 +26,9 @@ from promises import (
 from examples import examples
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidLimitError
-from memlayer_core.policy import Limits
+from memlayer_core.seams import Limits
+from memlayer_core.window.fit import limits
 from memlayer_core.window.model import Context
-from memlayer_core.window.rules.policy import limits
 
 QUIET = Settings(index_delay=3600, durability="normal")
 SMALL = {"offload_characters": 250, "preview_characters": 40, "last_keep": 4}

@@ -12,7 +12,7 @@ from examples import examples
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidLimitError, MessageTypeError
 from memlayer_core.message import StoredMessage
-from memlayer_core.messages.rules.relist import new_messages
+from memlayer_core.messages.align import new_messages
 from memlayer_core.scope import Scope
 
 PARROT = "My parrot is called Grillparzer"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from examples import examples
 from memlayer_core import MaxRounds, Memory, Settings
 from memlayer_core.message import Entry
-from memlayer_core.policy import Limits
+from memlayer_core.seams import Limits
 from memlayer_core.summaries.model import BATCH
-from memlayer_core.window.rules.window import AHEAD, window
+from memlayer_core.window.fit import AHEAD, window
 
 LIMIT = 1000
 QUIET = Settings(index_delay=3600, durability="normal", recall_tokens=0, compact_to=0.5)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memlayer_core import Chat, Context, Memory, Message, Settings
-from memlayer_core.messages.rules.render import PROFILE_CLOSE, PROFILE_OPEN
+from memlayer_core.messages.render import PROFILE_CLOSE, PROFILE_OPEN
 from memlayer_core.records.flow import reader_of
-from memlayer_core.records.sql.reads import profile
+from memlayer_core.records.reads import profile
 from tests.conftest import PROMPT
 
 TOKYO = "Lives in Tokyo."

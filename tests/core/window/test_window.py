@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.message import Entry
-from memlayer_core.messages.rules.turns import presentable, turns
-from memlayer_core.policy import Limits, MaxMessages, MaxRounds, Policy
-from memlayer_core.window.rules.window import COMPRESS_TO, Shape, enough, first_page, window
+from memlayer_core.seams import Limits, MaxMessages, MaxRounds, Policy
+from memlayer_core.window.fit import COMPRESS_TO, Shape, enough, first_page, presentable, turns, window
 
 
 @dataclass

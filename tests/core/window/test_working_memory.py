@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, Settings, ToolCall
-from memlayer_core import temporaries as temporary
+from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, Settings, ToolCall, runtime
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import TemporaryDropped
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.policy import Portion
+from memlayer_core.seams import Portion
 
 TURN = [Message("user", "hello"), Message("assistant", "Hi!")]
 
@@ -150,7 +149,7 @@ def test_what_is_temporary_belongs_to_its_session_alone(memory, chat) -> None:
 
 
 def test_temporary_messages_that_are_given_up_are_told_of(memory, monkeypatch) -> None:
-    monkeypatch.setattr(temporary, "_SESSIONS", 2)
+    monkeypatch.setattr(runtime, "_SESSIONS", 2)
     heard = []
     memory.listen(heard.append)
     for number in range(3):

@@ -16,8 +16,8 @@ from memlayer_core import Memory, Message, Settings
 from memlayer_core.chroma import EmbeddedChroma
 from memlayer_core.errors import IndexUnavailableError
 from memlayer_core.events import IndexRebuilt
-from memlayer_core.storage import index_content, job_queue, vectors
-from memlayer_core.storage.keys import shard_of
+from memlayer_core.storage import jobs, vectors
+from memlayer_core.storage.statements import shard_of
 from memlayer_core.storage.tables import texts
 
 SETTINGS = Settings(index_delay=0, durability="normal", exact_scan_limit=8)
@@ -45,7 +45,7 @@ def copies(memory: Memory, user: str = "ada") -> int:
 
 
 def waiting(memory: Memory) -> dict[str, int]:
-    return memory.runtime.db.read(job_queue.count_kinds)
+    return memory.runtime.db.read(jobs.count_kinds)
 
 
 def test_chroma_gets_all_texts_of_a_user_with_more_than_half_of_the_limit(open_here: Open) -> None:
@@ -123,7 +123,7 @@ def test_a_search_leaves_out_the_user_as_a_condition_where_the_collection_has_no
 def test_a_user_whom_chroma_does_not_have_is_never_asked_for_there(open_here: Open, monkeypatch) -> None:
     with open_here() as memory:
         monkeypatch.setattr(
-            index_content, "namespaces_of", lambda *_: (set(), [])
+            vectors, "namespaces_of", lambda *_: (set(), [])
         )  # as before the worker gave it one
         index: Any = memory.runtime.index
         monkeypatch.setattr(index, "nearest", lambda *_: pytest.fail("Chroma was asked"))
@@ -215,16 +215,16 @@ def test_a_user_whom_another_process_gives_chroma_while_texts_are_embedded_lacks
     open_here: Open, monkeypatch
 ) -> None:
     with open_here() as memory:
-        asked = index_content.namespaces_of
+        asked = vectors.namespaces_of
 
         def namespaces_of(connection: Any, names: Any, max_vectors: int) -> Any:
             found = asked(connection, names, max_vectors)
             memory.runtime.db.write(
-                index_content.add, names, memory.runtime.now()
+                vectors.add_to_content, names, memory.runtime.now()
             )  # as the other's audit does
             return found
 
-        monkeypatch.setattr(index_content, "namespaces_of", namespaces_of)
+        monkeypatch.setattr(vectors, "namespaces_of", namespaces_of)
         say(memory, *TURNS[:3])
         assert copies(memory) == 3
         say(memory, TURNS[3])

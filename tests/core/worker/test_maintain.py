@@ -19,8 +19,8 @@ from sqlalchemy import text
 from examples import examples
 from memlayer_core import Memory, Settings
 from memlayer_core.events import StoreMaintained
-from memlayer_core.storage import job_queue
-from memlayer_core.worker.maintain import enqueue_daily
+from memlayer_core.storage import jobs
+from memlayer_core.worker import enqueue_daily
 
 QUIET = Settings(index_delay=3600, durability="normal")
 DELETING = QUIET.replace(delete_archived_days=30)
@@ -256,7 +256,7 @@ def test_of_all_processes_one_does_it(place: dict[str, Any]) -> None:
                 rt = memory.runtime
                 now = in_days(days)
                 barrier.wait(10)
-                rt.db.write(job_queue.enqueue_daily, "maintain", now)
+                rt.db.write(jobs.enqueue_daily, "maintain", now)
 
             threads = [threading.Thread(target=claim, args=(memory,)) for memory in (first, second)]
             for thread in threads:
@@ -265,9 +265,7 @@ def test_of_all_processes_one_does_it(place: dict[str, Any]) -> None:
                 thread.join(30)
             for memory in (first, second):
                 memory.flush(30)
-                memory.runtime.db.write(
-                    job_queue.enqueue_daily, "maintain", in_days(days + 0.5)
-                )  # it is done
+                memory.runtime.db.write(jobs.enqueue_daily, "maintain", in_days(days + 0.5))  # it is done
                 memory.flush(30)
         assert sum(map(len, seen)) == 3
 
@@ -275,10 +273,10 @@ def test_of_all_processes_one_does_it(place: dict[str, Any]) -> None:
 def test_a_clock_that_was_wrong_does_not_put_it_off_for_years(open_with) -> None:
     memory = open_with(QUIET)
     db = memory.runtime.db
-    db.write(job_queue.enqueue_daily, "maintain", in_days(5000))
-    assert db.read(job_queue.is_day_over, "maintain", in_days(0))
-    db.write(job_queue.enqueue_daily, "maintain", in_days(0))
-    assert not db.read(job_queue.is_day_over, "maintain", in_days(0.9))
+    db.write(jobs.enqueue_daily, "maintain", in_days(5000))
+    assert db.read(jobs.is_day_over, "maintain", in_days(0))
+    db.write(jobs.enqueue_daily, "maintain", in_days(0))
+    assert not db.read(jobs.is_day_over, "maintain", in_days(0.9))
 
 
 def test_it_is_queued_when_a_memory_is_opened_later(open_at: Callable[..., Memory]) -> None:
@@ -291,4 +289,4 @@ def test_it_is_queued_when_a_memory_is_opened_later(open_at: Callable[..., Memor
         seen = maintained(memory)
         memory.flush(30)
         assert len(seen) <= 1
-        assert not memory.runtime.db.read(job_queue.is_day_over, "maintain", in_days(0))
+        assert not memory.runtime.db.read(jobs.is_day_over, "maintain", in_days(0))

@@ -8,7 +8,7 @@ import pytest
 from waiting import wait_for
 
 from memlayer_core import Memory, Settings
-from memlayer_core.storage import job_queue
+from memlayer_core.storage import jobs
 
 QUICK = Settings(index_delay=0, durability="normal", max_messages=2)
 
@@ -46,7 +46,7 @@ def test_a_message_is_found_while_a_summarizer_takes_its_time(open_at) -> None:
     fill(memory, "s")
     wait_for(lambda: model.waiting == 1)
     memory.chat(user_id="u", session_id="other").add("user", "My sister Ada plays the oboe.")
-    other_kinds = lambda: set(memory._resources.runtime.db.read(job_queue.count_kinds)) - {"summarize"}  # noqa: E731
+    other_kinds = lambda: set(memory._resources.runtime.db.read(jobs.count_kinds)) - {"summarize"}  # noqa: E731
     wait_for(lambda: not other_kinds())
     assert model.waiting == 1, "it still has not answered"
     assert "Ada" in memory.search("Who plays the oboe?", user_id="u")[0].text

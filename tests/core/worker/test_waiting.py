@@ -10,12 +10,11 @@ import time
 import pytest
 from waiting import wait_for
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message, Settings, worker
 from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRecovered, SummarizerUnavailable
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.testing import FlakyEmbedder
-from memlayer_core.worker import flush, worker
 
 QUICK = Settings(index_delay=0, durability="normal", embedder_timeout=0.05, lease_seconds=0.05)
 
@@ -101,7 +100,7 @@ def test_closing_does_not_wait_for_what_hangs_and_the_next_process_does_it(open_
 def test_a_flush_waits_as_long_as_the_work_goes_on(monkeypatch) -> None:
     slow = FlakyEmbedder(HashingEmbedder())
     slow.failing = lambda _: time.sleep(0.2) or False
-    monkeypatch.setattr(flush, "_PATIENCE", 0.8)
+    monkeypatch.setattr(worker, "_PATIENCE", 0.8)
     with Memory.in_memory(embedder=slow, settings=QUICK.replace(index_batch=1)) as memory:
         chat = memory.chat(user_id="u", session_id="s")
         chat.add_messages([Message("user", f"number {number}") for number in range(8)])
@@ -111,7 +110,7 @@ def test_a_flush_waits_as_long_as_the_work_goes_on(monkeypatch) -> None:
 
 def test_a_flush_that_gives_up_says_what_is_left(monkeypatch) -> None:
     gate = Gate()
-    monkeypatch.setattr(flush, "_PATIENCE", 0.1)
+    monkeypatch.setattr(worker, "_PATIENCE", 0.1)
     with Memory.in_memory(embedder=gate, settings=QUICK) as memory:
         memory.chat(user_id="u", session_id="s").add_messages([Message("user", "a"), Message("user", "b")])
         with pytest.raises(FlushTimeoutError, match=r"2 job\(s\) are left \(2 index\) and none was done for"):
@@ -127,7 +126,7 @@ def test_who_looks_at_a_terminal_sees_how_much_is_left(monkeypatch, watched) -> 
     screen.isatty = lambda: watched  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
-    monkeypatch.setattr(flush, "_SHOWN_AFTER", 0)
+    monkeypatch.setattr(worker, "_SHOWN_AFTER", 0)
     slow = FlakyEmbedder(HashingEmbedder())
     slow.failing = lambda _: time.sleep(0.1) or False
     with Memory.in_memory(embedder=slow, settings=QUICK.replace(index_batch=1)) as memory:

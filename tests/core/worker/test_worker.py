@@ -14,8 +14,8 @@ from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import EmbedderError, FlushTimeoutError, IndexUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRebuilt, JobDead, JobFailed, MessagesIndexed
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.storage import job_queue
-from memlayer_core.storage.keys import shard_of
+from memlayer_core.storage import jobs
+from memlayer_core.storage.statements import shard_of
 from memlayer_core.testing import FlakyEmbedder
 
 QUICK = Settings(index_delay=0, job_backoff=0.01, job_attempts=3, durability="normal")
@@ -99,18 +99,14 @@ def test_a_job_whose_every_worker_died_is_given_up_and_not_tried_for_ever() -> N
         for attempt in range(QUICK.job_attempts):
             now += timedelta(seconds=100)
             assert (
-                len(
-                    db.write(
-                        job_queue.lease, ["index"], 1, f"dead {attempt}", now, now + timedelta(seconds=60)
-                    )
-                )
+                len(db.write(jobs.lease, ["index"], 1, f"dead {attempt}", now, now + timedelta(seconds=60)))
                 == 1
             )
         memory._resources.worker._stopping.clear()
-        (job,) = db.write(job_queue.lease, ["index"], 1, "me", now + timedelta(seconds=100), now)
+        (job,) = db.write(jobs.lease, ["index"], 1, "me", now + timedelta(seconds=100), now)
         memory._resources.worker._jobs.do(memory.runtime, [job])
         assert [event.subject for event in dead] == [job.subject]
-        assert db.read(job_queue.backlog).dead == 1
+        assert db.read(jobs.backlog).dead == 1
 
 
 def test_messages_deleted_while_they_wait_are_no_work(memory) -> None:
@@ -237,7 +233,7 @@ def test_what_a_killed_process_had_leased_is_done_at_once_by_the_next_holder(ope
     first = open_at(settings=settings)
     first.chat(user_id="louis", session_id="s").add("user", "pears")
     now = first.runtime.now()
-    leased = first.runtime.db.write(job_queue.lease, ["index"], 10, "killed", now, now + timedelta(hours=1))
+    leased = first.runtime.db.write(jobs.lease, ["index"], 10, "killed", now, now + timedelta(hours=1))
     assert leased
     first.close()
 

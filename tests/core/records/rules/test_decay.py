@@ -11,9 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memlayer_core import Record, Scope
+from memlayer_core.records.check import (
+    ACCESSES,
+    confirm,
+    decay_score_at,
+    importance_at,
+    merge,
+    new_record,
+    next_version,
+)
 from memlayer_core.records.model import TYPES
-from memlayer_core.records.rules.decay import ACCESSES, decay_score_at, importance_at
-from memlayer_core.records.rules.records import confirm, merge, new_record, next_version
 
 MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 shares = st.floats(0, 1)

@@ -1,1 +1,0 @@
-"""The decisions of this room, without a database and without a model."""

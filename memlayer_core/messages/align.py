@@ -1,0 +1,506 @@
+"""Compares lists of messages: what is new, what it replaces, and what to remove.
+
+Many frameworks hold the messages themselves and send the whole list each time. The list may be trimmed at the front,
+summarized, filtered or edited. The history follows it, and loses or repeats nothing. Ids decide first, then words:
+
+* A message with an id of the history is that message; new words replace its old ones. It stays at its place in the
+  history, even if the list has it elsewhere.
+* All others are matched by their words: the messages that list and history have in common, in the same order,
+  between two messages that match by id.
+
+The result depends on the messages in common:
+
+* The list goes on where the history ends: the rest is new.
+* The list lacks messages, or ends inside the history: nothing is new, and nothing was deleted. But if the list's end
+  is the conversation's end (`final`), the messages behind it are superseded.
+* The list has other messages behind a common one: the history's messages there are superseded.
+* The list has other words between two common messages, as many and by the same speakers: they were edited.
+* The list has something else in front or in between (a summary): it is inserted there.
+* Nothing in common: all of it is new.
+
+A `permanent` message comes from somebody else in the same session, so the list lacks it: it stays.
+
+Messages are superseded only if the matches cannot be chance: an "ok" is in any conversation.
+
+Instructions and hidden messages are not part of that order. The list's last instructions are in force afterwards: if
+need be, they are added at the history's end again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import TypeVar
+
+from memlayer_core.message import Block, Message, Role, StoredMessage
+
+# Aligns two sequences: finds equal values in the same order. The time grows little faster than the sequences.
+
+_PATIENCE = 100_000
+"""The most pairs of values that are compared in stretches where no value occurs once in both sequences."""
+
+_Chain = tuple[int, int, "_Chain | None"]
+
+
+def in_common(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -> dict[int, int]:
+    """Return a dict from places in `after` to the places of equal values in `before`. Both rise.
+
+    Args:
+        before: The earlier sequence.
+        after: The later sequence.
+        prefix: Whether the equal beginning of both is aligned first.
+    """
+    pairs = _inside(before, after) or _in_runs(before, after, prefix=prefix)
+    return dict(sorted(pairs.items()))
+
+
+def _inside(before: Sequence[bytes], after: Sequence[bytes]) -> dict[int, int]:
+    """Align a subsequence, as near to the end as possible. If `after` is none, the dict is empty."""
+    pairs: dict[int, int] = {}
+    to = len(before)
+    for at in reversed(range(len(after))):
+        to = next((place for place in reversed(range(to)) if before[place] == after[at]), -1)
+        if to < 0:
+            return {}
+        pairs[at] = to
+    return pairs
+
+
+def _in_runs(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -> dict[int, int]:
+    """Align values that occur once in both sequences, then the equal neighbours of these, then runs between them.
+
+    Longer runs are aligned first, and of equally long runs the newest.
+    """
+    first = _alike(before, after) if prefix else 0
+    single = [(at + first, to + first) for at, to in _unique_pairs(before[first:], after[first:])]
+    pairs = {**{at: at for at in range(first)}, **dict(single)}
+    stop, end, patience = len(after), len(before), _PATIENCE
+    for at, to in reversed([(first - 1, first - 1), *single]):
+        ours, theirs = before[to + 1 : end], after[at + 1 : stop]
+        front = _alike(ours, theirs) if at >= first else 0
+        back = _alike(ours[front:][::-1], theirs[front:][::-1]) if stop < len(after) else 0
+        pairs.update((at + step, to + step) for step in range(1, front + 1))
+        pairs.update((stop - step, end - step) for step in range(1, back + 1))
+        ours, theirs = ours[front : len(ours) - back], theirs[front : len(theirs) - back]
+        if len(ours) * len(theirs) <= patience:
+            patience -= len(ours) * len(theirs)
+            matcher = SequenceMatcher(None, ours[::-1], theirs[::-1], autojunk=False)
+            for run in matcher.get_matching_blocks():
+                for step in range(1 + back, run.size + 1 + back):
+                    pairs[stop - run.b - step] = end - run.a - step
+        stop, end = at, to
+    return pairs
+
+
+def _alike(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    """Return how many values are equal at the beginning of both."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (mine, yours) in pairs if mine != yours), min(len(one), len(other)))
+
+
+def _unique_pairs(before: Sequence[bytes], after: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Return pairs of places of values that occur once in each sequence, in the same order in both.
+
+    There are as many pairs as possible; of several ways the newest is taken.
+    """
+    times, again = Counter(before), Counter(after)
+    places = {value: to for to, value in enumerate(before) if times[value] == 1}
+    both = [(at, places[value]) for at, value in enumerate(after) if again[value] == 1 and value in places]
+    chains: list[_Chain] = []  # of each length, from the end on, the one that leaves most room in front
+    for at, to in reversed(both):
+        length = bisect_left(chains, -to, key=lambda chain: -chain[1])
+        chains[length : length + 1] = [(at, to, chains[length - 1] if length else None)]
+    longest: list[tuple[int, int]] = []
+    chain = chains[-1] if chains else None
+    while chain is not None:
+        longest.append(chain[:2])
+        chain = chain[2]
+    return longest
+
+
+# Compares a list that a framework sends again with the history: what is new, and what it replaces.
+
+TELLING = 40
+"""Characters of messages that occur once in the history: so many do not match by chance. Two such messages do not
+either, however short they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The properties of a message that decide whether it matches another.
+
+    Attributes:
+        words: 16 bytes, equal for equal speaker, content and tool calls; times and metadata do not matter.
+        id: Its id; None if the caller gave none.
+        role: Who speaks.
+        characters: Length of its text.
+        talk: Whether it is part of the talk: neither instructions nor hidden from models.
+        is_instruction: Whether it is a system message that models see.
+        tools: Whether it calls tools, or is a result of a call.
+        permanent: Whether it stays in the history even if the list lacks it.
+    """
+
+    words: bytes
+    id: str | None
+    role: Role
+    characters: int
+    talk: bool = True
+    is_instruction: bool = False
+    tools: bool = False
+    permanent: bool = False
+
+
+Digests = Sequence[Digest]
+Places = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How to change the history so that it agrees with the list.
+
+    Attributes:
+        matches: For each message of the list, its place in the past; None if it is new.
+        new: Places in the list of new messages, in order, each with the place in the past of the message that follows
+            it; None: it comes at the history's end.
+        edits: Places in the list, each with the place in the past that it replaces.
+        superseded: Places in the past that leave the session, in order.
+        repeats: Places in the past that leave the session because the same message, under the same id, is new.
+        missing: Places in the list of messages that this part of the past lacks, though it has later ones: they may be
+            further back. The whole list if nothing matches.
+    """
+
+    matches: tuple[int | None, ...]
+    new: tuple[tuple[int, int | None], ...] = ()
+    edits: tuple[tuple[int, int], ...] = ()
+    superseded: tuple[int, ...] = ()
+    repeats: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+
+
+def digest_of(message: Message, *, with_id: bool, permanent: bool = False) -> Digest:
+    """Return the digest of a message.
+
+    Args:
+        message: A checked message.
+        with_id: Whether its id comes from the caller.
+        permanent: Whether it stays in the history even if a list lacks it.
+    """
+    blocks = [] if isinstance(message.content, str) else list(map(dict, message.content))
+    fields = [
+        message.role,
+        message.name,
+        message.text,
+        [_words(block) for block in blocks if block.get("type") != "text"],
+        [[call.id, call.name, _parse_arguments(call.arguments)] for call in message.tool_calls],
+        message.tool_call_id,
+        message.model_visible,
+    ]
+    written = json.dumps(fields, ensure_ascii=False, sort_keys=True, default=dict, separators=(",", ":"))
+    return Digest(
+        hashlib.blake2b(written.encode("utf-8", "surrogatepass"), digest_size=16).digest(),
+        message.id if with_id else None,
+        message.role,
+        len(message.text),
+        talk=message.role != "system" and message.model_visible,
+        is_instruction=message.role == "system" and message.model_visible,
+        tools=message.role == "tool" or bool(message.tool_calls),
+        permanent=permanent,
+    )
+
+
+def _words(block: Block) -> Block:
+    """Return a block without a provider's signature of a thought."""
+    if block.get("type") != "thinking":
+        return block
+    return {name: value for name, value in block.items() if name != "extras"}
+
+
+def align(
+    past: Digests, incoming: Digests, *, complete: bool, sparse: int = 0, final: bool = False
+) -> Alignment:
+    """Compare a list of messages with the end of a history.
+
+    Args:
+        past: The history's last messages in order, in front of them older messages with ids of the list. The newest
+            instructions are among them.
+        incoming: The list, in order.
+        complete: Whether `past` is the whole history.
+        sparse: How many messages at the beginning of `past` may have gaps between them.
+        final: Whether the conversation ends where the list ends.
+    """
+    named = _matches_by_id(past, incoming)
+    line = _in_rising_order(named, incoming)
+    with_tools = any(one.tools for one in incoming)  # else the tool messages were filtered out
+    heard = [
+        to for to, one in enumerate(past) if one.talk and not one.permanent and (with_tools or not one.tools)
+    ]
+    open_past = _without(heard, named.values())
+    open_sent = _without([at for at, one in enumerate(incoming) if one.talk], named)
+
+    same = _common(past, incoming, open_past, open_sent, line, complete=complete)
+    if final and complete and not line and _repeats(past, incoming, open_past, open_sent):
+        same = dict(zip(open_sent, open_past, strict=False))
+    sure = bool(line) or _is_sure(past, incoming, open_past, open_sent, same, complete=complete)
+    if not sure and not _is_likely(past, incoming, open_past, open_sent, same):
+        same = {}
+    same = dict(sorted({**line, **same}.items()))
+    edited = {at: to for at, to in named.items() if past[to].words != incoming[at].words}
+    exchanged: dict[int, int] = {}
+    if sure:
+        gaps = _without(open_past, same.values()), _without(open_sent, same)
+        exchanged = _edits(past, incoming, *gaps, same, sparse=sparse, complete=complete)
+    edited |= exchanged
+    known = {**named, **same, **exchanged}
+    found, again = _outside_conversation(past, incoming, known)
+    known |= found
+    gone: list[int] = []
+    repeated: list[int] = []
+    if again is not None and again in known:
+        (repeated if edited.pop(again, None) is None else gone).append(known.pop(again))
+
+    new = [at for at in range(len(incoming)) if at not in known]
+    last, end = max(same.items(), default=(-1, len(past)))
+    behind = _without(range(end + 1, len(past)), known.values())
+    goes_on = (final and sure) or any(incoming[at].talk and at > last for at in new) or last in edited
+    if goes_on and not {*heard}.isdisjoint(behind):
+        gone += [to for to in behind if past[to].role != "system" and not past[to].permanent]
+    fronts = _fronts(incoming, {**same, **exchanged}, sparse)
+    return Alignment(
+        tuple(known.get(at) for at in range(len(incoming))),
+        tuple((at, fronts[at]) for at in new),
+        tuple(sorted(edited.items())),
+        tuple(sorted({*gone})),
+        tuple(repeated),
+        tuple(at for at in new if at < last or not incoming[at].talk or not same),
+    )
+
+
+def _parse_arguments(arguments: str) -> object:
+    """Return arguments as a value, so that spelling does not matter."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _without(places: Places, others: Collection[int]) -> list[int]:
+    left_out = {*others}
+    return [place for place in places if place not in left_out]
+
+
+def _matches_by_id(past: Digests, incoming: Digests) -> dict[int, int]:
+    """Return places in the list with the places in the past that have the same id."""
+    places = {one.id: to for to, one in enumerate(past) if one.id is not None}
+    return {at: places[one.id] for at, one in enumerate(incoming) if one.id in places}
+
+
+def _in_rising_order(by_id: Mapping[int, int], incoming: Digests) -> dict[int, int]:
+    """Return the matches by id that are in the same order in the list and in the past.
+
+    New messages come between or behind them, so that the same ones are in order when the list is sent again.
+    """
+    line: dict[int, int] = {}
+    highest = -1
+    for at, to in by_id.items():
+        if incoming[at].talk and to > highest:
+            line[at] = highest = to
+    return line
+
+
+def _common(
+    past: Digests,
+    incoming: Digests,
+    past_places: Places,
+    incoming_places: Places,
+    line: Mapping[int, int],
+    *,
+    complete: bool,
+) -> dict[int, int]:
+    """Return matches by words, in rising order, between the matches by id."""
+    same: dict[int, int] = {}
+    for number, (theirs, ours) in enumerate(
+        _stretches(incoming_places, past_places, [*line.items(), (len(incoming), len(past))])
+    ):
+        before, after = [past[to].words for to in ours], [incoming[at].words for at in theirs]
+        pairs = in_common(before, after, prefix=complete and not number)
+        same.update((theirs[at], ours[to]) for at, to in pairs.items())
+    return dict(sorted(same.items()))
+
+
+def _stretches(
+    incoming_places: Places, past_places: Places, pairs: Sequence[tuple[int, int]]
+) -> Iterator[tuple[Places, Places]]:
+    """Yield the places between each pair and the one before: in the list, and in the past."""
+    first = start = 0
+    for at, to in pairs:
+        last, stop = bisect_left(incoming_places, at), bisect_left(past_places, to)
+        yield incoming_places[first:last], past_places[start:stop]
+        first, start = last, stop
+
+
+def _is_sure(
+    past: Digests,
+    incoming: Digests,
+    past_places: Places,
+    incoming_places: Places,
+    same: Mapping[int, int],
+    *,
+    complete: bool,
+) -> bool:
+    """Tell whether the matches cannot be chance."""
+    if (
+        complete
+        and same
+        and incoming_places[0] in same
+        and incoming[incoming_places[0]].words == past[past_places[0]].words
+    ):
+        return True
+    times = Counter(one.words for one in past)
+    telling = [past[to].characters for to in same.values() if times[past[to].words] == 1]
+    return len(telling) > 1 or sum(telling) >= TELLING
+
+
+def _repeats(past: Digests, incoming: Digests, past_places: Places, incoming_places: Places) -> bool:
+    """Tell whether the history begins with the list, and has no other words behind it."""
+    before, after = [past[to].words for to in past_places], [incoming[at].words for at in incoming_places]
+    return bool(after) and before[: len(after)] == after and {*before} == {*after}
+
+
+def _is_likely(
+    past: Digests, incoming: Digests, past_places: Places, incoming_places: Places, same: Mapping[int, int]
+) -> bool:
+    """Tell whether to accept uncertain matches: the list begins with them, so that they supersede nothing."""
+    if not same or list(same) != list(incoming_places[: len(same)]):
+        return False
+    if past_places[-1] in same.values():
+        return True
+    times, again = Counter(one.words for one in past), Counter(incoming[at].words for at in incoming_places)
+    return len(same) == len(incoming_places) and any(times[words] <= again[words] for words in again)
+
+
+def _edits(
+    past: Digests,
+    incoming: Digests,
+    past_places: Places,
+    incoming_places: Places,
+    same: Mapping[int, int],
+    *,
+    sparse: int,
+    complete: bool,
+) -> dict[int, int]:
+    """Return which messages of the list replace which of the past, between two messages in common."""
+    edited: dict[int, int] = {}
+    for number, (theirs, ours) in enumerate(_stretches(incoming_places, past_places, list(same.items()))):
+        bounded = bool(ours) and (complete or number > 0) and ours[0] >= sparse
+        if bounded and [past[to].role for to in ours] == [incoming[at].role for at in theirs]:
+            edited.update(zip(theirs, ours, strict=True))
+    return edited
+
+
+def _fronts(incoming: Digests, matches: Mapping[int, int], sparse: int) -> list[int | None]:
+    """Return for each message of the list the place in the past of the next match, if there is one."""
+    fronts: list[int | None] = [None] * len(incoming)
+    front: int | None = None
+    for at in reversed(range(len(incoming))):
+        if incoming[at].talk:
+            fronts[at] = front
+        if matches.get(at, -1) >= sparse:
+            front = matches[at]
+    return fronts
+
+
+def _outside_conversation(
+    past: Digests, incoming: Digests, matches: Mapping[int, int]
+) -> tuple[dict[int, int], int | None]:
+    """Return matches of instructions and hidden messages, and the place in the list to add again.
+
+    The list's last instructions are added again if others would be in force otherwise.
+    """
+    rest = [at for at, one in enumerate(incoming) if not one.talk and at not in matches]
+    hidden = _without([to for to, one in enumerate(past) if not one.talk], matches.values())
+    now = {to: incoming[at] for at, to in matches.items()}
+    in_force = max((to for to, one in enumerate(past) if now.get(to, one).is_instruction), default=None)
+    found = _matches_by_words(past, incoming, hidden, rest)
+    told = [at for at, one in enumerate(incoming) if one.is_instruction]
+    places = [{**matches, **found}.get(at) for at in told]
+    if not told or (None not in places and places[-1] == in_force):
+        return found, None
+    return _matches_by_words(past, incoming, hidden, _without(rest, told[-1:])), told[-1]
+
+
+def _matches_by_words(
+    past: Digests, incoming: Digests, past_places: Places, incoming_places: Places
+) -> dict[int, int]:
+    """Return matches by words in any order, the newest of the list with the newest of the past."""
+    places: dict[bytes, list[int]] = {}
+    for to in past_places:
+        places.setdefault(past[to].words, []).append(to)
+    return {at: left.pop() for at in reversed(incoming_places) if (left := places.get(incoming[at].words))}
+
+
+# Compares two lists: what to remove so that one becomes the other, and how much of one is in the other.
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def to_remove(present: Sequence[T], target: Sequence[U], same: Callable[[T, U], bool]) -> list[T]:
+    """Return the items to remove so that the rest is the beginning of the target.
+
+    As much as possible stays, so that it is neither written nor indexed again.
+
+    Args:
+        present: The list as it is.
+        target: The list as it should become; its new items come behind those that stay.
+        same: Tells whether two items are equal.
+    """
+    leaving: list[T] = []
+    at = 0
+    for item in target:
+        found = next((place for place in range(at, len(present)) if same(present[place], item)), None)
+        if found is None:
+            break
+        leaving += present[at:found]
+        at = found + 1
+    return [*leaving, *present[at:]]
+
+
+def count_known(past: Sequence[Hashable], incoming: Sequence[Hashable]) -> int:
+    """Return how many of a list's first items are in the past, in that order, with any others in between.
+
+    Everything behind the first new item is new, too: a conversation that begins like an old one is another one.
+    """
+    at = 0
+    for count, item in enumerate(incoming):
+        found = next((place for place in range(at, len(past)) if past[place] == item), None)
+        if found is None:
+            return count
+        at = found + 1
+    return len(incoming)
+
+
+def new_messages(
+    pending: Sequence[StoredMessage], places: Mapping[str, int], end: int
+) -> Sequence[StoredMessage]:
+    """Return the pending messages without the beginning that the session has already.
+
+    Instructions stay. If the session has all of the list, and more messages since, the list's newest question counts
+    as asked again.
+
+    Args:
+        pending: The messages, in order.
+        places: Places of the session's messages with these ids.
+        end: The place of the session's next message.
+    """
+    instructions = [one for one in pending if one.message.role == "system"]
+    rest = [one for one in pending if one.message.role != "system"]
+    ids = [one.message.id or "" for one in rest]
+    first = next((at for at, given in enumerate(ids) if given not in places), len(ids))
+    if ids and first == len(ids) and places[ids[-1]] < end - 1:
+        first = max((at for at, one in enumerate(rest) if one.message.role == "user"), default=len(ids) - 1)
+    return [*instructions, *rest[first:]]

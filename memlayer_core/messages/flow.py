@@ -1,0 +1,767 @@
+"""What a caller does with messages and sessions: remember, read, list, end, fork, synchronize, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_args
+
+from memlayer_core.errors import (
+    InputError,
+    InvalidMessageError,
+    MessageChangedError,
+    RedactorError,
+    UnknownMessageError,
+)
+from memlayer_core.events import MessagesStored, SessionEnded, TemporaryDropped
+from memlayer_core.message import Block, Message, Receipt, StoredMessage
+from memlayer_core.messages import check, reads, writes
+from memlayer_core.messages.align import digest_of
+from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
+from memlayer_core.messages.preview import excerpt, full_text, parse_preview, place_of
+from memlayer_core.messages.reads import list_users
+from memlayer_core.messages.render import as_prompt, has_escapes, split_blocks
+from memlayer_core.messages.splice import in_order
+from memlayer_core.runtime import Runner, Runtime
+from memlayer_core.scope import Scope
+from memlayer_core.show import View, ViewList
+from memlayer_core.storage import jobs
+from memlayer_core.storage.terms import index_terms
+from memlayer_core.telemetry import Outcome, traced
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection, Database
+
+
+# Recognizes copies from a context among messages to store, and puts the originals in their place.
+
+_LOOKED_AT = 400  # newest messages that are searched for the original of a message without an id
+
+
+def restore_originals(
+    rt: Runtime, scope: Scope, messages: object, *, one_is_new: bool = False
+) -> list[Message]:
+    """Check messages, and return the originals: without blocks of ours, and whole.
+
+    An agent that runs on a context has the context's messages in its list, and the caller stores that list. A recall
+    that memlayer added is no part of a message. A preview or an escaped text stands for a message that is stored
+    already. What only looks like ours stays, because somebody wrote it: a message is a copy if it has the original's
+    id or answers the same tool call, or if a context of this process showed exactly this text.
+
+    Args:
+        rt: What the memory works with.
+        scope: The session.
+        messages: Messages, unchecked.
+        one_is_new: Whether a message that comes alone and without an id was said just now, whatever it looks like.
+    """
+    checked = check.check_messages(messages)
+    if one_is_new and len(checked) == 1 and checked[0].id is None and checked[0].tool_call_id is None:
+        left = _without_our_blocks(rt, scope, checked[0])
+        return checked if left is None else [left]
+    originals_by_id = _of_unknown_blocks(rt, scope, checked)
+    plain = [
+        left
+        for message in checked
+        if (left := _without_our_blocks(rt, scope, message, originals_by_id)) is not None
+    ]
+    previews = {
+        at: found
+        for at, message in enumerate(plain)
+        if (found := parse_preview(message)) is not None and _may_be_copy(rt, scope, message)
+    }
+    escaped = [
+        at
+        for at, message in enumerate(plain)
+        if at not in previews and has_escapes(message) and _may_be_copy(rt, scope, message)
+    ]
+    if not previews and not escaped:
+        return plain
+    places = [place for place, _, _ in previews.values()]
+    ids = [message.id for at in escaped if (message := plain[at]).id is not None]
+    originals = rt.db.read(_messages_at, scope, places, ids if escaped else None)
+    named = {message.id for message in plain}  # each original is in a list once
+    for at, (place, head, length) in previews.items():
+        original = originals.get(place)
+        if original is None or not _is_of(plain[at], original, named):
+            continue  # somebody wrote what looks like a preview
+        whole_one = as_prompt(original)
+        exact = rt.settings.truncate_messages or length == f"{len(full_text(whole_one)):,}"
+        if exact and whole_one.text.startswith(head):
+            plain[at] = original
+            named.add(original.id)
+    if escaped:
+        _unescape(plain, escaped, originals, named)
+    return plain
+
+
+def _may_be_copy(rt: Runtime, scope: Scope, message: Message) -> bool:
+    """Tell whether a message can be compared with an original: by its id, its call, or since we showed its text."""
+    named = message.id is not None or message.tool_call_id is not None
+    return named or rt.temporaries.is_ours(scope, "", full_text(message))
+
+
+def _unescape(
+    messages: list[Message], places: Sequence[int], originals: Mapping[int, Message], ids: set[str | None]
+) -> None:
+    """Put originals in the places of their escaped copies."""
+    by_words: dict[tuple[object, ...], list[Message]] = {}
+    for _, original in sorted(originals.items()):
+        shown = as_prompt(original)
+        if shown is not original:
+            by_words.setdefault(_words(shown), []).append(original)
+    for at in places:
+        same = by_words.get(_words(messages[at]), ())
+        found = next((original for original in same if _is_of(messages[at], original, ids)), None)
+        if found is not None:
+            messages[at] = found
+            ids.add(found.id)
+
+
+def _is_of(copy: Message, original: Message, ids: set[str | None]) -> bool:
+    """Tell whether a message may be a copy of another.
+
+    Role and call are equal, and so is the id. A copy without an id has an original that is not in the list by its id.
+    """
+    same = (copy.role, copy.tool_call_id) == (original.role, original.tool_call_id)
+    return same and (copy.id == original.id or (copy.id is None and original.id not in ids))
+
+
+def _without_our_blocks(
+    rt: Runtime, scope: Scope, message: Message, by_id: Mapping[str | None, Message] | None = None
+) -> Message | None:
+    """Return a message without its blocks if all of them are ours; else the message itself.
+
+    They are ours if a context of this process added them, or if the message of this id is stored without them.
+    """
+    blocks, left = split_blocks(message)
+    theirs = "" if left is None else left.text
+    original = (by_id or {}).get(message.id)
+    same = left is not None and original is not None and original.text == theirs
+    ours = same or all(rt.temporaries.is_ours(scope, block, theirs) for block in blocks)
+    return left if ours else message
+
+
+def _of_unknown_blocks(rt: Runtime, scope: Scope, messages: Sequence[Message]) -> dict[str | None, Message]:
+    """Return the stored messages, by id, of those that have blocks which no context of this process added."""
+    ids = [
+        one.id
+        for one in messages
+        if one.id is not None and split_blocks(one)[0] and _without_our_blocks(rt, scope, one) is one
+    ]
+    found = rt.db.read(_messages_at, scope, (), ids) if ids else {}
+    return {one.id: one for one in found.values()}
+
+
+def _messages_at(
+    connection: Connection, scope: Scope, places: Sequence[int], ids: Sequence[str] | None
+) -> dict[int, Message]:
+    """Return messages by place: those at the places and, if ids are given, those of the ids and the newest."""
+    session = reads.find(connection, scope)
+    if session is None:
+        return {}
+    wanted = set(places)
+    if ids is not None:
+        wanted |= set(reads.places(connection, session, ids).values()) if ids else set()
+        wanted |= {entry.seq for entry in reads.tail(connection, session, None, _LOOKED_AT)}
+    found = reads.read(connection, session, sorted(wanted))
+    return {stored.seq: stored.message for stored in found}
+
+
+def _words(message: Message) -> tuple[object, ...]:
+    return message.role, message.text, tuple(call.arguments for call in message.tool_calls)
+
+
+# Reads of a session: the whole message behind a preview, and what a person sees of a session.
+
+
+def session_view(db: Database, scope: Scope, last: int) -> View | None:
+    """Return the view of a session with its last messages; None if there is no such session."""
+    session = db.read(reads.find, scope)
+    if session is None:
+        return None
+    newest = db.read(reads.tail, session, None, last)
+    stored = db.read(reads.read, session, [entry.seq for entry in newest])
+    return View(
+        f"Session {scope.session_id!r} of {scope.user_id!r}: {session.messages:,} message(s), "
+        f"{session.tokens:,} tokens; the last {len(stored):,}:",
+        columns=("date", "who", "tok.", "what"),
+        rows=tuple(
+            (
+                item.message.created_at,
+                item.message.speaker,
+                item.tokens,
+                item.message.label,
+            )
+            for item in stored
+        ),
+    )
+
+
+_OF_THE_LIMIT = 4  # a part takes a quarter of the token limit, so that it fits with the rest
+
+
+async def reload(rt: Runtime, run: Runner, scope: Scope, preview_id: str) -> Message:
+    """Return all of a message that a preview stands for."""
+    place = place_of(preview_id)
+    stored = await run(rt.db.read, _at, scope, place)
+    if stored is None:
+        raise InvalidMessageError(
+            f"this session has no message {preview_id!r}",
+            hint="The id of an offloaded message is valid in its own session only, until the message is deleted.",
+        )
+    return stored.message
+
+
+async def reload_text(
+    rt: Runtime, run: Runner, scope: Scope, preview_id: str, offset: int, token_limit: int | None
+) -> str:
+    """Return the text that a preview stands for, in parts if it is long."""
+    limit = rt.settings.max_tokens if token_limit is None else token_limit
+    check.at_least_one("token_limit", limit)
+    text = full_text(as_prompt(await reload(rt, run, scope, preview_id)))
+    tokens = max(1, limit // _OF_THE_LIMIT)
+    return await run(excerpt, text, preview_id, offset, tokens=tokens, count=rt.tokens.text)
+
+
+def _at(connection: Connection, scope: Scope, place: int) -> StoredMessage | None:
+    session = reads.find(connection, scope)
+    found = reads.read(connection, session, [place]) if session is not None else []
+    return next((stored for stored in found if stored.message.model_visible), None)
+
+
+# Writes messages in one transaction, without a model; the cost does not grow with the history.
+
+
+def _added(receipt: Receipt, scope: Scope, messages: object, *_: object, **__: object) -> Outcome:
+    listed = messages if isinstance(messages, Sequence) else ()  # another iterable is read by now
+    counts = {
+        "memlayer.messages.unchanged": receipt.unchanged,
+        "memlayer.messages.replaced": receipt.replaced,
+    }
+    return Outcome(receipt.stored, counts, contents=lambda: [message.text for message in listed])
+
+
+@traced("create_memory", "add", _added)
+async def remember(
+    rt: Runtime,
+    run: Runner,
+    scope: Scope,
+    messages: object,
+    *,
+    verbatim: bool = False,
+) -> Receipt:
+    """Check messages, store them at the end of a session, and wake the worker.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        scope: Which session.
+        messages: The messages.
+        verbatim: Store a system message even if it equals the one in force.
+    """
+    receipt = await run(_append, rt, scope, messages, verbatim)
+    announce(rt, scope, receipt)
+    return receipt
+
+
+async def rewrite(rt: Runtime, run: Runner, scope: Scope, messages: object) -> Receipt:
+    """Check messages, make them the whole session, and wake the worker."""
+    receipt = await run(_rewrite, rt, scope, messages)
+    announce(rt, scope, receipt)
+    return receipt
+
+
+async def add_temporary(rt: Runtime, run: Runner, scope: Scope, messages: object) -> None:
+    """Check temporary messages, and add them to contexts until the model has answered."""
+    every = [messages] if isinstance(messages, Message) else messages
+    for draft in await run(drafts_of, rt, every):
+        given_up = rt.temporaries.add(message_of_draft(scope, draft))
+        if given_up:
+            whose = given_up[0].scope
+            rt.emit(TemporaryDropped(whose.namespace, whose.session_id or "", len(given_up)))
+
+
+@traced("delete_memory", "clear", lambda count, *_: Outcome(count))
+async def clear(rt: Runtime, run: Runner, scope: Scope) -> int:
+    """Delete a session's messages."""
+    rt.temporaries.clear(scope)
+    gone = await run(rt.db.write, writes.clear_session, scope, rt.now())
+    rt.wake()
+    return gone
+
+
+def _append(rt: Runtime, scope: Scope, messages: object, verbatim: bool) -> Receipt:
+    drafts = drafts_of(rt, restore_originals(rt, scope, messages, one_is_new=True))
+    if not drafts:
+        return Receipt((), stored=0)
+    write = writes.append if rt.long_term is None else partial(_append_round, rt)
+    receipt = rt.db.write(
+        write,
+        scope,
+        drafts,
+        rt.now(),
+        rt.shards,
+        rt.new_id(),
+        verbatim=verbatim,
+    )
+    if receipt.answered:
+        rt.temporaries.finish_call(scope)
+    return receipt
+
+
+def _append_round(
+    rt: Runtime,
+    connection: Connection,
+    scope: Scope,
+    drafts: Sequence[PreparedMessage],
+    *args: Any,
+    **more: Any,
+) -> Receipt:
+    """Append messages, and queue the round that they end for the other long-term memory."""
+    receipt = writes.append(connection, scope, drafts, *args, **more)
+    answers = [one.message.id or "" for one in drafts if _is_answer(one.message)]
+    if answers and receipt.answered:
+        keys = reads.keys_of(connection, scope, answers)
+        jobs.enqueue(connection, "record", keys, scope.namespace, rt.now())
+    return receipt
+
+
+def _is_answer(message: Message) -> bool:
+    """Tell whether a message ends a round: a model's answer that calls no tool."""
+    return message.role == "assistant" and message.model_visible and not message.tool_calls
+
+
+def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:
+    drafts = drafts_of(rt, restore_originals(rt, scope, messages))
+    return rt.db.write(writes.replace_list, scope, drafts, rt.now(), rt.shards)
+
+
+def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
+    """Return a message that has no place in the history."""
+    return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)
+
+
+def drafts_of(rt: Runtime, messages: object) -> list[PreparedMessage]:
+    """Check and count messages, before the first one is written."""
+    return [draft_of(rt, message) for message in check.check_messages(messages)]
+
+
+def draft_of(rt: Runtime, message: Message) -> PreparedMessage:
+    """Prepare a checked message for the journal.
+
+    Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
+    """
+    spoken = message.model_visible and message.role != "system"
+    searched = message.text[: rt.settings.indexed_characters].strip() if spoken else ""
+    created_at = message.created_at or rt.now()
+    terms: tuple[str, ...] | None = ()
+    try:
+        if words := rt.redact(searched):
+            terms = index_terms(words, message.name, created_at, by_user=message.role == "user")
+    except RedactorError:
+        terms = None
+    return PreparedMessage(
+        message=replace(message, id=message.id or rt.new_id(), created_at=created_at),
+        has_own_id=message.id is not None,
+        has_own_time=message.created_at is not None,
+        digest=check.digest(message, bytes_limit=rt.settings.message_bytes_limit),
+        tokens=rt.tokens.message(as_prompt(message)) if message.model_visible else 0,
+        counter=rt.tokens.name,
+        search_text=searched,
+        terms=terms,
+    )
+
+
+def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
+    """Emit what was stored, and wake the worker."""
+    if receipt.stored or receipt.replaced:
+        rt.emit(
+            MessagesStored(
+                scope.namespace,
+                scope.session_id or "",
+                receipt.stored,
+                receipt.unchanged,
+                receipt.replaced,
+            )
+        )
+        rt.wake()
+
+
+# Sessions as plain lists of messages, as the chat stores of frameworks use them.
+
+
+async def keys_of_lists(
+    rt: Runtime, run: Runner, tenant_id: str, user_id: str | None, agent_id: str | None
+) -> list[str]:
+    """Return the ids of sessions with messages, the oldest session first."""
+    return await run(rt.db.read, writes.session_ids, tenant_id, user_id, agent_id)
+
+
+async def list_messages(
+    rt: Runtime, run: Runner, scope: Scope, part: Part | None, limit: int | None, offset: int
+) -> list[Message]:
+    """Return a session's messages, or those of a part of it."""
+    if limit is not None:
+        check.check_whole_number("limit", limit)
+    check.check_whole_number("offset", offset)
+
+    def read(connection: Connection) -> list[Message]:
+        session = reads.find(connection, scope)
+        found = writes.list_messages(connection, session, part, limit, offset) if session is not None else []
+        return _messages(found)
+
+    return await run(rt.db.read, read)
+
+
+async def count_list(rt: Runtime, run: Runner, scope: Scope, part: Part | None) -> int:
+    """Return how many messages a session has, or a part of it."""
+
+    def read(connection: Connection) -> int:
+        session = reads.find(connection, scope)
+        return writes.count_list(connection, session, part) if session is not None else 0
+
+    return await run(rt.db.read, read)
+
+
+async def add_to_list(rt: Runtime, run: Runner, scope: Scope, messages: object, part: Part) -> Receipt:
+    """Store messages at the end of a part."""
+    if part == "archived":
+        return await insert_into_list(rt, run, scope, messages, None)
+    return await remember(rt, run, scope, messages, verbatim=True)
+
+
+@traced("create_memory", "insert", lambda receipt, *_: Outcome(receipt.stored))
+async def insert_into_list(
+    rt: Runtime, run: Runner, scope: Scope, messages: object, place: int | None
+) -> Receipt:
+    """Insert messages at a place of a session; None: at the end of the archived part."""
+    if place is not None:
+        check.index("place", place)
+
+    def write() -> Receipt:
+        drafts = drafts_of(rt, restore_originals(rt, scope, messages, one_is_new=True))
+        if not drafts:
+            return Receipt((), stored=0)
+        return rt.db.write(writes.insert_into_list, scope, drafts, rt.now(), rt.shards, place)
+
+    receipt = await run(write)
+    announce(rt, scope, receipt)
+    return receipt
+
+
+async def add_unknown(rt: Runtime, run: Runner, scope: Scope, messages: object) -> Receipt:
+    """Store the messages of a list that the session does not have yet."""
+
+    def write() -> Receipt:
+        drafts = drafts_of(rt, restore_originals(rt, scope, messages))
+        if not drafts:
+            return Receipt((), stored=0)
+        return rt.db.write(writes.hear, scope, drafts, rt.now(), rt.shards, rt.new_id())
+
+    receipt = await run(write)
+    announce(rt, scope, receipt)
+    return receipt
+
+
+@traced("upsert_memory", "replace", lambda receipt, *_: Outcome(receipt.stored))
+async def replace_list(rt: Runtime, run: Runner, scope: Scope, messages: object, part: Part) -> Receipt:
+    """Make a session exactly these messages; the others become versions."""
+
+    def write() -> Receipt:
+        drafts = drafts_of(rt, restore_originals(rt, scope, messages))
+        return rt.db.write(writes.replace_list, scope, drafts, rt.now(), rt.shards, rt.new_id(), part)
+
+    receipt = await run(write)
+    announce(rt, scope, receipt)
+    rt.wake()  # the old messages have to leave the index
+    return receipt
+
+
+@traced("delete_memory", "take", lambda messages, *_: Outcome(len(messages)))
+async def take_from_list(
+    rt: Runtime, run: Runner, scope: Scope, part: Part | None, first: int, limit: int | None
+) -> list[Message]:
+    """Delete up to `limit` messages from a place on; None: all of them. Returns them."""
+    check.index("first", first)
+    if limit is not None:
+        check.check_whole_number("count", limit)
+    if part is None and first == 0 and limit is None:
+        rt.temporaries.clear(scope)
+    gone = await run(rt.db.write, writes.take_from_list, scope, part, first, limit, rt.now())
+    if gone:
+        rt.wake()
+    return _messages(gone)
+
+
+async def archive_list(rt: Runtime, run: Runner, scope: Scope, limit: int) -> list[Message]:
+    """Archive the oldest active messages. Returns them."""
+    check.check_whole_number("count", limit)
+    done = await run(rt.db.write, writes.archive_list, scope, limit, rt.now(), rt.episode_minimum)
+    if done:
+        rt.wake()
+    return _messages(done)
+
+
+def _messages(messages: list[StoredMessage]) -> list[Message]:
+    return [stored.message for stored in messages]
+
+
+# Whole sessions: list, end, fork, synchronize with a list, delete.
+
+_AT_ONCE = 100  # sessions that are ended in one transaction
+
+
+async def sessions(
+    rt: Runtime, run: Runner, reach: Scope, limit: int, offset: int, *, all_versions: bool
+) -> list[Session]:
+    """Return a user's sessions, the last used first."""
+    check.at_least_one("limit", limit)
+    check.check_whole_number("offset", offset)
+    found = await run(rt.db.read, reads.list_sessions, reach, limit, offset, superseded=all_versions)
+    return ViewList("Sessions", found)
+
+
+async def users(rt: Runtime, run: Runner, find: str, limit: int, offset: int) -> list[User]:
+    """Return the users of a store, the last used first."""
+    check.at_least_one("limit", limit)
+    check.check_whole_number("offset", offset)
+    return ViewList("Users", await run(rt.db.read, list_users, find, limit, offset))
+
+
+async def history(
+    rt: Runtime, run: Runner, scope: Scope, offset: int, limit: int | None, *, all_versions: bool = False
+) -> list[Message]:
+    """Return a session's messages in order, or a part of them; with their versions if `all_versions`."""
+    if limit is not None:
+        check.at_least_one("limit", limit)
+    check.index("offset", offset)
+
+    def read(connection: Connection) -> list[Message]:
+        session = reads.find(connection, scope)
+        if session is None:
+            return []
+        if all_versions:
+            stored = reads.history(connection, session, -1, None)
+            return in_order(stored, reads.versions(connection, session))[offset:][:limit]
+        if offset < 0:
+            newest = reads.tail(connection, session, None, -offset)
+            places = sorted(entry.seq for entry in newest)[:limit]
+            return [one.message for one in reads.read(connection, session, places)]
+        return [one.message for one in reads.history(connection, session, -1, limit, offset)]
+
+    return ViewList("Messages", await run(rt.db.read, read))
+
+
+async def rename(rt: Runtime, run: Runner, scope: Scope, title: str | None) -> bool:
+    """Set or remove a session's title."""
+    if title is not None:
+        check.identifier("title", title.strip() if isinstance(title, str) else title)
+    return await run(rt.db.write, writes.rename_session, scope, title)
+
+
+async def end(rt: Runtime, run: Runner, scope: Scope) -> bool:
+    """End a session: its window begins anew, and an episode is written."""
+    rt.temporaries.clear(scope)
+    ended = await run(rt.db.write, writes.end_session, scope, rt.now(), rt.episode_minimum)
+    if ended is not None:
+        _emit_ended(rt, ended, idle=False)
+        rt.wake()
+    return ended is not None
+
+
+async def end_idle(rt: Runtime, run: Runner) -> int:
+    """End a batch of sessions that were idle for `Settings.session_idle_days`. Returns how many.
+
+    An episode is written of each. The window stays: a user who comes back finds the last turns.
+    """
+    days = rt.settings.session_idle_days
+    if days is None:
+        return 0
+    now = rt.now()
+    before = now - timedelta(days=days)
+    if not await run(rt.db.read, writes.is_idle, before):
+        return 0
+    ended = await run(rt.db.write, writes.end_idle, before, _AT_ONCE, now, rt.episode_minimum)
+    for session in ended:
+        _emit_ended(rt, session, idle=True)
+    return len(ended)
+
+
+def _emit_ended(rt: Runtime, session: Session, *, idle: bool) -> None:
+    rt.emit(SessionEnded(session.scope.namespace, session.scope.session_id or "", idle))
+
+
+@traced("delete_memory", "delete_message", lambda *_: Outcome(1))
+async def delete(rt: Runtime, run: Runner, scope: Scope, place: str | int) -> Message:
+    """Delete one message, and its entries in both indexes."""
+    gone = await run(rt.db.write, writes.delete_message, scope, _place(place), rt.now())
+    rt.wake()
+    return gone
+
+
+async def withdraw(rt: Runtime, run: Runner, scope: Scope, ids: object) -> list[Message]:
+    """Remove messages from a session, and keep them as versions."""
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise InvalidMessageError(
+            f"`ids` must be a list of ids, got {type(ids).__name__}",
+            hint="`chat.history()` has the ids; put a single one in a list.",
+        )
+    named = list(ids)
+    for one in named:
+        check.identifier("id", one)
+    if not named:
+        return []
+    gone = await run(rt.db.write, writes.withdraw, scope, named, rt.now(), rt.shards, rt.new_id())
+    if gone:
+        rt.wake()
+    return gone
+
+
+@traced("update_memory", "edit", lambda message, *_, **__: Outcome(1, contents=lambda: [message.text]))
+async def edit(
+    rt: Runtime,
+    run: Runner,
+    scope: Scope,
+    place: str | int,
+    content: str | Sequence[Block],
+    expected: Message | str | None,
+    *,
+    erase: bool,
+) -> Message:
+    """Change a message's content, if the message is still the expected one."""
+    said = check.content_of(content)
+
+    def change(message: Message) -> PreparedMessage:
+        if expected is not None and not _is_same(message, expected):
+            raise MessageChangedError(
+                f"the message {message.id!r} is not the expected one: somebody changed it",
+                hint="Read it again with `chat.history()`, then decide.",
+            )
+        # The framework's dump has the old content.
+        return draft_of(rt, check.check_message(replace(message, content=said, raw=None)))
+
+    check.check_message(Message("user", said))
+    fork_id = None if erase else rt.new_id()
+    edited = await run(
+        rt.db.write, writes.edit_message, scope, _place(place), change, rt.now(), rt.shards, fork_id
+    )
+    rt.wake()
+    return edited
+
+
+def _is_same(message: Message, expected: Message | str) -> bool:
+    """Tell whether a message is the expected one."""
+    if isinstance(expected, str):
+        return message.text == expected
+    return check.digest(message) == check.digest(check.check_message(expected))
+
+
+async def fork(
+    rt: Runtime, run: Runner, scope: Scope, until: str | int | None, session_id: str | None
+) -> Scope:
+    """Copy a session, or its beginning, into a new one. Returns the new one's scope."""
+    session_id = session_id or rt.new_id()
+    target = scope.other_session(session_id)
+
+    def copy(message: Message) -> PreparedMessage:
+        return draft_of(rt, message)
+
+    place = None if until is None else _place(until)
+    await run(rt.db.write, writes.fork_session, scope, session_id, place, copy, rt.now(), rt.shards)
+    rt.wake()
+    return target
+
+
+def _resynced(report: SyncReport, *_: object, **__: object) -> Outcome:
+    counts = {
+        "memlayer.messages.unchanged": report.unchanged,
+        "memlayer.messages.replaced": report.superseded,
+    }
+    return Outcome(report.stored + report.superseded, counts)
+
+
+@traced("upsert_memory", "resync", _resynced)
+async def resync(
+    rt: Runtime,
+    run: Runner,
+    scope: Scope,
+    messages: object,
+    replace: Replace,
+    replaceable: Callable[[Message], bool] | None,
+    *,
+    erase: bool,
+) -> SyncReport:
+    """Make a session agree with a list."""
+    _check_replace(replace, replaceable, erase)
+    if replace == "nothing" or erase:
+        receipt = await (rewrite if erase else add_unknown)(rt, run, scope, messages)
+        return SyncReport(
+            receipt.ids, receipt.stored, receipt.unchanged, receipt.replaced, answered=receipt.answered
+        )
+    synced = await run(_sync, rt, scope, messages, replace == "all", replaceable or _anything)
+    if synced.stored or synced.superseded:
+        namespace, session_id = scope.namespace, scope.session_id or ""
+        rt.emit(MessagesStored(namespace, session_id, synced.stored, synced.unchanged, synced.superseded))
+        rt.wake()
+    return synced
+
+
+def _check_replace(replace: object, replaceable: object, erase: object) -> None:
+    if replace not in get_args(Replace):
+        raise InputError(
+            f"`replace` cannot be {replace!r:.80}", hint='Pass `"nothing"`, `"changes"` or `"all"`.'
+        )
+    if erase and (replace != "all" or replaceable is not None):
+        raise InputError(
+            '`erase` was given without `replace="all"`, or with `replaceable`',
+            hint='`resync(messages, replace="all", erase=True)` makes the session exactly this list.',
+        )
+    if replaceable is not None and replace == "nothing":
+        raise InputError(
+            '`replaceable` was given with `replace="nothing"`',
+            hint="Leave it out: no message is replaced then.",
+        )
+
+
+def _anything(_: Message) -> bool:
+    return True
+
+
+def _sync(
+    rt: Runtime, scope: Scope, messages: object, replace_all: bool, replaceable: Callable[[Message], bool]
+) -> SyncReport:
+    drafts = drafts_of(rt, restore_originals(rt, scope, messages))
+    if not drafts and not replace_all:
+        return SyncReport((), stored=0)
+    sent = [digest_of(draft.message, with_id=draft.has_own_id) for draft in drafts]  # before the write lock
+    synced = rt.db.write(
+        writes.resync,
+        scope,
+        drafts,
+        sent,
+        rt.now(),
+        rt.shards,
+        rt.new_id(),
+        replace_all=replace_all,
+        replaceable=replaceable,
+    )
+    if synced.answered:
+        rt.temporaries.finish_call(scope)
+    return synced
+
+
+def _place(place: object) -> str | int:
+    """Return a message's id or place, checked."""
+    try:
+        if isinstance(place, int):
+            check.check_whole_number("place", place if place >= 0 else -1 - place)
+            return place
+        check.identifier("id", place)
+    except InputError as problem:
+        raise UnknownMessageError(
+            f"a message is named by its id or its place: {problem}",
+            hint="`chat.history()` has the ids; a place counts from 0, or from -1 backwards.",
+        ) from None
+    return str(place)

@@ -1,0 +1,426 @@
+"""Shortens messages: copies that are too long, and previews of large ones with the parts in which a model reads the whole."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import regex
+
+from memlayer_core.errors import ConfigurationError, InvalidMessageError
+from memlayer_core.message import Block, Message, ToolCall
+
+# Truncates copies of messages that are too long.
+#
+# A character is a Python character, one code point; the ellipsis counts as one. A cut never splits what a reader sees
+# as one character: an emoji, a flag, a letter and its accents, a Hangul or Indic cluster, or a pair of surrogates.
+
+ELLIPSIS = "…"
+"""Ends a text that was truncated."""
+
+_NEAR = 10_000
+"""Characters before the cut that are searched for the end of a sentence or a word: no prose has longer ones."""
+_AHEAD = 16
+"""Characters behind the cut that decide whether a word or sentence ends there: "don" does not in "don't"."""
+_LEGIBLE = 32
+"""Characters of each string in JSON, quotes included, that stay as long as there are lists to shorten."""
+
+# A full stop needs white space after it, "3.14" and "example.com" are no ends; Chinese and Japanese ones do not.
+_SENTENCE_END = regex.compile(
+    r"(?rs)[\p{SB=STerm}\p{SB=ATerm}]\p{SB=Close}{0,3}(?=\s)"
+    r"|[\u3002\uff01\uff1f\uff1b\u2026]\p{SB=Close}{0,3}(?=.)"
+    r"|\S(?=\s*\n)"
+)
+_WORD_END = regex.compile(r"(?rsw)\b(?=.)")  # of Unicode's default boundaries, so that Chinese has some
+_CONTENT = regex.compile(r"(?r)[^\s\u2026]")
+_GRAPHEME = regex.compile(r"\X")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_SURROGATE_PAIR = re.compile(r"[\ud800-\udbff][\udc00-\udfff]")
+_LEFT_OUT = re.compile(rf"{ELLIPSIS} ([0-9]{{1,15}}) more")
+
+
+class _Verbatim(str):
+    """JSON that is written unchanged: a number, or the note of what a list has lost."""
+
+    __slots__ = ()
+
+
+def truncate_text(text: str, characters: int) -> str:
+    """Return a text of at most `characters` characters, the ellipsis at its end included.
+
+    It is cut at the last end of a sentence or a line. If that keeps less than half of the limit, it is cut at the
+    last word boundary; if that does, too, between two grapheme clusters. Only the last 10,000 characters before the
+    limit are searched for ends of sentences and words.
+
+    Args:
+        text: Any text, also one with lone surrogates.
+        characters: Code points. A room too small for one grapheme cluster and the ellipsis gives the
+            ellipsis alone, and none at all an empty text.
+
+    Returns:
+        The same object if it fits, else the beginning of it, without white space at its end, and "…".
+    """
+    if len(text) <= characters:
+        return text
+    if characters <= 1:
+        return ELLIPSIS[: max(0, characters)]
+    room = characters - 1
+    start = max(room // 2 - 4, room - _NEAR, 0)  # an end of a sentence has at most four characters
+    for boundary in (_SENTENCE_END, _WORD_END):
+        ends = (found.end() for found in boundary.finditer(text, start, room + _AHEAD))
+        cut = _grapheme_boundary(text, next((end for end in ends if end <= room), 0))
+        if 2 * cut >= room:
+            break
+    else:
+        cut = _grapheme_boundary(text, room)
+    content = _CONTENT.search(text, 0, cut)
+    end = content.end() if content else 0
+    return text[: end if end == cut else _grapheme_boundary(text, end)] + ELLIPSIS
+
+
+def truncate_arguments(arguments: str, characters: int) -> str:
+    """Return the arguments of a tool call in at most `characters` characters, if JSON of them can be so short.
+
+    White space between values goes first. Then long strings are truncated, the longest first, all to the
+    same length; then long lists keep their beginning and end in a string such as `"… 7 more"`; then strings
+    are truncated to nothing. Objects keep all their keys, so the result may be longer than the limit.
+    Numbers stay as they were written; NaN and infinity, which JSON does not have, become null.
+
+    Args:
+        arguments: JSON text. What is no JSON, or too deeply nested for Python to read, is truncated as a text
+            and returned as a JSON string, quotes included.
+        characters: Code points of the result.
+
+    Returns:
+        The same object if it fits, else JSON whose outermost type is that of the arguments.
+    """
+    if len(arguments) <= characters:
+        return arguments
+    try:
+        value = json.loads(
+            arguments, parse_int=_Verbatim, parse_float=_Verbatim, parse_constant=lambda _: None
+        )
+        return _truncate_json(value, characters)
+    except (ValueError, RecursionError):
+        return _string(arguments, characters)
+
+
+def truncate_message(
+    message: Message, characters: int, process: Callable[[str, int], str] = truncate_text
+) -> Message:
+    """Return a message in which no text and no tool call's arguments have more than `characters` characters.
+
+    The message is not modified. The copy has no framework's dump, because that contains the long text. Content blocks
+    other than text, such as images and files, stay as they are.
+
+    Args:
+        message: Any message.
+        characters: Code points, for each text block and each tool call on its own.
+        process: Called with each text that is too long, and the limit, to shorten it in its own way. Its result is
+            truncated if it is still too long. It is not called for arguments of tool calls.
+
+    Returns:
+        The same object if nothing is too long.
+
+    Raises:
+        ConfigurationError: `process` returned something that is no text.
+    """
+    calls = tuple(_truncate_call(call, characters) for call in message.tool_calls)
+    content: str | tuple[Block, ...]
+    if isinstance(message.content, str):
+        content = _process(message.content, characters, process)
+    else:
+        # A truncated call must not stay whole in a content block.
+        blocks = message.content if calls == message.tool_calls else message.blocks
+        content = tuple(_truncate_block(block, characters, process) for block in blocks)
+    if content == message.content and calls == message.tool_calls:
+        return message
+    return replace(message, content=content, tool_calls=calls, raw=None)
+
+
+def _truncate_block(block: Block, characters: int, process: Callable[[str, int], str]) -> Block:
+    match block:
+        case {"type": "text", "text": str(text)} if len(text) > characters:
+            return {**block, "text": _process(text, characters, process)}
+        case _:
+            return block
+
+
+def _truncate_call(call: ToolCall, characters: int) -> ToolCall:
+    arguments = truncate_arguments(call.arguments, characters)
+    return call if arguments is call.arguments else replace(call, arguments=arguments)
+
+
+def _process(text: str, characters: int, process: Callable[[str, int], object]) -> str:
+    if len(text) <= characters:
+        return text
+    answer = process(text, characters)
+    if isinstance(answer, str):
+        return truncate_text(answer, characters)
+    if inspect.iscoroutine(answer):
+        answer.close()  # else Python warns that it was never awaited
+    name = getattr(process, "__qualname__", None) or repr(process)
+    raise ConfigurationError(
+        f"the truncation processor `{name}` returned {type(answer).__name__} {answer!r:.80}, expected a str",
+        hint="Pass a plain function, not an async one, that takes a text and a limit and returns a shorter text.",
+    )
+
+
+# Graphemes
+
+
+def _grapheme_boundary(text: str, at: int) -> int:
+    """Return the last place up to `at`, a place in the text, that splits no grapheme cluster."""
+    at -= _in_pair(text, at)
+    end = at + 1 + _in_pair(text, at + 1)
+    before = text[:end]
+    if before.isascii() or not _SURROGATE_PAIR.search(before):
+        return end - len(_last_grapheme(before))
+    # As one character each, pairs form emoji and flags like others; the last cluster is counted back in pairs.
+    merged = before.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    for _ in _last_grapheme(merged):
+        end -= 1 + _in_pair(text, end - 1)
+    return end
+
+
+def _last_grapheme(text: str) -> str:
+    """Return the last grapheme cluster. The search begins near the end, and further in front if need be."""
+    length = 16
+    while True:
+        clusters: list[str] = _GRAPHEME.findall(text, max(0, len(text) - length))
+        if len(clusters) > 1 or length >= len(text):
+            return clusters[-1]
+        length *= 16
+
+
+def _in_pair(text: str, at: int) -> bool:
+    return 0 < at < len(text) and bool(_SURROGATE_PAIR.match(text, at - 1))
+
+
+# JSON
+
+
+def _truncate_json(value: Any, characters: int) -> str:
+    def too_long(elements: int) -> bool:
+        return len(_share_space(value, characters, elements, _LEGIBLE)) > characters
+
+    if not too_long(sys.maxsize):
+        return _share_space(value, characters, sys.maxsize, _LEGIBLE)
+    if too_long(0):
+        return _share_space(value, characters, 0, 0)
+    elements = bisect_left(range(1, characters), True, key=too_long)
+    return _share_space(value, characters, elements, _LEGIBLE)
+
+
+def _share_space(value: Any, characters: int, elements: int, minimum: int) -> str:
+    """Write JSON with lists of at most `elements` elements; its strings share the rest of the limit equally."""
+    value = _shorter_lists(value, elements, minimum)
+    whole = _to_json(value)
+    widths = sorted(len(_string(text)) for text in _strings(value))
+    room = characters - len(whole) + sum(widths)
+    for place, width in enumerate(widths):
+        share = room // (len(widths) - place)
+        if width > share:
+            return _to_json(value, max(share, minimum))
+        room -= width
+    return whole
+
+
+def _shorter_lists(value: Any, elements: int, minimum: int) -> Any:
+    """Keep `elements` elements of each list, and a note with the number of the others, if that is shorter.
+
+    A list that was shortened before ends in such a note; its number is added.
+    """
+    if isinstance(value, dict):
+        return {key: _shorter_lists(inner, elements, minimum) for key, inner in value.items()}
+    if not isinstance(value, list):
+        return value
+    noted = _LEFT_OUT.fullmatch(value[-1]) if value and isinstance(value[-1], str) else None
+    items, left_out = (value[:-1], int(noted[1])) if noted else (value, 0)
+    kept = [_shorter_lists(item, elements, minimum) for item in items[:elements]]
+    rest = items[elements:]
+    note = _Verbatim(f'"{ELLIPSIS} {left_out + len(rest)} more"')
+    lengths = accumulate(len(_to_json(item, minimum)) + 1 for item in rest)
+    if noted or any(length > len(note) + 1 for length in lengths):
+        return [*kept, note]
+    return [*kept, *rest]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield the strings in JSON that can be truncated: no keys."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)
+    elif isinstance(value, str) and not isinstance(value, _Verbatim):
+        yield value
+
+
+def _to_json(value: Any, limit: int = sys.maxsize) -> str:
+    """Write JSON without white space, no string longer than `limit` with its quotes."""
+    match value:
+        case dict():
+            fields = [f"{_string(key)}:{_to_json(inner, limit)}" for key, inner in value.items()]
+            return f"{{{','.join(fields)}}}"
+        case list():
+            return f"[{','.join([_to_json(item, limit) for item in value])}]"
+        case _Verbatim():
+            return str(value)
+        case str():
+            return _string(value, limit)
+        case _:
+            return json.dumps(value)
+
+
+def _string(text: str, limit: int = sys.maxsize) -> str:
+    """Write a text as JSON of at most `limit` characters, quotes and escapes included, and at least two."""
+    if len(text) <= limit - 2:
+        literal = _literal(text)
+        if len(literal) <= limit:
+            return literal
+    lengths = range(min(len(text) - 1, limit))  # never the whole text, which may be too long by its escapes
+    fitting = bisect_right(lengths, limit, key=lambda length: len(_literal(text[:length] + ELLIPSIS)))
+    return _literal(truncate_text(text, fitting))
+
+
+def _literal(text: str) -> str:
+    # UTF-8 cannot encode a lone surrogate, so it is escaped.
+    written = json.dumps(text, ensure_ascii=False)
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
+
+
+# Writes previews of large messages, and the parts in which a model reads the whole.
+
+RELOAD_TOOL = "context_reload"
+"""The tool with which a model reads the whole message behind a preview."""
+RELOAD = (
+    "Read all of a message that this conversation shows only a preview of. "
+    'The preview names the id, such as "msg-17". '
+    "A long message comes in parts, and each part names the offset of the next one."
+)
+"""The description of that tool for the model."""
+
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")  # providers want them in front of what is said
+_NOTE = "[{length} characters in all: call {tool} with id {id!r} to read them]"
+_NOTED = re.compile(
+    re.escape(_NOTE)
+    .replace(re.escape("{length}"), r"([0-9,]{1,20})")
+    .replace(re.escape("{tool}"), RELOAD_TOOL)
+    .replace(re.escape("{id!r}"), "'(msg-[0-9]{1,10})'")
+)
+_ID = re.compile(r"msg-([0-9]{1,10})")
+_WIDEST = 16  # characters of a token: what is longer is not counted, and comes in parts
+
+
+def offload_id(seq: int) -> str:
+    """Return the id by which an offloaded message of a session is loaded again."""
+    return f"msg-{seq}"
+
+
+def place_of(preview_id: object) -> int:
+    """Return the place in its session that an offload id names.
+
+    Raises:
+        InvalidMessageError: It is no such id.
+    """
+    found = _ID.fullmatch(preview_id) if isinstance(preview_id, str) else None
+    if found is None:
+        raise InvalidMessageError(
+            f"{preview_id!r:.80} is no id of an offloaded message",
+            hint='Use an id as a preview shows it, such as "msg-17".',
+        )
+    return int(found[1])
+
+
+def full_text(message: Message) -> str:
+    """Return all text of a message, and its tool calls."""
+    calls = (f"{call.name}({call.arguments})" for call in message.tool_calls)
+    return "\n".join(filter(None, (message.text, *calls)))
+
+
+def excerpt(text: str, preview_id: str, offset: int, *, tokens: int, count: Callable[[str], int]) -> str:
+    """Return the part of a text from an offset on, with a note where the next part begins.
+
+    Args:
+        text: All of an offloaded message.
+        preview_id: Its id.
+        offset: Characters to pass over.
+        tokens: Tokens that the part may cost, the note included; it has at least one character.
+        count: Counts a text's tokens.
+
+    Raises:
+        InvalidMessageError: There is nothing at that offset.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < max(1, len(text)):
+        raise InvalidMessageError(
+            f"`offset` must be a whole number from 0 to {max(0, len(text) - 1)}, got {offset!r:.80}",
+            hint="Begin with offset 0; each part names the offset of the next one.",
+        )
+    end = min(len(text), offset + _WIDEST * tokens)
+    while True:
+        part = text[offset:end]
+        if end < len(text):
+            said = f"call {RELOAD_TOOL} with id {preview_id!r} and offset {end} to read on"
+            part += f"\n[characters {offset:,} to {end:,} of {len(text):,}; {said}]"
+        cost = count(part)
+        if cost <= tokens or end <= offset + 1:
+            return part
+        end = offset + max(1, min(end - offset - 1, (end - offset) * tokens // cost))
+
+
+def preview(
+    message: Message, seq: int, *, characters: int, tokens: int, count: Callable[[Message], int]
+) -> Message:
+    """Return a copy with a message's beginning and the id to load the whole; media in it stay.
+
+    Args:
+        message: The large message.
+        seq: Its place in the session.
+        characters: Of its beginning, to show.
+        tokens: Tokens that the copy may cost; the beginning is shortened to fit.
+        count: Counts a message's tokens.
+    """
+    while True:
+        small = _preview(message, seq, characters)
+        if count(small) <= tokens or not characters:
+            return small
+        characters //= 2
+
+
+def parse_preview(message: Message) -> tuple[int, str, str] | None:
+    """Return a preview's place, beginning and stated length; None for another message."""
+    beginning, _, note = message.text.rpartition("\n")
+    found = _NOTED.fullmatch(note)
+    return None if found is None else (place_of(found[2]), beginning.removesuffix(ELLIPSIS), found[1])
+
+
+def merge_messages(one: Message, other: Message) -> Message | None:
+    """Return two neighbours as one message; None if they differ in speaker or are not plain text."""
+    plain = all(
+        message.role in {"user", "assistant"} and isinstance(message.content, str) and not message.tool_calls
+        for message in (one, other)
+    )
+    if not plain or (one.role, one.name) != (other.role, other.name):
+        return None
+    return replace(one, id=None, content=f"{one.content}\n\n{other.content}", raw=None)
+
+
+def _preview(message: Message, seq: int, characters: int) -> Message:
+    calls = tuple(
+        replace(call, arguments=truncate_arguments(call.arguments, max(2, characters)))
+        for call in message.tool_calls
+    )
+    content: str | tuple[Block, ...] = message.content
+    if len(message.text) > characters or calls != message.tool_calls:
+        left = _NOTE.format(length=f"{len(full_text(message)):,}", tool=RELOAD_TOOL, id=offload_id(seq))
+        said = "\n".join(filter(None, (truncate_text(message.text, characters), left)))
+        thoughts = [block for block in message.blocks if block.get("type") in _THOUGHTS]
+        media = [block for block in message.blocks if block.get("type") not in {"text", *_THOUGHTS}]
+        content = said if isinstance(content, str) else (*thoughts, {"type": "text", "text": said}, *media)
+    return replace(message, id=None, content=content, tool_calls=calls, raw=None)

@@ -1,0 +1,740 @@
+"""Reads sessions and messages in SQL. Each function runs in its caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Float,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    true,
+    update,
+)
+
+from memlayer_core.errors import InvalidScopeError
+from memlayer_core.message import Entry, Message, Raw, StoredMessage, ToolCall, Version
+from memlayer_core.messages.model import PreparedMessage, Session, User, WindowStart
+from memlayer_core.scope import Scope
+from memlayer_core.storage import statements, texts
+from memlayer_core.storage.codec import exact_text, parse_exact
+from memlayer_core.storage.statements import LAST, WITHIN, ListStatement, Statement
+from memlayer_core.storage.tables import PLACES, messages, namespaces, records, sessions, window_starts
+from memlayer_core.storage.terms import index_terms, searchable
+
+# How a message becomes a row, and a row a message.
+
+
+def row_of(key: int, session: int, draft: PreparedMessage) -> dict[str, Any]:
+    """Return the columns of a message."""
+    message = draft.message
+    assert message.id is not None  # a draft is complete
+    assert message.created_at is not None
+    text = searchable(message.text)
+    return {
+        "key": key,
+        "id": message.id,
+        "id_digest": statements.id_digest(session, message.id),
+        "digest": draft.digest,
+        "role": message.role,
+        "name": message.name,
+        "text": text,
+        "tokens": draft.tokens,
+        "characters": len(text),
+        "counter": draft.counter,
+        "links": _links(message),
+        "created_at": statements.to_micros(message.created_at),
+        "body": _body(message, text),
+        "origin": None,
+    }
+
+
+def entry_of(row: Any) -> Entry:
+    """Return what the choice of a window needs to know of a row."""
+    links: Mapping[str, Any] = parse_exact(row.links) if row.links else {}
+    return Entry(
+        seq=row.key & 0xFFFF_FFFF,
+        role=row.role,
+        tokens=row.tokens,
+        calls=tuple(links.get("calls", ())),
+        tool_call_id=links.get("answers"),
+        counter=row.counter,
+        characters=row.characters,
+        hidden=links.get("hidden", False),
+    )
+
+
+def stored_of(row: Any, scope: Scope) -> StoredMessage:
+    """Return the message of a row, equal to what went in."""
+    at = statements.from_micros(row.created_at)
+    if not row.body:
+        plain = Message(row.role, row.text, id=row.id, name=row.name, created_at=at)
+        return StoredMessage(row.key, scope, plain, row.tokens, row.counter, bytes(row.digest))
+    body: Mapping[str, Any] = parse_exact(row.body)
+    content = body.get("content", row.text)
+    raw = body.get("raw")
+    message = Message(
+        row.role,
+        content if isinstance(content, str) else tuple(content),
+        id=row.id,
+        name=row.name,
+        tool_calls=tuple(ToolCall(*call) for call in body.get("tool_calls", ())),
+        tool_call_id=body.get("tool_call_id"),
+        created_at=at,
+        metadata=body.get("metadata", {}),
+        model_visible=body.get("model_visible", True),
+        raw=Raw(*raw) if raw else None,
+    )
+    return StoredMessage(row.key, scope, message, row.tokens, row.counter, bytes(row.digest))
+
+
+def head_of(row: Any, scope: Scope) -> StoredMessage:
+    """Return what a comparison needs of a message: the key, the id, the time, the digest. It has no content."""
+    message = Message("user", "", id=row.id, created_at=statements.from_micros(row.created_at))
+    return StoredMessage(row.key, scope, message, 0, "", bytes(row.digest))
+
+
+def _links(message: Message) -> str | None:
+    links: dict[str, Any] = {}
+    if message.tool_calls:
+        links["calls"] = [call.id for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        links["answers"] = message.tool_call_id
+    if not message.model_visible:
+        links["hidden"] = True
+    return exact_text(links) if links else None
+
+
+def _body(message: Message, text: str) -> str | None:
+    """Return what the other columns do not hold: most plain messages have none."""
+    body: dict[str, Any] = {}
+    if message.content != text:
+        body["content"] = message.content if isinstance(message.content, str) else list(message.content)
+    if message.tool_calls:
+        body["tool_calls"] = [[call.id, call.name, call.arguments] for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        body["tool_call_id"] = message.tool_call_id
+    if message.metadata:
+        body["metadata"] = dict(message.metadata)
+    if not message.model_visible:
+        body["model_visible"] = False
+    if message.raw is not None:
+        body["raw"] = [message.raw.framework, message.raw.version, dict(message.raw.dump)]
+    return exact_text(body) if body else None
+
+
+texts.register(
+    "message",
+    texts.Source(
+        select(messages.c.key, messages.c.text, messages.c.role, messages.c.name, messages.c.created_at),
+        lambda row: row.text,
+        lambda row, redact: index_terms(
+            redact(row.text[: texts.INDEXED]),
+            row.name,
+            statements.from_micros(row.created_at),
+            by_user=row.role == "user",
+        ),
+    ),
+)
+
+
+# The rows of sessions and of their users in SQL: locked, created and read. Each runs in its caller's transaction.
+
+_LOCK = Statement(select(sessions).where(sessions.c.lane == bindparam("lane")).with_for_update())
+_COUNT = Statement(
+    update(sessions)
+    .where(sessions.c.lane == bindparam("of"))
+    .values(
+        next_seq=sessions.c.next_seq + bindparam("more"),
+        messages=sessions.c.messages + bindparam("more"),
+        tokens=sessions.c.tokens + bindparam("cost"),
+        updated_at=bindparam("at"),
+        idle_since=bindparam("at"),
+    )
+    .returning(sessions)
+)
+_NAMED = ListStatement(lambda digests: select(messages).where(messages.c.id_digest.in_(digests)))
+
+
+def lock_session(connection: Connection, scope: Scope) -> Any | None:
+    """Lock the session until the transaction ends. Returns its row; None if there is no such session."""
+    return _LOCK.first(connection, {"lane": scope.session_lane})
+
+
+def lock_messages(connection: Connection, keys: Iterable[int]) -> None:
+    """Lock messages that will be deleted, edited or learned from, before users and records (see `records/sql/writes.py`).
+
+    They are locked in the order of their keys, as everywhere, so that there is no deadlock. SQLite has one writer, and needs
+    no locks.
+    """
+    if connection.dialect.name != "sqlite":
+        locked = select(messages.c.key).order_by(messages.c.key).with_for_update()
+        for some in statements.chunks(sorted(keys)):
+            connection.execute(locked.where(messages.c.key.in_(some)))
+
+
+def lock_and_count(
+    connection: Connection, scope: Scope, drafts: Sequence[PreparedMessage], now: datetime
+) -> Any | None:
+    """Lock the session until the transaction ends, and count messages that will be added to its end.
+
+    Returns its row, with the place of the first of them as `next_seq`; None if there is no such session.
+    """
+    values = {
+        "of": scope.session_lane,
+        "more": len(drafts),
+        "cost": sum(draft.tokens for draft in drafts),
+        "at": statements.to_micros(now),
+    }
+    row = _COUNT.first(connection, values)
+    return row if row is None else row._replace(next_seq=row.next_seq - len(drafts))
+
+
+def lock_or_make_session(
+    connection: Connection, scope: Scope, now: datetime, shards: int, **more: Any
+) -> Any:
+    """Lock the session until the transaction ends, and create it, with `more` columns, if needed. Returns its row."""
+    row = lock_session(connection, scope)
+    if row is not None:
+        return row
+    _ensure_user(connection, scope, shards)
+    _make_session(connection, scope, now, **more)
+    return lock_session(connection, scope)
+
+
+def make_sibling(
+    connection: Connection, row: Any, scope: Scope, now: datetime, shards: int, *, superseded: bool
+) -> int:
+    """Create another session of the same user. Returns its number.
+
+    The user's row exists while the first session is locked, so it is not touched here. Only sessions without a user
+    have a row each.
+    """
+    if scope.namespace != row.namespace:
+        _ensure_user(connection, scope, shards)
+    origin = row.lane if superseded else None
+    number = _make_session(
+        connection, scope, now, forked_from=row.session_id, superseded=int(superseded), origin=origin
+    )
+    if number is None:
+        raise InvalidScopeError(
+            f"the session {scope.session_id!r} exists already",
+            hint="Fork into a new `session_id`, or leave it out.",
+        )
+    return number
+
+
+def version_sessions(connection: Connection, lanes: Sequence[str]) -> list[Any]:
+    """Return the sessions that hold versions of some sessions, directly or not, locked in the order of their numbers.
+
+    Args:
+        connection: In a transaction that writes.
+        lanes: Lanes of the sessions, which are locked already.
+    """
+    found: dict[int, Any] = {}
+    while lanes:
+        kept = [
+            row
+            for some in statements.chunks(sorted(lanes))
+            for row in connection.execute(
+                select(sessions)
+                .where(sessions.c.origin.in_(some))
+                .order_by(sessions.c.number)
+                .with_for_update()
+            )
+            if row.number not in found
+        ]
+        found |= {row.number: row for row in kept}
+        lanes = [row.lane for row in kept]
+    return list(found.values())
+
+
+def inside(number: int) -> Any:
+    """Return the condition on `messages` for a session."""
+    return and_(
+        messages.c.key >= statements.key_of(number, 0), messages.c.key <= statements.key_of(number, LAST)
+    )
+
+
+def list_where(connection: Connection, scope: Scope, *where: Any) -> list[StoredMessage]:
+    """Return the messages of a session for which conditions hold, in their order."""
+    rows = connection.execute(select(messages).where(*where).order_by(messages.c.key))
+    return [stored_of(row, scope) for row in rows]
+
+
+def list_by_id(connection: Connection, scope: Scope, number: int, ids: Sequence[str]) -> list[StoredMessage]:
+    """Return the messages of a session that have one of the ids, in their order."""
+    rows = _NAMED.all(connection, [statements.id_digest(number, one) for one in ids])
+    return sorted((stored_of(row, scope) for row in rows), key=lambda one: one.key)
+
+
+def _make_session(connection: Connection, scope: Scope, now: datetime, **more: Any) -> int | None:
+    """Create a session's row, with `more` columns. Returns its number; None if the session exists already."""
+    number: int | None = connection.scalar(
+        statements.dialect_insert(connection.dialect.name, sessions)
+        .on_conflict_do_nothing()
+        .returning(sessions.c.number),
+        {
+            **statements.next_number(connection),
+            "lane": scope.session_lane,
+            "namespace": scope.namespace,
+            "tenant_id": scope.tenant_id,
+            "user_id": scope.user_id,
+            "agent_id": scope.agent_id,
+            "session_id": scope.session_id,
+            **dict.fromkeys(("next_seq", "messages", "tokens", "memory_start"), 0),
+            **dict.fromkeys(("created_at", "updated_at", "idle_since"), statements.to_micros(now)),
+            **more,
+        },
+    )
+    return number
+
+
+def _ensure_user(connection: Connection, scope: Scope, shards: int) -> None:
+    """Create the user's row if needed, and lock it: it is not deleted before the transaction ends."""
+    connection.execute(
+        statements.dialect_insert(connection.dialect.name, namespaces).on_conflict_do_update(
+            index_elements=["namespace"], set_={"shard": namespaces.c.shard}
+        ),
+        {
+            "namespace": scope.namespace,
+            "tenant_id": scope.tenant_id,
+            "user_id": scope.user_id,
+            "shard": statements.shard_of(scope.namespace, shards),
+            "vectors": 0,
+        },
+    )
+
+
+# Reads sessions and messages in SQL. Each function runs in its caller's transaction.
+
+T = TypeVar("T")
+_OPENING = 200  # characters that a label is made of
+
+_FIND = Statement(select(sessions).where(sessions.c.lane == bindparam("lane")))
+_ENTRY = select(
+    messages.c.key,
+    messages.c.role,
+    messages.c.tokens,
+    messages.c.counter,
+    messages.c.characters,
+    messages.c.links,
+).where(messages.c.key.between(bindparam("first"), bindparam("last")))
+_NAMED_TRANSCRIPT = ListStatement(
+    lambda digests: select(messages.c.id, messages.c.key).where(messages.c.id_digest.in_(digests))
+)
+_TAIL = Statement(_ENTRY.order_by(messages.c.key.desc()).limit(bindparam("most")))
+_whole = (
+    select(messages)
+    .where(messages.c.key.between(bindparam("first"), bindparam("last")))
+    .order_by(messages.c.key)
+)
+_FULL = Statement(_whole)
+_LAST = Statement(
+    select(messages)
+    .where(messages.c.key.between(bindparam("first"), bindparam("last")))
+    .order_by(messages.c.key.desc())
+    .limit(bindparam("most"))
+)
+_page = (
+    select(
+        (
+            sessions.c.number * PLACES
+            + func.greatest(func.coalesce(window_starts.c.first_seq, 0), sessions.c.memory_start)
+        ).label("first"),
+        (sessions.c.number * PLACES + LAST).label("last"),
+        func.least(
+            bindparam("most", type_=BigInteger),
+            8
+            + cast(
+                bindparam("budget", type_=Float)
+                / func.greatest(1.0, cast(sessions.c.tokens, Float) / func.greatest(1, sessions.c.messages)),
+                BigInteger,
+            ),
+        ).label("size"),
+    )
+    .outerjoin(
+        window_starts,
+        and_(window_starts.c.session == sessions.c.number, window_starts.c.size == bindparam("window")),
+    )
+    .where(sessions.c.lane == bindparam("lane"))
+    .subquery()
+)
+_newest = (
+    select(messages)
+    .where(messages.c.key.between(_page.c.first, _page.c.last))
+    .order_by(messages.c.key.desc())
+    .limit(func.greatest(16, _page.c.size) + 2)  # a little more than is needed
+    .lateral()
+)
+_PAGE = Statement(select(_newest).select_from(_page.join(_newest, true())).order_by(_newest.c.key.desc()))
+_QUESTION = Statement(
+    select(messages)
+    .where(
+        messages.c.key.between(bindparam("first"), bindparam("last")),
+        messages.c.role == "user",
+        messages.c.links.is_(None),  # hidden ones have some
+    )
+    .order_by(messages.c.key.desc())
+    .limit(1)
+)
+_SOME = Statement(_whole.limit(bindparam("most")).offset(bindparam("past")))
+_RECORDS = ListStatement(
+    lambda keys: (
+        select(messages, sessions.c.session_id, sessions.c.agent_id)
+        .join(sessions, sessions.c.number == statements.session_of(messages.c.key))
+        .where(messages.c.key.in_(keys), messages.c.tokens > 0, WITHIN)  # hidden ones cost nothing
+    )
+)
+_said_first = (  # by a user, and to a model
+    select(func.substr(messages.c.text, 1, _OPENING))
+    .where(
+        messages.c.key.between(sessions.c.number * 2**32, sessions.c.number * 2**32 + LAST),
+        messages.c.role == "user",
+        messages.c.tokens > 0,
+    )
+    .order_by(messages.c.key)
+    .limit(1)
+    .scalar_subquery()
+)
+_LISTED = Statement(
+    select(sessions, _said_first.label("opening"))
+    .where(WITHIN, sessions.c.superseded <= bindparam("superseded"))
+    .order_by(sessions.c.updated_at.desc(), sessions.c.number.desc())
+    .limit(bindparam("most"))
+    .offset(bindparam("behind"))
+)
+
+
+def find(connection: Connection, scope: Scope) -> Session | None:
+    """Return the session of a scope; None if there is none."""
+    row = _FIND.first(connection, {"lane": scope.session_lane})
+    return session_from(row) if row is not None else None
+
+
+def find_by_number(connection: Connection, number: int) -> Session | None:
+    """Return the session of this number; None if there is none."""
+    row = connection.execute(select(sessions).where(sessions.c.number == number)).first()
+    return session_from(row) if row is not None else None
+
+
+def places(connection: Connection, session: Session, ids: Sequence[str]) -> dict[str, int]:
+    """Return the places of a session's messages by their ids. Ids that it does not have are left out."""
+    rows = _NAMED_TRANSCRIPT.tuples(connection, [statements.id_digest(session.number, one) for one in ids])
+    return {name: key & LAST for name, key in rows}
+
+
+def keys_of(connection: Connection, scope: Scope, ids: Sequence[str]) -> list[int]:
+    """Return the keys of a session's messages by their ids, in the order of the session."""
+    session = find(connection, scope)
+    if session is None:
+        return []
+    return sorted(
+        statements.key_of(session.number, place) for place in places(connection, session, ids).values()
+    )
+
+
+def list_sessions(
+    connection: Connection, reach: Scope, limit: int, offset: int, *, superseded: bool = False
+) -> list[Session]:
+    """Return the sessions in a scope, the last used first; superseded ones only with `superseded=True`."""
+    values = {
+        **statements.reach_parameters(reach),
+        "most": limit,
+        "behind": offset,
+        "superseded": int(superseded),
+    }
+    rows = _LISTED.all(connection, values)
+    return [session_from(row) for row in rows]
+
+
+def inventory(
+    connection: Connection, tenant_id: str, user_id: str | None, after: int, limit: int
+) -> list[Session]:
+    """Return a page of sessions of a tenant, or of one user, in the order of their numbers.
+
+    No write changes this order, so no session is missed or returned twice.
+    """
+    whose = sessions.c.tenant_id == tenant_id
+    if user_id is not None:
+        whose = and_(whose, sessions.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace)
+    query = select(sessions).where(sessions.c.number > after, whose).order_by(sessions.c.number).limit(limit)
+    return [session_from(row) for row in connection.execute(query)]
+
+
+def tail(
+    connection: Connection, session: Session, before: int | None, limit: int, first: int = 0
+) -> list[Entry]:
+    """Return a session's last entries from place `first` on, the newest first."""
+    last = (
+        statements.key_of(session.number, LAST)
+        if before is None
+        else statements.key_of(session.number, before) - 1
+    )
+    rows = _TAIL.all(
+        connection, {"first": statements.key_of(session.number, first), "last": last, "most": limit}
+    )
+    return [entry_of(row) for row in rows]
+
+
+def tail_messages(
+    connection: Connection, session: Session, before: int | None, limit: int, first: int = 0
+) -> list[tuple[Entry, StoredMessage]]:
+    """Return the same with the messages."""
+    last = (
+        statements.key_of(session.number, LAST)
+        if before is None
+        else statements.key_of(session.number, before) - 1
+    )
+    rows = _LAST.all(
+        connection, {"first": statements.key_of(session.number, first), "last": last, "most": limit}
+    )
+    return [(entry_of(row), stored_of(row, session.scope)) for row in rows]
+
+
+def ask_page(connection: Connection, scope: Scope, window: int, limit: int, budget: float) -> None:
+    """Send to a server ahead of need what `asked_page` returns, before the session is known."""
+    _PAGE.ask(connection, _page_values(scope, window, limit, budget))
+
+
+def asked_page(
+    connection: Connection, session: Session, window: int, limit: int, budget: float
+) -> list[tuple[Entry, StoredMessage]] | None:
+    """Return the newest messages in the window of a session, if they were sent for; else None.
+
+    Args:
+        connection: On the snapshot on which they were sent for.
+        session: The session.
+        window: The size of the window: see `size_of`.
+        limit: How many messages are enough.
+        budget: Tokens that are enough.
+    """
+    rows = _PAGE.answer(connection, _page_values(session.scope, window, limit, budget))
+    return None if rows is None else [(entry_of(row), stored_of(row, session.scope)) for row in rows]
+
+
+def _page_values(scope: Scope, window: int, limit: int, budget: float) -> dict[str, Any]:
+    return {"lane": scope.session_lane, "window": window, "most": limit, "budget": budget}
+
+
+def last_question(connection: Connection, session: Session) -> tuple[Entry, StoredMessage] | None:
+    """Return the user's last message in working memory that a model may see."""
+    span = {
+        "first": statements.key_of(session.number, session.memory_start),
+        "last": statements.key_of(session.number, LAST),
+    }
+    row = _QUESTION.first(connection, span)
+    return (entry_of(row), stored_of(row, session.scope)) if row is not None else None
+
+
+def read(connection: Connection, session: Session, seqs: Sequence[int]) -> list[StoredMessage]:
+    """Return those messages of a session, in their order."""
+    found: list[StoredMessage] = []
+    for first, last in _ranges([seq for seq in seqs if 0 <= seq <= LAST]):
+        span = {
+            "first": statements.key_of(session.number, first),
+            "last": statements.key_of(session.number, last),
+        }
+        found.extend(stored_of(row, session.scope) for row in _FULL.all(connection, span))
+    return found
+
+
+def ask(connection: Connection, session: Session, seq: int) -> None:
+    """Send to a server ahead of need what `read` reads of one place."""
+    key = statements.key_of(session.number, seq)
+    _FULL.ask(connection, {"first": key, "last": key})
+
+
+def history(
+    connection: Connection, session: Session, after: int, limit: int | None, offset: int = 0
+) -> list[StoredMessage]:
+    """Return a session's messages behind a place, without the first `offset` of them."""
+    span = {
+        "first": statements.key_of(session.number, after + 1),
+        "last": statements.key_of(session.number, LAST),
+    }
+    if limit is None and not offset:
+        return [stored_of(row, session.scope) for row in _FULL.all(connection, span)]
+    most = LAST if limit is None else limit
+    rows = _SOME.all(connection, {**span, "most": most, "past": offset})
+    return [stored_of(row, session.scope) for row in rows]
+
+
+def versions(connection: Connection, session: Session) -> list[Version]:
+    """Return the withdrawn and replaced messages of a session, in no particular order."""
+    first = sessions.c.number * PLACES
+    kept = (
+        select(messages, sessions.c.created_at.label("left"))
+        .join(sessions, messages.c.key.between(first, first + LAST))
+        .where(sessions.c.origin == session.scope.session_lane)
+    )
+    return [
+        Version(
+            row.origin,
+            row.key,
+            replace(stored_of(row, session.scope).message, withdrawn_at=statements.from_micros(row.left)),
+        )
+        for row in connection.execute(kept)
+    ]
+
+
+def find_messages(connection: Connection, reach: Scope, keys: Sequence[int]) -> list[StoredMessage]:
+    """Return the messages of these keys that are in a scope. This decides who may see which message."""
+    found: list[StoredMessage] = []
+    scopes: dict[tuple[str, str | None], Scope] = {}
+    for row in _RECORDS.all(connection, keys, statements.reach_parameters(reach)):
+        whose = (row.session_id, row.agent_id)
+        if whose not in scopes:
+            scopes[whose] = Scope(reach.user_id, *whose, reach.tenant_id)
+        found.append(stored_of(row, scopes[whose]))
+    return found
+
+
+def count_before(connection: Connection, key: int) -> int:
+    """Return how many messages of its session are in front of a message."""
+    first = statements.key_of(key >> 32, 0)
+    query = select(func.count()).where(messages.c.key >= first, messages.c.key < key)
+    return connection.scalar(query) or 0
+
+
+def _ranges(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """Return ranges of consecutive places. A window is nearly always one range."""
+    first = last = None
+    for seq in sorted(seqs):
+        if first is None or last is None:
+            first = last = seq
+        elif seq == last + 1:
+            last = seq
+        else:
+            yield first, last
+            first = last = seq
+    if first is not None and last is not None:
+        yield first, last
+
+
+def session_from(row: Any) -> Session:
+    """Return the session of a row."""
+    return Session(
+        scope=Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id),
+        number=row.number,
+        messages=row.messages,
+        tokens=row.tokens,
+        created_at=statements.from_micros(row.created_at),
+        updated_at=statements.from_micros(row.updated_at),
+        title=row.title,
+        instructions=row.instructions,
+        memory_start=row.memory_start,
+        ended=row.idle_since is None,
+        opening=getattr(row, "opening", None),
+        forked_from=row.forked_from,
+        superseded=bool(row.superseded),
+        summary_version=row.summary_version,
+        summary_due=row.summary_due,
+        summary_tries=row.summary_tries,
+        next_seq=row.next_seq,
+    )
+
+
+# Lists the users of a store in SQL. Each function runs in its caller's transaction.
+
+
+def list_users(connection: Connection, text: str, limit: int, offset: int = 0) -> list[User]:
+    """Return users and sessions without a user, of all tenants, the last used first.
+
+    Args:
+        connection: In a transaction.
+        text: Only users with these characters in their id or their tenant's, in any case; empty: all.
+        limit: How many at the most.
+        offset: How many to skip.
+    """
+    of_user = sessions.c.namespace == namespaces.c.namespace
+    used = select(func.max(sessions.c.updated_at)).where(of_user).scalar_subquery()
+    query = select(namespaces.c.namespace, namespaces.c.tenant_id, namespaces.c.user_id, used.label("used"))
+    query = query.where(namespaces.c.user_id != "")
+    if text:
+        query = query.where(
+            namespaces.c.user_id.icontains(text, autoescape=True)
+            | namespaces.c.tenant_id.icontains(text, autoescape=True)
+        )
+    # Of the page alone, the rest is counted.
+    page = query.order_by(used.desc().nulls_last(), namespaces.c.namespace).limit(limit).offset(offset)
+    some = page.subquery()
+
+    def counted(what: Any, table: Any, *where: Any) -> Any:
+        return select(what).where(table.c.namespace == some.c.namespace, *where).scalar_subquery()
+
+    rows = connection.execute(
+        select(
+            some,
+            counted(func.count(), sessions).label("sessions"),
+            counted(func.coalesce(func.sum(sessions.c.messages), 0), sessions).label("messages"),
+            counted(func.count(), records, records.c.replaced_by.is_(None)).label("records"),
+        ).order_by(some.c.used.desc().nulls_last(), some.c.namespace)
+    )
+    return [
+        User(
+            row.user_id,
+            row.tenant_id,
+            row.sessions,
+            int(row.messages),
+            row.records,
+            None if row.used is None else statements.from_micros(row.used),
+        )
+        for row in rows
+    ]
+
+
+# Where the windows of a session begin, in SQL. Each function runs in its caller's transaction.
+
+_FIND_WINDOW_STARTS = Statement(
+    select(window_starts.c.first_seq, window_starts.c.version).where(
+        window_starts.c.session == bindparam("of"), window_starts.c.size == bindparam("size")
+    )
+)
+_UNMARK = Statement(delete(window_starts).where(window_starts.c.session == bindparam("of")))
+
+
+def find_window_start(connection: Connection, session: Session, size: int) -> WindowStart:
+    """Return where the window of this size begins; the session's beginning if no start is stored."""
+    found = _FIND_WINDOW_STARTS.first(connection, {"of": session.number, "size": size})
+    return WindowStart(found.first_seq, found.version) if found is not None else WindowStart()
+
+
+def move_window_start(connection: Connection, session: int, size: int, start: WindowStart) -> None:
+    """Store where a window begins, and the version of the summaries before it.
+
+    A start only moves forward, and only to a message that exists.
+    """
+    if not connection.scalar(
+        select(exists().where(messages.c.key == statements.key_of(session, start.first)))
+    ):
+        return
+    made = statements.dialect_insert(connection.dialect.name, window_starts)
+    further = window_starts.c.first_seq < made.excluded.first_seq
+    newer = and_(
+        window_starts.c.first_seq == made.excluded.first_seq, window_starts.c.version < made.excluded.version
+    )
+    connection.execute(
+        made.on_conflict_do_update(
+            index_elements=["session", "size"],
+            set_={"first_seq": made.excluded.first_seq, "version": made.excluded.version},
+            where=or_(further, newer),
+        ),
+        {"session": session, "size": size, "first_seq": start.first, "version": start.version},
+    )
+
+
+def unmark(connection: Connection, session: int) -> None:
+    """Delete the window starts of a session, since more messages fit than when they were stored."""
+    _UNMARK.run(connection, {"of": session})

@@ -1,1 +1,0 @@
-"""Decisions of this room: pure and total."""

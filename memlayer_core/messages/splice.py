@@ -1,0 +1,280 @@
+"""Decides how a session's list of messages changes: each planner compares what is stored with what is sent."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any
+
+from memlayer_core.errors import InvalidMessageError
+from memlayer_core.message import Message, Receipt, StoredMessage, Version
+from memlayer_core.messages.align import Alignment, digest_of, to_remove
+from memlayer_core.messages.model import PreparedMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """How to change a session's list of messages.
+
+    Attributes:
+        removals: Keys of messages that leave.
+        replacements: Keys of messages, each with the message that takes its place.
+        insertions: New messages in order, each with the key of the message that it comes in front of; None: it comes
+            at the end.
+        versions: Keys among the removals and replacements: what these messages say is stored as a version.
+        erasures: Ids of messages whose versions are erased.
+        ids: Ids of the messages that were sent, in order. One that was stored already has its stored id.
+        unchanged: How many messages were stored already.
+    """
+
+    removals: tuple[int, ...] = ()
+    replacements: tuple[tuple[int, PreparedMessage], ...] = ()
+    insertions: tuple[tuple[int | None, PreparedMessage], ...] = ()
+    versions: tuple[int, ...] = ()
+    erasures: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    unchanged: int = 0
+
+    def order(self, behind: Sequence[int]) -> list[int | PreparedMessage]:
+        """Return new messages and keys of stored ones in their order, from the first place on that changes.
+
+        Args:
+            behind: Keys of all messages from the first one on that gets a new message in front of it.
+        """
+        rows: list[tuple[float, int, int | PreparedMessage]] = [(key, 1, key) for key in behind]
+        rows += [(math.inf if front is None else front, 0, draft) for front, draft in self.insertions]
+        return [one for *_, one in sorted(rows, key=itemgetter(0, 1))]
+
+    @property
+    def answered(self) -> bool:
+        """Whether a model's answer is among the new messages."""
+        return any(
+            one.message.role == "assistant" and one.message.model_visible for _, one in self.insertions
+        )
+
+    @property
+    def receipt(self) -> Receipt:
+        """The receipt for these messages."""
+        return Receipt(
+            self.ids, len(self.insertions), self.unchanged, len(self.replacements), answered=self.answered
+        )
+
+
+def append(
+    existing: Mapping[str, StoredMessage],
+    drafts: Sequence[PreparedMessage],
+    in_force: StoredMessage | None = None,
+    *,
+    verbatim: bool = False,
+    erase: bool = False,
+) -> Splice:
+    """Add messages at the end. A message of a stored id replaces the stored message if it differs.
+
+    Args:
+        existing: Stored messages that have ids of the drafts, by their ids.
+        drafts: The messages.
+        in_force: The system message in force. A draft that repeats it is not stored.
+        verbatim: Whether to store such a draft nevertheless.
+        erase: Whether to erase the versions of replaced messages, instead of storing one.
+    """
+    newest: StoredMessage | PreparedMessage | None = in_force
+    ids: list[str] = []
+    fresh: list[tuple[None, PreparedMessage]] = []
+    edits: list[tuple[StoredMessage, PreparedMessage]] = []
+    for draft in drafts:
+        may_repeat = is_instruction(draft) and not draft.has_own_id and not verbatim
+        if may_repeat and newest is not None and newest.digest == draft.digest:
+            ids.append(_id(newest))
+            continue
+        before = existing.get(_id(draft)) if draft.has_own_id else None
+        ids.append(_id(draft))
+        if before is None:
+            fresh.append((None, draft))
+            newest = draft if is_instruction(draft) else newest
+        elif not _is_same(before, draft):
+            edits.append((before, draft))
+    unchanged = len(drafts) - len(fresh) - len(edits)
+    return replace(edit(edits, erase=erase), insertions=tuple(fresh), ids=tuple(ids), unchanged=unchanged)
+
+
+def insert(existing: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], front: int | None) -> Splice:
+    """Put messages in front of the one with the key `front`; None: at the end.
+
+    Args:
+        existing: Stored messages that have ids of the drafts.
+        drafts: The messages.
+        front: The key.
+
+    Raises:
+        InvalidMessageError: The session has a message of that id, at a place of its own.
+    """
+    if existing:
+        raise InvalidMessageError(
+            f"the session has {len(existing)} message(s) of the given ids already, and each has its place",
+            hint="Leave `id` out, or delete the message first.",
+        )
+    return Splice(insertions=tuple((front, draft) for draft in drafts), ids=tuple(map(_id, drafts)))
+
+
+def edit(edits: Sequence[tuple[StoredMessage, PreparedMessage]], *, erase: bool) -> Splice:
+    """Replace messages in their places. What loses words is stored as a version; with `erase`, versions are erased."""
+    return Splice(
+        replacements=tuple((before.key, draft) for before, draft in edits),
+        versions=tuple(
+            before.key for before, draft in edits if not erase and loses(before.message, draft.message)
+        ),
+        erasures=tuple(_id(before) for before, _ in edits if erase),
+    )
+
+
+def remove(messages: Sequence[StoredMessage], *, erase: bool) -> Splice:
+    """Take messages out, and store them as versions; with `erase`, erase their versions instead."""
+    keys = tuple(one.key for one in messages)
+    return Splice(keys, versions=() if erase else keys, erasures=tuple(map(_id, messages)) if erase else ())
+
+
+def rewrite(present: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], *, erase: bool) -> Splice:
+    """Make a session exactly these messages. As much as possible stays, so that it is not written again.
+
+    Args:
+        present: All messages of the session, in order. Their content is not needed.
+        drafts: The list.
+        erase: Whether to store no versions of what leaves.
+    """
+    named = {_id(draft) for draft in drafts if draft.has_own_id}
+
+    def can_stay(before: StoredMessage, draft: PreparedMessage) -> bool:
+        return _is_same(before, draft) and (
+            _id(before) == _id(draft) or {_id(before), _id(draft)}.isdisjoint(named)
+        )
+
+    removals = tuple(one.key for one in to_remove(present, drafts, can_stay))
+    leaving = {*removals}
+    staying = [one for one in present if one.key not in leaving]
+    fresh = drafts[len(staying) :]
+    return Splice(
+        removals=removals,
+        insertions=tuple((None, draft) for draft in fresh),
+        versions=() if erase else removals,
+        ids=(*map(_id, staying), *map(_id, fresh)),
+        unchanged=len(staying),
+    )
+
+
+def follow(past: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], alignment: Alignment) -> Splice:
+    """Do what an alignment of stored messages with a list says."""
+    edits = [(past[to], _with_identity_of(past[to], drafts[at])) for at, to in alignment.edits]
+    superseded = [past[to].key for to in alignment.superseded]
+    ids = [
+        _id(draft if to is None else past[to]) for to, draft in zip(alignment.matches, drafts, strict=True)
+    ]
+    for (at, _), (_, draft) in zip(alignment.edits, edits, strict=True):
+        ids[at] = _id(draft)
+    return Splice(
+        removals=(*superseded, *(past[to].key for to in alignment.repeats)),
+        replacements=tuple((before.key, draft) for before, draft in edits),
+        insertions=tuple((None if to is None else past[to].key, drafts[at]) for at, to in alignment.new),
+        versions=(*superseded, *(before.key for before, _ in edits)),
+        ids=tuple(ids),
+        unchanged=len(drafts) - len(alignment.new) - len(edits),
+    )
+
+
+def start_over(
+    past: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], replaceable: Callable[[Message], bool]
+) -> Splice:
+    """Put a list at the end, and take out all messages that give way."""
+    leaving = remove([one for one in past if replaceable(one.message)], erase=False)
+    new = tuple((None, draft) for draft in drafts)
+    return replace(leaving, insertions=new, ids=tuple(map(_id, drafts)))
+
+
+def is_instruction(draft: PreparedMessage) -> bool:
+    """Return whether the draft is a system message that a model sees."""
+    return draft.message.role == "system" and draft.message.model_visible
+
+
+def _is_same(before: StoredMessage, draft: PreparedMessage) -> bool:
+    """Return whether a stored message equals the draft. Times are compared only if the caller gave one."""
+    dated = not draft.has_own_time or before.message.created_at == draft.message.created_at
+    return dated and before.digest == draft.digest
+
+
+def _id(one: StoredMessage | PreparedMessage) -> str:
+    return one.message.id or ""
+
+
+def _with_identity_of(old: StoredMessage, draft: PreparedMessage) -> PreparedMessage:
+    """Return a draft with the id and the time of a stored message, if it has none of its own."""
+    message = draft.message
+    return replace(
+        draft,
+        message=replace(
+            message,
+            id=message.id if draft.has_own_id else old.message.id,
+            created_at=message.created_at if draft.has_own_time else old.message.created_at,
+        ),
+    )
+
+
+def loses(old: Message, new: Message) -> bool:
+    """Tell whether words are lost when a message replaces another.
+
+    None are lost if it continues the other, such as an answer that is stored while it grows.
+    """
+    if (old.role, old.name, old.tool_call_id) != (new.role, new.name, new.tool_call_id):
+        return True
+    grows = new.text.startswith(old.text) and _other(new)[: len(_other(old))] == _other(old)
+    calls = [(call.id, call.name) for call in new.tool_calls[: len(old.tool_calls)]]
+    return (
+        not grows
+        or calls != [(call.id, call.name) for call in old.tool_calls]
+        or not all(
+            after.arguments.startswith(before.arguments)
+            for before, after in zip(old.tool_calls, new.tool_calls, strict=False)
+        )
+    )
+
+
+def in_order(present: Sequence[StoredMessage], versions: Sequence[Version]) -> list[Message]:
+    """Return a session's messages and versions, each at its place.
+
+    A version comes in front of the message that has its place now, or the next one; without a place, in front of the
+    first message that is not older. A version that equals its message is left out.
+
+    Args:
+        present: The session's messages, in order.
+        versions: The session's versions, in any order.
+    """
+    times = list(accumulate((_time(stored.message) for stored in present), max))
+    says = {stored.message.id: stored.message for stored in present}
+    placed: list[tuple[tuple[Any, ...], Message]] = [((stored.seq, 1), stored.message) for stored in present]
+    for version in versions:
+        message, place = version.message, version.place
+        now = says.get(message.id)
+        if now is not None and _words(now) == _words(message):
+            continue
+        if place is None:
+            behind = bisect_left(times, _time(message))
+            place = present[behind].seq if behind < len(present) else 2**63
+        placed.append(((place, 0, _time(message), message.withdrawn_at, version.key), message))
+    return [message for _, message in sorted(placed, key=lambda one: one[0])]
+
+
+def _time(message: Message) -> datetime:
+    assert message.created_at is not None  # it was stored
+    return message.created_at
+
+
+def _words(message: Message) -> bytes:
+    return digest_of(message, with_id=False).words
+
+
+def _other(message: Message) -> list[dict[str, Any]]:
+    blocks = [] if isinstance(message.content, str) else map(dict, message.content)
+    return [block for block in blocks if block.get("type") != "text"]

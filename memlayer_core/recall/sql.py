@@ -1,0 +1,252 @@
+"""Reads what a search covers, and its candidates. Each function runs in its caller's transaction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, and_, bindparam, case, exists, func, literal, or_, select
+
+from memlayer_core.items.check import passes
+from memlayer_core.items.model import Condition
+from memlayer_core.items.sql import DECLARED, declared_names
+from memlayer_core.message import StoredMessage
+from memlayer_core.messages.model import Session, WindowStart
+from memlayer_core.messages.reads import find_messages, session_from, stored_of
+from memlayer_core.recall.model import RecallFilter
+from memlayer_core.scope import Scope
+from memlayer_core.seams import FloatVector
+from memlayer_core.storage import statements
+from memlayer_core.storage.codec import parse_exact
+from memlayer_core.storage.statements import WITHIN, ListStatement, Statement
+from memlayer_core.storage.tables import messages, namespaces, records, sessions, texts, window_starts
+from memlayer_core.storage.vectors import EMBEDDED, ScopeStatistics, part_cosines
+from memlayer_core.storage.words import Candidate
+
+# Reads what a search covers, and its candidates. Each function runs in its caller's transaction.
+
+_HELD = exists().where(records.c.shelf == namespaces.c.namespace, records.c.replaced_by.is_(None))
+_USED = select(literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
+_COVERED = (
+    namespaces.c.namespace.label("name"),
+    namespaces.c.shard.label("shard"),
+    namespaces.c.vectors.label("vectors"),
+    namespaces.c.texts.label("texts"),
+    namespaces.c.version.label("vectors_version"),
+    namespaces.c.indexed.label("indexed"),
+    _HELD.label("held"),
+    select(func.count()).select_from(_USED).scalar_subquery().label("used"),
+    DECLARED.label("declared"),
+)
+_NAMED = namespaces.c.namespace.in_([bindparam("of"), bindparam("commons")])
+_OVERVIEW = Statement(select(*_COVERED).where(_NAMED))
+_current = sessions.alias("current")
+_BEGINNING = Statement(
+    select(
+        *_COVERED,
+        *(column for column in _current.c if column.name != "namespace"),
+        window_starts.c.first_seq,
+        window_starts.c.version.label("summaries_version"),
+    )
+    .outerjoin(
+        _current,
+        and_(_current.c.namespace == namespaces.c.namespace, _current.c.lane == bindparam("session_lane")),
+    )
+    .outerjoin(
+        window_starts,
+        and_(window_starts.c.session == _current.c.number, window_starts.c.size == bindparam("size")),
+    )
+    .where(_NAMED)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a context begins with.
+
+    Attributes:
+        session: The session; None before its first message.
+        window_start: Where its window begins.
+        own: Statistics of the user's own data.
+        shared: Statistics of the records that users of the tenant share.
+        has_folders: Whether folders with items may be the user's.
+    """
+
+    session: Session | None = None
+    window_start: WindowStart = field(default_factory=WindowStart)
+    own: ScopeStatistics = field(default_factory=ScopeStatistics)
+    shared: ScopeStatistics = field(default_factory=ScopeStatistics)
+    has_folders: bool = False
+
+
+def overview(connection: Connection, reach: Scope) -> Beginning:
+    """Return how much of the user's own data a search can find, and how many records that others share."""
+    rows = {row.name: row for row in _OVERVIEW.all(connection, _reach_values(reach))}
+    own, shared = _statistics(rows.get(reach.namespace)), _statistics(rows.get(reach.commons.namespace))
+    return Beginning(own=own, shared=shared, has_folders=_has_folders(reach, rows))
+
+
+def beginning(connection: Connection, scope: Scope, size: int) -> Beginning:
+    """Return the session of a scope, where its window of a size begins, and what a search of its user covers.
+
+    Args:
+        connection: In a transaction.
+        scope: The session.
+        size: The size of the window: see `size_of`.
+    """
+    reach = scope.reach()
+    values = {**_reach_values(reach), "session_lane": scope.session_lane, "size": size}
+    rows = {row.name: row for row in _BEGINNING.all(connection, values)}
+    mine = rows.get(reach.namespace)
+    own, shared = _statistics(mine), _statistics(rows.get(reach.commons.namespace))
+    has_folders = _has_folders(reach, rows)
+    if mine is None or mine.number is None:
+        return Beginning(own=own, shared=shared, has_folders=has_folders)
+    start = WindowStart() if mine.first_seq is None else WindowStart(mine.first_seq, mine.summaries_version)
+    return Beginning(session_from(mine), start, own, shared, has_folders)
+
+
+def _has_folders(reach: Scope, rows: Mapping[str, Any]) -> bool:
+    """Tell whether folders may be the user's; without any row, that has to be looked up."""
+    return reach.session_id is None and all(row.declared for row in rows.values())
+
+
+def _reach_values(reach: Scope) -> dict[str, str | None]:
+    """Return the values of a reach. What stands alone, a session without a user, sees nothing that is shared."""
+    commons = "" if reach.session_id is not None else reach.commons.namespace
+    declared = declared_names(reach.tenant_id)
+    return {**statements.reach_parameters(reach), "commons": commons, "declared_names": declared}
+
+
+def _statistics(row: Any | None) -> ScopeStatistics:
+    if row is None:
+        return ScopeStatistics()
+    return ScopeStatistics(
+        row.vectors,
+        bool(row.indexed),
+        row.shard,
+        row.vectors_version,
+        row.texts,
+        sessions=row.used,
+        records=bool(row.held),
+    )
+
+
+READ_AHEAD = 1000
+"""Characters of a message that are read before it is told. Most have fewer, and are then read whole."""
+
+_END = 8  # characters of a text in which its question mark stands
+_ASKS = re.compile("[?\uff1f]\\W*\\Z")
+_KEPT = ("key", "id", "digest", "role", "name", "tokens", "counter", "characters", "created_at")
+_ROWS = ListStatement(
+    lambda keys: (
+        select(
+            *(messages.c[name] for name in _KEPT),
+            func.substr(messages.c.text, 1, READ_AHEAD).label("text"),
+            case((messages.c.characters <= READ_AHEAD, messages.c.body)).label("body"),
+            func.substr(messages.c.text, messages.c.characters - _END + 1).label("ending"),
+            sessions.c.session_id,
+            sessions.c.agent_id,
+        )
+        .join(sessions, sessions.c.number == statements.session_of(messages.c.key))
+        .where(messages.c.key.in_(keys), messages.c.tokens > 0, messages.c.role != "system", WITHIN)
+    )
+)
+_VECTORS = ListStatement(
+    lambda keys: select(texts.c.key, texts.c.vector, texts.c.vectors).where(texts.c.key.in_(keys), EMBEDDED)
+)
+
+
+def find_candidates(connection: Connection, reach: Scope, keys: Sequence[int]) -> dict[int, Any]:
+    """Return the rows of the messages of these keys in a scope, in the order of the keys. Other keys are ignored.
+
+    Of a text, no more than the beginning is read; `messages_of` makes messages of those that have no more.
+    """
+    rows = {row.key: row for row in _ROWS.all(connection, keys, statements.reach_parameters(reach))}
+    return {key: rows[key] for key in keys if key in rows}
+
+
+def candidates_of(
+    rows: Mapping[int, Any], cosines: Mapping[int, float], *, has_text: bool
+) -> list[Candidate]:
+    """Return rows as candidates.
+
+    Args:
+        rows: What `find_candidates` returned.
+        cosines: The cosines of those that have one, by key.
+        has_text: Whether the beginnings of their texts are wanted.
+    """
+    return [
+        Candidate(
+            key,
+            row.role,
+            row.name,
+            row.tokens,
+            _ASKS.search(row.ending) is not None,
+            cosines.get(key),
+            row.text if has_text else "",
+        )
+        for key, row in rows.items()
+    ]
+
+
+def messages_of(
+    connection: Connection, reach: Scope, rows: Mapping[int, Any], keys: Sequence[int]
+) -> list[StoredMessage]:
+    """Return the messages of these keys that are in a scope.
+
+    Args:
+        connection: On the snapshot of the rows.
+        reach: The scope.
+        rows: What `find_candidates` returned; what is too long for these is read.
+        keys: Keys of messages; other keys are ignored.
+    """
+    found = [
+        stored_of(row, Scope(reach.user_id, row.session_id, row.agent_id, reach.tenant_id))
+        for key in keys
+        if (row := rows.get(key)) is not None and row.characters <= READ_AHEAD
+    ]
+    long = [key for key in keys if key in rows and rows[key].characters > READ_AHEAD]
+    return [*found, *find_messages(connection, reach, long)] if long else found
+
+
+def matching_keys(
+    connection: Connection, reach: Scope, recall_filter: RecallFilter, conditions: Sequence[Condition]
+) -> set[int]:
+    """Return the keys of the messages in a scope that pass a filter, whatever records it wants.
+
+    Args:
+        connection: In a transaction.
+        reach: The scope.
+        recall_filter: Speakers, sessions and times.
+        conditions: What must hold for their metadata.
+    """
+    query = (select(messages.c.key, messages.c.body) if conditions else select(messages.c.key)).join(
+        sessions, sessions.c.number == statements.session_of(messages.c.key)
+    )
+    query = query.where(WITHIN, sessions.c.superseded == 0)
+    if recall_filter.speakers:
+        said_by = sorted(recall_filter.speakers)
+        query = query.where(or_(messages.c.name.in_(said_by), messages.c.role.in_(said_by)))
+    if recall_filter.sessions:
+        query = query.where(sessions.c.session_id.in_(sorted(recall_filter.sessions)))
+    if recall_filter.since is not None:
+        query = query.where(messages.c.created_at >= statements.to_micros(recall_filter.since))
+    if recall_filter.until is not None:
+        query = query.where(messages.c.created_at < statements.to_micros(recall_filter.until))
+    rows = connection.execute(query, statements.reach_parameters(reach))
+    if not conditions:
+        return set(rows.scalars())
+    said = ((row.key, parse_exact(row.body) if row.body else {}) for row in rows)
+    return {key for key, body in said if passes(conditions, body.get("metadata", {}))}
+
+
+def cosines_of(
+    connection: Connection, keys: Sequence[int], vector: FloatVector
+) -> dict[int, tuple[float, ...]]:
+    """Return the cosines of a vector to the parts of those of some texts that have vectors."""
+    rows = _VECTORS.all(connection, keys)
+    near = part_cosines(rows, vector) if rows else []
+    return dict(zip((row.key for row in rows), near, strict=True))

@@ -1,0 +1,690 @@
+"""Checks records, writes them as JSON and as lines, and decides what a repetition, a revision or a merge makes of them.
+
+::
+
+    {"memory_id": "louis_mem_001", "tenant_id": "default", "user_id": "louis", "type": "semantic",
+     "access_control": {"visibility": "private"}, "content": {"raw": "…"}, "metadata": {"importance": 0.92, …},
+     "time": {"created_at": "2026-05-04T09:30:00Z", …}, "scope": "private"}
+
+Fields without a value are left out. A vector is written if the record has one, and ignored when it is read: it is
+made again from the text.
+
+What fades is never stored: it follows from the value that was given, the last use, and the present. So to compute it
+again changes nothing, and a record that is used again is as it was.
+
+::
+
+    days  = days since the record was last recalled or written, less 30, less 30 for each day of recall (12 count)
+    importance  x 0.5 ** (days / 90)           of episodes whose importance somebody rated
+    decay_score ** (1 + days / 90)             0.5 has a half-life of 90 days, 0.95 is below 0.2 after 7 years, 1 never
+
+What is told in every context is used in every context, and does not fade.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields as fields_of
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from math import log2
+from typing import Any, get_type_hints
+
+from memlayer_core.errors import InvalidRecordError, errors_as
+from memlayer_core.message import JSON
+from memlayer_core.messages.check import json_value
+from memlayer_core.records import model
+from memlayer_core.records.model import Access, Record, RecordFields, Relation
+from memlayer_core.scope import Scope
+from memlayer_core.storage.codec import Form, short_repr
+
+# Checks records, and decides what a repetition, a revision or a merge makes of them.
+
+AGREEMENT = 0.05
+"""What a repetition adds to a record's confidence (J24 in layered agent memories)."""
+
+INFERRED = 0.6
+"""The highest confidence of an inferred record. By the default settings it is enough for recall."""
+
+TOLERANCE = 1e-9
+"""A number within this distance of a threshold is on it: 0.1 + 0.2 is not above 0.3."""
+
+_FIELDS = frozenset(get_type_hints(RecordFields))
+_ACCESS = frozenset(field.name for field in fields_of(Access))
+_LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
+_MOMENTS = tuple(name for name, kind in get_type_hints(Record).items() if kind in {datetime, datetime | None})
+_ID = re.compile(r"(?s)(.+)_mem_(\d{3,15})")
+_ROLES = 100
+
+
+def fold(text: str | None) -> str:
+    """Return a text without differences of case, width and spaces."""
+    return " ".join(unicodedata.normalize("NFKC", text or "").casefold().split())
+
+
+def memory_id(user_id: str, ordinal: int) -> str:
+    """Return a record's id: its user's, and its number among that user's records."""
+    return f"{user_id}_mem_{ordinal:03d}"
+
+
+def ordinal_of(record_id: object) -> tuple[str, int]:
+    """Return the user of a record's id, and the number in it.
+
+    Raises:
+        InvalidRecordError: It is no id of a record.
+    """
+    found = _ID.fullmatch(record_id) if isinstance(record_id, str) else None
+    if found is None or memory_id(found[1], int(found[2])) != record_id:
+        raise InvalidRecordError(
+            f"{record_id!r:.100} is no id of a record",
+            hint="A `memory_id` looks like `louis_mem_001`; `memory.records` returns them.",
+        )
+    return found[1], int(found[2])
+
+
+def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datetime) -> Record:
+    """Return a checked record of a text and fields, without an id.
+
+    Raises:
+        InvalidRecordError: It cannot be stored.
+    """
+    made = Record(
+        memory_id="",
+        tenant_id=scope.tenant_id,
+        user_id=scope.user_id,
+        agent_id=scope.agent_id,
+        session_id=scope.session_id,
+        type="semantic",
+        raw=text,  # type: ignore[arg-type]  # checked below
+        created_at=now,
+        updated_at=now,
+        first_observed=now,
+        is_rated="importance" in fields,
+    )
+    return as_fact(_check_expiry(check_record(_with_fields(made, fields)), fields, now), fields)
+
+
+def as_fact(record: Record, fields: Mapping[str, Any]) -> Record:
+    """Return a record as a fact if it has a key: of the user, if nobody else is named."""
+    if record.key is None:
+        return record
+    made = replace(
+        record,
+        subject=record.subject or model.USER,
+        value=record.value or record.raw,
+        modality=record.modality or "states",
+        valid_from=record.valid_from or record.first_observed,
+    )
+    if "always" in fields or record.version > 1:
+        return made
+    stated = (made.subject, made.modality) == (model.USER, "states")
+    return replace(made, always=made.always or (stated and not made.is_inferred))
+
+
+def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
+    """Return a record that was remembered again: with more confidence, and never less importance.
+
+    An expired record becomes valid again; otherwise the later expiry counts. An inferred repetition of a stated record
+    only adds a mention; if the stated one has expired, the record becomes inferred. A stated repetition makes an
+    inferred record a stated one.
+    """
+    expired = existing.expires_at is not None and existing.expires_at <= now
+    if repetition.is_inferred and not existing.is_inferred and not expired:
+        return replace(existing, mentions=existing.mentions + 1, updated_at=now)
+    other = repetition if expired or (existing.is_inferred and not repetition.is_inferred) else existing
+    ends = [repetition.expires_at] if expired else [existing.expires_at, repetition.expires_at]
+    certain = existing.confidence + AGREEMENT if existing.is_inferred or not repetition.is_inferred else 0.0
+    return replace(
+        existing,
+        type=other.type,
+        source=other.source,
+        mentions=existing.mentions + 1,
+        confidence=min(INFERRED if other.is_inferred else 1.0, max(certain, repetition.confidence)),
+        importance=max(existing.importance, repetition.importance),
+        is_rated=existing.is_rated or repetition.is_rated,
+        expires_at=None if None in ends else max(end for end in ends if end is not None),
+        updated_at=now,
+    )
+
+
+def next_version(
+    existing: Record, others: Sequence[Record], text: object, fields: Mapping[str, Any], now: datetime
+) -> Record:
+    """Return the next version of a record with changes; the existing one if nothing changes.
+
+    A new text removes the summary, unless a new summary is passed.
+
+    Args:
+        existing: The record as it is.
+        others: Records to merge into it.
+        text: The new text; None: the existing one.
+        fields: Other changes.
+        now: The present.
+
+    Raises:
+        InvalidRecordError: It cannot be stored.
+    """
+    changed = merge(existing, others) if others else existing
+    if text is not None and text != existing.raw:
+        changed = replace(changed, raw=text, summary=None)  # type: ignore[arg-type]  # checked below
+    changed = as_fact(_check_expiry(check_record(_with_fields(changed, fields)), fields, now), fields)
+    if changed == existing:
+        return existing
+    return replace(changed, version=existing.version + 1, updated_at=now)
+
+
+def merge(record: Record, others: Sequence[Record]) -> Record:
+    """Return a record merged with others: their mentions, tags, topics, relations, confidence and importance.
+
+    Its text and its access stay: a merge never shows anything to more people. If one of them was stated by somebody,
+    the result is not inferred.
+    """
+    gone = {one.memory_id for one in others}
+    everyone = (record, *others)
+    ties = dict.fromkeys(tie for one in everyone for tie in one.relations)
+    lists: Any = {
+        name: tuple(dict.fromkeys(each for one in everyone for each in getattr(one, name))) for name in _LISTS
+    }
+    return replace(
+        record,
+        source=next((one.source for one in everyone if not one.is_inferred), record.source),
+        mentions=sum(one.mentions for one in everyone),
+        confidence=max(one.confidence for one in everyone),
+        importance=max(one.importance for one in everyone),
+        is_rated=any(one.is_rated for one in everyone),
+        first_observed=min(one.first_observed for one in everyone),
+        relations=tuple(tie for tie in ties if tie.target_memory_id not in {*gone, record.memory_id}),
+        **lists,
+    )
+
+
+def check_record(record: Record) -> Record:
+    """Check a record.
+
+    Raises:
+        InvalidRecordError: A field of it cannot be stored.
+    """
+    _check_choice("type", record.type, model.TYPES)
+    _check_choice("source", record.source, model.SOURCES)
+    _check_choice("modality", record.modality, (None, *model.MODALITIES))
+    _check_choice("always", record.always, (True, False))
+    _check_text("text", record.raw)
+    for name in ("summary", "category", "key", "value", "subject", "archived_because"):
+        if getattr(record, name) is not None:
+            _check_text(name, getattr(record, name))
+    for name in _LISTS:
+        for one in getattr(record, name):
+            _check_text(name, one)
+    for name in ("importance", "confidence", "decay_score"):
+        _check_share(name, getattr(record, name))
+    for name, least in (("version", 1), ("mentions", 1), ("accesses", 0)):
+        value = getattr(record, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+            raise InvalidRecordError(
+                f"`{name}` must be a whole number of at least {least}, got {short_repr(value)}",
+                hint="It is counted by memlayer.",
+            )
+    structured = None if record.structured is None else _json_copy(record.structured)
+    for tie in record.relations:
+        if not isinstance(tie, Relation):
+            raise InvalidRecordError(
+                f"`relations` holds {short_repr(tie)}", hint='Give `Relation("related_to", memory_id)`.'
+            )
+        _check_text("relations.type", tie.type)
+        ordinal_of(tie.target_memory_id)
+    _check_access(record.access_control, record.tenant_id)
+    times: Any = {name: _in_utc(name, getattr(record, name)) for name in _MOMENTS}
+    return replace(record, structured=structured, **times)
+
+
+def check_filter(type_: object, tags: Iterable[object], record_id: object) -> None:
+    """Check the filter of a list of records.
+
+    Raises:
+        InvalidRecordError: No record can match it.
+    """
+    if type_ is not None:
+        _check_choice("type", type_, model.TYPES)
+    for tag in tags:
+        _check_text("tags", tag)
+    if record_id is not None:
+        ordinal_of(record_id)
+
+
+def roles_of(roles: object) -> tuple[str, ...]:
+    """Return a reader's roles, each once.
+
+    Raises:
+        InvalidRecordError: They are no list of texts, or more than a hundred.
+    """
+    named = tuple(dict.fromkeys(_list_of("roles", roles)))
+    for role in named:
+        _check_text("roles", role)
+    if len(named) > _ROLES:
+        raise InvalidRecordError(
+            f"`roles` names {len(named)} roles, more than {_ROLES}", hint="Pass only roles that records name."
+        )
+    return named
+
+
+def _with_fields(record: Record, fields: Mapping[str, Any]) -> Record:
+    """Return a record with a caller's fields: lists of any type, and the fields of its access."""
+    for name in fields:
+        if name not in _FIELDS:
+            raise InvalidRecordError(
+                f"a record has no field {name!r} that can be set",
+                hint=f"There are {', '.join(sorted(_FIELDS))}; your own fields go into `structured`.",
+            )
+    given = {name: value for name, value in fields.items() if name not in _ACCESS}
+    access = {name: value for name, value in fields.items() if name in _ACCESS}
+    for named, lists in ((given, (*_LISTS, "relations")), (access, ("allowed_users", "allowed_roles"))):
+        for name in lists:
+            if name in named:
+                named[name] = tuple(dict.fromkeys(_list_of(name, named[name])))
+    given["is_rated"] = record.is_rated or given.get("importance", record.importance) != record.importance
+    made = replace(record, **given, access_control=replace(record.access_control, **access))
+    if not made.is_inferred:
+        return made
+    _check_share("confidence", made.confidence)
+    return replace(made, confidence=min(made.confidence, INFERRED))
+
+
+def _check_expiry(record: Record, fields: Mapping[str, Any], now: datetime) -> Record:
+    if "expires_at" in fields and record.expires_at is not None and record.expires_at <= now:
+        raise InvalidRecordError(
+            f"`expires_at` is in the past: {record.expires_at.isoformat()}",
+            hint="Leave it out for what does not expire; `memory.forget(record_id=…)` deletes a record.",
+        )
+    return record
+
+
+def _list_of(name: str, value: object) -> Iterable[Any]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidRecordError(
+            f"`{name}` must be a list, got {short_repr(value)}", hint=f'Such as `{name}=["one", "two"]`.'
+        )
+    found = list(value)
+    for one in found:
+        if not isinstance(one, Relation if name == "relations" else str):
+            raise InvalidRecordError(
+                f"`{name}` holds {short_repr(one)}",
+                hint='Give `Relation("related_to", memory_id)`.' if name == "relations" else "Pass strings.",
+            )
+    return found
+
+
+def _check_choice(name: str, value: object, choices: Sequence[str | bool | None]) -> None:
+    if not any(value is one or (isinstance(value, str) and value == one) for one in choices):
+        raise InvalidRecordError(
+            f"unknown `{name}` {value!r:.80}", hint=f"Use one of {', '.join(map(repr, choices))}."
+        )
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise InvalidRecordError(
+            f"`{name}` must be text without NUL characters, and not empty: got {short_repr(value)}",
+            hint="Pass a plain, non-empty string.",
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRecordError(
+            f"`{name}` holds a lone surrogate, which no database can store: {short_repr(value)}",
+            hint="Decode the text with the right codec, or replace its broken characters.",
+        ) from None
+
+
+def _check_share(name: str, value: object) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or not 0 <= value <= 1:  # type: ignore[operator]  # it is a number
+        raise InvalidRecordError(
+            f"`{name}` must be a number from 0 to 1, got {short_repr(value)}", hint="Such as 0.9."
+        )
+
+
+def _json_copy(value: object) -> Any:
+    """Return a copy as it will come back from the journal."""
+    if not isinstance(value, Mapping):
+        raise InvalidRecordError(
+            f"`structured` must be a mapping, got {short_repr(value)}", hint="Pass a dict of JSON values."
+        )
+    with errors_as(InvalidRecordError):
+        json_value("structured", value)
+    return json.loads(json.dumps(value, ensure_ascii=False, default=dict))
+
+
+def _check_access(access: Access, tenant_id: str) -> None:
+    _check_choice("visibility", access.visibility, model.VISIBILITIES)
+    for role in access.allowed_roles:
+        _check_text("allowed_roles", role)
+    for user in access.allowed_users:
+        with errors_as(InvalidRecordError, "`allowed_users`: "):
+            Scope(user, tenant_id=tenant_id)
+
+
+def _in_utc(name: str, value: object) -> datetime | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise InvalidRecordError(
+            f"`{name}` must be a datetime with a time zone, got {short_repr(value)}",
+            hint="Such as `datetime(2027, 1, 1, tzinfo=UTC)`, or `datetime.now(UTC) + timedelta(days=7)`.",
+        )
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidRecordError(
+            f"`{name}` {value!r} lies outside of what a UTC time can be",
+            hint="Use a date between the years 1 and 9999.",
+        ) from None
+
+
+# Decides which records say the same, and narrows the access of one that is remembered again.
+
+
+def digest(record: Record) -> bytes:
+    """Return 16 bytes, equal for the same words of one user, agent and episode; case and spaces do not matter."""
+    whose = [record.owner.namespace, record.agent_id, fold(record.text)]
+    if record.subject is not None:
+        whose += ["fact", record.subject, record.key, record.value, record.modality]
+    if record.type == "episodic" and record.source == "system_generated":
+        when = record.occurred_at
+        whose += [record.session_id, None if when is None else when.astimezone(UTC).isoformat()]
+    return _digest(whose)
+
+
+def about(record: Record) -> bytes | None:
+    """Return 16 bytes, equal for facts of one user and agent about the same subject and key; None if it is no fact."""
+    if record.subject is None:
+        return None
+    return _digest([record.owner.namespace, record.agent_id, fold(record.subject), record.key])
+
+
+def _digest(parts: object) -> bytes:
+    written = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
+    return hashlib.blake2b(written, digest_size=16).digest()
+
+
+def words(record: Record) -> str:
+    """Return the text by which a record is indexed."""
+    more = (record.category, record.key, record.value, *record.tags, *record.key_topics)
+    return " ".join((record.text, *filter(None, more)))
+
+
+_NAMES = frozenset(field.name for field in fields_of(Access))
+_WIDTHS = ("private", "share", "public")
+
+
+def names_access(fields: Mapping[str, Any]) -> bool:
+    """Tell whether a caller's fields set the access of a record."""
+    return not _NAMES.isdisjoint(fields)
+
+
+def narrow_access(record: Record, access: Access) -> Record:
+    """Return the next version of a record, with access only for those whom both it and `access` allow.
+
+    A repetition never shows a record to more people; `revise` does.
+    """
+    known = record.access_control
+    users = tuple(user for user in known.allowed_users if user in access.allowed_users)
+    roles = tuple(role for role in known.allowed_roles if role in access.allowed_roles)
+    if known.visibility == "public":
+        least = access
+    elif access.visibility == "public" or (users, roles) == (known.allowed_users, known.allowed_roles):
+        least = known
+    else:
+        least = Access(min(known.visibility, access.visibility, key=_WIDTHS.index), users, roles)
+    if least.visibility == known.visibility == "public" or least == known:
+        return record
+    return replace(record, access_control=least, version=record.version + 1)
+
+
+# Finds quoted words in a text.
+
+_QUOTES = dict.fromkeys("“”„«»", '"') | dict.fromkeys("\u2018\u2019\u0060\u00b4", "'")
+_ENDS = " \t\n\"'“”\u2018\u2019….。"
+
+
+def place_of(quote: str, text: str) -> tuple[int, int] | None:
+    """Return the place of a quote in a text, whatever the case, the spaces and the quotation marks; None if it is not there.
+
+    Parts of words do not count.
+    """
+    wanted = _folded(quote.strip(_ENDS))[0].strip()
+    folded, places = _folded(text)
+    at = folded.find(wanted) if wanted else -1
+    while at >= 0:
+        end = at + len(wanted)
+        if not (_joins(folded, at) or _joins(folded, end)):
+            return places[at], places[end - 1] + 1
+        at = folded.find(wanted, at + 1)
+    return None
+
+
+def _joins(text: str, place: int) -> bool:
+    """Tell whether a place is inside of a word of a script that has spaces between words."""
+    if not 0 < place < len(text):
+        return False
+    before, after = text[place - 1], text[place]
+    return before.isalnum() and after.isalnum() and before.isascii() and after.isascii()
+
+
+def _folded(text: str) -> tuple[str, list[int]]:
+    """Return a text without differences of case, width and spaces, and the place of each character in the original."""
+    folded, places = list[str](), list[int]()
+    for place, character in enumerate(text):
+        for one in unicodedata.normalize("NFKC", _QUOTES.get(character, character)).casefold():
+            letter = " " if one.isspace() else one
+            if letter == " " and folded and folded[-1] == " ":
+                continue
+            folded.append(letter)
+            places.append(place)
+    return "".join(folded), places
+
+
+# Lets a redactor see every text of a record, and nothing else.
+
+_TEXTS = ("raw", "summary", "value", "subject")
+_NOTHING_LEFT = "[redacted]"
+
+
+def redact_record(record: Record, redact: Callable[[str], str]) -> Record:
+    """Return a record as a redactor leaves it. Ids, keys, tags and the names in `structured` stay."""
+    if redact is str:
+        return record
+    changed: dict[str, Any] = {
+        name: redact(text).strip() or _NOTHING_LEFT
+        for name in _TEXTS
+        if (text := getattr(record, name)) is not None
+    }
+    for name in _LISTS:
+        left = (redact(one).strip() for one in getattr(record, name))
+        changed[name] = tuple(dict.fromkeys(filter(None, left)))
+    return replace(record, **changed, structured=_redacted(record.structured, redact))
+
+
+def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {name: _redacted(one, redact) for name, one in value.items()}
+    return [_redacted(one, redact) for one in value] if isinstance(value, list | tuple) else value
+
+
+# Records as JSON that reads back equal, in the form and with the names that memory layers use.
+
+_FORM = Form(
+    Record,
+    "record",
+    InvalidRecordError,
+    hint="`record_to_json` writes records.",
+    parts={
+        "content": ("raw", "summary", "structured"),
+        "fact": (
+            "subject",
+            "category",
+            "key",
+            "value",
+            "modality",
+            "valid_from",
+            "valid_until",
+            "always",
+            "mentions",
+            "first_observed",
+            "expires_at",
+        ),
+        "episode": ("key_topics", "actions_taken", "outcomes", "occurred_at"),
+        "metadata": ("importance", "confidence", "tags", "source", "version", "archived_because"),
+        "time": ("created_at", "updated_at", "last_accessed", "decay_score"),
+        "decay": ("is_rated", "accesses"),
+    },
+)
+
+
+def record_to_json(record: Record) -> dict[str, JSON]:
+    """Return a record as a dict that `json.dumps` can write."""
+    form = _FORM.write(record) | {"scope": record.scope}
+    if record.embedding is not None:
+        form["embedding"] = {"model": record.embedding.model, "vector": record.embedding.vector.tolist()}
+    return form
+
+
+def record_from_json(source: str | bytes | Mapping[str, JSON]) -> Record:
+    """Return the record that `record_to_json` wrote, equal to it.
+
+    What other memory layers write has no `fact`: it was first observed when it was created.
+
+    Args:
+        source: The dict, or it as JSON text.
+
+    Raises:
+        InvalidRecordError: It is no JSON, was cut off, or could not be stored as a record.
+    """
+    form = dict(_FORM.object_of(source))
+    form.pop("embedding", None)
+    visibility = form.pop("scope", None)
+    record = _FORM.read(_completed(form, visibility))
+    if visibility not in (None, record.scope):
+        raise InvalidRecordError(
+            f"`scope` says {visibility!r:.80}, and `access_control` says {record.scope!r:.80}",
+            hint="They mean the same: pass one of them, or equal ones.",
+        )
+    with errors_as(InvalidRecordError):
+        _ = record.owner  # it checks the ids
+    for name in (record.memory_id, record.replaced_by):
+        if name is not None and ordinal_of(name)[0] != record.user_id:
+            raise InvalidRecordError(
+                f"{name!r:.100} is no id of a record of {record.user_id!r:.100}",
+                hint="A record's id is its user's, `_mem_`, and a number.",
+            )
+    return check_record(record)
+
+
+def _completed(form: Mapping[str, Any], visibility: object) -> dict[str, Any]:
+    """Return a record's form with what another field of it says, too."""
+    fact, time, access, metadata = (
+        form.get(part) or {} for part in ("fact", "time", "access_control", "metadata")
+    )
+    whole = dict(form)
+    if isinstance(metadata, Mapping) and "quarantine" in metadata:  # as memlayer 0.1 called it
+        rest = {name: value for name, value in metadata.items() if name != "quarantine"}
+        whole["metadata"] = {"archived_because": metadata["quarantine"], **rest}
+    if isinstance(fact, Mapping) and isinstance(time, Mapping) and "created_at" in time:
+        whole["fact"] = {"first_observed": time["created_at"], **fact}
+    if isinstance(access, Mapping) and visibility is not None and "visibility" not in access:
+        whole["access_control"] = {"visibility": visibility, **access}
+    return whole
+
+
+# Decides how a fact looks in a profile, and where.
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+def is_line(record: Record) -> bool:
+    """Tell whether a record is a line `label: value`; any other is told in its own words."""
+    return record.type != "profile" and None not in (record.subject, record.key, record.value)
+
+
+def place_in_profile(record: Record) -> tuple[int, float, datetime, int]:
+    """Return what profiles are sorted by: the surest facts first (J26), of these the first said.
+
+    Preferences come after all other facts, and records that are no lines at the end. The place changes only if the fact
+    does, so that prompts begin alike.
+    """
+    ordinal = ordinal_of(record.memory_id)[1]
+    if not is_line(record):
+        return 2, 0.0, _NEVER, ordinal
+    return int(record.category == "preference"), -record.confidence, record.first_observed, ordinal
+
+
+def label_and_value(record: Record, *, has_day: bool) -> tuple[str, str]:
+    """Return what a line calls a fact, and its value; with the day it was said if `has_day`."""
+    label = record.key or ""
+    named = label if record.subject == model.USER else f"{record.subject}, {label}"
+    day = f" (said on {record.date:%Y-%m-%d})" if has_day else ""
+    return named, f"{record.value}{day}"
+
+
+def disputes(records: Sequence[Record]) -> set[str]:
+    """Return the ids of facts that cannot hold together: several values of a key that has one."""
+    held = [record for record in records if record.category != model.COLLECTION]
+    counted = Counter((record.subject, record.key) for record in held)
+    return {record.memory_id for record in held if counted[record.subject, record.key] > 1}
+
+
+# How a record fades while it is not used.
+
+PATIENCE = timedelta(days=30)
+"""How long nothing fades after the last use (J28 in layered agent memories), and what each day of recall adds to it."""
+
+HALF_LIFE = timedelta(days=90)
+"""Time in which an importance halves (J28 in layered agent memories)."""
+
+ACCESSES = 12
+"""Days of recall that count: what was often recalled begins to fade a year later."""
+
+_NOTHING = 1e6
+"""Halvings of a share of zero: more than a clock has time for."""
+
+
+def importance_at(record: Record, now: datetime) -> float:
+    """Return the importance at a moment."""
+    if importance_halvings(record) is None:
+        return record.importance
+    return float(record.importance * 0.5 ** _half_lives(record, now))
+
+
+def decay_score_at(record: Record, now: datetime) -> float:
+    """Return the decay score at a moment."""
+    return float(record.decay_score ** (1 + _half_lives(record, now)))
+
+
+def importance_halvings(record: Record) -> float | None:
+    """Return how often one must be halved to get the importance; None if it does not fade.
+
+    Only the importance of episodes fades, and only where somebody rated it: a default says nothing.
+    """
+    fades = record.type == "episodic" and record.is_rated
+    return halvings(record.importance) if fades else None
+
+
+def halvings(share: float) -> float:
+    """Return how often one must be halved to get a share."""
+    return max(0.0, -log2(share)) if share > 0 else _NOTHING
+
+
+def _half_lives(record: Record, now: datetime) -> float:
+    """Return for how many half-lives a record has faded."""
+    if record.always or record.type == "profile":
+        return 0.0
+    used = max(record.updated_at, record.last_accessed or record.updated_at)
+    idle = now - used - PATIENCE * (1 + min(record.accesses, ACCESSES))
+    return max(0.0, idle / HALF_LIFE)

@@ -1,0 +1,855 @@
+"""Reads records in SQL, and decides who may see them: no other code does. Each function runs in its caller's transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import numpy as np
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Float,
+    Text,
+    and_,
+    bindparam,
+    case,
+    delete,
+    distinct,
+    exists,
+    func,
+    insert,
+    literal_column,
+    not_,
+    or_,
+    select,
+    text,
+    update,
+)
+
+from memlayer_core.records import check
+from memlayer_core.records.check import ACCESSES, HALF_LIFE, PATIENCE, TOLERANCE
+from memlayer_core.records.model import (
+    Access,
+    Claim,
+    Embedding,
+    Evidence,
+    EvidenceKind,
+    LedgerEntry,
+    PreparedRecord,
+    Reader,
+    Record,
+    RecordFilter,
+    Relation,
+)
+from memlayer_core.scope import Scope, SharedScope
+from memlayer_core.seams import FloatVector, Neighbour
+from memlayer_core.storage import statements
+from memlayer_core.storage import texts as storage_texts
+from memlayer_core.storage.codec import json_text, plain, restore
+from memlayer_core.storage.statements import LAST, ListStatement, Statement
+from memlayer_core.storage.tables import evidence, labels, messages, meta, outcomes, records, sessions, texts
+from memlayer_core.storage.terms import index_terms
+from memlayer_core.storage.vectors import EMBEDDED, nearest
+
+# How a record fades, as conditions in SQL: what `rules.decay` says, without logarithms, which SQLite may lack.
+#
+# A row has two constants of its record: how often one must be halved to get the importance, and the decay score.
+
+_ALWAYS = 1e300
+"""Stands for no threshold: nothing is halved so often."""
+
+_HALF_LIFE = literal_column(str(statements.micros_of(HALF_LIFE)), BigInteger)
+_PATIENCE = literal_column(str(statements.micros_of(PATIENCE)), BigInteger)
+_NOW = bindparam("now", type_=BigInteger)
+
+USED: Any = case(
+    (records.c.last_accessed > records.c.updated_at, records.c.last_accessed), else_=records.c.updated_at
+)
+"""When a record was last used: recalled or written."""
+
+_COUNTED = case((records.c.accesses < ACCESSES, records.c.accesses), else_=ACCESSES)
+_IDLE = _NOW - USED - _PATIENCE * (1 + _COUNTED)
+_FADED = case((and_(records.c.always == 0, _IDLE > 0), _IDLE), else_=0)
+
+_IMPORTANCE = records.c.importance_halvings * _HALF_LIFE + _FADED
+_DECAY_SCORE = records.c.decay_halvings * (_HALF_LIFE + _FADED)
+
+KEPT = and_(
+    or_(
+        records.c.importance_halvings.is_(None),
+        bindparam("kept_importance", type_=Float) >= _IMPORTANCE,
+    ),
+    bindparam("kept_decay_score", type_=Float) >= _DECAY_SCORE,
+)
+"""The condition that records have not faded; `kept_values` gives its values."""
+
+WORTH = case(
+    (
+        records.c.type == "episodic",
+        and_(
+            records.c.importance > bindparam("above", type_=Float),
+            or_(
+                records.c.importance_halvings.is_(None),
+                bindparam("above_faded", type_=Float) > _IMPORTANCE,
+            ),
+        ),
+    ),
+    else_=records.c.confidence >= bindparam("least", type_=Float),
+)
+"""The condition that records are important or certain enough for a reader; `values_of` gives its values."""
+
+
+def columns_of(record: Record) -> dict[str, float | None]:
+    """Return the constants of a record."""
+    return {
+        "importance_halvings": check.importance_halvings(record),
+        "decay_halvings": check.halvings(record.decay_score),
+    }
+
+
+def values_of(reader: Reader) -> dict[str, float]:
+    """Return the thresholds of a reader. A number close to a threshold is on it."""
+    above, least = reader.above_importance, reader.min_confidence
+    return {
+        "above": -1.0 if above is None else above + TOLERANCE,
+        "above_faded": _limit(None if above is None else above + TOLERANCE),
+        "least": -1.0 if least is None else least - TOLERANCE,
+        **kept_values(reader.archive_importance, reader.archive_decay_score),
+    }
+
+
+def kept_values(importance: float | None, decay_score: float | None) -> dict[str, float]:
+    """Return the values of `KEPT` for thresholds of importance and decay score; None: no threshold."""
+    return {"kept_importance": _limit(_on(importance)), "kept_decay_score": _limit(_on(decay_score))}
+
+
+def _on(threshold: float | None) -> float | None:
+    return None if threshold is None else threshold - TOLERANCE
+
+
+def _limit(threshold: float | None) -> float:
+    """Return for how many microseconds the value one fades until it is at a threshold."""
+    return (
+        _ALWAYS
+        if threshold is None or threshold <= 0
+        else check.halvings(threshold) * statements.micros_of(HALF_LIFE)
+    )
+
+
+# Converts records into rows with labels, and rows into records.
+
+_BODY = (
+    "category",
+    "key",
+    "value",
+    "summary",
+    "decay_score",
+    "source",
+    "subject",
+    "modality",
+    "always",
+    "is_rated",
+)
+_LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
+
+
+def shelf_of(record: Record) -> Scope | SharedScope:
+    """Return the scope that finds a record: its user's, or the tenant's shared one."""
+    return record.owner.commons if record.access_control.is_shared else record.owner
+
+
+def columns_of_draft(draft: PreparedRecord, ordinal: int) -> dict[str, Any]:
+    """Return the columns of a version of a record, without its number."""
+    record = draft.record
+    owner = record.owner
+    return {
+        "namespace": owner.namespace,
+        "ordinal": ordinal,
+        "version": record.version,
+        "replaced_by": None if record.replaced_by is None else check.ordinal_of(record.replaced_by)[1],
+        "shelf": shelf_of(record).namespace,
+        "lane": owner.session_lane,
+        "tenant_id": record.tenant_id,
+        "user_id": record.user_id,
+        "agent_id": record.agent_id,
+        "session_id": record.session_id,
+        "digest": draft.digest,
+        "visibility": record.access_control.visibility,
+        "created_at": statements.to_micros(record.created_at),
+        "last_accessed": _micros(record.last_accessed),
+        "accesses": record.accesses,
+        "about": draft.about,
+        "text": record.raw,
+        **changing_columns(record),
+    }
+
+
+def changing_columns(record: Record) -> dict[str, Any]:
+    """Return the columns that change when a record is remembered once more."""
+    return {
+        "type": record.type,
+        "body": json_text(_body(record)),
+        "importance": record.importance,
+        "confidence": record.confidence,
+        "mentions": record.mentions,
+        "updated_at": statements.to_micros(record.updated_at),
+        "expires_at": _micros(record.expires_at),
+        "valid_from": _micros(record.valid_from),
+        "valid_until": _micros(record.valid_until),
+        "always": int((record.always or record.type == "profile") and record.archived_because is None),
+        "archived_because": record.archived_because,
+        **columns_of(record),
+    }
+
+
+def labels_of(record: Record) -> set[str]:
+    """Return the labels of a record: of its allowed users and roles, and of its tags."""
+    return _allowed(record) | {tag_label(tag) for tag in record.tags}
+
+
+def readers_of(record: Record) -> list[str]:
+    """Return the tokens that the words of a record are filed under: whoever has one of them may find it."""
+    if not record.access_control.is_shared:
+        return [record.owner.user_lane]
+    if record.access_control.visibility == "public":
+        return [record.owner.commons.user_lane]
+    return sorted({own_label(record.owner), *_allowed(record)})
+
+
+def _allowed(record: Record) -> set[str]:
+    users = {
+        own_label(Scope(user, tenant_id=record.tenant_id)) for user in record.access_control.allowed_users
+    }
+    roles = {_role_label(record.tenant_id, role) for role in record.access_control.allowed_roles}
+    return users | roles
+
+
+def grantees(reach: Scope, roles: Iterable[str]) -> list[str]:
+    """Return the labels of a reader: of the user, and of the roles."""
+    return [own_label(reach), *(_role_label(reach.tenant_id, role) for role in roles)]
+
+
+def own_label(user: Scope) -> str:
+    """Return the label of a user."""
+    return "u" + user.namespace
+
+
+def _role_label(tenant_id: str, role: str) -> str:
+    return "r" + _digest(tenant_id, role)
+
+
+def tag_label(tag: str) -> str:
+    """Return the label of a tag."""
+    return "t" + _digest(tag)
+
+
+def record_of(row: Any) -> Record:
+    """Return the record of a row."""
+    body: Mapping[str, Any] = json.loads(row.body)
+    replaced_by = None if row.replaced_by is None else check.memory_id(row.user_id, row.replaced_by)
+    lists: Any = {name: tuple(body.get(name, ())) for name in _LISTS}
+    return Record(
+        memory_id=check.memory_id(row.user_id, row.ordinal),
+        tenant_id=row.tenant_id,
+        user_id=row.user_id,
+        agent_id=row.agent_id,
+        session_id=row.session_id,
+        type=row.type,
+        raw=row.text,
+        structured=restore("structured", body.get("structured")),
+        importance=row.importance,
+        confidence=row.confidence,
+        mentions=row.mentions,
+        version=row.version,
+        created_at=statements.from_micros(row.created_at),
+        updated_at=statements.from_micros(row.updated_at),
+        first_observed=statements.from_micros(body["first_observed"]),
+        occurred_at=_moment(body.get("occurred_at")),
+        last_accessed=_moment(row.last_accessed),
+        accesses=row.accesses,
+        expires_at=_moment(row.expires_at),
+        relations=tuple(Relation(*tie) for tie in body.get("relations", ())),
+        access_control=Access(
+            row.visibility, tuple(body.get("allowed_users", ())), tuple(body.get("allowed_roles", ()))
+        ),
+        replaced_by=replaced_by,
+        valid_from=_moment(row.valid_from),
+        valid_until=_moment(row.valid_until),
+        archived_because=row.archived_because,
+        **{name: body[name] for name in _BODY if name in body},
+        **lists,
+    )
+
+
+def _body(record: Record) -> dict[str, Any]:
+    """Return the fields that no query reads."""
+    said = {name: getattr(record, name) for name in (*_BODY, *_LISTS)}
+    said |= {
+        "structured": plain(record.structured),
+        "first_observed": statements.to_micros(record.first_observed),
+        "occurred_at": _micros(record.occurred_at),
+        "relations": [[tie.type, tie.target_memory_id] for tie in record.relations],
+        "allowed_users": record.access_control.allowed_users,
+        "allowed_roles": record.access_control.allowed_roles,
+    }
+    return {name: value for name, value in said.items() if value not in (None, (), []) and value is not False}
+
+
+def _micros(moment: datetime | None) -> int | None:
+    return None if moment is None else statements.to_micros(moment)
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else statements.from_micros(micros)
+
+
+def _digest(*parts: str) -> str:
+    written_out = json.dumps(parts, ensure_ascii=False).encode()
+    return hashlib.blake2b(written_out, digest_size=16).hexdigest()
+
+
+storage_texts.register(
+    "record",
+    storage_texts.Source(
+        select(records),
+        lambda row: record_of(row).text,
+        lambda row, redact: index_terms(
+            redact(check.words(record_of(row))[: storage_texts.INDEXED]), by_user=True
+        ),
+        lambda row: readers_of(record_of(row)),
+    ),
+)
+
+
+# Reads records in SQL, and decides who may see them: no other code does. Each function runs in its caller's transaction.
+
+_AGENT = or_(bindparam("agent", type_=Text).is_(None), records.c.agent_id == bindparam("agent"))
+_LANE = or_(bindparam("lane", type_=Text).is_(None), records.c.lane == bindparam("lane"))
+OWN = and_(records.c.namespace == bindparam("of"), _AGENT, _LANE)
+"""The condition on `records` that keeps a query to a user's own; `reached` gives its values."""
+
+_IN_FORCE = records.c.replaced_by.is_(None)
+_FREE = records.c.archived_because.is_(None)
+_LASTING = or_(records.c.expires_at.is_(None), records.c.expires_at > bindparam("now"))
+
+
+def _grant(names: Sequence[str]) -> Any:
+    """Return the condition that records are shared, and one of the labels may see them."""
+    named: list[Any] = [bindparam(name) for name in names]
+    allowed = exists().where(labels.c.number == records.c.number, labels.c.label.in_(named))
+    return and_(
+        records.c.shelf == bindparam("commons"),
+        or_(records.c.visibility == "public", allowed),
+        _AGENT,
+        _LANE,
+    )
+
+
+def _names(count: int) -> list[str]:
+    """Return the parameters of a reader's labels."""
+    return [f"label_{place}" for place in range(count)]
+
+
+def _visible(count: int) -> Any:
+    """Return the condition that a reader with so many labels may see records. No other code decides that."""
+    return and_(or_(OWN, _grant(_names(count))), _IN_FORCE, _FREE, _LASTING, KEPT, WORTH)
+
+
+@cache
+def _visible_query(count: int, *columns: str) -> ListStatement:
+    wanted = [records.c[name] for name in columns or records.c.keys()]
+    return ListStatement(lambda keys: select(*wanted).where(records.c.key.in_(keys), _visible(count)))
+
+
+@cache
+def _shared_query(count: int) -> Statement:
+    return Statement(
+        select(texts.c.key, texts.c.vector, texts.c.vectors)
+        .join(records, records.c.key == texts.c.key)
+        .where(texts.c.namespace == bindparam("commons"), EMBEDDED, _visible(count))
+        .order_by(texts.c.key)
+    )
+
+
+_PROFILE = Statement(
+    select(records, func.count().over().label("every"))
+    # As text, so that the database uses its partial index, which it does not with parameters.
+    .where(OWN, text("always = 1 AND replaced_by IS NULL"), _LASTING, KEPT, WORTH)
+    .order_by(
+        records.c.type == "preference",
+        records.c.importance.desc(),
+        records.c.confidence.desc(),
+        records.c.ordinal,
+        records.c.number,
+    )
+    .limit(bindparam("most"))
+    # Without statistics, SQLite may hold the index of all of a user's records for as good.
+    .with_hint(records, "INDEXED BY memlayer_records_profile", "sqlite")
+)
+
+_OUTDATED = ListStatement(
+    lambda keys: select(records.c.key).where(records.c.key.in_(keys), OWN, records.c.replaced_by.is_not(None))
+)
+
+
+def profile(
+    connection: Connection, reader: Reader, limit: int, preferences: int
+) -> tuple[dict[int, Record], int]:
+    """Return a user's own records that are told always by their keys, and how many there are in all.
+
+    At most `limit` are returned, and of preferences at most `preferences`, after all others: the most important first,
+    of equal ones the most certain, of those the oldest.
+    """
+    rows = _PROFILE.all(connection, _profile_values(reader, limit))
+    others = sum(row.type != "preference" for row in rows)
+    return {row.key: record_of(row) for row in rows[: others + preferences]}, rows[0].every if rows else 0
+
+
+def ask_profile(connection: Connection, reader: Reader, limit: int) -> None:
+    """Send to a server ahead of need what `profile` reads."""
+    _PROFILE.ask(connection, _profile_values(reader, limit))
+
+
+def _profile_values(reader: Reader, limit: int) -> dict[str, Any]:
+    return {
+        **statements.reach_parameters(reader.reach),
+        "now": statements.to_micros(reader.now),
+        **values_of(reader),
+        "most": limit,
+    }
+
+
+def visible_keys(connection: Connection, reader: Reader, keys: Collection[int]) -> set[int]:
+    """Return those of the keys whose records the reader may see and whose importance or confidence suffices."""
+    return {row.key for row in _visible_rows(connection, reader, keys, "key")}
+
+
+def ask_records(connection: Connection, reader: Reader, keys: Collection[int]) -> None:
+    """Send to a server ahead of need what `find_records` reads."""
+    named = grantees(reader.reach, reader.roles)
+    _visible_query(len(named)).ask(connection, list(keys), {**_values(reader, named), **values_of(reader)})
+
+
+def find_records(connection: Connection, reader: Reader, keys: Collection[int]) -> dict[int, Record]:
+    """Return the records of these keys that the reader may see and whose importance or confidence suffices."""
+    return {row.key: record_of(row) for row in _visible_rows(connection, reader, keys)}
+
+
+def scan_shared(
+    connection: Connection,
+    reader: Reader,
+    vector: FloatVector,
+    limit: int,
+    keys: Collection[int] | None = None,
+) -> list[Neighbour]:
+    """Compare a vector with those of the shared records that the reader may see, or of some keys. This is exact."""
+    named = grantees(reader.reach, reader.roles)
+    rows = _shared_query(len(named)).all(connection, {**_values(reader, named), **values_of(reader)})
+    return nearest([row for row in rows if keys is None or row.key in keys], vector, limit)
+
+
+def _visible_rows(connection: Connection, reader: Reader, keys: Collection[int], *columns: str) -> list[Any]:
+    """Return rows of records that the reader may see."""
+    named = grantees(reader.reach, reader.roles)
+    values = {**_values(reader, named), **values_of(reader)}
+    return _visible_query(len(named), *columns).all(connection, list(keys), values)
+
+
+def list_records(connection: Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:
+    """Return a user's records, the last written first, each with its vector."""
+    named = grantees(reader.reach, reader.roles)
+    told = and_(_LASTING, KEPT)
+    mine: Any = OWN if record_filter.all_versions else and_(OWN, _IN_FORCE)
+    if not (record_filter.all_versions or record_filter.every):
+        mine = and_(mine, told, _FREE)
+    if record_filter.as_of is not None:
+        mine = and_(OWN, _held_at(record_filter.as_of))
+    is_archived = and_(_IN_FORCE, not_(told)).label("is_archived")
+    query = select(records.c.number, is_archived)
+    if record_filter.shared:
+        others = _grant(_names(len(named)))
+        query = query.where(or_(mine, and_(others, told, _IN_FORCE, _FREE)))
+    else:
+        query = query.where(mine)
+    if record_filter.since is not None:
+        query = query.where(records.c.updated_at >= statements.to_micros(record_filter.since))
+    if record_filter.until is not None:
+        query = query.where(records.c.updated_at < statements.to_micros(record_filter.until))
+    if record_filter.type is not None:
+        query = query.where(records.c.type == record_filter.type)
+    if record_filter.always:
+        query = query.where(records.c.always == 1)
+    if record_filter.tags:
+        query = query.where(_has_tags(record_filter.tags))
+    if record_filter.record_id is not None:
+        user_id, ordinal = check.ordinal_of(record_filter.record_id)
+        query = query.where(records.c.user_id == user_id, records.c.ordinal == ordinal)
+    newest = (records.c.updated_at.desc(), records.c.version.desc(), records.c.number.desc())
+    # Only of the page, texts and vectors are read: a sort takes all columns with it.
+    page = query.order_by(*newest).limit(record_filter.limit).offset(record_filter.offset).subquery()
+    whole = select(records, texts.c.vector, texts.c.vectors, page.c.is_archived)
+    whole = whole.join(page, page.c.number == records.c.number)
+    rows = connection.execute(
+        whole.outerjoin(texts, texts.c.key == records.c.key).order_by(*newest),
+        {**_values(reader, named), **values_of(reader)},
+    ).all()
+    embedder = connection.scalar(select(meta.c.value).where(meta.c.name == "embedder")) or ""
+    return [_with_vector(row, embedder) for row in rows]
+
+
+def matching_keys(
+    connection: Connection,
+    reader: Reader,
+    types: Collection[str],
+    tags: Collection[str],
+    sessions: Collection[str],
+    since: datetime | None,
+    until: datetime | None,
+) -> set[int]:
+    """Return the keys of the records that the reader may see and that are of these types, tags, sessions and times.
+
+    Args:
+        connection: In a transaction.
+        reader: Who asks.
+        types: Only these types; empty: all.
+        tags: Only records with all of these tags.
+        sessions: Only records that come from these sessions; empty: from anywhere.
+        since: Only records whose `date` is this moment or later.
+        until: Only records whose `date` is before this moment.
+    """
+    named = grantees(reader.reach, reader.roles)
+    query = select(records if since or until else records.c.key).where(_visible(len(named)))
+    if types:
+        query = query.where(records.c.type.in_(sorted(types)))
+    if tags:
+        query = query.where(_has_tags(tags))
+    if sessions:
+        query = query.where(records.c.session_id.in_(sorted(sessions)))
+    rows = connection.execute(query, {**_values(reader, named), **values_of(reader)})
+    if since is None and until is None:
+        return set(rows.scalars())
+    dates = ((row.key, record_of(row).date) for row in rows)  # when it happened is in no column
+    return {
+        key for key, date in dates if (since is None or date >= since) and (until is None or date < until)
+    }
+
+
+def _has_tags(tags: Collection[str]) -> Any:
+    """Return the condition that records have all of some tags."""
+    having = select(labels.c.number).where(labels.c.label.in_({tag_label(tag) for tag in tags}))
+    every = func.count(distinct(labels.c.label)) == len(set(tags))
+    return records.c.number.in_(having.group_by(labels.c.number).having(every))
+
+
+def replaced(connection: Connection, reach: Scope, ordinal: int) -> list[Record]:
+    """Return the user's records that a record replaced, in the order of their ids."""
+    others = and_(OWN, records.c.replaced_by == ordinal, records.c.ordinal != ordinal)
+    query = select(records).where(others).order_by(records.c.ordinal)
+    return [record_of(row) for row in connection.execute(query, statements.reach_parameters(reach))]
+
+
+def outdated(connection: Connection, reach: Scope, keys: Sequence[int]) -> set[int]:
+    """Return those of the keys whose records are the user's own and have a newer version."""
+    return {row.key for row in _OUTDATED.all(connection, keys, statements.reach_parameters(reach))}
+
+
+def _held_at(moment: datetime) -> Any:
+    """Return the condition that a record is a fact that held at a moment. What was corrected never held."""
+    at = statements.to_micros(moment)
+    begun = or_(
+        records.c.valid_from <= at, and_(records.c.valid_from.is_(None), records.c.valid_until.is_not(None))
+    )
+    ended = records.c.valid_until > at
+    lasting = and_(records.c.replaced_by.is_(None), records.c.valid_until.is_(None))
+    expired = and_(records.c.expires_at.is_not(None), records.c.expires_at <= at)
+    return and_(begun, or_(ended, lasting), not_(expired))
+
+
+def pages(
+    connection: Connection, tenant_id: str, user_id: str | None, after: tuple[str, int], limit: int
+) -> list[tuple[tuple[str, int], list[Record]]]:
+    """Return a page of a tenant's or a user's records with their versions, in an order that no write changes."""
+    namespace, ordinal = after
+    behind = or_(
+        records.c.namespace > namespace,
+        and_(records.c.namespace == namespace, records.c.ordinal > ordinal),
+    )
+    whose = records.c.tenant_id == tenant_id
+    if user_id is not None:
+        whose = records.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace
+    order = (records.c.namespace, records.c.ordinal)
+    places = connection.execute(select(*order).where(whose, behind).distinct().order_by(*order).limit(limit))
+    found = {(row.namespace, row.ordinal): list[Record]() for row in places}
+    if found:
+        last = max(found)
+        until = or_(records.c.namespace < last[0], and_(records.c.namespace == last[0], order[1] <= last[1]))
+        rows = connection.execute(
+            select(records).where(whose, behind, until).order_by(*order, records.c.version)
+        )
+        for row in rows:
+            found[row.namespace, row.ordinal].append(record_of(row))
+    return list(found.items())
+
+
+def _values(reader: Reader, label_list: Sequence[str]) -> dict[str, Any]:
+    return {
+        **statements.reach_parameters(reader.reach),
+        "commons": reader.reach.commons.namespace,
+        "now": statements.to_micros(reader.now),
+        **{f"label_{place}": label for place, label in enumerate(label_list)},
+    }
+
+
+def _with_vector(row: Any, embedder: str) -> Record:
+    record = record_of(row)
+    more: dict[str, Any] = {"is_archived": True} if row.is_archived else {}
+    if row.vector is not None:
+        first, *_ = np.frombuffer(row.vector, dtype="<f4").reshape(row.vectors, -1)
+        more["embedding"] = Embedding(embedder, first)
+    return replace(record, **more) if more else record
+
+
+# The words that records rest on, in SQL. Each function runs in its caller's transaction.
+
+_SPOKEN = (
+    select(
+        *(messages.c[name] for name in ("key", "id", "digest", "text", "created_at")),
+        *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id", "session_id")),
+    )
+    .join(sessions, sessions.c.number == statements.session_of(messages.c.key))
+    .where(messages.c.role == "user", messages.c.tokens > 0, sessions.c.superseded == 0)
+)
+_FROM_USERS = statements.rows_by(_SPOKEN, messages.c.key)
+_ROWS = (
+    select(
+        evidence,
+        messages.c.id,
+        messages.c.role,
+        sessions.c.session_id,
+        func.substr(messages.c.text, evidence.c.start + 1, evidence.c.until - evidence.c.start).label(
+            "quote"
+        ),
+    )
+    .join(messages, messages.c.key == evidence.c.message)
+    .join(sessions, sessions.c.number == statements.session_of(evidence.c.message))
+)
+
+
+def from_users(connection: Connection, keys: Sequence[int]) -> list[Any]:
+    """Return those of some messages that a user said: their key, id, text and time, and whose they are.
+
+    Hidden messages, replaced versions and sessions without a user are left out.
+    """
+    return [
+        row
+        for row in _FROM_USERS.all(connection, keys)
+        if Scope.of_user(row.user_id, tenant_id=row.tenant_id).session_id is None
+    ]
+
+
+def last_spoken(connection: Connection, scope: Scope, limit: int) -> list[Any]:
+    """Return what the user said last in a session, the newest first, in the rows of `from_users`."""
+    number = connection.scalar(select(sessions.c.number).where(sessions.c.lane == scope.session_lane))
+    if number is None:
+        return []
+    inside = messages.c.key.between(statements.key_of(number, 0), statements.key_of(number, LAST))
+    return list(connection.execute(_SPOKEN.where(inside).order_by(messages.c.key.desc()).limit(limit)))
+
+
+def add_evidence(
+    connection: Connection,
+    owner: Scope,
+    ordinal: int,
+    statement: Claim,
+    kind: EvidenceKind,
+    model: str | None,
+) -> int:
+    """Let a record rest on the words of a statement. Returns on how many messages more it rests by that."""
+    keys = [key for key, _, _ in statement.quotes]
+    these = evidence.c.namespace == owner.namespace, evidence.c.ordinal == ordinal, evidence.c.kind == kind
+    here = set(connection.scalars(select(evidence.c.message).where(*these, evidence.c.message.in_(keys))))
+    rows = [
+        {
+            "namespace": owner.namespace,
+            "agent_id": owner.agent_id,
+            "ordinal": ordinal,
+            "message": key,
+            "start": start,
+            "until": until,
+            "kind": kind,
+            "said_at": statements.to_micros(statement.record.first_observed),
+            "model": model,
+        }
+        for key, start, until in statement.quotes
+        if key not in here
+    ]
+    if rows:
+        connection.execute(insert(evidence), rows)
+    return len(rows)
+
+
+def rests_on(connection: Connection, namespace: str, ordinal: int, keys: Collection[int]) -> bool:
+    """Return whether a record rests on one of some messages already, or on a copy of it in a fork."""
+    ids = select(messages.c.id).where(messages.c.key.in_(keys))
+    these = evidence.c.namespace == namespace, evidence.c.ordinal == ordinal, messages.c.id.in_(ids)
+    found = select(evidence.c.number).join(messages, messages.c.key == evidence.c.message).where(*these)
+    return connection.scalar(found.limit(1)) is not None
+
+
+def evidence_of(
+    connection: Connection, places: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], tuple[Evidence, ...]]:
+    """Return what records rest on, by their namespace and number, in the order in which it was said."""
+    found: dict[tuple[str, int], list[Evidence]] = {}
+    for namespace in sorted({namespace for namespace, _ in places}):
+        ordinals = [ordinal for one, ordinal in places if one == namespace]
+        for some in statements.chunks(ordinals):
+            these = and_(evidence.c.namespace == namespace, evidence.c.ordinal.in_(some))
+            for row in connection.execute(_ROWS.where(these).order_by(evidence.c.said_at, evidence.c.number)):
+                found.setdefault((namespace, row.ordinal), []).append(_evidence(row))
+    return {place: tuple(some) for place, some in found.items()}
+
+
+def sources_of(connection: Connection, namespace: str, ordinals: Collection[int]) -> dict[int, list[int]]:
+    """Return the keys of the messages that records rest on, by the records' numbers."""
+    found: dict[int, list[int]] = {}
+    for some in statements.chunks(sorted(ordinals)):
+        these = evidence.c.namespace == namespace, evidence.c.ordinal.in_(some)
+        for row in connection.execute(select(evidence.c.ordinal, evidence.c.message).where(*these)):
+            found.setdefault(row.ordinal, []).append(row.message)
+    return found
+
+
+def forgotten_messages(connection: Connection, keys: Sequence[int]) -> set[int]:
+    """Return those of some messages of which somebody deleted a record: nothing is read in them again."""
+    return {
+        key
+        for some in statements.chunks(keys)
+        for key in connection.scalars(
+            select(evidence.c.message).where(evidence.c.message.in_(some), evidence.c.ordinal.is_(None))
+        )
+    }
+
+
+def release_evidence(connection: Connection, namespace: str, ordinals: Collection[int]) -> None:
+    """Let no record rest on words any more that some records rest on. The words are not read again."""
+    for some in statements.chunks(sorted(ordinals)):
+        these = and_(evidence.c.namespace == namespace, evidence.c.ordinal.in_(some))
+        connection.execute(update(evidence).where(these).values(ordinal=None, start=0, until=0))
+
+
+def forget_evidence(connection: Connection, reach: Scope) -> None:
+    """Delete what a user's records rest on, or those of a user with one agent."""
+    whose = evidence.c.namespace == reach.namespace
+    if reach.agent_id is not None:
+        whose = and_(whose, evidence.c.agent_id == reach.agent_id)
+    connection.execute(delete(evidence).where(whose))
+
+
+def restore_evidence(connection: Connection, owner: Scope, ordinal: int, quotes: Sequence[Evidence]) -> None:
+    """Let a record from elsewhere rest on those of its messages that are here."""
+    for quote in quotes:
+        named = sessions.c.namespace == owner.namespace, sessions.c.session_id == quote.session_id
+        numbers = connection.scalars(select(sessions.c.number).where(*named)).all()
+        digests = [statements.id_digest(number, quote.message_id) for number in numbers]
+        key = connection.scalar(select(messages.c.key).where(messages.c.id_digest.in_(digests)))
+        if key is None or rests_on(connection, owner.namespace, ordinal, [key]):
+            continue
+        row = {
+            "namespace": owner.namespace,
+            "agent_id": owner.agent_id,
+            "ordinal": ordinal,
+            "message": key,
+            "start": quote.start,
+            "until": quote.end,
+            "kind": quote.kind,
+            "said_at": 0 if quote.said_at is None else statements.to_micros(quote.said_at),
+            "model": quote.model,
+        }
+        connection.execute(insert(evidence).values(row))
+
+
+def _evidence(row: Any) -> Evidence:
+    return Evidence(
+        message_id=row.id,
+        session_id=row.session_id,
+        start=row.start,
+        end=row.until,
+        quote=row.quote,
+        role=row.role,
+        kind=row.kind,
+        said_at=statements.from_micros(row.said_at),
+        model=row.model,
+    )
+
+
+# What calls of models and of agents' tools did, in SQL. Each function runs in its caller's transaction.
+
+
+def note_outcome(connection: Connection, scope: Scope, entry: LedgerEntry) -> None:
+    """Store what a call did."""
+    body = {"records": [check.ordinal_of(one)[1] for one in entry.record_ids], "refused": entry.refusals}
+    row = {
+        "namespace": scope.namespace,
+        "agent_id": scope.agent_id,
+        "lane": scope.session_lane if scope.session_id is not None else None,
+        "session_id": entry.session_id,
+        "task": entry.task,
+        "outcome": entry.outcome,
+        "reason": entry.reason,
+        "body": json_text({name: value for name, value in body.items() if value}),
+        "model": entry.model,
+        "at": statements.to_micros(entry.at),
+    }
+    connection.execute(insert(outcomes).values(row))
+
+
+def newest_outcomes(connection: Connection, reach: Scope, limit: int, offset: int) -> list[LedgerEntry]:
+    """Return a page of what was done for a user, the last first; with an agent, only for this agent."""
+    page = (
+        select(outcomes).where(_whose(reach)).order_by(outcomes.c.number.desc()).limit(limit).offset(offset)
+    )
+    return [_entry(row, reach.user_id) for row in connection.execute(page)]
+
+
+def forget_outcomes(connection: Connection, reach: Scope) -> None:
+    """Delete what was done for a user, for a user with one agent, or for one session."""
+    connection.execute(delete(outcomes).where(_whose(reach)))
+
+
+def forget_sessions(connection: Connection, lanes: Iterable[str]) -> None:
+    """Delete what was done for sessions."""
+    connection.execute(delete(outcomes).where(outcomes.c.lane.in_(sorted(lanes))))
+
+
+def prune_outcomes(connection: Connection, before: datetime, limit: int) -> int:
+    """Delete what was done before a moment. Returns how many entries, at most `limit`."""
+    old = select(outcomes.c.number).where(outcomes.c.at < statements.to_micros(before)).limit(limit)
+    return connection.execute(delete(outcomes).where(outcomes.c.number.in_(old))).rowcount
+
+
+def _whose(reach: Scope) -> Any:
+    whose = outcomes.c.namespace == reach.namespace
+    if reach.session_id is not None:
+        return and_(whose, outcomes.c.lane == reach.session_lane)
+    return whose if reach.agent_id is None else and_(whose, outcomes.c.agent_id == reach.agent_id)
+
+
+def _entry(row: Any, user_id: str) -> LedgerEntry:
+    body: dict[str, Sequence[Any]] = json.loads(row.body)
+    return LedgerEntry(
+        task=row.task,
+        outcome=row.outcome,
+        at=statements.from_micros(row.at),
+        reason=row.reason,
+        session_id=row.session_id,
+        record_ids=tuple(check.memory_id(user_id, one) for one in body.get("records", ())),
+        refusals=tuple(body.get("refused", ())),
+        model=row.model,
+    )

@@ -1,0 +1,110 @@
+"""Decides what becomes of a statement beside the facts in force about the same subject.
+
+Facts are compared by their subject, their key and their value: equal after folding case, spaces and width, or different.
+What is merely alike is a question for a model, which names the facts that its statement ends or replaces. In this order:
+
+1. What ends a fact ends it. The same value again confirms it.
+2. What an agent concluded never replaces or ends what the user said.
+3. A correction replaces what was never true. Otherwise the later statement counts; of a category that does not change,
+   the surer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from memlayer_core.records.check import TOLERANCE, fold
+from memlayer_core.records.model import COLLECTION, IDENTITY, Claim, Decision, Record
+
+_OPPOSITES = ({"states", "denies"}, {"wants", "denies"}, {"plans", "denies"})
+
+
+def reconcile(facts: Sequence[Record], statement: Claim, now: datetime) -> Decision:
+    """Decide what becomes of a statement.
+
+    Args:
+        facts: Facts in force of the same subject and key, and those that the statement names.
+        statement: The statement.
+        now: The present. What expired or ended before, and before the statement, is of the past, and takes no part.
+    """
+    new = statement.record
+    held = [one for one in facts if _holds(one, max(now, new.first_observed))]
+    named = tuple(one for one in held if one.memory_id in statement.targets)
+    same = tuple(one for one in held if _same(one, new) and fold(one.value) == fold(new.value))
+    has_ended = new.valid_until is not None and new.valid_until <= new.first_observed
+    if statement.ends or has_ended or new.modality == "used_to":
+        return _end(named or tuple(one for one in same if one.modality != "denies"), statement)
+    if again := next((one for one in (*named, *same) if _says(one, new)), None):
+        return Decision("confirm", "it says the same", (again,))
+    opposite = tuple(one for one in same if {one.modality, new.modality} in _OPPOSITES)
+    if named or opposite:
+        return _change(named or opposite, statement, is_named=True)
+    peers = tuple(one for one in held if _same(one, new) and one.modality == new.modality)
+    if not peers or COLLECTION in {new.category, *(one.category for one in peers)}:
+        return Decision("add", "it is new")
+    return _change(peers, statement, is_named=False)
+
+
+def _holds(record: Record, now: datetime) -> bool:
+    ended = record.valid_until is not None and record.valid_until <= now
+    return not ended and (record.expires_at is None or record.expires_at > now)
+
+
+def _same(one: Record, other: Record) -> bool:
+    return other.key is not None and one.key == other.key and fold(one.subject) == fold(other.subject)
+
+
+def _says(one: Record, other: Record) -> bool:
+    """Tell whether two facts say the same of the same."""
+    return fold(one.value) == fold(other.value) and one.modality == other.modality
+
+
+def _end(old: tuple[Record, ...], statement: Claim) -> Decision:
+    until = statement.record.valid_until or statement.record.first_observed
+    if not old:
+        return Decision("add", "it was so in the past", until=until)
+    if _is_weaker(statement.record, old):
+        return Decision("refuse", "what an agent concluded does not end what the user said", old)
+    return Decision("end", "it holds no longer", old, None if statement.is_correction else until)
+
+
+def _change(old: tuple[Record, ...], statement: Claim, *, is_named: bool) -> Decision:
+    """Decide between values that cannot both hold."""
+    new = statement.record
+    if _is_weaker(new, old):
+        return Decision("conflict", "what an agent concluded does not replace what the user said", old)
+    if statement.is_correction:
+        return Decision("replace", "it corrects what was said", old)
+    since = new.valid_from or new.first_observed
+    if not new.is_inferred and all(one.is_inferred for one in old):
+        return Decision(
+            "replace", "the user says otherwise than an agent concluded", old, _end_of(old, since)
+        )
+    if new.category == IDENTITY and not is_named:
+        return _by_confidence(old, new)
+    if not is_named and any(new.first_observed < one.first_observed for one in old):
+        return _earlier(old, since)
+    return Decision("replace", "it changes, and this was said later", old, _end_of(old, since))
+
+
+def _by_confidence(old: tuple[Record, ...], new: Record) -> Decision:
+    if all(new.confidence > one.confidence + TOLERANCE for one in old):
+        return Decision("replace", "it is surer, and such a thing does not change", old)
+    return Decision("conflict", "such a thing does not change, and the new statement is no surer", old)
+
+
+def _earlier(old: tuple[Record, ...], since: datetime) -> Decision:
+    began = min(one.valid_from or one.first_observed for one in old)
+    if since >= began:
+        return Decision("conflict", "it was said earlier, of the same time", old)
+    return Decision("add", "it was so before what is in force", until=began)
+
+
+def _is_weaker(new: Record, old: Sequence[Record]) -> bool:
+    return new.is_inferred and not all(one.is_inferred for one in old)
+
+
+def _end_of(old: Sequence[Record], since: datetime) -> datetime:
+    """Return when old facts ended: when the new one began, and not before they began themselves."""
+    return max([since, *(one.valid_from for one in old if one.valid_from is not None)])

@@ -1,0 +1,1099 @@
+"""Writes records in SQL: remember, revise, settle, forget. Each function runs in its caller's transaction.
+
+Every write locks in this order: messages, owners, records (see `texts`). So writes to one user's records happen one after the other,
+and there is no deadlock.
+
+Each version of a record has its own key, so that no key ever means two texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    Text,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    not_,
+    or_,
+    select,
+    update,
+)
+
+from memlayer_core.errors import InvalidRecordError, UnknownRecordError
+from memlayer_core.messages.reads import lock_messages
+from memlayer_core.messages.writes import Change, Follower, register
+from memlayer_core.records import model as records_model
+from memlayer_core.records import reads
+from memlayer_core.records.check import confirm, memory_id, ordinal_of, words
+from memlayer_core.records.model import (
+    Claim,
+    Decision,
+    Episode,
+    Evidence,
+    LedgerEntry,
+    PreparedRecord,
+    Record,
+    Relation,
+)
+from memlayer_core.records.reads import KEPT, OWN, USED
+from memlayer_core.records.reconcile import reconcile
+from memlayer_core.scope import Scope, SharedScope
+from memlayer_core.settings import Settings
+from memlayer_core.storage import statements, tables, texts
+from memlayer_core.storage.jobs import Cost, Job, enqueue_erasure, finish, spend
+from memlayer_core.storage.statements import LAST, Statement
+from memlayer_core.storage.terms import index_terms
+
+# Writes records in SQL: remember, revise, forget. Each function runs in its caller's transaction.
+
+_DAY = 86_400_000_000  # microseconds
+_IN_FORCE = tables.records.c.replaced_by.is_(None)
+_OWNED = Statement(
+    select(tables.records).where(
+        OWN,
+        or_(bindparam("session", type_=Text).is_(None), tables.records.c.session_id == bindparam("session")),
+    )
+)
+
+
+def remember(
+    connection: Connection,
+    draft: PreparedRecord,
+    now: datetime,
+    shards: int,
+    narrow: Callable[[Record], PreparedRecord] | None = None,
+) -> Record:
+    """Store a record, and queue its index job. If a record in force has the same words, that one is confirmed instead.
+
+    Args:
+        connection: In a transaction that writes.
+        draft: The record.
+        now: The present.
+        shards: Number of collections that users are spread over.
+        narrow: Returns the confirmed record with access for the readers that both name; None: its access stays.
+    """
+    owner = draft.record.owner
+    hold(connection, owner, shards)
+    row = same_words(connection, draft.digest)
+    if row is None:
+        return add_version(connection, draft, count(connection, owner), now, shards)
+    record = confirm(reads.record_of(row), draft.record, now)
+    narrowed = narrow(record) if narrow is not None else None
+    if narrowed is not None and narrowed.record != record:
+        supersede(connection, [row], row.ordinal, now)
+        return add_version(connection, narrowed, row.ordinal, now, shards)
+    connection.execute(
+        update(tables.records)
+        .where(tables.records.c.number == row.number)
+        .values(reads.changing_columns(record))
+    )
+    return record
+
+
+def revise(
+    connection: Connection,
+    reach: Scope,
+    record_id: str,
+    others: Sequence[str],
+    change: Callable[[Record, Sequence[Record]], PreparedRecord],
+    now: datetime,
+    shards: int,
+) -> Record:
+    """Replace a record, and others that are merged into it, by the result of `change`.
+
+    If `change` raises, nothing is changed. If it changes nothing, there is no new version.
+
+    Raises:
+        UnknownRecordError: One of them is not in force, or not the user's.
+        InvalidRecordError: Another record has the same words.
+    """
+    hold(connection, reach, shards)
+    rows = [_find(connection, reach, one) for one in (record_id, *others)]
+    stored, *taken = map(reads.record_of, rows)
+    noted = change(stored, taken)
+    if noted.record == stored and not taken:
+        return stored
+    supersede(connection, rows, rows[0].ordinal, now)
+    same = same_words(connection, noted.digest)
+    if same is not None:
+        raise InvalidRecordError(
+            f"the record {memory_id(same.user_id, same.ordinal)!r} says the same",
+            hint="Merge them: `chat.revise(…, merge=[…])`, or forget one of them.",
+        )
+    return add_version(connection, noted, rows[0].ordinal, now, shards)
+
+
+def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) -> bool:
+    """Delete a record with every version of it, and whatever it took in. Returns whether there was one."""
+    user_id, ordinal = ordinal_of(record_id)
+    if user_id != reach.user_id:
+        return False
+    gone, found = set[int](), {ordinal}
+    while found - gone:
+        gone |= found
+        merged = and_(
+            tables.records.c.replaced_by.in_(gone), tables.records.c.about.is_(None)
+        )  # a past fact is not taken in
+        taken_in = select(tables.records.c.ordinal).where(OWN, merged)
+        found = set(connection.scalars(taken_in, statements.reach_parameters(reach)))
+    return forget_all(connection, reach, tables.records.c.ordinal.in_(gone), now) > 0
+
+
+def forget_all(connection: Connection, reach: Scope, condition: Any, now: datetime) -> int:
+    """Delete a user's records that meet a condition, with every version of them. Returns how many records."""
+    query = select(tables.records).where(OWN, condition)
+    if connection.execute(query, statements.reach_parameters(reach)).first() is None:
+        return 0
+    texts.lock_owners(connection, [reach.namespace, reach.commons.namespace])
+    return delete_records(
+        connection, connection.execute(query, statements.reach_parameters(reach)).all(), now
+    )
+
+
+def list_rows(connection: Connection, reach: Scope) -> list[Any]:
+    """Return the rows of every version of a user's records: of one agent or one session, if the scope names it."""
+    return _OWNED.all(connection, {**statements.reach_parameters(reach.reach()), "session": reach.session_id})
+
+
+def delete_records(connection: Connection, rows: Sequence[Any], now: datetime) -> int:
+    """Delete records, of which these are all versions. They are locked. Returns how many records."""
+    if not rows:
+        return 0
+    take_away(connection, [row for row in rows if row.replaced_by is None], now)
+    for namespace in {row.namespace for row in rows}:
+        reads.release_evidence(
+            connection, namespace, {row.ordinal for row in rows if row.namespace == namespace}
+        )
+    for some in statements.chunks([row.number for row in rows]):
+        connection.execute(delete(tables.labels).where(tables.labels.c.number.in_(some)))
+        connection.execute(delete(tables.records).where(tables.records.c.number.in_(some)))
+    enqueue_erasure(connection, now)
+    return len({row.ordinal for row in rows})
+
+
+def restore(connection: Connection, versions: Sequence[PreparedRecord], now: datetime, shards: int) -> bool:
+    """Store a record that comes from elsewhere, the oldest version first. Returns whether anything was stored.
+
+    One whose words are in force here, or that is here already, as it is or further on, is left alone.
+    Where its id is another record's, it gets a new one.
+    """
+    newest = versions[-1]
+    owner, ordinal = newest.record.owner, ordinal_of(newest.record.memory_id)[1]
+    hold(connection, owner, shards)
+    if newest.record.replaced_by is None and same_words(connection, newest.digest) is not None:
+        return False
+    here = {row.version: row for row in _versions(connection, owner, ordinal)}
+    known = {version: bytes(row.digest) for version, row in here.items()}
+    coming = {noted.record.version: noted.digest for noted in versions}
+    if coming.items() <= known.items():
+        return False  # it is here, and may have gone on
+    if known.items() <= coming.items():
+        count(connection, owner, ordinal)
+        supersede(connection, list(here.values()), ordinal, now)
+        versions = [noted for noted in versions if noted.record.version not in here]
+    elif newest.record.replaced_by is not None and _ever_said(connection, owner, newest.digest):
+        return False
+    else:
+        versions = _renumbered(versions, owner, count(connection, owner))
+    for noted in versions:
+        add_version(connection, noted, ordinal_of(noted.record.memory_id)[1], now, shards)
+    return True
+
+
+def _renumbered(versions: Sequence[PreparedRecord], owner: Scope, ordinal: int) -> list[PreparedRecord]:
+    """Return the versions of a record under another id: its own names another record here."""
+    former, made = versions[-1].record.memory_id, memory_id(owner.user_id, ordinal)
+    return [
+        replace(
+            noted,
+            record=replace(
+                noted.record,
+                memory_id=made,
+                replaced_by=made if noted.record.replaced_by == former else noted.record.replaced_by,
+            ),
+        )
+        for noted in versions
+    ]
+
+
+def note_recall(connection: Connection, keys: Sequence[int], now: datetime) -> None:
+    """Note when records were recalled, and on how many days; a later moment that is noted already stays."""
+    at = statements.to_micros(now)
+    first_today = or_(
+        tables.records.c.last_accessed.is_(None), tables.records.c.last_accessed < at - at % _DAY
+    )
+    noted = {"last_accessed": at, "accesses": tables.records.c.accesses + case((first_today, 1), else_=0)}
+    for some in statements.chunks(keys):
+        earlier = or_(tables.records.c.last_accessed.is_(None), tables.records.c.last_accessed < at)
+        connection.execute(
+            update(tables.records).where(tables.records.c.key.in_(some), earlier).values(noted)
+        )
+
+
+def hold(connection: Connection, owner: Scope, shards: int) -> None:
+    """Lock a user's records and the tenant's shared ones until the transaction ends.
+
+    Both are locked in the order of their names, as everywhere.
+    """
+    for namespace in sorted([owner.namespace, owner.commons.namespace]):
+        if namespace == owner.namespace:
+            hold_own(connection, owner, shards)
+        else:
+            texts.lock_owners(connection, [namespace])
+
+
+def hold_own(connection: Connection, owner: Scope, shards: int) -> None:
+    """Lock a user's records until the transaction ends. The user's row is created if needed."""
+    made = statements.dialect_insert(connection.dialect.name, tables.namespaces).on_conflict_do_update(
+        index_elements=["namespace"], set_={"shard": tables.namespaces.c.shard}
+    )
+    connection.execute(made, _namespace_row(owner, shards))
+
+
+def _namespace_row(shelf: Scope | SharedScope, shards: int) -> dict[str, Any]:
+    return {
+        "namespace": shelf.namespace,
+        "tenant_id": shelf.tenant_id,
+        "user_id": shelf.user_id if isinstance(shelf, Scope) else "",
+        "shard": statements.shard_of(shelf.namespace, shards),
+        "vectors": 0,
+    }
+
+
+def count(connection: Connection, owner: Scope, ordinal: int = 0) -> int:
+    """Return the number of a user's next record, or note that `ordinal` is used. No number is used twice."""
+    highest = tables.namespaces.c.records
+    counted = update(tables.namespaces).where(tables.namespaces.c.namespace == owner.namespace)
+    if ordinal:
+        connection.execute(counted.where(highest < ordinal).values(records=ordinal))
+        return ordinal
+    next_one = connection.execute(counted.values(records=highest + 1).returning(highest)).scalar_one()
+    return int(next_one)
+
+
+def add_version(
+    connection: Connection,
+    draft: PreparedRecord,
+    ordinal: int,
+    now: datetime,
+    shards: int,
+    *,
+    is_filed: bool = True,
+) -> Record:
+    """Write a version of a record, and index it if it is in force, not archived by an import, and `is_filed`."""
+    shelf = reads.shelf_of(draft.record)
+    row = reads.columns_of_draft(draft, ordinal)
+    stored = connection.execute(
+        insert(tables.records).values(row).returning(tables.records.c.number, tables.records.c.key)
+    ).one()
+    named = [{"number": stored.number, "label": label} for label in sorted(reads.labels_of(draft.record))]
+    if named:
+        connection.execute(insert(tables.labels), named)
+    if draft.record.replaced_by is None and draft.record.archived_because is None and is_filed:
+        if isinstance(shelf, SharedScope):
+            made = statements.dialect_insert(
+                connection.dialect.name, tables.namespaces
+            ).on_conflict_do_nothing()
+            connection.execute(made, _namespace_row(shelf, shards))
+        found = [(stored.key, draft.terms)]
+        texts.add(connection, "record", shelf, found, now, reads.readers_of(draft.record))
+    return replace(draft.record, memory_id=memory_id(draft.record.user_id, ordinal))
+
+
+def supersede(connection: Connection, rows: Sequence[Any], ordinal: int, now: datetime) -> None:
+    """Replace versions in force by the record of this number."""
+    given_up = [row for row in rows if row.replaced_by is None]
+    take_away(connection, given_up, now)
+    for some in statements.chunks([row.number for row in given_up]):
+        connection.execute(
+            update(tables.records).where(tables.records.c.number.in_(some)).values(replaced_by=ordinal)
+        )
+
+
+def take_away(connection: Connection, rows: Sequence[Any], now: datetime) -> None:
+    """Delete everything that finds these records."""
+    shelves: dict[str, list[int]] = {}
+    for row in rows:
+        shelves.setdefault(row.shelf, []).append(row.key)
+    for namespace, some in sorted(shelves.items()):
+        texts.remove(connection, namespace, some, now)
+
+
+def _find(connection: Connection, reach: Scope, record_id: str) -> Any:
+    """Return the row of a user's record in force.
+
+    Raises:
+        UnknownRecordError: There is none.
+    """
+    user_id, ordinal = ordinal_of(record_id)
+    query = select(tables.records).where(OWN, tables.records.c.ordinal == ordinal, _IN_FORCE)
+    row = (
+        connection.execute(query, statements.reach_parameters(reach)).first()
+        if user_id == reach.user_id
+        else None
+    )
+    if row is None:
+        raise UnknownRecordError(
+            f"the user {reach.user_id!r:.100} has no record {record_id!r:.100}",
+            hint="`memory.records(user_id=…)` lists the user's records; this one may be merged or forgotten.",
+        )
+    return row
+
+
+def same_words(connection: Connection, digest: bytes) -> Any | None:
+    """Return the row of the record in force with these words; None if there is none."""
+    return connection.execute(
+        select(tables.records).where(tables.records.c.digest == digest, _IN_FORCE)
+    ).first()
+
+
+def _versions(connection: Connection, owner: Scope, ordinal: int) -> Sequence[Any]:
+    these = and_(tables.records.c.namespace == owner.namespace, tables.records.c.ordinal == ordinal)
+    return connection.execute(select(tables.records).where(these).order_by(tables.records.c.version)).all()
+
+
+def _ever_said(connection: Connection, owner: Scope, digest: bytes) -> bool:
+    said = exists().where(tables.records.c.namespace == owner.namespace, tables.records.c.digest == digest)
+    return connection.scalar(select(said)) is True
+
+
+# Episodes of ended sessions, in SQL. Each function runs in its caller's transaction.
+#
+# An end owes an episode: a row says which part of the session it tells of, and a process with a model writes it. When
+# something of that part is taken back, its record goes at once, and another one is owed of what is left.
+
+
+def begin(connection: Connection, session: Any, min_messages: int, until: int | None = None) -> None:
+    """Owe an episode about the messages since the session began, or since its last episode, if they are enough.
+
+    Args:
+        connection: In the transaction that ends the session.
+        session: Its row, as it was before the end.
+        min_messages: Messages that an episode needs, without hidden and system messages.
+        until: The place before which the episode ends; None: it ends with the last message.
+    """
+    first = _behind(connection, session)
+    last = (session.next_seq if until is None else until) - 1
+    if last < first:  # an empty session has no last place
+        return
+    told = (
+        select(tables.messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(min_messages)
+    )
+    if len(connection.scalars(told).all()) < min_messages:
+        return
+    row = {"session": session.number, "first_seq": first, "until_seq": last}
+    connection.execute(insert(tables.episodes).values(row))
+
+
+def owe(connection: Connection, session: int, min_messages: int, until: int) -> None:
+    """Owe an episode about the turns before a place that were just summed up, as `begin` does."""
+    begin(
+        connection,
+        connection.execute(select(tables.sessions).where(tables.sessions.c.number == session)).one(),
+        min_messages,
+        until,
+    )
+
+
+def append_episode(
+    connection: Connection,
+    session: int,
+    first: int,
+    until: int,
+    draft: PreparedRecord,
+    now: datetime,
+    shards: int,
+) -> Record | None:
+    """Store the episode of turns that were just summarized. Returns its record.
+
+    If turns before them are in no episode, one is owed about all of them instead; and nothing is done if they are in
+    one already. None is returned then.
+
+    Args:
+        connection: In the transaction that puts the summary in force.
+        session: Number of the session.
+        first: Place of the first message.
+        until: Place of the last message.
+        draft: The record to store.
+        now: The present.
+        shards: Number of shards of the index.
+    """
+    row = connection.execute(select(tables.sessions).where(tables.sessions.c.number == session)).one()
+    behind = _behind(connection, row)
+    if behind > until:
+        return None
+    if behind != first and (behind > first or _tells(connection, session, behind, first - 1)):
+        begin(connection, row, 1, until + 1)
+        return None
+    record = remember(connection, _chained(connection, session, first, draft), now, shards)
+    ordinal = ordinal_of(record.memory_id)[1]
+    part = {"session": session, "first_seq": first, "until_seq": until, "ordinal": ordinal}
+    connection.execute(insert(tables.episodes).values(part))
+    return record
+
+
+def find_episode(connection: Connection, number: int) -> Episode | None:
+    """Return the episode of a number."""
+    row = connection.execute(select(tables.episodes).where(tables.episodes.c.number == number)).first()
+    return _from(row) if row is not None else None
+
+
+def store_episode(
+    connection: Connection,
+    episode: Episode,
+    draft: PreparedRecord | None,
+    model_costs: Sequence[Cost],
+    job: Job,
+    now: datetime,
+    shards: int,
+) -> Record | None:
+    """Store the record of an episode and strike its job off, unless its source was changed since it was read.
+
+    Without a record there is nothing to tell, and there will be no episode. What models were paid is noted
+    in any case. Returns the record where one was stored.
+    """
+    this_one = select(tables.sessions.c.namespace).where(tables.sessions.c.number == episode.session)
+    namespace = connection.scalar(this_one.with_for_update())
+    record = _store(connection, episode, draft, job, now, shards)
+    spend(connection, model_costs, namespace or "")
+    return record
+
+
+def _store(
+    connection: Connection,
+    episode: Episode,
+    draft: PreparedRecord | None,
+    job: Job,
+    now: datetime,
+    shards: int,
+) -> Record | None:
+    row = connection.execute(
+        select(tables.episodes).where(tables.episodes.c.number == episode.number)
+    ).first()
+    if row is not None and row.version != episode.version:
+        again = {"attempts": 0, "due": statements.to_micros(now), "owner": None}
+        connection.execute(update(tables.jobs).where(tables.jobs.c.id == job.id).values(again))
+        return None
+    finish(connection, [job])
+    if row is None or row.ordinal is not None:  # the session is gone, or somebody else was quicker
+        return None
+    this = tables.episodes.c.number == episode.number
+    if draft is None:
+        connection.execute(update(tables.episodes).where(this).values(ordinal=0))
+        return None
+    chained = _chained(connection, episode.session, episode.first_seq, draft)
+    record = remember(connection, chained, now, shards)
+    ordinal = ordinal_of(record.memory_id)[1]
+    connection.execute(update(tables.episodes).where(this).values(ordinal=ordinal))
+    return record
+
+
+def restore_episode(
+    connection: Connection, versions: Sequence[PreparedRecord], now: datetime, shards: int
+) -> bool:
+    """Store a record that comes from elsewhere, as `noting` does.
+
+    An episode whose messages came before is tied to them again: it goes when one of them is taken back.
+    """
+    newest = versions[-1]
+    ends, session = records_model.part_of(newest.record), None
+    if ends is not None:
+        lane = _session_of(newest.record).session_lane
+        held = select(tables.sessions.c.number).where(tables.sessions.c.lane == lane).with_for_update()
+        session = connection.scalar(held)  # sessions are locked before records, as everywhere
+    stored = restore(connection, versions, now, shards)
+    if ends is not None and session is not None:
+        _tie(connection, session, ends, newest.digest)
+    return stored
+
+
+def numbers_of(connection: Connection, session: int, keys: Sequence[int]) -> list[int]:
+    """Return the numbers of the episodes that tell of any of these messages; instructions are in none.
+
+    Asked before the messages change: afterwards nothing tells what they were.
+    """
+    parts = connection.execute(select(tables.episodes).where(tables.episodes.c.session == session)).all()
+    if not parts:
+        return []
+    told = {
+        key & LAST
+        for some in statements.chunks(keys)
+        for key in connection.scalars(
+            select(tables.messages.c.key).where(
+                tables.messages.c.key.in_(some), tables.messages.c.role != "system"
+            )
+        )
+    }
+    return [row.number for row in parts if any(row.first_seq <= seq <= row.until_seq for seq in told)]
+
+
+def withdraw(connection: Connection, scope: Scope, numbers: Sequence[int], now: datetime) -> None:
+    """Delete the records of episodes whose source has changed, and owe new ones of what is left of it.
+
+    The messages are changed before: what a write locks, it locks in the order that `noting` gives.
+    """
+    if not numbers:
+        return
+    hit = connection.execute(select(tables.episodes).where(tables.episodes.c.number.in_(numbers))).all()
+    ordinals = {row.ordinal for row in hit} - {None}
+    # Equal words of one session are one record, and may be told by several of its episodes.
+    shared = and_(tables.episodes.c.session == hit[0].session, tables.episodes.c.ordinal.in_(ordinals))
+    rows = {row.number: row for row in (*hit, *connection.execute(select(tables.episodes).where(shared)))}
+    reach, these = scope.reach(), tables.records.c.ordinal.in_(ordinals)
+    there = set(
+        connection.scalars(
+            select(tables.records.c.ordinal).where(OWN, these), statements.reach_parameters(reach)
+        )
+    )
+    forget_all(connection, reach, these, now)
+    for row in rows.values():
+        forgotten = row.ordinal is not None and row.ordinal not in there  # by hand, and so for good
+        if forgotten:
+            continue
+        if not _tells(connection, row.session, row.first_seq, row.until_seq):
+            _drop(connection, [row.number])
+            continue
+        changed = {"version": row.version + 1, "ordinal": None}
+        connection.execute(
+            update(tables.episodes).where(tables.episodes.c.number == row.number).values(changed)
+        )
+        waiting = and_(tables.jobs.c.kind == "episode", tables.jobs.c.subject == row.number)
+        anew = {"dead": 0, "attempts": 0, "due": statements.to_micros(now), "owner": None, "error": None}
+        connection.execute(update(tables.jobs).where(waiting).values(anew))
+
+
+def move(connection: Connection, numbers: Sequence[int], places: Mapping[int, int]) -> None:
+    """Let episodes tell of the same messages, which have other places by now.
+
+    Args:
+        connection: In the transaction that moves the messages.
+        numbers: The episodes that tell of any of them.
+        places: The new place of each message that moved, by its old one; their order has stayed.
+    """
+    first_moved = min(places, default=0)
+    for row in connection.execute(select(tables.episodes).where(tables.episodes.c.number.in_(numbers))).all():
+        inside = [new for old, new in places.items() if row.first_seq <= old <= row.until_seq]
+        first = row.first_seq if row.first_seq < first_moved else min(inside)
+        changed = {"first_seq": first, "until_seq": max(inside)}
+        connection.execute(
+            update(tables.episodes).where(tables.episodes.c.number == row.number).values(changed)
+        )
+
+
+def drop(connection: Connection, session: int) -> None:
+    """Delete the episodes of a session, and the work that is owed for them: the session is deleted."""
+    _drop(connection, [row.number for row in _OF_SESSION.all(connection, {"of": session})])
+
+
+def _tie(connection: Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
+    """Note which part of its session an episode tells of, if it is in force and that is not known yet."""
+    in_force = and_(tables.records.c.digest == digest, tables.records.c.replaced_by.is_(None))
+    ordinal = connection.scalar(select(tables.records.c.ordinal).where(in_force))
+    known = exists().where(tables.episodes.c.session == session, tables.episodes.c.ordinal == ordinal)
+    named = tables.messages.c.id_digest.in_([statements.id_digest(session, one) for one in ends])
+    places = [key & LAST for key in connection.scalars(select(tables.messages.c.key).where(named))]
+    if ordinal is None or not places or connection.scalar(select(known)):
+        return
+    part = {"session": session, "first_seq": min(places), "until_seq": max(places), "ordinal": ordinal}
+    connection.execute(insert(tables.episodes).values(part))
+
+
+def _behind(connection: Connection, session: Any) -> int:
+    """Return the place behind the session's episodes, in the part of it that goes on."""
+    newest = select(func.coalesce(func.max(tables.episodes.c.until_seq), -1)).where(
+        tables.episodes.c.session == session.number
+    )
+    return max(int(session.memory_start), int(connection.execute(newest).scalar_one()) + 1)
+
+
+def _chained(connection: Connection, session: int, first: int, draft: PreparedRecord) -> PreparedRecord:
+    """Return the record of an episode with its relation to the episode before it."""
+    before = and_(
+        tables.episodes.c.session == session,
+        tables.episodes.c.until_seq < first,
+        tables.episodes.c.ordinal > 0,
+    )
+    newest = (
+        select(tables.episodes.c.ordinal).where(before).order_by(tables.episodes.c.until_seq.desc()).limit(1)
+    )
+    ordinal = connection.scalar(newest)
+    if ordinal is None:
+        return draft
+    previous = Relation("related_to", memory_id(draft.record.user_id, ordinal))
+    return replace(draft, record=replace(draft.record, relations=(previous,)))
+
+
+def _session_of(record: Record) -> Scope:
+    return Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
+
+
+def _drop(connection: Connection, numbers: Sequence[int]) -> None:
+    for some in statements.chunks(numbers):
+        connection.execute(
+            delete(tables.jobs).where(tables.jobs.c.kind == "episode", tables.jobs.c.subject.in_(some))
+        )
+        connection.execute(delete(tables.episodes).where(tables.episodes.c.number.in_(some)))
+
+
+_OF_SESSION = Statement(select(tables.episodes.c.number).where(tables.episodes.c.session == bindparam("of")))
+_TOLD = and_(tables.messages.c.role != "system", tables.messages.c.tokens > 0)  # hidden ones cost nothing
+
+
+def _inside(session: int, first: int, until: int) -> Any:
+    return tables.messages.c.key.between(statements.key_of(session, first), statements.key_of(session, until))
+
+
+def _tells(connection: Connection, session: int, first: int, until: int) -> bool:
+    """Return whether models may see any message of a part."""
+    return connection.scalar(select(exists().where(_inside(session, first, until), _TOLD))) is True
+
+
+def _from(row: Any) -> Episode:
+    recorded = row.ordinal is not None
+    return Episode(row.number, row.session, row.first_seq, row.until_seq, row.version, recorded)
+
+
+@contextmanager
+def _follow(connection: Connection, change: Change) -> Iterator[None]:
+    """Take back episodes of messages that change, so that they are written again."""
+    numbers = numbers_of(connection, change.session, change.keys)
+    yield
+    if change.places:
+        move(connection, numbers, change.places)
+    withdraw(connection, change.scope, numbers, change.now)
+
+
+register(Follower(_follow, lambda connection, session, _: drop(connection, session), begin))
+
+
+# Facts in SQL: carries out what becomes of a statement. Each function runs in its caller's transaction.
+#
+# It locks in the order of `writes`: messages, owners, records.
+
+_IN_FORCE_FACTS = tables.records.c.replaced_by.is_(None)
+
+
+def store_fact(
+    connection: Connection,
+    draft: PreparedRecord,
+    statement: Claim,
+    now: datetime,
+    shards: int,
+    *,
+    model: str | None = None,
+    narrow: Callable[[Record], PreparedRecord] | None = None,
+) -> tuple[Decision, Record | None]:
+    """Carry out what becomes of a statement beside the facts in force. Returns the decision, and the record.
+
+    The record is the new one, or the one that it confirmed or ended; None: nothing was stored. A record that rests on
+    messages is not filed for searches: its messages are, and say it in full.
+
+    Args:
+        connection: In a transaction that writes. The messages that the statement quotes are locked.
+        draft: The statement's record.
+        statement: The statement.
+        now: The present.
+        shards: Number of collections that users are spread over.
+        model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
+        narrow: As for `writes.remember`.
+    """
+    owner = draft.record.owner
+    hold(connection, owner, shards)
+    same = same_words(connection, draft.digest)
+    if same is not None and not statement.quotes:
+        return Decision("confirm", "it says the same"), remember(connection, draft, now, shards, narrow)
+    known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, draft, statement)}
+    if same is not None and not statement.ends:
+        known[memory_id(same.user_id, same.ordinal)] = same
+        decision = Decision("confirm", "it says the same", (reads.record_of(same),))
+    else:
+        decision = reconcile([reads.record_of(row) for row in known.values()], statement, now)
+    old = [known[one.memory_id] for one in decision.old]
+    match decision.kind:
+        case "refuse":
+            return decision, None
+        case "confirm":
+            return decision, _confirm(connection, owner, old[0], draft.record, statement, now, model)
+        case "end":
+            for row in old:
+                _close(connection, [row], row.ordinal, decision.until, now)
+                reads.add_evidence(connection, owner, row.ordinal, statement, "ended", model)
+            return decision, decision.old[0]
+        case "replace":
+            ordinal = count(connection, owner)
+            _close(connection, old, ordinal, decision.until, now)
+        case _:
+            ordinal = count(connection, owner)
+    record = draft.record
+    if decision.kind == "add" and decision.until is not None:
+        record = _of_the_past(record, ordinal, decision.until)
+    is_filed = not statement.quotes and record.replaced_by is None
+    made = add_version(connection, replace(draft, record=record), ordinal, now, shards, is_filed=is_filed)
+    reads.add_evidence(connection, owner, ordinal, statement, "said", model)
+    return decision, made
+
+
+def _known(connection: Connection, draft: PreparedRecord, statement: Claim) -> list[Any]:
+    """Return the rows of facts in force that a statement may be about."""
+    named = [ordinal_of(one)[1] for one in statement.targets]
+    by_id = and_(
+        tables.records.c.namespace == draft.record.owner.namespace, tables.records.c.ordinal.in_(named)
+    )
+    by_key = tables.records.c.about == draft.about if draft.record.key is not None else by_id
+    return list(connection.execute(select(tables.records).where(or_(by_id, by_key), _IN_FORCE_FACTS)))
+
+
+def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
+    """Return a fact that had ended before it was said. Where nothing says since when it held, nobody knows."""
+    began = record.valid_from if record.valid_from is not None and record.valid_from < until else None
+    return replace(
+        record,
+        valid_from=began,
+        valid_until=until,
+        replaced_by=memory_id(record.user_id, ordinal),
+        always=False,
+    )
+
+
+def _confirm(
+    connection: Connection,
+    owner: Scope,
+    row: Any,
+    again: Record,
+    statement: Claim,
+    now: datetime,
+    model: str | None,
+) -> Record:
+    """Store that a fact was said again; nothing if it rests on these words already."""
+    known = reads.record_of(row)
+    keys = [key for key, _, _ in statement.quotes]
+    if keys and reads.rests_on(connection, owner.namespace, row.ordinal, keys):
+        return known
+    record = confirm(known, again, now)
+    columns = reads.changing_columns(record)
+    connection.execute(update(tables.records).where(tables.records.c.number == row.number).values(columns))
+    reads.add_evidence(connection, owner, row.ordinal, statement, "confirmed", model)
+    if not statement.quotes:
+        _file(connection, [(row.key, record)], now)
+    return record
+
+
+def _file(connection: Connection, some: Sequence[tuple[int, Record]], now: datetime) -> None:
+    """File records in force for searches, those that are not yet."""
+    here = texts.existing_keys(connection, [key for key, _ in some])
+    for key, record in some:
+        if key not in here and record.archived_because is None:
+            terms = index_terms(words(record)[: texts.INDEXED], by_user=True)
+            texts.add(
+                connection, "record", reads.shelf_of(record), [(key, terms)], now, reads.readers_of(record)
+            )
+
+
+def _close(
+    connection: Connection, rows: Sequence[Any], successor: int, until: datetime | None, now: datetime
+) -> None:
+    """Take facts out of force. Without `until` they were never true."""
+    take_away(connection, rows, now)
+    closed = {"replaced_by": successor, "valid_until": None if until is None else statements.to_micros(until)}
+    numbers = [row.number for row in rows]
+    connection.execute(
+        update(tables.records)
+        .where(tables.records.c.number.in_(numbers))
+        .values(closed | {"updated_at": statements.to_micros(now)})
+    )
+
+
+def reopen_facts(connection: Connection, deleted_rows: Sequence[Any], now: datetime) -> None:
+    """Put facts in force again whose successors are deleted; what those had given way to takes their place.
+
+    Args:
+        connection: In a transaction that writes. The owner's records are locked.
+        deleted_rows: The rows of the successors' newest versions.
+        now: The present.
+    """
+    for row in deleted_rows:
+        closed = and_(
+            tables.records.c.namespace == row.namespace,
+            tables.records.c.replaced_by == row.ordinal,
+            or_(tables.records.c.ordinal != row.ordinal, tables.records.c.valid_until.is_not(None)),
+            tables.records.c.about.is_not(None),
+        )
+        if row.replaced_by not in {None, row.ordinal}:
+            after = {"replaced_by": row.replaced_by, "valid_until": row.valid_until}
+            connection.execute(
+                update(tables.records).where(closed, tables.records.c.ordinal != row.ordinal).values(after)
+            )
+            continue
+        for one in connection.execute(select(tables.records).where(closed)).all():
+            if same_words(connection, bytes(one.digest)) is not None:
+                continue
+            again = {"replaced_by": None, "valid_until": None, "updated_at": statements.to_micros(now)}
+            connection.execute(
+                update(tables.records).where(tables.records.c.number == one.number).values(again)
+            )
+            if not reads.sources_of(connection, one.namespace, [one.ordinal]):
+                _file(connection, [(one.key, reads.record_of(one))], now)
+
+
+def revise_fact(
+    connection: Connection,
+    reach: Scope,
+    record_id: str,
+    others: Sequence[str],
+    change: Callable[[Record, Sequence[Record]], PreparedRecord],
+    now: datetime,
+    shards: int,
+) -> Record:
+    """Change records as `writes.revise` does. A fact then says what the caller says, whatever it said before."""
+    ordinals = [ordinal_of(one)[1] for one in (record_id, *others)]
+    these = tables.records.c.namespace == reach.namespace, tables.records.c.ordinal.in_(ordinals)
+    first = select(tables.records).where(*these, tables.records.c.ordinal == ordinals[0], _IN_FORCE_FACTS)
+    before = connection.execute(first).first()
+    record = revise(connection, reach, record_id, others, change, now, shards)
+    if others or (before is not None and _says(reads.record_of(before)) != _says(record)):
+        reads.release_evidence(connection, reach.namespace, ordinals)
+        taken_in = tables.records.c.namespace == reach.namespace, tables.records.c.ordinal.in_(ordinals[1:])
+        connection.execute(update(tables.records).where(*taken_in).values(about=None))
+    return record
+
+
+def _says(record: Record) -> tuple[object, ...]:
+    return record.subject, record.category, record.key, record.value, record.raw, record.modality
+
+
+def restore_fact(
+    connection: Connection,
+    versions: Sequence[PreparedRecord],
+    quotes: Sequence[Evidence],
+    now: datetime,
+    shards: int,
+) -> bool:
+    """Store a record that comes from elsewhere, as `episodes.restore` does, beside the facts in force here."""
+    if not restore_episode(connection, versions, now, shards):
+        return False
+    newest = versions[-1]
+    row = same_words(connection, newest.digest)
+    if row is None:
+        return True
+    reads.restore_evidence(connection, newest.record.owner, row.ordinal, quotes)
+    if newest.about is None or newest.record.key is None or newest.record.archived_because is not None:
+        return True
+    peers = select(tables.records).where(
+        tables.records.c.about == newest.about, _IN_FORCE_FACTS, tables.records.c.number != row.number
+    )
+    known = {memory_id(one.user_id, one.ordinal): one for one in connection.execute(peers)}
+    decision = reconcile([reads.record_of(one) for one in known.values()], Claim(record=newest.record), now)
+    old = [known[one.memory_id] for one in decision.old]
+    if decision.kind == "replace":
+        _close(connection, old, row.ordinal, decision.until, now)
+    elif decision.kind == "confirm":
+        _close(connection, [row], old[0].ordinal, None, now)
+    elif decision.until is not None:
+        _close(connection, [row], row.ordinal, decision.until, now)
+    return True
+
+
+def forget_fact(connection: Connection, reach: Scope, record_id: str, now: datetime) -> bool:
+    """Delete a record as `writes.forget` does. What it had replaced is in force again."""
+    user_id, ordinal = ordinal_of(record_id)
+    if user_id != reach.user_id:
+        return False
+    newest = tables.records.c.version.desc()
+    own = select(tables.records).where(OWN, tables.records.c.ordinal == ordinal).order_by(newest).limit(1)
+    row = connection.execute(own, statements.reach_parameters(reach)).first()
+    if row is None:
+        return False
+    statement = reads.sources_of(connection, reach.namespace, [ordinal])
+    lock_messages(connection, statement.get(ordinal, ()))
+    if not forget(connection, reach, record_id, now):
+        return False
+    reopen_facts(connection, [row], now)
+    return True
+
+
+def withdraw_evidence(connection: Connection, condition: Any, now: datetime) -> None:
+    """Delete evidence that meets a condition, and what rests on nothing else. What that had replaced is in force again."""
+    rows = connection.execute(select(tables.evidence).where(condition)).all()
+    if not rows:
+        return
+    texts.lock_owners(connection, {row.namespace for row in rows})
+    for some in statements.chunks([row.number for row in rows]):
+        connection.execute(delete(tables.evidence).where(tables.evidence.c.number.in_(some)))
+    for namespace, ordinal in sorted(
+        {(row.namespace, row.ordinal) for row in rows if row.ordinal is not None}
+    ):
+        withdrawn = [row for row in rows if (row.namespace, row.ordinal) == (namespace, ordinal)]
+        mentions = sum(row.kind != "ended" for row in withdrawn)
+        of_it = tables.records.c.namespace == namespace, tables.records.c.ordinal == ordinal
+        versions = connection.execute(
+            select(tables.records).where(*of_it).order_by(tables.records.c.version)
+        ).all()
+        if versions and mentions < len(withdrawn) and versions[-1].replaced_by == ordinal:
+            reopen_facts(connection, versions[-1:], now)
+        if not versions or not mentions:
+            continue
+        left = versions[-1].mentions - mentions
+        if left > 0:
+            last = tables.records.c.number == versions[-1].number
+            connection.execute(update(tables.records).where(last).values(mentions=left))
+            continue
+        delete_records(connection, versions, now)
+        reopen_facts(connection, versions[-1:], now)
+
+
+def _words(connection: Connection, keys: Sequence[int]) -> dict[int, tuple[Any, ...]]:
+    """Return what those of some messages say on which a record rests."""
+    columns = tables.messages.c.text, tables.messages.c.role, tables.messages.c.created_at
+    query = (
+        select(tables.messages.c.key, *columns)
+        .join(tables.evidence, tables.evidence.c.message == tables.messages.c.key)
+        .distinct()
+    )
+    return {
+        row.key: tuple(row)[1:]
+        for some in statements.chunks(keys)
+        for row in connection.execute(query.where(tables.messages.c.key.in_(some)))
+    }
+
+
+@contextmanager
+def _follow_facts(connection: Connection, change: Change) -> Iterator[None]:
+    """Take back what rests on messages that change. They are read anew."""
+    before = _words(connection, change.keys)
+    yield
+    if change.places:
+        moved = [
+            {"old": statements.key_of(change.session, old), "new": statements.key_of(change.session, new)}
+            for old, new in sorted(change.places.items(), reverse=True)
+        ]
+        moving = update(tables.evidence).where(tables.evidence.c.message == bindparam("old"))
+        connection.execute(moving.values(message=bindparam("new")), moved)
+        return
+    now_there = _words(connection, list(before))
+    changed = [key for key, statement in before.items() if now_there.get(key) != statement]
+    for some in statements.chunks(changed):
+        withdraw_evidence(connection, tables.evidence.c.message.in_(some), change.now)
+
+
+def _drop_facts(connection: Connection, session: int, now: datetime) -> None:
+    """Take back what rests on a session, as it is deleted."""
+    withdraw_evidence(
+        connection,
+        tables.evidence.c.message.between(statements.key_of(session, 0), statements.key_of(session, LAST)),
+        now,
+    )
+
+
+register(Follower(_follow_facts, _drop_facts))
+
+
+def refused_fact(decision: Decision, draft: PreparedRecord) -> InvalidRecordError:
+    """Return the error of an application whose statement is not stored."""
+    return InvalidRecordError(
+        f"nothing was stored of `{draft.record.key}`: {decision.reason}",
+        hint="`memory.records` shows the record in force; `memory.forget(record_id=…)` deletes it.",
+    )
+
+
+# Counts and deletes archived records of all users, in SQL. Each function runs in its caller's transaction.
+#
+# A record is archived when it has faded or expired: nothing has to be written for that.
+
+_IN_FORCE_UPKEEP = tables.records.c.replaced_by.is_(None)
+_EXPIRED = and_(tables.records.c.expires_at.is_not(None), tables.records.c.expires_at <= bindparam("now"))
+_ARCHIVED = and_(_IN_FORCE_UPKEEP, or_(_EXPIRED, and_(not_(KEPT), bindparam("now") >= USED)))
+"""The condition that records were archived at a moment, and were not used since."""
+
+
+def count_archived(connection: Connection, settings: Settings, at: datetime) -> tuple[int, int]:
+    """Return how many records of all users have faded at a moment, and how many have expired."""
+    faded = and_(not_(_EXPIRED), not_(KEPT))
+    totals = [func.coalesce(func.sum(case((one, 1), else_=0)), 0) for one in (faded, _EXPIRED)]
+    row = connection.execute(select(*totals).where(_IN_FORCE_UPKEEP), _values(settings, at, 0)).one()
+    return int(row[0]), int(row[1])
+
+
+def find_archived(
+    connection: Connection, settings: Settings, at: datetime, days: float, limit: int
+) -> list[tuple[Scope, list[int]]]:
+    """Return numbers of records that are archived for some days at a moment, by their owners; at most `limit`."""
+    query = select(tables.records).where(_ARCHIVED).order_by(tables.records.c.number).limit(limit)
+    found: dict[Scope, list[int]] = {}
+    for row in connection.execute(query, _values(settings, at, days)):
+        found.setdefault(reads.record_of(row).owner, []).append(row.ordinal)
+    return list(found.items())
+
+
+def delete_archived(
+    connection: Connection,
+    settings: Settings,
+    at: datetime,
+    days: float,
+    owner: Scope,
+    ordinals: Collection[int],
+    now: datetime,
+) -> int:
+    """Delete records, unless they were used meanwhile, with the facts that they had replaced. Returns how many.
+
+    What they rest on is not learned again. The ledger tells of each record that was deleted.
+
+    Args:
+        connection: In a transaction that writes.
+        settings: Its thresholds count.
+        at: The moment that counts.
+        days: For how many days they must have been archived then.
+        owner: Whose records they are.
+        ordinals: Their numbers.
+        now: The present, for jobs.
+    """
+    of_owner = tables.records.c.namespace == owner.namespace
+    archived = select(tables.records).where(of_owner, tables.records.c.ordinal.in_(ordinals), _ARCHIVED)
+
+    texts.lock_owners(connection, [owner.namespace, owner.commons.namespace])
+    heads = list(connection.execute(archived, _values(settings, at, days)))
+    these = of_owner, tables.records.c.ordinal.in_(_with_predecessors(connection, owner, heads))
+    deleted = delete_records(connection, list(connection.execute(select(tables.records).where(*these))), now)
+    for head in heads:
+        ids = (memory_id(head.user_id, head.ordinal),)
+        entry = LedgerEntry(
+            task="maintain", outcome="deleted", at=at, reason=_reason(head, at), record_ids=ids
+        )
+        reads.note_outcome(connection, replace(owner, agent_id=head.agent_id), entry)
+    return deleted
+
+
+def _with_predecessors(connection: Connection, owner: Scope, heads: Iterable[Any]) -> set[int]:
+    """Return the numbers of records and of all that they replaced: else that would be in force again."""
+    every = found = {row.ordinal for row in heads}
+    while found:
+        before = select(tables.records.c.ordinal).where(
+            tables.records.c.namespace == owner.namespace, tables.records.c.replaced_by.in_(found)
+        )
+        found = set(connection.scalars(before)) - every
+        every = every | found
+    return every
+
+
+def _reason(row: Any, now: datetime) -> str:
+    record = reads.record_of(row)
+    if record.expires_at is not None and record.expires_at <= now:
+        return f"it expired on {record.expires_at.date()}"
+    used = max(record.updated_at, record.last_accessed or record.updated_at)
+    return f"it was not used since {used.date()}, and has faded"
+
+
+def _values(settings: Settings, at: datetime, days: float) -> dict[str, float]:
+    """Return the values of `_ARCHIVED` so many days before a moment."""
+    kept = reads.kept_values(settings.archive_importance, settings.archive_decay_score)
+    return {**kept, "now": statements.to_micros(at) - statements.micros_of(timedelta(days=days))}

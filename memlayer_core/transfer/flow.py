@@ -1,0 +1,522 @@
+"""Exports and imports, page by page, and deletes what is known of a user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
+
+from memlayer_core.errors import ImportStoppedError, InvalidScopeError, errors_as
+from memlayer_core.items import sql as items_sql
+from memlayer_core.items.flow import put_of
+from memlayer_core.items.sql import folders_of
+from memlayer_core.message import Message, Receipt
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages.flow import announce, draft_of, drafts_of
+from memlayer_core.messages.model import ForgetReport, PreparedMessage, Session, SessionDetails
+from memlayer_core.records import reads as records_reads
+from memlayer_core.records import writes as records_writes
+from memlayer_core.records.check import ordinal_of
+from memlayer_core.records.flow import forget_record, prepare_record
+from memlayer_core.runtime import Journal, Runner, Runtime
+from memlayer_core.scope import Folder, Scope
+from memlayer_core.show import Report
+from memlayer_core.storage.codec import json_text
+from memlayer_core.telemetry import Outcome, traced
+from memlayer_core.transfer import formats, sql
+from memlayer_core.transfer.formats import (
+    EndLine,
+    HeaderLine,
+    ItemLine,
+    Line,
+    MessageLine,
+    RecordLine,
+    SessionLine,
+)
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection, Database
+
+
+# Saves and loads a session as a state, and exports sessions, records and items as lines.
+
+Progress = Callable[[int, int], object]
+"""Called after each page with the number of messages that are done, and the number to expect."""
+
+AT_ONCE = 200
+"""Messages, sessions or lines of a page: no more of them are held in memory."""
+
+
+class Target(Protocol):
+    """Where an export goes."""
+
+    @property
+    def ascii_only(self) -> bool:
+        """Whether it cannot hold every character."""
+        ...
+
+    def write(self, text: str) -> None:
+        """Write the next piece."""
+        ...
+
+    def keep(self) -> None:
+        """Finish: the export is complete."""
+        ...
+
+    def discard(self) -> None:
+        """Throw the export away: it will not be complete."""
+        ...
+
+
+async def save(rt: Runtime, run: Runner, scope: Scope) -> dict[str, Any]:
+    """Return a session's state."""
+
+    def read(connection: Connection) -> tuple[list[Message], SessionDetails]:
+        session = messages_reads.find(connection, scope)
+        if session is None:
+            return [], SessionDetails()
+        messages = [item.message for item in messages_reads.history(connection, session, -1, None)]
+        return messages, _details(connection, session)
+
+    return await run(lambda: formats.state_of(*rt.db.read(read)))
+
+
+async def load(rt: Runtime, run: Runner, scope: Scope, state: object) -> Receipt:
+    """Replace a session by a state, in one transaction."""
+
+    def write() -> Receipt:
+        messages, particulars = formats.conversation_of(state)
+        drafts = drafts_of(rt, messages)
+        return rt.db.write(sql.restore, scope, drafts, particulars, rt.now(), rt.shards)
+
+    receipt = await run(write)
+    rt.temporaries.clear(scope)
+    announce(rt, scope, receipt)
+    rt.wake()  # the old messages have to leave the index
+    return receipt
+
+
+async def export(
+    db: Database,
+    run: Runner,
+    target: Target,
+    *,
+    tenant_id: str,
+    user_id: str | None,
+    now: datetime,
+    progress: Progress | None = None,
+) -> int:
+    """Write the sessions and records of a user, or all data of a tenant, line by line.
+
+    Each page is read from where the last one ended, so writes in between hide nothing and repeat nothing.
+
+    Returns:
+        How many messages were written.
+    """
+    Scope("anybody" if user_id is None else user_id, tenant_id=tenant_id)  # checks the ids
+    done = 0
+    try:
+        expected = await run(_count_messages, db, tenant_id, user_id)
+        pages = _pages(db, tenant_id, user_id, HeaderLine(tenant_id, user_id, now, expected))
+        while page := await run(next, pages, None):
+            done, lines = page
+            await run(_write, target, lines)
+            if progress is not None:
+                progress(done, expected)
+        await run(target.keep)
+    except BaseException:
+        await run(target.discard)
+        raise
+    return done
+
+
+def _details(connection: Connection, session: Session) -> SessionDetails:
+    """Return the details that an export has of a session."""
+    last = messages_reads.tail(connection, session, session.memory_start, 1) if session.memory_start else []
+    ended = messages_reads.read(connection, session, [entry.seq for entry in last])
+    return SessionDetails(
+        title=session.title,
+        last_ended_id=ended[0].message.id if ended else None,
+        created_at=session.created_at,
+        updated_at=session.updated_at,
+        forked_from=session.forked_from,
+        superseded=session.superseded,
+        ended=session.ended,
+    )
+
+
+def _sessions(db: Database, tenant_id: str, user_id: str | None) -> Iterator[Session]:
+    last = 0
+    while page := db.read(messages_reads.inventory, tenant_id, user_id, last, AT_ONCE):
+        yield from page
+        last = page[-1].number
+
+
+def _count_messages(db: Database, tenant_id: str, user_id: str | None) -> int:
+    return sum(session.messages for session in _sessions(db, tenant_id, user_id))
+
+
+def _pages(
+    db: Database, tenant_id: str, user_id: str | None, header: HeaderLine
+) -> Iterator[tuple[int, list[Line]]]:
+    """Yield pages of lines, each with the number of messages up to its end."""
+    yield 0, [header]
+    sessions = messages = 0
+    for session in _sessions(db, tenant_id, user_id):
+        after = -1
+        while page := db.read(messages_reads.history, session, after, AT_ONCE):
+            lines: list[Line] = []
+            if after < 0:  # a session without messages leaves no line
+                sessions += 1
+                known = db.read(_details, session)
+                lines.append(SessionLine(sessions, session.scope, known))
+            lines.extend(MessageLine(sessions, item.message) for item in page)
+            messages += len(page)
+            after = page[-1].seq
+            yield messages, lines
+    records, place = 0, ("", 0)
+    while kept := db.read(records_reads.pages, tenant_id, user_id, place, AT_ONCE):
+        quotes = db.read(records_reads.evidence_of, [place for place, _ in kept])
+        yield messages, [RecordLine(tuple(versions), quotes.get(place, ())) for place, versions in kept]
+        records, place = records + len(kept), kept[-1][0]
+    items = 0
+    own = [Folder(tenant_id)] if user_id is None else db.read(items_sql.folders_of, tenant_id, user_id)
+    for folder in own:
+        last = 0
+        while held := db.read(items_sql.pages, folder, last, AT_ONCE):
+            yield messages, [formats.item_line(tenant_id, item, texts) for item, texts in held]
+            items, last = items + len(held), held[-1][0].number
+    yield messages, [EndLine(sessions, messages, records, items)]
+
+
+def _write(target: Target, lines: Sequence[Line]) -> None:
+    target.write(
+        "".join(json_text(formats.form_of(line), ascii_only=target.ascii_only) + "\n" for line in lines)
+    )
+
+
+# Imports an export, page by page. To import it twice has the same result as once.
+
+
+class Source(Protocol):
+    """Where an import comes from."""
+
+    def read(self, limit: int) -> Sequence[tuple[int, Any]]:
+        """Return the next lines with their numbers, none at the end."""
+        ...
+
+    def rewind(self) -> bool:
+        """Go back to the first line. Returns whether that can be done."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+@dataclass(slots=True)
+class ImportReport(Report):
+    """What an import did.
+
+    Attributes:
+        sessions: Sessions that it names.
+        messages: Messages in it.
+        stored: Messages that are new.
+        unchanged: Messages that were stored before, equal and under the same id.
+        replaced: Messages that replaced another one of the same id.
+        records: Records in it.
+        remembered: Records that were stored: new ones, and ones with newer versions.
+        archived: Those of them that are kept out of every context: `memory.records(every=True)` finds them, with the reason.
+        items: Items in it.
+        placed: Items that were stored: new ones, and ones with a newer value.
+    """
+
+    sessions: int = 0
+    messages: int = 0
+    stored: int = 0
+    unchanged: int = 0
+    replaced: int = 0
+    records: int = 0
+    remembered: int = 0
+    archived: int = 0
+    items: int = 0
+    placed: int = 0
+
+    def __str__(self) -> str:
+        said = f"{self.messages:,} message(s) of {self.sessions:,} session(s), {self.stored:,} of them new"
+        if self.records:
+            said += f", {self.records:,} record(s), {self.remembered:,} of them new"
+        if self.archived:
+            said += f" ({self.archived:,} of these archived)"
+        return f"{said}, {self.items:,} item(s), {self.placed:,} of them new" if self.items else said
+
+
+async def import_from(
+    rt: Runtime,
+    run: Runner,
+    source: Source,
+    *,
+    user_id: str | None = None,
+    tenant_id: str | None,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Import an export, page by page. To import it twice has the same result as once.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        source: The export.
+        user_id: The user to whom all of it must belong; None: anybody.
+        tenant_id: The tenant to import into; None: the one that each line names.
+        progress: Called with the number of messages that are done.
+
+    Raises:
+        ImportStoppedError: A line cannot be read; the message says which, and how much was imported.
+    """
+    owner = Scope(
+        "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
+    )
+    importing = await run(_Import, rt, tenant_id, owner if user_id is not None else None)
+    try:
+        if user_id is not None and await run(source.rewind):
+            while await run(importing.look, source):
+                pass
+            await run(source.rewind)
+        while await run(importing.take, source):
+            if progress is not None:
+                progress(importing.done.messages, importing.expected)
+    finally:
+        await run(source.close)
+    return importing.done
+
+
+class _ForeignError(ImportStoppedError):
+    """A line belongs to another user than the one that is required."""
+
+
+class _Import:
+    """Reads an export's lines in order, and stores its messages page by page."""
+
+    def __init__(self, rt: Runtime, tenant_id: str | None, owner: Scope | None) -> None:
+        self.done = ImportReport()
+        self.expected = 0
+        self._rt = rt
+        self._tenant_id = tenant_id
+        self._owner = owner
+        self._folders = [] if owner is None else rt.db.read(folders_of, owner.tenant_id, owner.user_id)
+        self._line = 0
+        self._has_header = self._is_complete = False
+        self._session: SessionLine | None = None
+        self._drafts: dict[str, PreparedMessage] = {}
+
+    def look(self, source: Source) -> bool:
+        """Check to whom the next page belongs, and store nothing. Returns whether more is to be checked.
+
+        A line that cannot be read ends the check: it will stop the import, too.
+        """
+        page = source.read(AT_ONCE)
+        for number, text in page:
+            try:
+                self._read(text)
+            except _ForeignError as problem:
+                raise ImportStoppedError(
+                    f"nothing was imported: line {number}: {problem}", hint=problem.hint
+                ) from None
+            except ImportStoppedError:
+                return False
+        return bool(page)
+
+    def take(self, source: Source) -> bool:
+        """Import the next page. Returns whether there was one."""
+        try:
+            page = source.read(AT_ONCE)
+            for self._line, text in page:
+                line = self._read(text)
+                if line is not None:
+                    self._take(line)
+            if not page and not self._is_complete:
+                raise _stop("it is cut off: its last line is missing" if self._has_header else "it is empty")
+        except ImportStoppedError as problem:
+            self._store()
+            raise ImportStoppedError(
+                f"the import stopped at line {self._line}: {problem}; {self.done} were imported and stay",
+                hint=f"{problem.hint} Importing it again goes on where this stopped.",
+            ) from None
+        self._store()
+        return bool(page)
+
+    def _read(self, text: Any) -> Line | None:
+        """Return a line, if it belongs to the required user."""
+        line = formats.line_of(text, self._tenant_id, self._rt.settings.import_line_bytes)
+        if line is None or self._owner is None:
+            return line
+        problem = formats.foreign(line, self._owner.user_id, self._owner.tenant_id, self._folders)
+        if problem is not None:
+            raise _ForeignError(
+                problem,
+                hint=f"Pass a file that `memory.export(user_id={self._owner.user_id!r})` wrote, and the right `tenant_id`; or "
+                "leave `user_id` out if you trust the file.",
+            )
+        return line
+
+    def _take(self, line: Line) -> None:
+        if self._is_complete:
+            raise _stop("something follows the line that ends the export")
+        if isinstance(line, HeaderLine) is self._has_header:
+            raise _stop(
+                "a second export begins" if self._has_header else "it does not begin as an export does"
+            )
+        match line:
+            case HeaderLine(messages=expected):
+                self._has_header, self.expected = True, expected
+            case SessionLine():
+                self._store()
+                self._session = line
+                self.done.sessions += 1
+            case MessageLine(session=number, message=message):
+                if self._session is None or self._session.number != number:
+                    raise _stop(f"the message is of session {number}, whose line does not precede it")
+                self._wait(message)
+            case RecordLine() | ItemLine():
+                self._store()
+                self._keep(line)
+            case EndLine():
+                self._store()
+                done = self.done
+                if line != EndLine(done.sessions, done.messages, done.records, done.items):
+                    raise _stop(f"lines are missing: it had {line}")
+                self._is_complete = True
+            case _:
+                assert_never(line)
+
+    def _wait(self, message: Message) -> None:
+        with errors_as(ImportStoppedError):
+            draft = draft_of(self._rt, message)
+        named = draft.message.id or ""
+        if named in self._drafts:
+            self._store()
+        self._drafts[named] = draft
+
+    def _keep(self, line: RecordLine | ItemLine) -> None:
+        with errors_as(ImportStoppedError):
+            kept = self._remember(line) if isinstance(line, RecordLine) else self._place(line)
+        if kept:
+            self._rt.wake()
+
+    def _remember(self, line: RecordLine) -> bool:
+        """Store a record; archived, if an earlier memlayer learned it by patterns, or kept it from being told."""
+        reason = formats.archived_because(line)
+        versions = [replace(version, archived_because=reason) for version in line.versions]
+        ready = [prepare_record(self._rt, version) for version in versions]
+        self.done.records += 1
+        quotes = line.evidence if reason is None else ()
+        kept = self._rt.db.write(records_writes.restore_fact, ready, quotes, self._rt.now(), self._rt.shards)
+        self.done.remembered += kept
+        self.done.archived += kept and reason is not None
+        return kept
+
+    def _place(self, line: ItemLine) -> bool:
+        put = put_of(self._rt, line.tenant_id, line.put)
+        self.done.items += 1
+        dated = replace(put, created_at=line.created_at, updated_at=line.updated_at)
+        kept = self._rt.db.write(items_sql.restore, dated, self._rt.now(), self._rt.shards)
+        self.done.placed += kept
+        return kept
+
+    def _store(self) -> None:
+        drafts, self._drafts = list(self._drafts.values()), {}
+        if not drafts or self._session is None:
+            return
+        rt, session = self._rt, self._session
+        receipt = rt.db.write(
+            sql.merge,
+            session.scope,
+            drafts,
+            session.details,
+            rt.now(),
+            rt.shards,
+            rt.new_id(),
+        )
+        announce(rt, session.scope, receipt)
+        self.done.messages += len(drafts)
+        self.done.stored += receipt.stored
+        self.done.unchanged += receipt.unchanged
+        self.done.replaced += receipt.replaced
+
+
+def _stop(problem: str) -> ImportStoppedError:
+    return ImportStoppedError(problem, hint="Get the file from its source again.")
+
+
+# Deletes what is known of a user: a record, a session, or everything.
+
+
+def _forgotten(
+    report: ForgetReport, user_id: str | None, session_id: str | None, record_id: str | None, *_: object
+) -> Outcome:
+    counts = {"memlayer.sessions": report.sessions}
+    gone = report.messages + report.records + report.items
+    return Outcome(gone, counts, session_id=session_id, record_id=record_id)
+
+
+@traced("delete_memory", "forget", _forgotten)
+async def forget(
+    rt: Runtime,
+    run: Runner,
+    user_id: str | None,
+    session_id: str | None,
+    record_id: str | None,
+    tenant_id: str,
+    agent_id: str | None,
+) -> ForgetReport:
+    """Delete a record, a session, everything of a user, or everything of a user with one agent."""
+    if record_id is None:
+        rt.temporaries.forget(_reach(user_id, session_id, tenant_id, agent_id))
+    gone = await forget_in_journal(rt, run, user_id, session_id, record_id, tenant_id, agent_id)
+    if gone.sessions or gone.records or gone.items:
+        rt.wake()
+    return gone
+
+
+async def forget_in_journal(
+    journal: Journal,
+    run: Runner,
+    user_id: str | None,
+    session_id: str | None,
+    record_id: str | None,
+    tenant_id: str,
+    agent_id: str | None,
+) -> ForgetReport:
+    """Do `forget` in the journal alone. What is left to erase from the index and the files is queued."""
+    if record_id is not None:
+        owner = user_id if user_id is not None else ordinal_of(record_id)[0]
+        reach = Scope.of_user(owner, tenant_id=tenant_id, agent_id=agent_id)
+        return await forget_record(journal, run, reach, record_id)
+    reach = _reach(user_id, session_id, tenant_id, agent_id)
+    return await run(journal.db.write, _forget, reach, journal.now(), user_id)
+
+
+def _reach(user_id: str | None, session_id: str | None, tenant_id: str, agent_id: str | None) -> Scope:
+    if user_id is not None:
+        return Scope(user_id, session_id, agent_id, tenant_id)
+    if session_id is not None:
+        return Scope.alone(session_id, tenant_id=tenant_id, agent_id=agent_id)
+    raise InvalidScopeError(
+        "no user, session or record is given to delete",
+        hint="Pass `user_id=…`, with `session_id=…` for one session of that user, or `record_id=…`; "
+        "`session_id=…` alone for a session without a user.",
+    )
+
+
+def _forget(connection: Connection, reach: Scope, now: datetime, user_id: str | None) -> ForgetReport:
+    """Delete everything of a scope in one transaction; of a whole user, the items in their namespaces, too."""
+    gone = sql.forget(connection, reach, now)
+    if user_id is None or reach.agent_id is not None or reach.session_id is not None:
+        return gone
+    own = items_sql.folders_of(connection, reach.tenant_id, user_id)
+    return replace(
+        gone,
+        items=sum(items_sql.forget(connection, folder, now) for folder in own),
+        undeclared_folders=tuple(items_sql.undeclared_folders(connection, reach.tenant_id, user_id)),
+    )

@@ -1,1 +1,0 @@
-"""The order of things in this room."""

@@ -1,0 +1,472 @@
+"""The state of a conversation, and the lines of an export: one JSON object each.
+
+::
+
+    {"sessionId": "user123",
+     "components": {"Chat": {"messages": [{"role": "USER", "content": [{"type": "text", "text": "Hi"}]}]}},
+     "timestamp": "2026-05-04T12:00:00Z",
+     "version": 1}
+
+A message may have the other fields of `message_to_json` beside these two, so that it comes back equal.
+
+::
+
+    {"memlayer": "export", "version": 1, "tenant_id": "default", "exported_at": "…Z", "messages": 1}
+    {"session": 1, "tenant_id": "default", "user_id": "louis", "session_id": "s1", "created_at": "…Z", …}
+    {"message": {"role": "user", "content": "Hi", "id": "m1", …}, "session": 1}
+    {"record": {"memory_id": "louis_mem_001", "content": {"raw": "…"}, …}, "before": [{…}, …]}
+    {"item": {"tenant_id": "default", "labels": ["users"], "key": "k", "value": {…}, …}}
+    {"end": {"sessions": 1, "messages": 1, "records": 1}}
+
+A message names its session's line, so that it never goes to another session if a line is lost. A record's line has
+all its versions, and the `evidence` that it rests on. The export of a user has the items in the namespaces of that user. Without records or items, the
+last line has no number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, assert_never
+
+from memlayer_core import errors
+from memlayer_core.errors import (
+    ImportStoppedError,
+    InvalidItemError,
+    InvalidScopeError,
+    InvalidStateError,
+    MemlayerError,
+)
+from memlayer_core.items.check import is_within, texts_of, value_to_tagged
+from memlayer_core.items.model import Item, PutItem
+from memlayer_core.message import JSON, Message
+from memlayer_core.messages import check
+from memlayer_core.messages.model import SessionDetails
+from memlayer_core.records.check import record_from_json, record_to_json
+from memlayer_core.records.model import Evidence, Record
+from memlayer_core.scope import Folder, Scope
+from memlayer_core.storage.codec import Codec, Form, json_text, moment_to_json, parse_json, read, short_repr
+
+# The state of a conversation, and the session file that holds the states of several components.
+
+_VERSION = 1
+_IN_STATES = ("title", "ended_with", "forked_from")
+
+
+def _name(key: str) -> Codec:
+    """Return how a title or an id is written and read."""
+
+    def read(name: object) -> object:
+        with errors.errors_as(InvalidStateError):
+            check.identifier(key, name)
+        return name
+
+    return Codec(str, read)
+
+
+DETAILS = Form(
+    SessionDetails,
+    "session",
+    InvalidStateError,
+    keys={"last_ended_id": "ended_with"},
+    codecs={
+        "title": _name("title"),
+        "last_ended_id": _name("ended_with"),
+        "forked_from": _name("forked_from"),
+    },
+    is_open=True,
+)
+"""What states and exports say of a session, besides its scope."""
+
+
+def state_of(messages: Iterable[Message], details: SessionDetails) -> dict[str, Any]:
+    """Return a conversation's state: JSON that `conversation_of` reads back equal."""
+    named = {key: form for key, form in DETAILS.write(details).items() if key in {"title", "ended_with"}}
+    return {"messages": [_form(message) for message in messages], **named, "version": _VERSION}
+
+
+def conversation_of(state: object) -> tuple[list[Message], SessionDetails]:
+    """Return the checked messages of a state, and the session's details.
+
+    Args:
+        state: One without a `version` is of version 1.
+
+    Raises:
+        InvalidStateError: It is no state, of another version, or one of its messages cannot be stored; the error names
+            the message's place.
+    """
+    if not isinstance(state, Mapping) or not isinstance(state.get("messages"), list | tuple):
+        raise InvalidStateError(
+            f"a state must be a dict with a list of `messages`, got {short_repr(state)}",
+            hint="Pass a state that `save_state` returned.",
+        )
+    check_version(state.get("version", _VERSION), _VERSION, "the state", InvalidStateError)
+    found: list[Message] = []
+    for place, form in enumerate(state["messages"]):
+        with errors.errors_as(InvalidStateError, f"message {place} of the state: "):
+            found.append(_message(form))
+    with errors.errors_as(InvalidStateError, "the state's messages: "):
+        messages = check.check_messages(found)
+    return messages, DETAILS.read({key: state.get(key) for key in _IN_STATES})
+
+
+def session_text(session_id: str, components: Mapping[str, Any], now: datetime) -> str:
+    """Return the text of a session file.
+
+    Raises:
+        InvalidStateError: A component's state is no JSON.
+    """
+    document = {
+        "sessionId": session_id,
+        "components": components,
+        "timestamp": moment_to_json(now),
+        "version": _VERSION,
+    }
+    try:
+        return json_text(document, indent=2) + "\n"
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidStateError(
+            f"a component's state cannot be written as JSON: {problem}",
+            hint="`save_state` returns strings, numbers, booleans, None, lists and dicts only.",
+        ) from problem
+
+
+def components_of(text: str | bytes, what: str, session_id: str) -> dict[str, Any]:
+    """Return the states in the text of a session file, by their component's name.
+
+    Args:
+        text: A file without a `version` is one of version 1.
+        what: What it is called in an error.
+        session_id: Whose it must be.
+
+    Raises:
+        InvalidStateError: It is cut off, no session file, of another version or of another session.
+    """
+    document = parse_json(text, what, InvalidStateError)
+    if not isinstance(document, dict) or not isinstance(document.get("components"), dict):
+        raise InvalidStateError(
+            f"{what} is no session file: it has no object `components`",
+            hint="A session file is written by `save_session`.",
+        )
+    check_version(document.get("version", _VERSION), _VERSION, what, InvalidStateError)
+    if document.get("sessionId") != session_id:
+        raise InvalidStateError(
+            f"{what} is of the session {document.get('sessionId')!r:.80}, and {session_id!r:.80} is asked for",
+            hint="Each session has a file of its own: this one was copied or renamed, or the path is shared.",
+        )
+    return dict(document["components"])
+
+
+def check_version(version: object, current: int, what: str, error: type[MemlayerError]) -> None:
+    """Check a version.
+
+    Raises:
+        MemlayerError: Of the type `error`; it names both versions.
+    """
+    if isinstance(version, bool) or version != current:
+        raise error(
+            f"{what} has version {version!r:.40}, and this memlayer reads version {current}",
+            hint="Use the version of memlayer-core that wrote it; nothing was changed.",
+        )
+
+
+def _form(message: Message) -> dict[str, Any]:
+    form = check.message_to_json(message)
+    form["role"] = form["role"].upper()
+    if isinstance(message.content, str):
+        form["content"] = [{"type": "text", "text": form["content"]}]
+    elif _lone_text(form["content"]):
+        form["blocks"] = True
+    return form
+
+
+def _message(form: Any) -> Message:
+    """Return the message of a form; a lone block of text is plain text unless it says otherwise."""
+    if not isinstance(form, Mapping):
+        return check.message_from_json(form)
+    fields = dict(form)
+    if fields.pop("blocks", False) is not True and _lone_text(fields.get("content")):
+        fields["content"] = fields["content"][0]["text"]
+    return check.message_from_json(fields)
+
+
+def _lone_text(content: object) -> bool:
+    match content:
+        case [{"type": "text", "text": _, **rest}]:
+            return not rest
+        case _:
+            return False
+
+
+# The lines of an export: one JSON object each, so that a file of any length can be read line by line.
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderLine:
+    """The first line.
+
+    Attributes:
+        tenant_id: The tenant whose data it is.
+        user_id: The user whose data it is; None: it is of the whole tenant.
+        exported_at: When the export began.
+        messages: How many messages there were then; more or fewer may follow.
+    """
+
+    tenant_id: str | None = None
+    user_id: str | None = None
+    exported_at: datetime | None = None
+    messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLine:
+    """A session's line; the messages that follow name its number.
+
+    Attributes:
+        number: The session's number in this file.
+        scope: The session's scope.
+        details: Its title, times and state.
+    """
+
+    number: int
+    scope: Scope
+    details: SessionDetails
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLine:
+    """A message's line.
+
+    Attributes:
+        session: The number of its session.
+        message: The message, with an id.
+    """
+
+    session: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class EndLine:
+    """The last line: the numbers of what precedes it."""
+
+    sessions: int
+    messages: int
+    records: int = 0
+    items: int = 0
+
+    def __str__(self) -> str:
+        said = f"{self.messages:,} message(s) of {self.sessions:,} session(s) and {self.records:,} record(s)"
+        return f"{said}, and {self.items:,} item(s)" if self.items else said
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLine:
+    """A record's line.
+
+    Attributes:
+        versions: Its versions, the oldest first.
+        evidence: The words that the record rests on.
+    """
+
+    versions: tuple[Record, ...]
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ItemLine:
+    """An item's line.
+
+    Attributes:
+        tenant_id: The tenant that it belongs to.
+        labels: Labels of its folder.
+        key: Its key in the folder.
+        value: Its value.
+        created_at: When it was first stored.
+        updated_at: When it was last stored.
+        texts: Texts that it is found by; None: its whole value.
+        ttl: How long it lives after it was last put or read; None: it does not expire.
+    """
+
+    tenant_id: str
+    labels: tuple[str, ...]
+    key: str
+    value: Mapping[str, JSON]
+    created_at: datetime
+    updated_at: datetime
+    texts: tuple[str, ...] | None = None
+    ttl: timedelta | None = None
+
+    @property
+    def put(self) -> PutItem:
+        """What puts the item."""
+        return PutItem(self.labels, self.key, self.value, self.texts, self.ttl)
+
+
+Line = HeaderLine | SessionLine | MessageLine | RecordLine | ItemLine | EndLine
+T = TypeVar("T", SessionDetails, ItemLine)
+
+_HEADER = Form(HeaderLine, "first line", ImportStoppedError, is_open=True)
+_SCOPE = Form(Scope, "session", InvalidScopeError, defaults={"user_id": None}, is_open=True)
+_END = Form(EndLine, "last line", ImportStoppedError, is_open=True)
+_QUOTE = Form(Evidence, "evidence", ImportStoppedError, is_open=True)
+_ITEM = Form(
+    ItemLine,
+    "item",
+    InvalidItemError,
+    keys={"ttl": "ttl_seconds"},
+    codecs={"value": Codec(value_to_tagged, read, "JSON that an export wrote")},
+    is_open=True,
+)
+
+
+def form_of(line: Line) -> dict[str, Any]:
+    """Return a line as JSON that `line_of` reads back equal."""
+    match line:
+        case HeaderLine():
+            always = {"memlayer": "export", "version": _VERSION, "user_id": None, "messages": 0}
+            return always | _HEADER.write(line)
+        case SessionLine(number, scope, details):
+            return {"session": number, **_SCOPE.write(scope), **DETAILS.write(details)}
+        case MessageLine(number, message):
+            return {"message": check.message_to_json(message), "session": number}
+        case RecordLine(versions, evidence):
+            *before, newest = map(record_to_json, versions)
+            quotes = [_QUOTE.write(one) for one in evidence]
+            return {
+                "record": newest,
+                **({"before": before} if before else {}),
+                **({"evidence": quotes} if quotes else {}),
+            }
+        case ItemLine():
+            return {"item": _ITEM.write(line)}
+        case EndLine():
+            return {"end": _END.write(line)}
+        case _:
+            assert_never(line)
+
+
+def item_line(tenant_id: str, item: Item, texts: tuple[str, ...]) -> ItemLine:
+    """Return an item's line. Its `texts` are left out if it is indexed by its whole value."""
+    named = None if texts == texts_of(item.value, None) else texts
+    times = (item.created_at, item.updated_at)
+    return ItemLine(tenant_id, item.labels, item.key, item.value, *times, named, item.ttl)
+
+
+def archived_because(line: RecordLine) -> str | None:
+    """Return why a record must stay out of every context; None if it may be told.
+
+    What earlier versions of memlayer learned by patterns has evidence of which no model is named.
+    """
+    if (reason := line.versions[-1].archived_because) is not None:
+        return reason
+    if any(one.model is None for one in line.evidence):
+        return "patterns of an earlier memlayer learned it: no model read the words"
+    return None
+
+
+def foreign(line: Line, user_id: str, tenant_id: str, folders: Sequence[Folder] = ()) -> str | None:
+    """Return why a line concerns others than one user of a tenant; None if it does not. `folders` are the user's own.
+
+    A message belongs to the session that it names. A shared record concerns others, too.
+    """
+    match line:
+        case SessionLine(scope=scope):
+            what, whose = f"the session {scope.session_id!r}", (scope.tenant_id, scope.user_id)
+        case RecordLine(versions=(*_, newest)):
+            what, whose = f"the record {newest.memory_id!r}", (newest.tenant_id, newest.user_id)
+        case ItemLine(tenant_id=whose_tenant, labels=labels):
+            is_own = whose_tenant == tenant_id and is_within(labels, folders)
+            return None if is_own else "an item belongs to no user, or to another one"
+        case _:
+            return None
+    if whose == (tenant_id, user_id):
+        shared = isinstance(line, RecordLine) and line.versions[-1].access_control.is_shared
+        return f"{what} is shared with others" if shared else None
+    return (
+        f"{what} is of the user {whose[1]!r} of the tenant {whose[0]!r}, not of {user_id!r} of {tenant_id!r}"
+    )
+
+
+def line_of(text: str | bytes, tenant_id: str | None, limit: int) -> Line | None:
+    """Return a line as an object; None for an empty line.
+
+    Args:
+        text: The line.
+        tenant_id: Replaces the tenant that it names; None: it does not.
+        limit: Most bytes or characters of a line.
+
+    Raises:
+        ImportStoppedError: It is no line of an export that this version reads.
+    """
+    if not isinstance(text, str | bytes):
+        raise ImportStoppedError(f"got {short_repr(text)}", hint="Lines are text.")
+    if len(text) > limit:
+        raise ImportStoppedError(
+            f"it is longer than {limit:,} bytes",
+            hint="Raise `Settings.import_line_bytes` (MEMLAYER_IMPORT_LINE_BYTES) if this is an export.",
+        )
+    if not text.strip():
+        return None
+    with errors.errors_as(ImportStoppedError):
+        return _line(parse_json(text, "it", ImportStoppedError), tenant_id)
+
+
+def _line(fields: Any, tenant_id: str | None) -> Line:
+    match fields:
+        case {"memlayer": "export", "version": version, **rest}:
+            check_version(version, _VERSION, "the export", ImportStoppedError)
+            return _HEADER.read(rest)
+        case {"message": Mapping() as form, "session": int(number)}:
+            said = check.message_from_json(form)
+            if said.id is not None:
+                return MessageLine(number, said)
+        case {"session": int(number)}:
+            return _session_line(number, fields, tenant_id)
+        case {"record": Mapping() as newest, **more} if isinstance(before := more.get("before", []), list):
+            quotes = more.get("evidence", [])
+            if isinstance(quotes, list) and all(isinstance(quote, Mapping) for quote in quotes):
+                line = _record_line([*before, newest], tenant_id)
+                return replace(line, evidence=tuple(map(_QUOTE.read, quotes)))
+        case {"item": Mapping() as form}:
+            item = _in_utc(_ITEM.read(form))
+            return item if tenant_id is None else replace(item, tenant_id=tenant_id)
+        case {"end": Mapping() as form}:
+            return _END.read(form)
+    raise ImportStoppedError(
+        f"it is no line of an export: {short_repr(fields)}",
+        hint="An export is written by `memory.export`; each message in it has an id.",
+    )
+
+
+def _session_line(number: int, fields: Mapping[str, Any], tenant_id: str | None) -> SessionLine:
+    scope = _SCOPE.read(fields)
+    if scope.session_id is None:
+        raise ImportStoppedError(
+            "a session's line lacks its `session_id`", hint="An export is written by `memory.export`."
+        )
+    moved = scope if tenant_id is None else replace(scope, tenant_id=tenant_id)
+    return SessionLine(number, moved, _in_utc(DETAILS.read(fields)))
+
+
+def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> RecordLine:
+    read = [record_from_json(form) for form in forms]
+    moved = [one if tenant_id is None else replace(one, tenant_id=tenant_id) for one in read]
+    numbers = [one.version for one in moved]
+    alike = {(one.owner, one.memory_id) for one in moved}
+    if (
+        len(alike) > 1
+        or numbers != sorted(set(numbers))
+        or any(one.replaced_by is None for one in moved[:-1])
+    ):
+        raise ImportStoppedError(
+            "a record's line does not hold the versions of one record, the oldest first",
+            hint="An export is written by `memory.export`.",
+        )
+    return RecordLine(tuple(moved))
+
+
+def _in_utc(line: T) -> T:
+    times: Any = {name: check.in_utc(getattr(line, name)) for name in ("created_at", "updated_at")}
+    return replace(line, **times)

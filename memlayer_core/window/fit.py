@@ -1,0 +1,797 @@
+"""Decides which turns are in a window, which messages are shortened, and the limits of a context."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import dropwhile, groupby, pairwise
+from typing import Literal, NamedTuple, Protocol, get_args
+
+from pydantic import InstanceOf
+
+from memlayer_core.errors import ConfigurationError, InvalidLimitError
+from memlayer_core.message import Entry, Message, Receipt
+from memlayer_core.messages.check import at_least_one, check_messages, digest
+from memlayer_core.messages.preview import truncate_message
+from memlayer_core.messages.render import as_prompt
+from memlayer_core.recall.model import Reason
+from memlayer_core.seams import Limits, MaxMessages, MaxRounds, MaxTokens, Policy, Portion
+from memlayer_core.settings import Settings
+from memlayer_core.window.model import Compaction, Context, Piece, PieceKind, Placement
+
+# Groups entries into turns, and finds tool messages without their counterpart.
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A user message and everything up to the next one: tool calls and their results are inside.
+
+    Attributes:
+        entries: In the order of the conversation, never empty.
+    """
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def has_question(self) -> bool:
+        """Whether a user speaks in it."""
+        return self.entries[0].role == "user"
+
+
+def turns(entries: Sequence[Entry]) -> tuple[Turn, ...]:
+    """Group entries into turns; what comes before the first user message is a turn too.
+
+    Args:
+        entries: In the order of the conversation.
+    """
+    cuts = [place for place, entry in enumerate(entries) if place == 0 or entry.role == "user"]
+    groups = [tuple(entries[start:end]) for start, end in pairwise([*cuts, len(entries)])]
+    return tuple(map(Turn, groups))
+
+
+def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+    """Leave out what a provider refuses: results without their call, calls without their results.
+
+    A result that came after the user's next message has its call in an earlier turn, so whole turns do not always keep
+    the two together.
+
+    Calls at the very end may still wait for their results, and stay. A tool message that names no call is left out.
+
+    Args:
+        entries: In the order of the conversation.
+
+    Returns:
+        What stays, and what is left out; both in their order.
+    """
+    whole = _answered(entries)
+    named: set[str] = set()
+    kept: list[Entry] = []
+    left: list[Entry] = []
+    for entry in entries:
+        if entry.calls:
+            fits = entry.seq in whole
+            named = named - set(entry.calls) | (set(entry.calls) if fits else set())
+        elif entry.role == "tool" or entry.tool_call_id is not None:
+            fits = entry.tool_call_id in named
+            named = named - {entry.tool_call_id or ""}
+        else:
+            fits = True
+        (kept if fits else left).append(entry)
+    return tuple(kept), tuple(left)
+
+
+def _answered(entries: Sequence[Entry]) -> set[int]:
+    """Return the places of calls that are answered in full, or still may be.
+
+    Read backwards, because some models use an id again: a result belongs to the last call before it.
+    """
+    whole: set[int] = set()
+    results: set[str] = set()
+    at_end = True
+    for entry in reversed(entries):
+        if entry.calls:
+            if at_end or results.issuperset(entry.calls):
+                whole.add(entry.seq)
+            results.difference_update(entry.calls)
+            at_end = False
+        elif entry.tool_call_id is not None:
+            results.add(entry.tool_call_id)
+        elif entry.role != "tool":
+            at_end = False
+    return whole
+
+
+# Decides the limits and the placement of a context, from the settings and the call.
+
+NAMES: dict[str, type[MaxTokens | MaxMessages | MaxRounds]] = {
+    "max_tokens": MaxTokens,
+    "max_messages": MaxMessages,
+    "max_rounds": MaxRounds,
+}
+"""Policies by name, each with its default number."""
+
+_One = str | MaxTokens | InstanceOf[Policy] | Mapping[str, int]
+Policies = _One | Iterable[_One]
+"""A policy by name or as an object, or several that hold together; JSON can say `{"max_rounds": 4}`."""
+
+
+def default_limits(settings: Settings) -> Limits:
+    """Return the limits that the settings name."""
+    messages = () if settings.max_messages is None else (MaxMessages(settings.max_messages),)
+    rounds = () if settings.max_rounds is None else (MaxRounds(settings.max_rounds),)
+    return Limits(settings.max_tokens, (*messages, *rounds))
+
+
+def limits(default: Limits, policies: Policies | None, token_limit: int | None) -> Limits:
+    """Return the limits that hold for a call.
+
+    Policies of a call replace those of the settings; a token limit always holds. Of several limits of tokens the
+    smallest one holds.
+
+    Args:
+        default: The limits of the settings.
+        policies: The policies of the call.
+        token_limit: The token limit of the call.
+
+    Raises:
+        InvalidLimitError: An unknown policy, or a limit below one.
+    """
+    every = [] if policies is None else list(_each(policies))
+    tokens = [policy.limit for policy in every if isinstance(policy, MaxTokens)]
+    if token_limit is not None:
+        at_least_one("token_limit", token_limit)
+        tokens.append(token_limit)
+    others = tuple(policy for policy in every if not isinstance(policy, MaxTokens))
+    return Limits(min(tokens, default=default.tokens), default.policies if policies is None else others)
+
+
+def policy_json(policies: Policies) -> dict[str, int]:
+    """Return policies as JSON: the number that holds for each name, the smallest of several.
+
+    Raises:
+        InvalidLimitError: An unknown policy, or a limit below one.
+        ConfigurationError: A policy of the caller's own, which JSON cannot name.
+    """
+    found: dict[str, int] = {}
+    for policy in _each(policies):
+        name = next((name for name, kind in NAMES.items() if isinstance(policy, kind)), None)
+        if name is None or not isinstance(policy, MaxTokens | MaxMessages | MaxRounds):
+            raise ConfigurationError(
+                f"{policy!r:.80} cannot be written as JSON",
+                hint="Pass a policy of your own again to the object that is loaded.",
+            )
+        found[name] = min(policy.limit, found.get(name, policy.limit))
+    return found
+
+
+def _each(policies: Policies) -> Iterator[MaxTokens | Policy]:
+    if isinstance(policies, str | Policy | MaxTokens):
+        yield _policy_of(policies)
+    elif isinstance(policies, Mapping):
+        for name, limit in policies.items():
+            if name not in NAMES:
+                raise _unknown(name)
+            at_least_one(name, limit)
+            yield NAMES[name](limit)
+    elif isinstance(policies, Iterable):
+        for policy in policies:
+            yield from _each(policy) if isinstance(policy, Mapping) else (_policy_of(policy),)
+    else:
+        raise _unknown(policies)
+
+
+def _policy_of(policy: object) -> MaxTokens | Policy:
+    if isinstance(policy, str) and policy in NAMES:
+        return NAMES[policy]()
+    for name, kind in NAMES.items():
+        if isinstance(policy, kind):
+            at_least_one(name, policy.limit)
+            return policy
+    if not isinstance(policy, Policy) or isinstance(policy, type):
+        raise _unknown(policy)
+    return policy
+
+
+def _unknown(policy: object) -> InvalidLimitError:
+    return InvalidLimitError(
+        f"unknown policy {policy!r:.80}",
+        hint=f"Use one of {', '.join(map(repr, NAMES))}, an object such as MaxRounds(4), {{'max_rounds': 4}}, or an "
+        "object of your own with `allows(portion)`.",
+    )
+
+
+def placement_of(placement: Placement | None, default: Placement) -> Placement:
+    """Return where the recall goes.
+
+    Raises:
+        ConfigurationError: There is no such place.
+    """
+    if placement is not None and placement not in get_args(Placement):
+        raise ConfigurationError(
+            f"recalled text cannot be placed {placement!r}",
+            hint='`"user"`: in front of the newest question; `"system"`: behind the system message.',
+        )
+    return placement or default
+
+
+def size_of(tokens: int) -> int:
+    """Return the number under which a window start is stored: equal for limits that differ by less than a quarter."""
+    return round(math.log(tokens) / math.log(1.25))
+
+
+# Decides which turns are in a window, and which messages are shortened.
+
+PREVIEW_TOKENS = 160
+"""Tokens that a preview with its note may cost; a preview that costs more is shortened."""
+
+AHEAD = 0.75
+"""The share of the limit from which on the next move is prepared. A recall, the most that comes at once, takes a
+quarter of a context at most."""
+
+COMPRESS_TO = 0.3
+"""The share of its length that a message of the current round keeps when it is compressed."""
+
+Shrink = Literal["offload", "compress"]
+"""`"offload"`: a preview replaces the message. `"compress"`: the message keeps a part of its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """When and how messages are shortened, before a turn is left out.
+
+    Attributes:
+        large: Characters beyond which a message is offloaded.
+        last_keep: Newest messages that are shortened only if nothing older helps.
+        run: Tool messages in a row that make a tool run.
+        run_tokens: Tokens from which on a tool run is compressed.
+    """
+
+    large: int = 5 * 1024
+    last_keep: int = 50
+    run: int = 6
+    run_tokens: int = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The choice of entries for a context.
+
+    Attributes:
+        entries: Whole turns up to the newest message, in order.
+        reductions: How entries are shortened, by place.
+        merges: Whether old neighbours of one speaker are merged.
+        tokens: The most tokens that they cost, with the reductions.
+        compaction: What was left out because of the token limit; the window then has a new start, with room to grow.
+        next_start: Place where the window will begin when it has to move; None while that is far off.
+        reasons: What was left out or shortened, and why.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    reductions: Mapping[int, Shrink] = field(default_factory=dict)
+    merges: bool = False
+    tokens: int = 0
+    compaction: Compaction | None = None
+    next_start: int | None = None
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def moves(self) -> bool:
+        """Whether the window has a new start."""
+        return self.compaction is not None
+
+
+def window(
+    entries: Sequence[Entry],
+    limits: Limits,
+    *,
+    overhead: int = 0,
+    reserve: int = 0,
+    compact_to: float = 0.8,
+    stops: Collection[int] = (),
+    shape: Shape | None = None,
+) -> Window:
+    """Choose the newest whole turns that keep the limits.
+
+    If not everything fits, these steps are taken until it does: neighbours of one speaker are merged; old tool runs
+    are compressed; large messages are offloaded, old ones first; the oldest turns are left out until at most
+    `compact_to` of the limit is used; large messages of the newest turn are offloaded; that turn is compressed. The
+    newest turn with a user's message is never left out, and its question is never shortened.
+
+    Args:
+        entries: The session's last messages in order, without system messages and hidden ones.
+        limits: What the window keeps within.
+        overhead: Tokens of the other parts of the context.
+        reserve: Tokens that older turns leave free; the newest turn may use them.
+        compact_to: The share of the limit that may be used once turns had to be left out.
+        stops: Places where the window should begin then, if one is near: the ends of summaries.
+        shape: How messages are shortened; None: they are not.
+    """
+    hard = max(0, limits.tokens - overhead)
+    room = hard - reserve
+    recent, reasons = _recent(turns(entries), limits)
+    draft = _Draft(recent, shape)
+    whole = draft.tokens
+    draft.make_older_smaller(room)
+    target = math.floor(room * compact_to)
+    dropped = draft.turns_to_drop(room, target, stops) if draft.tokens > room else 0
+    ahead = draft.next_start(room, target)
+    if dropped:
+        down = f"down to {draft.tokens_without(dropped) / max(1, room):.0%} of the room"
+        reasons.append(Reason("compacted", f"the oldest {dropped} turn(s) left out, {down}", dropped))
+        draft = _Draft(recent[dropped:], shape)  # shortened as next time, when these turns are all there is
+        draft.make_older_smaller(room)
+    draft.make_current_smaller(hard)
+    made = draft.result(hard, reasons, next_start=ahead)
+    return replace(made, compaction=Compaction(dropped, whole, made.tokens)) if dropped else made
+
+
+class _Draft:
+    """A window in the making."""
+
+    def __init__(self, groups: Sequence[Turn], shape: Shape | None) -> None:
+        self._shape = shape
+        self._costs = {entry.seq: entry.tokens for turn in groups for entry in turn.entries}
+        self._groups = groups
+        self._current = max((at for at, turn in enumerate(groups) if turn.has_question), default=0)
+        self._shrunk: dict[int, Shrink] = {}
+        self._merged = False
+        self._reasons: list[Reason] = []
+
+    @property
+    def tokens(self) -> int:
+        return sum(self._costs.values())
+
+    def make_older_smaller(self, budget: int) -> None:
+        """Shorten messages before the newest turn, as far as necessary."""
+        shape = self._shape
+        if shape is None or self.tokens <= budget:
+            return
+        older = [entry for turn in self._groups[: self._current] for entry in turn.entries]
+        newer = sum(len(turn.entries) for turn in self._groups[self._current :])
+        old = older[: max(0, len(older) + newer - shape.last_keep)]
+        pairs = sum(one.role == other.role != "tool" and not one.calls for one, other in pairwise(older))
+        if pairs:
+            self._merged = True
+            self._say("merged", f"{pairs} message(s) shown as one with what the same speaker said before")
+        # A result without its call is never in a window.
+        called = dropwhile(lambda entry: entry.role == "tool", old)
+        runs = [
+            entry
+            for among_tools, run in groupby(
+                called, key=lambda entry: bool(entry.calls) or entry.role == "tool"
+            )
+            for entry in _compressible(list(run), among_tools, shape)
+        ]
+        steps: tuple[tuple[str, str, Sequence[Entry]], ...] = (
+            ("tool_runs_compressed", "tool message(s) of old tool runs compressed", runs),
+            ("offloaded", "large old message(s) offloaded", _large(old, shape)),
+            ("offloaded", "large message(s) offloaded", _large(older, shape)),
+        )
+        for code, said, candidates in steps:
+            self._shrink(candidates, "offload", code, said)
+            if self.tokens <= budget:
+                return
+
+    def tokens_without(self, turns: int) -> int:
+        """Return the tokens without the oldest turns."""
+        return sum(self._costs[entry.seq] for turn in self._groups[turns:] for entry in turn.entries)
+
+    def turns_to_drop(self, budget: int, target: int, stops: Collection[int]) -> int:
+        """Return how many of the oldest turns to leave out.
+
+        A stop is preferred if it frees at least half of what has to be freed, and leaves at least half of what should
+        stay.
+        """
+        at_stops = [
+            first
+            for first, (before, turn) in enumerate(pairwise(self._groups[: self._current + 1]), 1)
+            if any(before.entries[-1].seq < stop <= turn.entries[0].seq for stop in stops)
+            and target <= 2 * self.tokens_without(first) <= target + budget
+        ]
+        nearest = min(at_stops, key=lambda first: abs(self.tokens_without(first) - target), default=None)
+        return nearest if nearest is not None else self._beyond(target)
+
+    def next_start(self, budget: int, target: int) -> int | None:
+        """Return where the window will begin when the limit is reached, if that is near.
+
+        It is known how many tokens may still come until then.
+        """
+        if not AHEAD * budget < self.tokens <= budget:
+            return None
+        first = self._beyond(target - (budget - self.tokens))
+        return self._groups[first].entries[0].seq if first else None
+
+    def _beyond(self, target: int) -> int:
+        """Return how many of the oldest turns exceed the target; the newest with a user's message never does."""
+        total = self.tokens
+        for first, turn in enumerate(self._groups[: self._current]):
+            if total <= target:
+                return first
+            total -= sum(self._costs[entry.seq] for entry in turn.entries)
+        return self._current
+
+    def make_current_smaller(self, hard: int) -> None:
+        """Shorten the newest turn without its question, as far as necessary, the oldest messages first.
+
+        The model needs the newest tool results most.
+        """
+        shape = self._shape
+        if shape is None or self.tokens <= hard:
+            return
+        said = [entry for turn in self._groups for entry in turn.entries if entry.role != "user"]
+        offloaded = "large message(s) of the current round offloaded"
+        self._shrink(_large(said, shape), "offload", "current_round_offloaded", offloaded, hard)
+        compressed = f"message(s) of the current round compressed to {COMPRESS_TO:.0%}"
+        self._shrink(said, "compress", "current_round_compressed", compressed, hard)
+
+    def result(self, hard: int, reasons: Sequence[Reason], *, next_start: int | None) -> Window:
+        """Return the window, without messages that a provider would refuse."""
+        shown, left = presentable([entry for turn in self._groups for entry in turn.entries])
+        if left:
+            self._say(
+                "incomplete_tools",
+                f"{len(left)} message(s) left out: a tool call without its result, or the reverse",
+            )
+        tokens = sum(self._costs[entry.seq] for entry in shown)
+        if tokens > hard:
+            self._say(
+                "newest_turn_over_limit",
+                f"the newest turn alone needs {tokens} of {hard} tokens and is never dropped",
+            )
+        here = {entry.seq for entry in shown}
+        shrunk = {seq: how for seq, how in self._shrunk.items() if seq in here}
+        return Window(shown, shrunk, self._merged, tokens, None, next_start, (*reasons, *self._reasons))
+
+    def _shrink(
+        self, entries: Sequence[Entry], method: Shrink, code: str, text: str, budget: int = -1
+    ) -> None:
+        """Shorten entries, in order, until they cost no more than `budget`."""
+        total, count = self.tokens, 0
+        for entry in entries:
+            if total <= budget:
+                break
+            saved = entry.tokens - reduced_tokens(entry, method)
+            if entry.seq not in self._shrunk and saved > 0:
+                self._shrunk[entry.seq] = method
+                self._costs[entry.seq] -= saved
+                total -= saved
+                count += 1
+        if count:
+            self._say(code, f"{count} {text}")
+
+    def _say(self, code: str, text: str) -> None:
+        self._reasons.append(Reason(code, text))
+
+
+def reduced_tokens(entry: Entry, method: Shrink) -> int:
+    """Return the tokens that a shortened message may cost."""
+    part = math.ceil(entry.tokens * COMPRESS_TO) if method == "compress" else 0
+    return max(PREVIEW_TOKENS, entry.min_tokens, part)
+
+
+def _recent(groups: Sequence[Turn], limits: Limits) -> tuple[Sequence[Turn], list[Reason]]:
+    """Return the turns that the policies allow, the newest one in any case."""
+    if not limits.policies:
+        return groups, []
+    first = current = max((at for at, turn in enumerate(groups) if turn.has_question), default=0)
+    newest = portion = _enlarge(Portion(0, 0, 0), *groups[current:])
+    while first > 0 and limits.allow(portion := _enlarge(portion, groups[first - 1])):
+        first -= 1
+    reasons: list[Reason] = []
+    if first:
+        rules = " and ".join(map(str, limits.policies))
+        reasons.append(Reason("not_recent", f"{first} turn(s) left out by {rules}", first))
+    if not limits.allow(newest):
+        said = (
+            f"the newest turn alone has {newest.messages} message(s), more than allowed, and is never dropped"
+        )
+        reasons.append(Reason("newest_turn_over_policy", said))
+    return groups[first:], reasons
+
+
+def _enlarge(portion: Portion, *groups: Turn) -> Portion:
+    entries = [entry for turn in groups for entry in turn.entries]
+    cost = sum(entry.tokens for entry in entries)
+    return Portion(portion.messages + len(entries), portion.rounds + len(groups), portion.tokens + cost)
+
+
+def _large(entries: Sequence[Entry], shape: Shape) -> list[Entry]:
+    return [entry for entry in entries if entry.characters > shape.large]
+
+
+def _compressible(run: list[Entry], among_tools: bool, shape: Shape) -> list[Entry]:
+    """Return the entries of a tool run if it is long and large enough to be compressed."""
+    costly = sum(entry.tokens for entry in run) >= shape.run_tokens
+    return run if among_tools and len(run) >= shape.run and costly else []
+
+
+def enough(newest_first: Sequence[Entry], limits: Limits, shape: Shape | None = None) -> bool:
+    """Tell whether these last entries are all that a window within `limits` can contain.
+
+    They are if they exceed the token limit even when shortened, and the part beyond it contains the beginning of a
+    turn. They are, too, if the newest question is among them and the policies allow no further message.
+    """
+    small_cost = cost = rounds = 0
+    for place, entry in enumerate(newest_first):
+        small = shape is not None and (entry.characters > shape.large or entry.role == "tool" or entry.calls)
+        small_cost += min(entry.tokens, PREVIEW_TOKENS) if small else entry.tokens
+        cost += entry.tokens
+        whole = entry.role == "user"
+        rounds += whole
+        if small_cost > limits.tokens and (whole or place > _LONGEST_TURN):
+            return True
+        if rounds and limits.policies and not limits.allow(Portion(place + 1 + whole, rounds + 1, cost)):
+            return True
+    return False
+
+
+_LONGEST_TURN = 4000
+"""Most messages of a turn that are read: a session without a user's message is one endless turn."""
+_USUAL_ROUND = 4
+"""Messages: a question, a tool call with its result, an answer."""
+_LONGEST_PAGE = 2000
+"""Most messages that are read at once."""
+
+
+def first_page(messages: int, tokens: int, limits: Limits) -> int:
+    """Return how many last entries to read first, so that one read is nearly always enough.
+
+    Args:
+        messages: Number of messages in the session.
+        tokens: Their tokens together.
+        limits: What the window keeps within.
+    """
+    mean = max(1.0, tokens / max(1, messages))
+
+    def is_too_many(number: int) -> bool:
+        return not limits.allow(Portion(number, -(-number // _USUAL_ROUND), round(number * mean)))
+
+    most = bisect_left(range(1, _LONGEST_PAGE), True, key=is_too_many) if limits.policies else _LONGEST_PAGE
+    return max(16, min(_LONGEST_PAGE, most + 8, int(1.3 * limits.tokens / mean) + 8))
+
+
+# Decides how temporary messages are told: a tool's result without its call is a line of the user.
+
+
+class _Costs(Protocol):
+    @property
+    def tokens(self) -> int: ...
+
+
+AS_USER = Reason(
+    "temporary_as_user",
+    "a temporary tool message is told as a user's, since providers refuse a result without its call",
+)
+
+
+def as_user_line(message: Message) -> Message:
+    """Return a tool's result as a message of the user that says so. Its text follows in a new line."""
+    head = f"[result of the tool {message.name}]" if message.name else "[result of a tool]"
+    whole = message.content
+    content = f"{head}\n{whole}" if isinstance(whole, str) else ({"type": "text", "text": head}, *whole)
+    return replace(message, role="user", content=content, name=None, tool_call_id=None, raw=None)
+
+
+def orphan_reasons(lines: int, left_out: int) -> tuple[Reason, ...]:
+    """Return why messages are told otherwise than they are, or not at all.
+
+    Args:
+        lines: How many results are told as the user's lines.
+        left_out: How many messages are left out, since temporary ones follow.
+    """
+    said = (
+        f"{left_out} message(s) left out: what is told once follows a call without its result, or the reverse"
+    )
+    return (*([AS_USER] if lines else []), *([Reason("incomplete_tools", said)] if left_out else []))
+
+
+def over_limit(parts: Iterable[_Costs], limit: int) -> tuple[Reason, ...]:
+    """Return a reason if instructions and temporary messages alone exceed the limit."""
+    tokens = sum(part.tokens for part in parts)
+    said = f"the instructions and what is told once need {tokens} of {limit} tokens, and are never dropped"
+    return (Reason("temporary_over_limit", said),) if tokens > limit else ()
+
+
+# Decides the window of a list of messages, and what a list becomes when messages are added.
+#
+# A list has no index and no recall: a message store of the user's own holds it as a whole.
+
+INSTRUCTIONS = Reason("instructions", "the session's newest system message is always shown")
+RECENT = Reason("recent", "one of the newest whole turns")
+PENDING = Reason("pending", "it is stored with the answer")
+
+
+class Addition(NamedTuple):
+    """A checked message that shall be added to a list.
+
+    Attributes:
+        message: With `id` and `created_at` filled.
+        own_id: Whether the caller gave the id.
+        own_time: Whether the caller gave the time. Only such a time replaces an earlier one.
+        digest: Equal for messages of equal content.
+    """
+
+    message: Message
+    own_id: bool
+    own_time: bool
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ListWindow:
+    """The window of a list.
+
+    Attributes:
+        context: What a model sees.
+        messages: The list without the turns that left the window. The system message in force stays.
+    """
+
+    context: Context
+    messages: tuple[Message, ...]
+
+
+def check_instructions(tokens: int, limit: int) -> None:
+    """Check that a system message leaves space for other messages.
+
+    Raises:
+        InvalidLimitError: It alone costs more than the limit.
+    """
+    if tokens > limit:
+        raise InvalidLimitError(
+            f"the system message alone needs {tokens} tokens, of {limit} for everything",
+            hint="Shorten the system message, or pass a larger `token_limit` (`Settings.max_tokens`).",
+        )
+
+
+def prompt_of(
+    message: Message, settings: Settings, truncate_with: Callable[[str, int], str], *, is_question: bool
+) -> tuple[Message, tuple[Reason, ...]]:
+    """Return a message of a window for a prompt, and how it was changed.
+
+    The newest question stays whole; others are truncated if a setting says so.
+    """
+    whole = as_prompt(message)
+    if is_question or not settings.truncate_messages:
+        return whole, ()
+    shorter = truncate_message(whole, settings.truncate_characters, truncate_with)
+    if shorter is whole:
+        return whole, ()
+    said = f"at most {settings.truncate_characters} characters of it"
+    # Without its id: if the copy is stored, it must not replace the whole message.
+    return replace(shorter, id=None), (Reason("truncated", said),)
+
+
+def additions(
+    messages: object, now: datetime, new_id: Callable[[], str], bytes_limit: int
+) -> tuple[Addition, ...]:
+    """Check messages, and give an id and a time to those that have none.
+
+    Raises:
+        MessageTypeError: One of them is no message.
+        InvalidMessageError: One of them cannot be stored.
+    """
+    return tuple(
+        Addition(
+            replace(message, id=message.id or new_id(), created_at=message.created_at or now),
+            message.id is not None,
+            message.created_at is not None,
+            digest(message, bytes_limit=bytes_limit),
+        )
+        for message in check_messages(messages)
+    )
+
+
+def add_to_list(present: Sequence[Message], new: Sequence[Addition]) -> tuple[list[Message], Receipt]:
+    """Return a list with new messages at its end.
+
+    A message of an id that the list has replaces that message, unless they are equal. A system message that is equal
+    to the one in force is not added.
+    """
+    every = list(present)
+    places = {message.id: at for at, message in enumerate(every)}
+    in_force = _in_force(every)
+    ids: list[str] = []
+    stored = unchanged = replaced = 0
+    answered = False
+    for message, own_id, own_time, content in new:
+        at = places.get(message.id)
+        if at is None and not own_id and in_force is not None and _is_instruction(message):
+            at = in_force if digest(every[in_force]) == content else None
+        ids.append((message.id if at is None else every[at].id) or "")
+        if at is None:
+            places[message.id] = len(every)
+            every.append(message)
+            in_force = len(every) - 1 if _is_instruction(message) else in_force
+            stored += 1
+            answered |= message.role == "assistant" and message.model_visible
+        elif digest(every[at]) == content and not (own_time and message.created_at != every[at].created_at):
+            unchanged += 1
+        else:
+            every[at] = message if own_time else replace(message, created_at=every[at].created_at)
+            replaced += 1
+    return every, Receipt(tuple(ids), stored, unchanged, replaced, answered)
+
+
+def list_window(
+    messages: Sequence[Message],
+    limits: Limits,
+    settings: Settings,
+    count: Callable[[Message], int],
+    truncate_with: Callable[[str, int], str],
+    *,
+    pending: Sequence[Message] = (),
+) -> ListWindow:
+    """Choose the newest whole turns of a list that keep the limits, as `Chat.context` does.
+
+    Args:
+        messages: The list.
+        limits: What the window keeps within.
+        settings: Whether messages are truncated, and how far a window moves.
+        count: Counts the tokens of a message.
+        truncate_with: Shortens a text to a number of characters.
+        pending: Messages that follow the list in the context.
+
+    Raises:
+        InvalidLimitError: The system message alone costs more than the limit.
+    """
+    every = (*messages, *pending)
+    visible = [at for at, message in enumerate(every) if message.model_visible]
+    in_force = _in_force(every)
+    question = next((at for at in reversed(visible) if every[at].role == "user"), None)
+
+    def show(at: int, kind: PieceKind, reason: Reason) -> tuple[Message, Piece]:
+        whole = kind == "system" or at == question or at >= len(messages)
+        shown, notes = prompt_of(every[at], settings, truncate_with, is_question=whole)
+        ids, when = (every[at].id or "",), shown.created_at
+        return shown, Piece(kind, shown.text, count(shown), ids, when, shown.speaker, (reason, *notes))
+
+    system = [] if in_force is None else [show(in_force, "system", INSTRUCTIONS)]
+    overhead = sum(piece.tokens for _, piece in system)
+    check_instructions(overhead, limits.tokens)
+    parts = {
+        at: show(at, "window", RECENT if at < len(messages) else PENDING)
+        for at in visible
+        if every[at].role != "system"
+    }
+    entries = [
+        Entry(
+            at,
+            message.role,
+            piece.tokens,
+            tuple(call.id for call in message.tool_calls),
+            message.tool_call_id,
+        )
+        for at, (message, piece) in parts.items()
+    ]
+    chosen = window(entries, limits, overhead=overhead, compact_to=settings.compact_to)
+    places = [entry.seq for entry in chosen.entries]
+    leaves = chosen.moves or any(reason.code == "not_recent" for reason in chosen.reasons)
+    first = places[0] if leaves else 0
+    return ListWindow(
+        Context(
+            system=tuple(message for message, _ in system),
+            summary=None,
+            window=tuple(parts[at][0] for at in places if at < len(messages)),
+            temporary=(),
+            recall="",
+            placement=settings.recall_placement,
+            pieces=(*(piece for _, piece in system), *(parts[at][1] for at in places)),
+            tokens=overhead + chosen.tokens,
+            token_limit=limits.tokens,
+            reasons=chosen.reasons,
+            pending=tuple(parts[at][0] for at in places if at >= len(messages)),
+        ),
+        tuple(message for at, message in enumerate(messages) if at >= first or at == in_force),
+    )
+
+
+def _is_instruction(message: Message) -> bool:
+    return message.role == "system" and message.model_visible
+
+
+def _in_force(messages: Sequence[Message]) -> int | None:
+    """Return the place of the newest system message that a model sees."""
+    return next((at for at in reversed(range(len(messages))) if _is_instruction(messages[at])), None)

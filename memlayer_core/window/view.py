@@ -1,0 +1,778 @@
+"""Reads what a context is made of: the window of a session, the summaries before it, and the user's profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from memlayer_core.errors import RedactorError
+from memlayer_core.message import Entry, Message, StoredMessage
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages import render
+from memlayer_core.messages.model import Session, WindowStart, beginning
+from memlayer_core.messages.preview import full_text, merge_messages, parse_preview, preview
+from memlayer_core.recall.model import Reason
+from memlayer_core.recall.pack import LEAST, pack
+from memlayer_core.recall.retrieve import SearchScope
+from memlayer_core.records import reads as records_reads
+from memlayer_core.records.check import disputes, is_line, label_and_value, place_in_profile
+from memlayer_core.records.model import Reader, Record
+from memlayer_core.runtime import Runtime
+from memlayer_core.scope import Scope
+from memlayer_core.seams import Limits, quarter_at_most
+from memlayer_core.storage.statements import server_snapshot
+from memlayer_core.summaries import sql as summaries_sql
+from memlayer_core.summaries.model import BATCH, Summary
+from memlayer_core.window import fit
+from memlayer_core.window.fit import AS_USER, COMPRESS_TO, INSTRUCTIONS, PENDING, RECENT, Shape, Window
+from memlayer_core.window.model import Compaction, Context, Piece, PieceKind
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.database import Connection
+
+
+# What a context is made of, before it is one: messages as the model sees them, with their keys in the journal.
+
+
+class Part(NamedTuple):
+    """A message as the model sees it.
+
+    Attributes:
+        message: A copy if it is shortened or merged with its neighbour.
+        keys: Keys of the stored messages that it contains; none for a pending message. Of a summary, its version.
+        ids: Their ids.
+        tokens: What it costs.
+        reasons: Why it is in the context, and how it was changed.
+    """
+
+    message: Message
+    keys: tuple[int, ...]
+    ids: tuple[str, ...]
+    tokens: int
+    reasons: tuple[Reason, ...]
+
+    def piece(self, kind: PieceKind) -> Piece:
+        """Return it as a piece of a context."""
+        said = self.message
+        return Piece(kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """The part of a session that is in a context.
+
+    Attributes:
+        system: The instructions in force.
+        window: The newest turns.
+        temporary: The temporary messages.
+        new_first: Place of the new window start if turns had to be left out, else None.
+        reasons: What was left out or shortened, and why.
+        summary: The summary of the turns before the window.
+        summary_first: Place where it begins; None: there is none.
+        summary_end: The place behind the last message that is summed up.
+        next_start: Place where the window will begin when it has to move; None while that is far off.
+        start: The new window start to store, if it changed.
+        profile: The user's profile.
+        compaction: What became of the window, if turns had to be left out.
+    """
+
+    system: tuple[Part, ...] = ()
+    window: tuple[Part, ...] = ()
+    temporary: tuple[Part, ...] = ()
+    new_first: int | None = None
+    reasons: tuple[Reason, ...] = ()
+    summary: tuple[Part, ...] = ()
+    summary_first: int | None = None
+    summary_end: int = 0
+    next_start: int | None = None
+    start: WindowStart | None = None
+    profile: tuple[Part, ...] = ()
+    compaction: Compaction | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all of it."""
+        parts = (*self.system, *self.profile, *self.summary, *self.window, *self.temporary)
+        return sum(part.tokens for part in parts)
+
+    @property
+    def pieces(self) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+        """The pieces in front of the recall, and those behind it."""
+        before = (*_pieces("system", self.system), *_pieces("profile", self.profile))
+        behind = (*_pieces("window", self.window), *_pieces("temporary", self.temporary))
+        return (*before, *_pieces("summary", self.summary)), behind
+
+    @property
+    def keys(self) -> set[int]:
+        """Keys of all stored messages and records in it."""
+        return set[int]().union(*(part.keys for part in (*self.system, *self.profile, *self.window)))
+
+
+def _pieces(kind: PieceKind, parts: Sequence[Part]) -> list[Piece]:
+    return [part.piece(kind) for part in parts]
+
+
+# Reads the last entries of a session, with the tokens that each costs as the model sees it.
+
+Page = Sequence[tuple[Entry, StoredMessage]]
+"""Messages of a session, the newest first."""
+
+
+def last_page(connection: Connection, session: Session, limits: Limits, first: int) -> Page:
+    """Return so many of the session's last messages from place `first` on that they are nearly always enough."""
+    page = fit.first_page(session.messages, session.tokens, limits)
+    asked = messages_reads.asked_page(connection, session, *_most(limits))
+    return (
+        asked[:page]
+        if asked is not None
+        else messages_reads.tail_messages(connection, session, None, page, first)
+    )
+
+
+def ask_page(connection: Connection, scope: Scope, limits: Limits) -> None:
+    """Send to a server ahead of need, before the session is known, what `last_page` returns."""
+    if server_snapshot(connection) is not None:
+        messages_reads.ask_page(connection, scope, *_most(limits))
+
+
+def _most(limits: Limits) -> tuple[int, int, float]:
+    """Return the size of the window, and what is enough of it: messages, and tokens."""
+    return fit.size_of(limits.tokens), fit.first_page(1, 1, limits), 1.3 * limits.tokens
+
+
+def last_entries(
+    connection: Connection,
+    rt: Runtime,
+    session: Session | None,
+    limits: Limits,
+    first: int,
+    page: Page,
+    pending: Sequence[Entry] = (),
+) -> tuple[list[Entry], dict[int, StoredMessage]]:
+    """Return the session's last visible entries, as many as a window can need, and their messages by place.
+
+    Args:
+        connection: On one snapshot.
+        rt: What the memory works with.
+        session: None before the first message.
+        limits: What the window keeps within.
+        first: Nothing before this place is read.
+        page: The last page; further ones are read as needed.
+        pending: Messages that are not stored yet; they follow the session's.
+    """
+    newest = list(pending[::-1])
+    read: dict[int, StoredMessage] = {}
+    if session is None:
+        return newest[::-1], read
+    size = fit.first_page(session.messages, session.tokens, limits)
+    while True:
+        read |= {entry.seq: stored for entry, stored in page}
+        told = [entry for entry, _ in page if entry.role != "system" and not entry.hidden]
+        told = _recount(rt, read, told, newest)
+        newest.extend(told)
+        if len(page) < size or fit.enough(newest, limits, shape_of(rt)):
+            return newest[::-1], read
+        before, size = page[-1][0].seq, size * 2
+        page = messages_reads.tail_messages(connection, session, before, size, first)
+
+
+def shape_of(rt: Runtime) -> Shape | None:
+    """Return how the settings shorten messages; None if they do not."""
+    settings = rt.settings
+    return (
+        Shape(large=settings.offload_characters, last_keep=settings.last_keep) if settings.offload else None
+    )
+
+
+def newest_question(newest_first: Sequence[Entry]) -> int | None:
+    """Return the place of the user's last message."""
+    return next((entry.seq for entry in newest_first if entry.role == "user"), None)
+
+
+def _recount(
+    rt: Runtime, messages: Mapping[int, StoredMessage], entries: Sequence[Entry], newer: Sequence[Entry]
+) -> list[Entry]:
+    """Count messages again that another counter counted, or that are truncated."""
+    longest = rt.settings.truncate_characters if rt.settings.truncate_messages else math.inf
+    question = newest_question((*newer, *entries))
+    stale = [
+        entry.seq
+        for entry in entries
+        if entry.counter != rt.tokens.name
+        or entry.characters > longest
+        or (entry.calls and longest < math.inf)
+    ]
+    if not stale:
+        return list(entries)
+
+    def in_window(one: StoredMessage) -> Message:
+        is_question = one.seq == question
+        return fit.prompt_of(one.message, rt.settings, rt.truncate_with, is_question=is_question)[0]
+
+    counts = {seq: rt.tokens.message(in_window(messages[seq])) for seq in stale}
+    return [entry._replace(tokens=counts.get(entry.seq, entry.tokens)) for entry in entries]
+
+
+# What memlayer itself adds to a prompt, so that it is known when it comes back.
+
+
+def lines_of_ours(view: WindowView, recall: str, sources: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """Yield each line that memlayer adds to a context, with the key of what it quotes; 0 if that is not known here."""
+    for text, keys in (recall, sources), *((one.message.text, one.keys) for one in view.profile):
+        yield from zip(render.lines_inside(text), keys, strict=True)
+    yield from ((line, 0) for one in view.summary for line in render.lines_inside(one.message.text))
+
+
+def texts_of_ours(context: Context) -> Iterator[tuple[str, str]]:
+    """Yield each text that memlayer adds to a message, with that message's text, for all placements of adapters.
+
+    A message that is shown changed, escaped or as a preview, comes with nothing added.
+    """
+    turns = (*context.window, *context.pending)
+    asked = next((message for message in reversed(turns) if message.role == "user"), None)
+    hosts = {message.text for message in (*context.system[-1:], *turns[:1], asked) if message is not None}
+    lasting = [message.text for message in (context.profile, context.summary) if message is not None]
+    for ours in filter(None, (*lasting, context.recall)):
+        yield from ((ours, theirs) for theirs in {"", *hosts})
+    for message in (*context.system, *turns):
+        if render.has_escapes(message) or parse_preview(message) is not None:
+            yield "", full_text(message)
+
+
+# Reads a session's window: its instructions, its newest turns, and its temporary messages.
+
+_ONCE = (Reason("temporary", "shown until a model has answered to it"),)
+
+
+def read_window(
+    connection: Connection,
+    rt: Runtime,
+    session: Session | None,
+    temporary: Sequence[StoredMessage],
+    limits: Limits,
+    reserve: int,
+    first: int,
+    page: Page,
+    *,
+    overhead: int = 0,
+    stops: Collection[int] = (),
+    pending: Sequence[StoredMessage] = (),
+) -> WindowView:
+    """Read as much of the session's end as fits.
+
+    Args:
+        connection: On one snapshot.
+        rt: What the memory works with.
+        session: None before the first message.
+        temporary: Temporary messages.
+        limits: What the window keeps within.
+        reserve: Tokens that older turns leave free.
+        first: Where the window begins; nothing before it is read.
+        page: The session's last page from there on.
+        overhead: Tokens of the other parts of the context.
+        stops: Places where the window should begin if it has to move, such as ends of summaries.
+        pending: Messages that are not stored yet.
+
+    Raises:
+        InvalidLimitError: The instructions alone are larger than the limit.
+    """
+    once = tuple(_part(rt, stored, _ONCE) for stored in temporary)
+    if not pending and (session is None or not session.messages):
+        _, once, orphans = _without_orphans(rt, (), once)
+        return WindowView(temporary=once, reasons=(*orphans, *fit.over_limit(once, limits.tokens)))
+    system = _instructions(connection, rt, session, limits.tokens, pending)
+    new = _pending_parts(rt, session, pending)
+    entries, stored = last_entries(connection, rt, session, limits, first, page, [entry for entry, _ in new])
+    beside, overhead = overhead, overhead + sum(_most_window_view(rt, part) for part in (*system, *once))
+    while True:
+        chosen = fit.window(
+            entries,
+            limits,
+            overhead=overhead,
+            reserve=reserve,
+            compact_to=rt.settings.compact_to,
+            stops=stops,
+            shape=shape_of(rt),
+        )
+        shown = _window_parts(rt, chosen, stored, {entry.seq: part for entry, part in new})
+        least = {
+            entry.seq: shown[entry.seq].tokens
+            for entry in chosen.entries
+            if entry.seq in shown
+            and entry.seq in chosen.reductions
+            and shown[entry.seq].tokens > fit.reduced_tokens(entry, chosen.reductions[entry.seq])
+        }
+        if not least:
+            break
+        # Images cannot be shortened, and only the whole message shows that it has some.
+        entries = [entry._replace(min_tokens=least.get(entry.seq, entry.min_tokens)) for entry in entries]
+    parts, once, orphans = _without_orphans(rt, _join_parts(rt, chosen, shown), once)
+    reasons = (*chosen.reasons, *orphans, *fit.over_limit((*system, *once), limits.tokens))
+    # Temporary messages displace turns only for this call: the window start stays.
+    moved_to = chosen.entries[0].seq if chosen.moves and chosen.entries and not once else None
+    ahead = chosen.next_start if not once and not limits.slides else None
+    seen = WindowView(system, parts, once, moved_to, reasons, next_start=ahead, compaction=chosen.compaction)
+    if seen.tokens + beside > limits.tokens:
+        return seen
+    # The newest turn, shortened, costs less than it was estimated to.
+    return replace(seen, reasons=tuple(one for one in reasons if one.code != "newest_turn_over_limit"))
+
+
+def _instructions(
+    connection: Connection, rt: Runtime, session: Session | None, limit: int, pending: Sequence[StoredMessage]
+) -> tuple[Part, ...]:
+    found = [one for one in pending if one.message.role == "system" and one.message.model_visible][-1:]
+    if not found and session is not None and session.instructions is not None:
+        found = messages_reads.read(connection, session, [session.instructions & 0xFFFF_FFFF])
+    system = tuple(_part(rt, stored, (INSTRUCTIONS,)) for stored in found)
+    for part in system:
+        fit.check_instructions(part.tokens, limit)
+    return system
+
+
+def _pending_parts(
+    rt: Runtime, session: Session | None, pending: Sequence[StoredMessage]
+) -> list[tuple[Entry, Part]]:
+    """Return pending messages with the places that they will have."""
+    told = [one for one in pending if one.message.role != "system" and one.message.model_visible]
+    parts = [_part(rt, stored, (PENDING,))._replace(keys=()) for stored in told]
+    entries = [
+        _entry(seq, part.message)._replace(tokens=part.tokens)
+        for seq, part in enumerate(parts, session.next_seq if session is not None else 0)
+    ]
+    return list(zip(entries, parts, strict=True))
+
+
+def _window_parts(
+    rt: Runtime, choice: Window, messages: Mapping[int, StoredMessage], pending: Mapping[int, Part]
+) -> dict[int, Part]:
+    """Return the messages of the window by place."""
+    question = newest_question(choice.entries[::-1])
+    parts = {
+        entry.seq: _shrink(rt, choice, entry, messages[entry.seq], is_question=entry.seq == question)
+        for entry in choice.entries
+        if entry.seq not in pending
+    }
+    return {**parts, **pending}
+
+
+def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part]) -> tuple[Part, ...]:
+    """Return the window in order; old neighbours of one speaker are merged if the window says so."""
+    question = newest_question(choice.entries[::-1])
+    parts: list[Part] = []
+    for entry in choice.entries:
+        if entry.seq not in parts_by_place:
+            continue
+        part = parts_by_place[entry.seq]
+        before = parts[-1] if parts else None
+        old = question is not None and entry.seq < question
+        merges = choice.merges and old and part.keys
+        one = merge_messages(before.message, part.message) if before is not None and merges else None
+        if one is not None and before is not None:
+            parts[-1] = Part(
+                one,
+                before.keys + part.keys,
+                before.ids + part.ids,
+                rt.tokens.message(one),
+                (*before.reasons, Reason("merged", "shown as one with what the same speaker said next")),
+            )
+        else:
+            parts.append(part)
+    return tuple(parts)
+
+
+def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, *, is_question: bool) -> Part:
+    message, notes = fit.prompt_of(original.message, rt.settings, rt.truncate_with, is_question=is_question)
+    keys, ids = (original.key,), (original.message.id or "",)
+    reasons = (RECENT, *notes)
+    how = choice.reductions.get(entry.seq)
+    if how is None:
+        return Part(message, keys, ids, entry.tokens, reasons)
+    characters = rt.settings.preview_characters
+    if how == "compress":  # as many characters as its part of the tokens pays for
+        characters = max(characters, math.floor(len(message.text) * COMPRESS_TO))
+        reasons += (Reason("compressed", "the current round had to be made smaller"),)
+    else:
+        reasons += (Reason("offloaded", "a preview; its id loads all of it"),)
+    tokens = fit.reduced_tokens(entry, how)
+    small = preview(message, entry.seq, characters=characters, tokens=tokens, count=rt.tokens.message)
+    return Part(small, keys, ids, rt.tokens.message(small), reasons)
+
+
+def _without_orphans(
+    rt: Runtime, parts: tuple[Part, ...], temporary: tuple[Part, ...]
+) -> tuple[tuple[Part, ...], tuple[Part, ...], tuple[Reason, ...]]:
+    """Leave out tool calls and results whose counterpart is missing; tell temporary results as the user's lines."""
+    if not temporary:
+        return parts, temporary, ()
+    told = dict(enumerate((*parts, *temporary)))
+    _, left = fit.presentable([_entry(at, part.message) for at, part in told.items()])
+    lines = {entry.seq for entry in left if entry.seq >= len(parts) and entry.role == "tool"}
+    gone = {entry.seq for entry in left} - lines
+    told = {at: _as_user(rt, one) if at in lines else one for at, one in told.items() if at not in gone}
+    before = tuple(part for at, part in told.items() if at < len(parts))
+    return before, tuple(told.values())[len(before) :], fit.orphan_reasons(len(lines), len(gone))
+
+
+def _as_user(rt: Runtime, part: Part) -> Part:
+    message = fit.as_user_line(part.message)
+    return part._replace(message=message, tokens=rt.tokens.message(message), reasons=(*part.reasons, AS_USER))
+
+
+def _most_window_view(rt: Runtime, part: Part) -> int:
+    """Return what a part costs at the most: it is not known yet whether the call of a result is in the window."""
+    return max(part.tokens, _as_user(rt, part).tokens) if part.message.role == "tool" else part.tokens
+
+
+def _entry(seq: int, message: Message) -> Entry:
+    return Entry(seq, message.role, 0, tuple(call.id for call in message.tool_calls), message.tool_call_id)
+
+
+def _part(rt: Runtime, original: StoredMessage, reasons: tuple[Reason, ...]) -> Part:
+    message = render.as_prompt(original.message)
+    current = original.counter == rt.tokens.name
+    tokens = original.tokens if current else rt.tokens.message(message)
+    return Part(message, (original.key,), (original.message.id or "",), tokens, reasons)
+
+
+# Reads the window of a session and the summary of the turns before it.
+#
+# A provider caches a prompt that begins like the one before. So the window and the summary before it change together:
+# turns are summed up while they are still in the window, and the summary is used only when they leave it.
+
+_PLACE = 0xFFFF_FFFF
+_LOOKED_AT = 400  # messages between the summaries and the window that are checked for a gap
+
+
+@dataclass(frozen=True, slots=True)
+class _SummaryPart:
+    """The summary in a context. `first` is the place where it begins."""
+
+    part: Part | None = None
+    version: int = 0
+    first: int | None = None
+    notes: tuple[Reason, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return _cost(self.part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Summaries:
+    """The summaries of a session's older turns.
+
+    Attributes:
+        now: The summary in force.
+        before_window: The one that belongs to the present window start.
+        overdue: Whether `now` replaces it because it does not reach the window.
+    """
+
+    now: Summary | None = None
+    before_window: Summary | None = None
+    overdue: bool = False
+
+    @property
+    def version(self) -> int:
+        """The version of `now`."""
+        return self.now.version if self.now is not None else 0
+
+    @property
+    def behind(self) -> int:
+        """The place behind the last message that is summed up."""
+        return _behind(self.now)
+
+
+def read_view(
+    connection: Connection,
+    rt: Runtime,
+    session: Session | None,
+    temporary: Sequence[StoredMessage],
+    limits: Limits,
+    reserve: int,
+    window_start: WindowStart,
+    page: Page,
+    pending: Sequence[StoredMessage] = (),
+    profile: Part | None = None,
+    recall_tokens: int = 0,
+) -> WindowView:
+    """Read the newest turns and the summary of what lies before them.
+
+    Args:
+        connection: On one snapshot.
+        rt: What the memory works with.
+        session: None before the first message.
+        temporary: Temporary messages.
+        limits: What the window keeps within.
+        reserve: Tokens that older turns leave free.
+        window_start: Where the window begins, and the version of the summary before it.
+        page: The session's last page from there on.
+        pending: Messages that are not stored yet.
+        profile: The profile; left out if the newest turn needs the tokens.
+        recall_tokens: Tokens of a recall that stays.
+    """
+    first = max(window_start.first, session.memory_start) if session is not None else 0
+    known = _summaries_of(connection, session, limits, window_start)
+    left, view = known, known.before_window
+    outranked: tuple[Reason, ...] = ()
+    shown = _before(rt, view, first, limits)
+    while True:
+        seen = read_window(
+            connection,
+            rt,
+            session,
+            temporary,
+            limits,
+            reserve,
+            first,
+            page,
+            overhead=shown.tokens + _cost(profile) + recall_tokens,
+            stops=(left.behind,) if left.now is not None else (),
+            pending=pending,
+        )
+        if seen.new_first is not None:
+            view = left.now
+        wanted = _before(rt, view, first_of(seen, first), limits)
+        grows = wanted.version != shown.version
+        beside = _cost(profile) + recall_tokens
+        if (shown.part or profile) is not None and seen.tokens + shown.tokens + beside > limits.tokens:
+            # The newest turn has precedence over everything.
+            outranked += _omissions(shown, profile)
+            left, view, wanted, profile = _Summaries(), None, _SummaryPart(), None
+        elif not grows or seen.tokens + reserve + wanted.tokens + beside <= limits.tokens:
+            break
+        shown = wanted
+    begins = None
+    if seen.new_first is not None:
+        begins = WindowStart(seen.new_first, known.version)
+    elif known.overdue:
+        begins = WindowStart(first, known.version)
+    return replace(
+        seen,
+        reasons=(*seen.reasons, *wanted.notes, *outranked),
+        profile=(profile,) if profile is not None else (),
+        summary=(wanted.part,) if wanted.part is not None else (),
+        summary_first=wanted.first,
+        summary_end=known.behind,
+        start=begins,
+    )
+
+
+def _omissions(summary: _SummaryPart, profile: Part | None) -> tuple[Reason, ...]:
+    """Return why summary and profile are left out."""
+    said = "left out: the newest turn needs the room"
+    missing = [Reason("summary_left_out", f"the summary {said}")] if summary.part is not None else []
+    if profile is not None:
+        missing.append(Reason("profile_left_out", f"{len(profile.keys)} record(s) of the profile {said}"))
+    return tuple(missing)
+
+
+def _cost(part: Part | None) -> int:
+    return part.tokens if part is not None else 0
+
+
+def due_place(session: Session, view: WindowView, first: int) -> int | None:
+    """Return the place before which turns have left the window, or will leave it next, if it is to be noted: there are enough.
+
+    A window with a token limit moves in large steps, and each step is summed up ahead of time. One with a limit of
+    messages or rounds moves with every turn; it is summed up when `BATCH` messages have left it.
+    """
+    if session.superseded:
+        return None
+    begins = first_of(view, first)
+    known = max(view.summary_end, session.memory_start, session.summary_due)
+    stepped = view.new_first is not None or first > known
+    if view.next_start is not None and known <= begins:
+        return view.next_start
+    return begins if begins > known and (stepped or begins - known >= BATCH) else None
+
+
+def ask_summaries(connection: Connection, session: Session) -> None:
+    """Send to a server ahead of need what a view reads first, besides the newest messages."""
+    if session.summary_version:
+        summaries_sql.ask(connection, session.number)
+    if session.instructions is not None:
+        messages_reads.ask(connection, session, session.instructions & _PLACE)
+
+
+def _summaries_of(
+    connection: Connection, session: Session | None, limits: Limits, window_start: WindowStart
+) -> _Summaries:
+    """Return the summary in force now, and the one in force when the window got its start.
+
+    The newer one is used if the window slides from turn to turn, or if it moved before that was ready.
+    """
+    if session is None or not session.summary_version:
+        return _Summaries()
+    now = summaries_sql.in_force(connection, session)
+    if now is None or limits.slides or now.version <= window_start.version:
+        return _Summaries(now, now)
+    then = summaries_sql.as_of(connection, session, window_start.version)
+    behind = max(_behind(then), session.memory_start)
+    late = behind < _behind(now) and _has_gap(connection, session, behind, window_start.first)
+    return _Summaries(now, now if late else then, late)
+
+
+def _behind(summary: Summary | None) -> int:
+    return summary.until_seq + 1 if summary is not None else 0
+
+
+def _has_gap(connection: Connection, session: Session, behind: int, first: int) -> bool:
+    """Tell whether visible messages lie between the summary and the window."""
+    if behind >= first:
+        return False
+    between = messages_reads.tail(connection, session, first, min(first - behind, _LOOKED_AT), behind)
+    return any(entry.role != "system" and not entry.hidden for entry in between)
+
+
+def first_of(view: WindowView, first: int) -> int:
+    """Return the place of the first turn in the window; without one, the window start."""
+    at = view.new_first if view.new_first is not None else first
+    return next((part.keys[0] & _PLACE for part in view.window if part.keys), at)
+
+
+def _before(rt: Runtime, summary: Summary | None, begins: int, limits: Limits) -> _SummaryPart:
+    """Return the summary before the window; its beginning, if all of it does not fit."""
+    if summary is None or summary.first_seq >= begins:
+        return _SummaryPart()
+    room = quarter_at_most(limits.tokens, rt.settings.summary_tokens)
+    text, reasons = summary.text, [_reason(summary)]
+    while len(text) > 1:
+        message = Message("user", render.summary_block(text))
+        tokens = rt.tokens.message(message)
+        if tokens <= room:
+            part = Part(message, (summary.version,), (), tokens, tuple(reasons))
+            return _SummaryPart(part, summary.version, summary.first_seq)
+        reasons = [_reason(summary), Reason("summary_shortened", f"its beginning, within {room} tokens")]
+        text = beginning(text, max(1, min(len(text) - 1, len(text) * room // tokens)))
+    said = f"not a word of it fits into {room} tokens" if summary.text else "it was refused"
+    return _SummaryPart(notes=(Reason("summary_left_out", f"there is no summary: {said}"),))
+
+
+def _reason(summary: Summary) -> Reason:
+    said = (
+        f"version {summary.version}, messages {summary.first_seq} to {summary.until_seq}, by {summary.model}"
+    )
+    left = f"; nothing of the last ones: {', '.join(summary.faults)}" if summary.faults else ""
+    return Reason("summary", f"{said}, score {summary.score:.2f}{left}", summary.score)
+
+
+# Reads a user's profile, which is in every context.
+
+_FACTS = 20  # at the most (J26 in layered agent memories)
+_READ = 100  # records that are read at least, so that the name is among them
+
+
+def profile(
+    connection: Connection, rt: Runtime, search_scope: SearchScope, token_limit: int, page: Page
+) -> tuple[Part | None, tuple[Reason, ...]]:
+    """Return the user's profile, and why parts are left out; None if there is none, or nothing fits.
+
+    It has at most 20 facts as `label: value` (J26 in layered agent memories), and then records of type `"profile"`. If
+    not all of it fits, facts are chosen by their keys: the name first; and of records the most important, among these
+    the most certain, among these the oldest. Prompts begin alike: facts are in the order of their keys, records in the
+    order in which they were stored.
+
+    A preference whose sentence is still shown is not told twice: it becomes a line when the window leaves that sentence
+    out. So what users say they like does not change the beginning of prompt after prompt.
+
+    Args:
+        connection: On one snapshot.
+        rt: What the memory works with.
+        search_scope: The reader, and what they may find.
+        token_limit: Tokens of the whole context.
+        page: The session's last messages in the window.
+    """
+    if not (rt.settings.profile_tokens and search_scope.own.records):
+        return None, ()
+    room = quarter_at_most(token_limit, rt.settings.profile_tokens)
+    found, every = records_reads.profile(connection, search_scope.reader, _most_profile(room), _FACTS)
+    records = {key: record for key, record in found.items() if not _is_shown(record, page)}
+    every -= len(found) - len(records)
+    lines = _lines(rt, records)
+    fitting = list(lines)
+    while fitting:
+        told = sorted(fitting, key=lambda key: place_in_profile(records[key]))
+        message = Message("user", render.profile_block([lines[key] for key in told]))
+        tokens = rt.tokens.message(message)
+        if tokens <= room:
+            ids = tuple(records[key].memory_id for key in told)
+            reason = _reason_profile(len(told), every)
+            notes = (*_conflicts([records[key] for key in told]), *omission(every - len(told), room))
+            return Part(message, tuple(told), ids, tokens, (reason,)), notes
+        if len(fitting) == len(lines):  # only then is each line counted
+            frame = rt.tokens.message(Message("user", render.profile_block([""])))
+            fitting = [fitting[place] for place in pack(map(rt.tokens.text, lines.values()), room - frame)]
+        if len(fitting) == len(told):
+            fitting.pop()  # its line costs more among the others than by itself
+    return None, omission(every, room)
+
+
+def text_of(rt: Runtime, records: Mapping[int, Record]) -> str:
+    """Return the text of a profile of records, which are told in their order."""
+    lines = _lines(rt, records)
+    return render.profile_block([lines[key] for key in records if key in lines])
+
+
+def ask_profile(connection: Connection, rt: Runtime, reader: Reader, token_limit: int) -> None:
+    """Send to a server ahead of need, before it is known whether there are records, what `profile` reads."""
+    if rt.settings.profile_tokens and server_snapshot(connection) is not None:
+        room = quarter_at_most(token_limit, rt.settings.profile_tokens)
+        records_reads.ask_profile(connection, reader, _most_profile(room))
+
+
+def _most_profile(tokens: int) -> int:
+    """Return how many records are read for so many tokens."""
+    return max(_READ, tokens // LEAST)
+
+
+def _is_shown(record: Record, page: Page) -> bool:
+    """Tell whether a record is a preference whose sentence is in one of the user's messages."""
+    if record.category != "preference":
+        return False
+    return any(entry.role == "user" and record.raw in stored.message.text for entry, stored in page)
+
+
+def _lines(rt: Runtime, records: Mapping[int, Record]) -> dict[int, str]:
+    """Return a line for each record: facts in the order of their keys, then the others as they come."""
+    facts = sorted(
+        (key for key, record in records.items() if is_line(record)),
+        key=lambda key: place_in_profile(records[key]),
+    )[:_FACTS]
+    disputed = disputes([records[key] for key in facts])
+    lines = {
+        key: render.fact_line(*label_and_value(records[key], has_day=records[key].memory_id in disputed))
+        for key in facts
+    }
+    others = {key: record for key, record in records.items() if not is_line(record)}
+    lines |= {
+        key: render.quote_line(record.date, record.type, record.text, "user")
+        for key, record in others.items()
+    }
+    try:
+        return {key: rt.redact(text) for key, text in lines.items()}
+    except RedactorError:
+        return {}  # `Memory.status` names the problem
+
+
+def omission(records: int, budget: int) -> tuple[Reason, ...]:
+    """Return the reason for records of a profile that are left out, if any."""
+    said = f"{records} record(s) of the profile left out: {budget} tokens are for all of them"
+    return (Reason("profile_left_out", said, records),) if records else ()
+
+
+def _conflicts(records: Sequence[Record]) -> tuple[Reason, ...]:
+    """Return the reason for facts that are told with their days, since they cannot all be true."""
+    facts = [record for record in records if is_line(record)]
+    disputed = disputes(facts)
+    named = ", ".join(
+        f"{one.key} {one.value} ({one.memory_id})" for one in facts if one.memory_id in disputed
+    )
+    return (Reason("conflict", f"facts of the profile that cannot all be true: {named}"),) if named else ()
+
+
+def _reason_profile(count: int, total: int) -> Reason:
+    left = f", {total - count} less important ones left out" if total > count else ""
+    return Reason("profile", f"{count} record(s), told in every context{left}", count)

@@ -1,0 +1,839 @@
+"""Wakes threads. Unlike `threading.Event`, it is safe when a thread is interrupted."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from itertools import groupby
+from queue import Empty, SimpleQueue
+
+from memlayer_core import errors
+from memlayer_core.errors import (
+    EmbedderError,
+    EmbedderMismatchError,
+    FlushTimeoutError,
+    IndexCorruptError,
+    IndexUnavailableError,
+    MemlayerError,
+    ModelError,
+    StoreUnavailableError,
+)
+from memlayer_core.events import JobDead, JobFailed, Source, StoreMaintained, WordsRepaired
+from memlayer_core.extraction.flow import AT_ONCE, FactTask, begin, extract, queue
+from memlayer_core.index import flow as index_flow
+from memlayer_core.index.flow import adopt, rebuild
+from memlayer_core.messages.check import in_utc
+from memlayer_core.messages.flow import end_idle
+from memlayer_core.records import reads as records_reads
+from memlayer_core.records import writes as records_writes
+from memlayer_core.runtime import SYNC, Journal, Runner, Runtime, step
+from memlayer_core.seams import VectorIndex
+from memlayer_core.storage import jobs as storage_jobs
+from memlayer_core.storage import texts, vectors
+from memlayer_core.storage.jobs import LONGEST_BACKOFF, Backlog, Job, JobKind, backoff
+from memlayer_core.storage.statements import LAST, key_of, session_of, shard_of
+from memlayer_core.summaries import sql as summaries
+from memlayer_core.summaries.flow import summarize, write_episode
+from memlayer_core.window.context import record
+
+
+class Bell:
+    """Wakes one thread. Several rings before that thread waits wake it once.
+
+    `threading.Event` is written in Python: a thread that is interrupted inside `set` may hold its lock for ever.
+    """
+
+    def __init__(self) -> None:
+        self._rung: SimpleQueue[None] = SimpleQueue()
+
+    def ring(self) -> None:
+        """Wake the thread that waits, or the next one."""
+        if self._rung.empty():
+            self._rung.put(None)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for a ring, at most `timeout` seconds. Returns whether it rang."""
+        try:
+            self._rung.get(timeout=timeout)
+        except Empty:
+            return False
+        return True
+
+
+# Waits for background work, and shows how much is left where somebody looks.
+
+_PATIENCE = 60.0  # seconds without any progress before the waiting ends
+_SHOWN_AFTER = 1.0  # seconds after which a progress bar appears
+_LOOK = 0.05  # seconds between two looks
+
+
+def wait_until_done(
+    rt: Runtime,
+    timeout: float | None,
+    *,
+    has_notes: Callable[[], bool],
+    ring: Callable[[], None],
+    last_error: Callable[[], str | None],
+    pause: Bell,
+) -> Backlog:
+    """Wait until no job is queued. Returns the backlog.
+
+    Args:
+        rt: What the memory works with.
+        timeout: Seconds to wait at the most; None: as long as the number of jobs goes down.
+        has_notes: Tells whether the worker has notes that become jobs.
+        ring: Wakes the worker.
+        last_error: Returns the worker's last error.
+        pause: The worker rings it after each batch.
+
+    Raises:
+        FlushTimeoutError: Jobs are left after that time, or nothing progressed for a minute.
+        StoreUnavailableError: The store was removed while it was open.
+    """
+    others: list[JobKind] = []  # another process has the model, or the service
+    others += ["summarize", "episode"] if rt.summarizer is None else []
+    others += ["learn"] if rt.extractor is None else []
+    others += ["record"] if rt.long_term is None else []
+    patience = _PATIENCE if timeout is None else timeout
+    deadline = time.monotonic() + patience
+    fewest: int | None = None
+    with _progress() as show:
+        while True:
+            noted = has_notes()  # read first: notes that become jobs now are in the backlog
+            backlog = rt.db.read(storage_jobs.backlog, others)
+            if not noted and not backlog.queued:
+                return backlog
+            if timeout is None and (fewest is None or backlog.queued < fewest):
+                fewest, deadline = backlog.queued, time.monotonic() + patience
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _timeout_error(rt, backlog, patience, last_error(), in_all=timeout is not None)
+            show(backlog.queued)
+            rt.db.check_file()
+            now = rt.now()
+            if not rt.db.read(storage_jobs.is_hurried, now):
+                rt.db.write(storage_jobs.hurry, now)
+            ring()
+            pause.wait(min(left, _LOOK))
+
+
+def _timeout_error(
+    rt: Runtime, backlog: Backlog, seconds: float, last_error: str | None, *, in_all: bool
+) -> FlushTimeoutError:
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in rt.db.read(storage_jobs.count_kinds).items())
+    waits = f" ({kinds})" if kinds else ""
+    when = f"after {seconds:g} seconds" if in_all else f"and none was done for {seconds:g} seconds"
+    cause = f"; the last failure was: {last_error}" if last_error else ""
+    return FlushTimeoutError(
+        f"{backlog.queued:,} job(s) are left{waits} {when}{cause}",
+        hint="The work goes on in the background. `memory.status()` shows its problems.",
+    )
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """Give a function that shows how many jobs are left, on a terminal or in a notebook."""
+    watched = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if not watched:
+        yield lambda _: None
+        return
+    from tqdm import tqdm  # only where somebody looks
+
+    with tqdm(desc="memlayer: background jobs", delay=_SHOWN_AFTER, unit="job", leave=False) as bar:
+
+        def show(queued: int) -> None:
+            bar.total = max(bar.total or 0, bar.n, queued)
+            bar.update(bar.total - queued - bar.n)
+
+        yield show
+
+
+# Acquires the vector index, and compares it with the journal.
+
+UNSOUND = "it did not hold what the journal has"
+
+
+class IndexKeeper:
+    """Keeps the vector index of one memory complete, for its worker.
+
+    Args:
+        owner: The worker's name, for its leases.
+
+    Attributes:
+        suspects: Shards that may be damaged.
+        adopted: Whether the index was compared with the journal since it was acquired.
+        problem: Why `ready` failed the last time; None if it did not.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self.suspects: set[int] = set()
+        self.adopted = False
+        self.problem: MemlayerError | None = None
+
+    def watch(self, rt: Runtime) -> bool:
+        """Close an index whose files were removed. It is then acquired and filled again at the same place.
+
+        Returns:
+            Whether it was closed.
+        """
+        if rt.index is not None and not rt.index.still_there():
+            rt.health.down("index", "its files were removed or replaced while they were open")
+            rt.index.close()
+            return True
+        return False
+
+    def ready(self, rt: Runtime) -> bool:
+        """Acquire the index, and repair it if needed. Returns False if it is not available."""
+        self.problem = None
+        if rt.index is None:
+            self.suspects.clear()
+            return True
+        try:
+            if not rt.index.held:
+                if not rt.index.acquire():
+                    return False
+                if rt.index.exclusive:  # the process that held it died, and its leases with it
+                    rt.db.write(storage_jobs.reclaim, self._owner, rt.now())
+                self.adopted = False
+            if rt.index.repaired or not self.adopted:
+                self._adopt(rt, rt.index)
+            while self.suspects:
+                shard = next(iter(self.suspects))
+                step(index_flow.rebuild(rt, SYNC, [shard], reason="it was damaged"))
+                self.suspects.discard(shard)
+        except (IndexUnavailableError, IndexCorruptError) as problem:
+            if not threading.main_thread().is_alive():
+                return False  # the interpreter ends: the next process does the jobs that are left
+            self.problem = problem
+            rt.health.down("index", errors.in_short(problem))
+            return False
+        return True
+
+    def _adopt(self, rt: Runtime, index: VectorIndex) -> None:
+        """Compare the index with the journal and repair it; on a server, by a job that one process does."""
+        if index.exclusive:
+            step(index_flow.adopt(rt, SYNC, reason=index.repaired or UNSOUND))
+        else:
+            rt.db.write(storage_jobs.enqueue_once, "audit", [0], rt.now())
+        index.repaired = None
+        self.adopted = True
+
+
+# Flows of the worker and of maintenance: checks and repairs a store, builds the index again, erases deleted content.
+
+
+async def verify(rt: Runtime, run: Runner) -> list[str]:
+    """Check the journal, and compare both indexes with it. Returns what was repaired."""
+    await run(rt.db.check_file)
+    repaired = []
+    mended = await run(rt.db.write, texts.repair_words, rt.redact)
+    await run(rt.db.check)
+    if mended:
+        rt.emit(WordsRepaired())
+        repaired.append("words")
+    if await run(_holds_index, rt):
+        shards = await adopt(rt, run, reason="it was verified")
+        repaired += [f"collection {shard}" for shard in shards]
+    return repaired
+
+
+async def reindex(rt: Runtime, run: Runner) -> int:
+    """Build the whole index again from the journal's vectors. Returns how many there are."""
+    await run(rt.db.check_file)
+    if not await run(_holds_index, rt):
+        return 0
+    shards = range((await run(rt.db.read, vectors.layout)).shards)
+    return await rebuild(rt, run, shards, reason="it was asked for")
+
+
+async def retry_dead(rt: Runtime, run: Runner) -> int:
+    """Give every dead letter of the background work a new start. Returns how many there were."""
+    revived = await run(rt.db.write, storage_jobs.revive, rt.now())
+    rt.wake()
+    return revived
+
+
+def _holds_index(rt: Runtime) -> bool:
+    return rt.index is not None and (rt.index.held or rt.index.acquire())
+
+
+class ErasureDelayError(MemlayerError):
+    """An erasure cannot be finished yet, because a reader holds the journal's log."""
+
+    retryable = True
+
+
+async def erase(rt: Runtime, run: Runner, job: Job, pause: Callable[[float], bool]) -> None:
+    """Do a job of kind `"erase"` in parts, so that others can read and write in between.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        job: The job.
+        pause: Waits so many seconds. Returns whether to stop; the job then stays to be done.
+
+    Raises:
+        ErasureDelayError: All is done but the log, because a reader holds it.
+    """
+    goes_on, more = False, True
+    while more:
+        began = time.monotonic()
+        until = rt.now() + timedelta(seconds=rt.settings.lease_seconds)
+        more = await run(rt.db.write, storage_jobs.erase, job, until, goes_on=goes_on)
+        goes_on = True
+        if pause(time.monotonic() - began):  # others get as much time
+            return
+    if not await run(rt.db.tidy, whole=True):
+        raise ErasureDelayError(
+            "deleted content is still in the journal's log, because a reader holds it",
+            hint="End the long transaction that reads the journal.",
+        )
+    rt.health.up("erasure")
+    await run(rt.db.write, storage_jobs.finish, [job])
+
+
+# Leases jobs and does them: what fails is tried again later, and given up after too many attempts.
+
+logger = logging.getLogger("memlayer")
+
+_LATER = 10  # an erasure that a reader held back is tried after so many times the usual wait: writers wait meanwhile
+
+
+class JobRunner:
+    """Leases jobs and does them, for one thread of the worker or several.
+
+    Args:
+        owner: The worker's name, for its leases.
+        step: Does jobs of one kind.
+        suspects: Shards of the index that may be damaged; those of a failed job are added.
+
+    Attributes:
+        last_error: Why the last attempt failed; None if it did not.
+    """
+
+    def __init__(
+        self, owner: str, step: Callable[[Runtime, JobKind, list[Job]], None], suspects: set[int]
+    ) -> None:
+        self._owner, self._step, self._suspects = owner, step, suspects
+        self.last_error: str | None = None
+
+    def lease(
+        self,
+        rt: Runtime,
+        kinds: Sequence[JobKind],
+        limit: int,
+        seconds: float = 0.0,
+        subjects: tuple[int, int] | None = None,
+    ) -> list[Job]:
+        """Lease the oldest jobs that are due, for so many seconds more than a lease usually has. See `job_queue.lease`."""
+        now = rt.now()
+        until = now + timedelta(seconds=rt.settings.lease_seconds + seconds)
+        if not rt.db.read(storage_jobs.is_due, kinds, now, until):
+            return []
+        return rt.db.write(storage_jobs.lease, kinds, limit, self._owner, now, until, subjects)
+
+    def do(self, rt: Runtime, jobs: Sequence[Job]) -> None:
+        """Do jobs, those of one kind together; each alone where they fail together."""
+        lost = [job for job in jobs if job.attempts > rt.settings.job_attempts]
+        for job in lost:  # each attempt ended with its process
+            self._give_up(rt, job, self.last_error or "every attempt ended with its process")
+        left = sorted((job for job in jobs if job not in lost), key=lambda job: job.kind)
+        for kind, some in groupby(left, key=lambda job: job.kind):
+            self._attempt(rt, kind, list(some))
+
+    def _attempt(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
+        try:
+            with rt.telemetry.job(kind, len(jobs)):
+                self._step(rt, kind, jobs)
+            self.last_error = None
+        except (IndexUnavailableError, IndexCorruptError, EmbedderMismatchError) as problem:
+            self._postpone(rt, jobs, problem)
+        except ErasureDelayError as problem:
+            self.last_error = str(problem)
+            rt.health.down("erasure", str(problem))
+            later = rt.now() + _LATER * timedelta(seconds=rt.settings.job_backoff)
+            rt.db.write(storage_jobs.fail, jobs, str(problem), later, count_attempt=False)
+        except Exception as problem:
+            if isinstance(problem, StoreUnavailableError):
+                raise
+            if len(jobs) > 1 and not isinstance(
+                problem, ModelError
+            ):  # one of them may be the cause: try each alone
+                for job in jobs:
+                    self._attempt(rt, kind, [job])
+                return
+            self.last_error = errors.in_short(problem)
+            if isinstance(problem, EmbedderError):
+                rt.health.down("embedder", errors.in_short(problem))
+            elif not isinstance(problem, MemlayerError):
+                log_error("a background job raised", problem)
+            self._later(rt, jobs, problem)
+
+    def _postpone(self, rt: Runtime, jobs: Sequence[Job], problem: MemlayerError) -> None:
+        """Try jobs again later that failed by no fault of theirs."""
+        if not threading.main_thread().is_alive():
+            return  # the interpreter ends: the next process does the jobs
+        self.last_error = errors.in_short(problem)  # no job's fault
+        source: Source = "embedder" if isinstance(problem, EmbedderMismatchError) else "index"
+        rt.health.down(source, errors.in_short(problem))
+        if isinstance(problem, IndexCorruptError):
+            self._suspects.update(shard_of(job.namespace, rt.shards) for job in jobs if job.namespace)
+        later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, 1))
+        rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
+
+    def _later(self, rt: Runtime, jobs: Sequence[Job], problem: Exception) -> None:
+        for job in jobs:
+            if job.attempts >= rt.settings.job_attempts:
+                self._give_up(rt, job, errors.in_short(problem))
+                continue
+            wait = backoff(rt.settings.job_backoff, job.attempts)
+            rt.db.write(
+                storage_jobs.fail, [job], errors.in_short(problem), rt.now() + timedelta(seconds=wait)
+            )
+            rt.emit(JobFailed(job.kind, job.subject, job.attempts, errors.in_short(problem)))
+
+    def _give_up(self, rt: Runtime, job: Job, error: str) -> None:
+        rt.db.write(storage_jobs.fail, [job], error, None)
+        rt.emit(JobDead(job.kind, job.subject, error))
+
+
+def log_error(text: str, problem: Exception) -> None:
+    """Log an error of another library with its traceback, but without its text, which may quote a message."""
+    frames = "".join(traceback.format_tb(problem.__traceback__))
+    logger.error("%s: %s\n%s", text, errors.in_short(problem), frames)
+
+
+# What time asks for, once a day: tells what is archived, and deletes what the settings say.
+
+_TOLD = timedelta(days=90)  # how long `memory.ledger` tells of a call
+_PAGE = 500  # records or entries of one transaction, so that others can write in between
+
+
+async def maintain(rt: Runtime, run: Runner, now: datetime | None = None) -> StoreMaintained:
+    """Delete what the settings say, and return what was done. To do it again changes nothing.
+
+    Args:
+        rt: What the memory works with.
+        run: Blocks or awaits.
+        now: The moment that counts; None: the present.
+    """
+    done = await maintain_journal(rt, run, now)
+    if done.deleted:
+        rt.wake()
+    rt.emit(done)
+    return done
+
+
+async def maintain_journal(journal: Journal, run: Runner, now: datetime | None = None) -> StoreMaintained:
+    """Do `maintain` in the journal alone. What is left to erase from the index and the files is queued."""
+    moment = in_utc(now, "now") or journal.now()
+    deleted = await _delete_archived(journal, run, moment)
+    entries = await _prune_outcomes(journal, run, moment)
+    faded, expired = await run(journal.db.read, records_writes.count_archived, journal.settings, moment)
+    return StoreMaintained(moment, archived=faded, expired=expired, deleted=deleted, entries=entries)
+
+
+async def maintain_daily(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
+    """Do jobs of kind `"maintain"`."""
+    await maintain(rt, run)
+    await run(rt.db.write, storage_jobs.finish, jobs)
+
+
+def enqueue_daily(rt: Runtime) -> None:
+    """Queue a job of kind `"maintain"` if a day is over. All processes together queue one."""
+    now = rt.now()
+    if rt.db.read(storage_jobs.is_day_over, "maintain", now):
+        rt.db.write(storage_jobs.enqueue_daily, "maintain", now)
+
+
+async def _delete_archived(rt: Journal, run: Runner, at: datetime) -> int:
+    settings, days, deleted = rt.settings, rt.settings.delete_archived_days, 0
+    if days is None:
+        return 0
+    while found := await run(rt.db.read, records_writes.find_archived, settings, at, days, _PAGE):
+        before = deleted
+        for owner, ordinals in found:
+            deleted += await run(
+                rt.db.write, records_writes.delete_archived, settings, at, days, owner, ordinals, rt.now()
+            )
+        if deleted == before:  # all were used meanwhile
+            break
+    return deleted
+
+
+async def _prune_outcomes(rt: Journal, run: Runner, moment: datetime) -> int:
+    gone = 0
+    while more := await run(rt.db.write, records_reads.prune_outcomes, moment - _TOLD, _PAGE):
+        gone += more
+    return gone
+
+
+# Does the jobs that call language models in threads of their own: nothing else waits for a model.
+
+
+class ModelThreads:
+    """The threads that call language models, `Settings.model_concurrency` at the most.
+
+    A thread starts when a job is due, and ends when none is.
+
+    Args:
+        owner: The worker's name, for its leases.
+        stop: Is set when the worker stops.
+        notify: Is called after each job.
+    """
+
+    def __init__(self, owner: str, stop: threading.Event, notify: Callable[[], None]) -> None:
+        self._jobs = JobRunner(owner, self._step, set())
+        self._stop, self._notify = stop, notify
+        self._threads: set[threading.Thread] = set()
+        self._rests_until = 0.0
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the last attempt failed; None if it did not."""
+        return self._jobs.last_error
+
+    def start(self, rt: Runtime) -> None:
+        """Start threads while jobs are due. Only the worker's own thread calls it."""
+        while len(self._threads) < rt.settings.model_concurrency and time.monotonic() >= self._rests_until:
+            jobs = self._lease(rt)
+            if not jobs or self._stop.is_set():
+                return
+            thread = threading.Thread(target=self._run, args=(rt, jobs), name="memlayer-models", daemon=True)
+            self._threads.add(thread)
+            thread.start()
+
+    def join(self, until: float) -> None:
+        """Wait for the threads until a moment of `time.monotonic()`."""
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def _run(self, rt: Runtime, jobs: Sequence[Job]) -> None:
+        try:
+            while jobs and not self._stop.is_set():
+                self._jobs.do(rt, jobs)
+                self._notify()
+                jobs = self._lease(rt)
+        except StoreUnavailableError as problem:
+            self._jobs.last_error = errors.in_short(problem)
+            self._rests_until = time.monotonic() + _RECOVERY
+        except Exception as problem:  # noqa: BLE001  (one bad row must not end all work with models)
+            self._jobs.last_error = errors.in_short(problem)
+            rt.health.down("worker", errors.in_short(problem))
+            log_error("work with models cannot go on", problem)
+            self._rests_until = time.monotonic() + _RECOVERY
+        finally:
+            self._threads.discard(threading.current_thread())
+            rt.wake()  # a job may have come since the last look
+
+    def _lease(self, rt: Runtime) -> list[Job]:
+        """Lease a job; with one of kind "learn", the others of its session that are due."""
+        seconds, most = rt.settings.model_timeout, rt.settings.extraction_turns
+        kinds: list[JobKind] = []  # of the others, another process has the model, or the service
+        kinds += ["summarize", "episode"] if rt.summarizer is not None else []
+        kinds += ["learn"] if rt.extractor is not None else []
+        kinds += ["record"] if rt.long_term is not None else []
+        jobs = self._jobs.lease(rt, kinds, 1, seconds)
+        if jobs and jobs[0].kind == "learn" and most > 1:
+            session = session_of(jobs[0].subject)
+            inside = key_of(session, 0), key_of(session, LAST)
+            jobs += self._jobs.lease(rt, ["learn"], most - 1, seconds, inside)
+        return jobs
+
+    def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
+        if kind == "learn":
+            with rt.health.watch("learning", rt.settings.lease_seconds):
+                step(extract(rt, SYNC, jobs))
+            return
+        write = {"summarize": self._summarize, "episode": write_episode, "record": record}[kind]
+        source: Source = "long-term memory" if kind == "record" else "summarizer"
+        for job in jobs:
+            with rt.health.watch(source, rt.settings.lease_seconds):
+                step(write(rt, SYNC, job))
+
+    async def _summarize(self, rt: Runtime, run: Runner, job: Job) -> None:
+        if not rt.settings.extraction_with_summaries:
+            await summarize(rt, run, job)
+            return
+        facts = FactTask(rt, lambda keys: self._lease_all(rt, keys))
+        try:
+            await summarize(rt, run, job, facts.ask)
+        finally:
+            facts.finish()
+
+    def _lease_all(self, rt: Runtime, keys: Sequence[int]) -> list[Job]:
+        """Lease the jobs of kind "learn" that wait for messages from the first to the last key, due or not."""
+        inside, now = (keys[0], keys[-1]), rt.now()
+        rt.db.write(storage_jobs.gather, "learn", inside, 1, now, now)
+        return self._jobs.lease(rt, ["learn"], AT_ONCE, rt.settings.model_timeout, inside)
+
+
+# The worker: it leases jobs in the background and does them. A restart loses no job and repeats no effect.
+
+_INDEXING: tuple[JobKind, ...] = ("index", "upsert", "unindex")
+_UPKEEP: tuple[JobKind, ...] = ("compact", "audit")
+_GATHERED = 1000  # upserts or removals in one batch: embedded Chroma writes to the disk 8 times for any number of them
+_REST = 4  # after a batch of removals, the worker waits this many times as long as the batch took
+_COMPACTED = 256  # shards in one batch: the largest number of shards
+_GATHERING = 10.0  # seconds, at least, that Chroma's files contain deleted vectors
+_SHARE = 20  # after erasing Chroma's files, the worker waits this many times as long as that took
+_ERASURE_SHARE = 100  # the same for the journal's files, which cost as much as the store is large
+_IDLE = 1.0  # seconds between two looks for jobs of other processes
+_RECOVERY = 10.0  # seconds before background work is tried again after an unexpected error
+_CLOSING = 5.0  # seconds that `close` waits for the current batch; then its leases are given back
+
+
+class Worker:
+    """Runs background jobs for one memory.
+
+    The thread starts at the first job. Only the process that holds the vector index does index jobs; it finds jobs of
+    other processes within a second. If it ends, another process takes the index. Every process erases deleted data and
+    maintains the store once a day. What calls language models has threads of its own: nothing else waits for a model.
+
+    Args:
+        owner: Name for this worker's leases, unique among all processes.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._rt: Runtime | None = None
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._wake = Bell()
+        self._hurry = Bell()
+        self._stopping = threading.Event()
+        self._flushing: set[Bell] = set()
+        self._keeper = IndexKeeper(owner)
+        self._jobs = JobRunner(owner, self._step, self._keeper.suspects)
+        self._models = ModelThreads(owner, self._stopping, self._done)
+        self._removals_rest_until = 0.0
+        self._gathering = _GATHERING
+        self._accessed: set[int] = set()
+        self._erasures_rest_until = 0.0
+        self._looked_at: datetime | None = None
+
+    def employ(self, rt: Runtime) -> None:
+        """Give the worker its runtime. It starts if earlier processes left jobs."""
+        self._rt = rt
+        step(end_idle(rt, SYNC))  # before anybody continues an idle session: its episode ends before that
+        self._look_at_clock(rt)
+        begin(rt)
+        if rt.db.read(storage_jobs.has_jobs) or self._owes_summaries:
+            self.wake()
+
+    def _look_at_clock(self, rt: Runtime) -> None:
+        """Queue the daily job if a day is over; once an hour, or when the clock was set, it is looked up."""
+        now = rt.now()
+        if self._looked_at is None or abs(now - self._looked_at) >= timedelta(hours=1):
+            self._looked_at = now
+            enqueue_daily(rt)
+
+    def wake(self) -> None:
+        """Wake the worker, since there is a job. One without a runtime, of a store that is only looked at, does nothing."""
+        if self._rt is None:
+            return
+        self._wake.ring()
+        if not self._started:
+            with self._starting:
+                if not self._started and not self._stopping.is_set():
+                    self._thread = threading.Thread(target=self._run, name="memlayer-worker", daemon=True)
+                    self._thread.start()
+
+    @property
+    def _started(self) -> bool:
+        """Whether the thread runs. A thread whose start was interrupted does not."""
+        return self._thread is not None and self._thread.ident is not None
+
+    def note_damage(self, shard: int) -> None:
+        """Note that a shard of the index is damaged."""
+        self._keeper.suspects.add(shard)
+        self.wake()
+
+    def note_recall(self, keys: Sequence[int]) -> None:
+        """Note that records were recalled. The worker writes that to the journal later."""
+        if keys:
+            self._accessed.update(keys)
+            self.wake()
+
+    def flush(self, timeout: float | None) -> Backlog:
+        """Wait until no job is queued, as `wait_until_done` does."""
+        assert self._rt is not None
+        pause = Bell()
+        self._flushing.add(pause)
+        try:
+            return wait_until_done(
+                self._rt,
+                timeout,
+                has_notes=lambda: self._has_notes,
+                ring=self._ring,
+                last_error=lambda: self._models.last_error or self._jobs.last_error,
+                pause=pause,
+            )
+        finally:
+            self._flushing.discard(pause)
+
+    def _ring(self) -> None:
+        self._hurry.ring()
+        self.wake()
+
+    @property
+    def _has_notes(self) -> bool:
+        return bool(self._keeper.suspects or self._accessed) or self._owes_summaries
+
+    @property
+    def _owes_summaries(self) -> bool:
+        return (
+            self._rt is not None and self._rt.summarizer is not None and self._rt.db.read(summaries.is_owed)
+        )
+
+    def close(self) -> None:
+        """Finish the current batch, give back the leases, and stop."""
+        with self._starting:
+            self._stopping.set()
+            thread = self._thread if self._started else None
+        self._wake.ring()
+        self._hurry.ring()
+        until = time.monotonic() + _CLOSING
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_CLOSING)
+        self._models.join(until)
+        if self._rt is not None and thread is not None:
+            with suppress(StoreUnavailableError):  # then the leases end by themselves
+                self._rt.db.write(storage_jobs.release, self._owner, self._rt.now())
+
+    def _run(self) -> None:
+        assert self._rt is not None
+        rt = self._rt
+        while not self._stopping.is_set():
+            asked = self._wake.wait(_IDLE)
+            if asked:
+                self._hurry.wait(rt.settings.index_delay)  # more messages may come, for one batch
+            try:
+                rt.db.check_file()
+            except StoreUnavailableError as problem:
+                self._leave(rt, problem)
+                return
+            try:
+                if self._keeper.watch(rt):
+                    self.wake()
+                self._write_down(rt)
+                step(end_idle(rt, SYNC))
+                self._look_at_clock(rt)
+                if asked and not self._stopping.is_set():
+                    self._ready(rt)
+                self._work_off(rt)
+                rt.health.up("worker")
+            except StoreUnavailableError as problem:
+                self._jobs.last_error = errors.in_short(problem)
+                rt.health.down("worker", errors.in_short(problem))
+                self._stopping.wait(_IDLE)
+            except Exception as problem:  # noqa: BLE001  (one bad row must not end all background work)
+                self._jobs.last_error = errors.in_short(problem)
+                rt.health.down("worker", errors.in_short(problem))
+                log_error("background work cannot go on", problem)
+                self._stopping.wait(_RECOVERY)
+
+    def _leave(self, rt: Runtime, problem: StoreUnavailableError) -> None:
+        """Stop writing: the files at the store's path are not this store any more."""
+        self._jobs.last_error = errors.in_short(problem)
+        rt.health.down("journal", errors.in_short(problem))
+        if rt.index is not None:
+            rt.index.close()
+
+    def _work_off(self, rt: Runtime) -> None:
+        """Do jobs until none is ready.
+
+        Texts that come while a batch is done that is not full wait for the next batch: many small ones cost more.
+        """
+        worked = rested = False
+        self._models.start(rt)
+        looked = time.monotonic()
+        while not self._stopping.is_set() and (rested or self._has_jobs(rt)):
+            ready = self._ready(rt)
+            jobs = self._next(rt) if ready and not rested else []
+            if not (jobs := jobs or self._upkeep(rt, ready)):
+                break
+            if jobs[0].kind in _INDEXING and len(jobs) < rt.settings.index_batch and not self._flushing:
+                rested = True
+            self._jobs.do(rt, jobs)
+            worked = True
+            self._done()
+            if time.monotonic() - looked >= _IDLE:
+                self._models.start(rt)
+                looked = time.monotonic()
+        if worked:
+            rt.db.tidy()
+
+    def _done(self) -> None:
+        """Tell who waits in `flush` that jobs are done."""
+        for pause in list(self._flushing):
+            pause.ring()
+
+    def _next(self, rt: Runtime) -> list[Job]:
+        """Lease texts to index, and what Chroma waits for: in large batches, as each batch costs about the same."""
+        resting = not self._flushing and time.monotonic() < self._removals_rest_until
+        jobs = self._jobs.lease(rt, _INDEXING[:1], rt.settings.index_batch)
+        return jobs + self._jobs.lease(rt, _INDEXING[1:2] if resting else _INDEXING[1:], _GATHERED)
+
+    def _upkeep(self, rt: Runtime, ready: bool) -> list[Job]:
+        """Lease the oldest other job; of those for the index none unless it is ready."""
+        kinds: list[JobKind] = [*_UPKEEP, "maintain"] if ready else ["maintain"]
+        if self._flushing or time.monotonic() >= self._erasures_rest_until:
+            kinds.append("erase")
+        jobs = self._jobs.lease(rt, kinds, 1)
+        if jobs and jobs[0].kind == "compact":
+            jobs += self._jobs.lease(rt, ["compact"], _COMPACTED - 1)
+        return jobs
+
+    def _write_down(self, rt: Runtime) -> None:
+        """Write notes of recalls to the journal, and queue what sessions owe."""
+        if self._owes_summaries:
+            rt.db.write(summaries.enqueue_owed, rt.now())
+        if recalled := list(self._accessed):
+            rt.db.write(records_writes.note_recall, recalled, rt.now())
+            self._accessed.difference_update(recalled)
+
+    def _ready(self, rt: Runtime) -> bool:
+        """Make the index ready. Returns False if it is not available at the moment."""
+        ready = self._keeper.ready(rt)
+        if self._keeper.problem is not None:
+            self._jobs.last_error = errors.in_short(self._keeper.problem)
+            self._stopping.wait(_IDLE)
+        return ready
+
+    def _has_jobs(self, rt: Runtime) -> bool:
+        return bool(self._keeper.suspects) or rt.db.read(storage_jobs.has_jobs)
+
+    def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
+        began = time.monotonic()
+        match kind:
+            case "index":
+                keys = [job.subject for job in jobs]
+                step(queue(rt, SYNC, keys))
+                step(index_flow.index(rt, SYNC, jobs))
+            case "upsert":
+                step(index_flow.upsert(rt, SYNC, jobs))
+            case "unindex":
+                step(index_flow.unindex(rt, SYNC, jobs, rt.now() + timedelta(seconds=self._gathering)))
+                self._removals_rest_until = time.monotonic() + _REST * (time.monotonic() - began)
+            case "compact":
+                step(index_flow.compact(rt, SYNC, jobs))
+                self._gathering = min(LONGEST_BACKOFF, max(_GATHERING, _SHARE * (time.monotonic() - began)))
+            case "audit":
+                step(index_flow.audit(rt, SYNC, jobs, reason=UNSOUND))
+            case "maintain":
+                step(maintain_daily(rt, SYNC, jobs))
+            case "erase":
+                for job in jobs:
+                    step(erase(rt, SYNC, job, self._stopping.wait))
+                self._erasures_rest_until = time.monotonic() + _ERASURE_SHARE * (time.monotonic() - began)
+            case "summarize" | "episode" | "learn" | "record":
+                raise AssertionError(f"{kind} is a job of the model threads")

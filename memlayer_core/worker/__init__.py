@@ -1,1 +1,0 @@
-"""Background work: one thread that leases jobs and does them."""
