@@ -1,4 +1,4 @@
-"""`memlayer demo`: a first process talks with a user and is killed; a second process remembers.
+"""`memlayer demo`: a first process talks with a user and is killed; a second process remembers, and learns facts.
 
 The first process is `python -m memlayer_core.cli.demo DIRECTORY`. It prints a line of JSON after each message that it
 stored, and then waits to be killed.
@@ -23,6 +23,8 @@ from memlayer_core.errors import StoreError
 from memlayer_core.memory import Memory
 from memlayer_core.message import Role
 from memlayer_core.models.foreign import EmbedderName
+from memlayer_core.records.model import Record
+from memlayer_core.settings import Settings
 from memlayer_core.show import visible
 from memlayer_core.window.model import Context
 
@@ -30,8 +32,8 @@ _USER = "maya"
 _TOKENS = 800
 _THEN = timedelta(weeks=10)
 _FIRST: tuple[tuple[Role, str], ...] = (
-    ("user", "Hi, I'm Maya. My sister Lena moves to Porto, and I will visit her."),
-    ("assistant", "Nice to meet you, Maya. A visit to Lena in Porto, then."),
+    ("user", "Hi, I'm Maya. I live in Graz, but my sister Lena moves to Porto."),
+    ("assistant", "Nice to meet you, Maya. Then you will have a reason to travel."),
     ("user", "Lena collects old maps, so I'll bring her one of Graz, our home town."),
     ("assistant", "An old map of Graz for Lena."),
     ("user", "顺便说一句，我对花生过敏，订餐厅的时候请记得。"),
@@ -52,6 +54,9 @@ _QUESTIONS = {
     ),
 }
 """For each session: a question, what the answer takes from a recalled line, and the answer."""
+_FACTS = {r"I live in (\w+)": {"key": "home"}, r"我对(?!什么)(.+?)过敏": {"key": "allergy", "many": True}}
+"""What the script that stands for a model reads: words, of which the group is the value, and the fact that they state."""
+_NEWS = "Guess what: I live in Porto now, three streets from Lena."
 
 
 def play(console: Console, directory: Path, embedder: EmbedderName, *, why: bool) -> None:
@@ -68,7 +73,7 @@ def play(console: Console, directory: Path, embedder: EmbedderName, *, why: bool
     """
     console.print(
         "Maya talks with a first process, which is killed. A second process remembers.\n"
-        "No model is called: the assistant's lines are a script. The memory is real."
+        "No model is called: a script stands for your model. The memory is real."
     )
     with (
         console.status("Opening a memory. MiniLM is downloaded if it is not on this machine …"),
@@ -78,6 +83,7 @@ def play(console: Console, directory: Path, embedder: EmbedderName, *, why: bool
     console.print(f"Memory: {escape(str(directory))}   Embedder: {escape(chosen)}\n", soft_wrap=True)
     _play_first(console, directory)
     _play_second(console, directory, why=why)
+    _play_facts(console, directory)
 
 
 def _play_first(console: Console, directory: Path) -> None:
@@ -122,6 +128,51 @@ def _play_second(console: Console, directory: Path, *, why: bool) -> None:
             told = answer.format(**taken.groupdict()) if taken else "I do not know."
             chat.add("assistant", told)
             _show_line(console, "assistant", told)
+
+
+def script(_instructions: str, prompt: str) -> str:
+    """Stand for a model that reads facts: it gets numbered lines of a conversation, and answers with JSON."""
+    lines = re.findall(r"^\[(\d+)\] (.*)$", prompt, re.MULTILINE)
+    said = [
+        {"op": "add", **fact, "value": found[1], "quote": found[0], "messages": [int(number)]}
+        for number, line in lines
+        for words, fact in _FACTS.items()
+        for found in re.finditer(words, line)
+    ]
+    return json.dumps({"operations": said})
+
+
+def _play_facts(console: Console, directory: Path) -> None:
+    """Learn facts from what was said, and show what a change leaves of them."""
+    console.print()
+    console.rule("[bold]With a model, it learns facts[/] · Memory.open(path, model=…)", align="left")
+    settings = Settings(learn_back_days=2 * _THEN.days)  # what was said before there was a model is read, too
+    with Memory.open(directory, extractor=script, settings=settings) as memory:
+        with console.status("Learning …"):
+            memory.flush()
+        for fact in reversed(memory.records(user_id=_USER)):
+            _show_fact(console, memory, fact)
+        memory.chat(user_id=_USER, session_id="news").add("user", _NEWS)
+        _show_line(console, "user", _NEWS)
+        with console.status("Learning …"):
+            memory.flush()
+        then = datetime.now(UTC) - _THEN / 2
+        before = {fact.memory_id for fact in memory.records(user_id=_USER, as_of=then)}
+        now = memory.records(user_id=_USER)
+        for fact in now:
+            if fact.memory_id not in before:
+                _show_fact(console, memory, fact)
+        for fact in memory.records(user_id=_USER, as_of=then):
+            if fact not in now:
+                told = f"{fact.key} = {fact.value}, until {fact.valid_until:%Y-%m-%d}"
+                _show_line(console, "as_of", f"{then:%Y-%m-%d}  {told}", "yellow")
+
+
+def _show_fact(console: Console, memory: Memory, fact: Record) -> None:
+    """Show a fact with the words that it rests on."""
+    for one in memory.why(fact.memory_id, user_id=_USER).evidence:
+        told = f"{one.said_at:%Y-%m-%d}  {fact.key} = {fact.value}, for she said: “{one.quote}”"
+        _show_line(console, "fact", told, "green")
 
 
 def show_context(console: Console, context: Context, *, why: bool) -> None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from memlayer_core import Memory
 from memlayer_core.cli.app import app
-from memlayer_core.cli.demo import _FIRST, play
+from memlayer_core.cli.demo import _FIRST, _NEWS, play
 
 MEMLAYER = Path(sys.executable).parent / "memlayer"
 
@@ -61,7 +61,7 @@ def test_no_connection_is_tried(played: tuple[Stand, str]):
 
 @pytest.mark.slow
 def test_it_says_that_no_model_answers(played: tuple[Stand, str]):
-    assert "No model is called" in played[1]
+    assert "No model is called: a script stands for your model" in played[1]
 
 
 def test_the_first_process_was_another_one_and_was_killed(played: tuple[Stand, str]):
@@ -78,7 +78,7 @@ def test_the_first_process_was_another_one_and_was_killed(played: tuple[Stand, s
 
 def test_both_questions_are_answered_from_weeks_back_with_what_was_recalled(played: tuple[Stand, str]):
     _, shown = played
-    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") :])
+    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") : shown.index("With a model")])
     day, text = re.search(r"recalled  (\d{4}-\d\d-\d\d) user: (Lena collects old maps.*)", maps).groups()
     assert text == "Lena collects old maps, so I'll bring her one of Graz, our home town."
     assert 68 <= (datetime.now() - datetime.fromisoformat(day)).days <= 72  # noqa: DTZ005  (whole weeks are meant)
@@ -87,11 +87,24 @@ def test_both_questions_are_answered_from_weeks_back_with_what_was_recalled(play
     assert "assistant  你对花生过敏" in nuts
 
 
+def test_a_fact_has_its_quote_and_a_change_leaves_what_held_before(played: tuple[Stand, str]):
+    facts = played[1][played[1].index("With a model") : played[1].index("next:")]
+    told = re.findall(r"^ +(fact|Maya|as_of)  (.*)$", facts, re.MULTILINE)
+    assert [who for who, _ in told] == ["fact", "fact", "Maya", "fact", "as_of"]
+    graz, nuts, news, porto, before = (text for _, text in told)
+    assert graz.endswith("home = Graz, for she said: “I live in Graz”")
+    assert nuts.endswith("allergy = 花生, for she said: “我对花生过敏”")
+    assert news == _NEWS
+    assert porto.endswith("home = Porto, for she said: “I live in Porto”")
+    assert re.search(r"home = Graz, until (\S+)$", before)[1] == porto.split()[0]
+    assert graz.split()[0] < before.split()[0] < porto.split()[0]
+
+
 @pytest.mark.slow
 def test_a_turn_is_a_line_and_all_of_it_is_read_at_a_glance(stand: Stand):
     stand.environment["COLUMNS"] = "80"
     shown = stand.run().stdout
-    assert len(shown.splitlines()) <= 42
+    assert len(shown.splitlines()) <= 46
     told = shown[: shown.index("was killed")]
     for line in (words for _, words in _FIRST):
         assert told.count(line) == 1, "a turn is one line, whole at 80 columns, and told once"
@@ -113,7 +126,7 @@ def test_the_answer_is_taken_from_the_recall_and_from_nowhere_else(tmp_path: Pat
 def test_why_shows_every_part_with_its_tokens_and_reasons(stand: Stand):
     stand.environment["COLUMNS"] = "240"  # a reason is one line
     shown = stand.run("--why").stdout
-    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") :])
+    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") : shown.index("With a model")])
     for part in (maps, nuts):
         total, limit = map(int, re.search(r"(\d+) of (\d+) tokens", part).groups())
         costs = map(int, re.findall(r"^(?:recall|window) +(\d+) \d{4}-", part, re.MULTILINE))
@@ -128,7 +141,7 @@ def test_a_named_directory_stays_and_holds_every_message_with_its_date(played: t
         summer = memory.chat(user_id="maya", session_id="summer")
         ages = [(summer.memory.runtime.now() - message.created_at).days for message in summer.history()]
         assert ages == [70] * 8
-        assert sorted(session.messages for session in memory.sessions(user_id="maya")) == [2, 2, 8]
+        assert sorted(session.messages for session in memory.sessions(user_id="maya")) == [1, 2, 2, 8]
     steps = [shlex.split(found) for found in re.findall(r"^  memlayer (.*?)  #", shown, re.MULTILINE)]
     assert [step[0] for step in steps] == ["inspect", "search"]
     for step, told in zip(steps, ("summer", "Lena collects old maps"), strict=True):
