@@ -168,7 +168,7 @@ class EmbedderError(MemlayerError):
 
 
 class EmbedderLoadingError(EmbedderError):
-    """`Memory.warm` is loading the embedder. Until it is ready, searches use words alone."""
+    """`memory.admin.warm` is loading the embedder. Until it is ready, searches use words alone."""
 
 
 class RerankerError(MemlayerError):

@@ -104,7 +104,7 @@ class Settings(BaseSettings):
             at the most.
         telemetry: What OpenTelemetry is told, where the application has set a provider: `"spans"`, `"metrics"`; with `"ids"`
             also the ids of users, tenants and records, with `"text"` also questions, messages, records and prompts. `()`: nothing.
-        backlog_limit: Background jobs from which on `Memory.status` names the backlog as a problem.
+        backlog_limit: Background jobs from which on `memory.admin.status` names the backlog as a problem.
     """
 
     model_config = SettingsConfigDict(env_prefix="MEMLAYER_", frozen=True, extra="forbid")

@@ -25,8 +25,9 @@ from offline import Offline
 from sqlalchemy import create_engine, text
 from typer.main import get_command
 
-from memlayer_core import Memory, Message, Scope, Settings, message_from_json
+from memlayer_core import Memory, Message, Scope, Settings
 from memlayer_core.cli.app import app
+from memlayer_core.messages.check import message_from_json
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import vectors
 from memlayer_core.storage.database import SCHEMA_VERSION
@@ -479,8 +480,8 @@ def test_verify_and_reindex_admit_that_another_owner_has_the_index(
     kept: Path, open_at: Callable[..., Memory]
 ):
     with open_at() as memory:
-        memory.verify()
-        assert memory.status().index == "held"
+        memory.admin.verify()
+        assert memory.admin.status().index == "held"
         shown = run("verify", kept)
         assert shown.exit_code == 3, "no error, and not the same as a sound index"
         assert "not compared: another process holds it" in shown.stdout

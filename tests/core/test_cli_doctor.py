@@ -141,7 +141,7 @@ def test_a_process_that_hangs_in_a_write_is_found(directory: Path, monkeypatch: 
 @posix
 def test_a_store_that_a_server_holds_is_fine(directory: Path):
     with Memory.open(directory) as memory:
-        memory.verify()
+        memory.admin.verify()
         code, checks = found(directory)
     assert (code, wrong(checks)) == (0, set())
     (chroma,) = checks["chroma"]

@@ -84,7 +84,7 @@ def test_a_backup_is_a_memory_whose_index_is_built_without_a_model(
     monkeypatch.setattr(HashingEmbedder, "embed", lambda *_: pytest.fail("a model was asked"))
     with Memory.open(tmp_path / "copy") as memory:
         memory.flush()
-        memory.verify()
+        memory.admin.verify()
         rt = memory.runtime
         assert rt.index is not None
         assert rt.index.held

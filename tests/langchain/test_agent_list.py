@@ -187,7 +187,7 @@ def test_what_is_removed_between_runs_is_told_and_found_nowhere(talk, which, way
     ]
     assert [m.text for m in talk.model.seen[-1]] == [*kept, "and the newt"]
     assert not talk.found(" ".join(ZOO)) & {*gone}
-    assert talk.memory.verify() == []
+    assert talk.memory.admin.verify() == []
 
 
 def test_it_is_set_aside_before_the_run_does_anything_else(short) -> None:

@@ -51,7 +51,7 @@ def searched(do: Any, reranker: Any) -> tuple[list[str], dict[str, str]]:
         memory.chat(user_id="ada").add_messages([Message("user", text) for text in KAYAKS])
         memory.flush()
         hits = do(memory, "search", QUESTION, user_id="ada", limit=12)
-        return [hit.text for hit in hits], dict(memory.status().problems)
+        return [hit.text for hit in hits], dict(memory.admin.status().problems)
 
 
 @pytest.fixture(scope="module")

@@ -305,8 +305,8 @@ def test_the_index_of_items_is_built_again_without_a_model(open_at, asked) -> No
     put(memory, "d", **{f"k{n}": f"topic{n} hiking" for n in range(6)})
     memory.flush()
     memory.runtime.embedder.embed = None  # nobody asks
-    assert memory.verify() == []
-    assert memory.reindex() == 6
+    assert memory.admin.verify() == []
+    assert memory.admin.reindex() == 6
     assert find(memory, "topic3 hiking", "d", limit=1)[0].key == "k3"
     assert asked
 

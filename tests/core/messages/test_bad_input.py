@@ -62,7 +62,7 @@ def test_a_message_that_cannot_be_stored_is_refused_with_its_whole_batch(memory,
     assert not refused.value.retryable
     assert chat.history() == []
     assert memory.sessions(user_id="louis") == []
-    assert memory.status().backlog.queued == 0
+    assert memory.admin.status().backlog.queued == 0
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_another_embedder_is_refused_with_both_names_and_the_way_out(open_at) ->
     again = open_at(embedder=other, reembed=True)
     again.flush()
     assert again.search("there", user_id="louis")[0].text == "hi there"
-    assert again.status().embedder.endswith("other")
+    assert again.admin.status().embedder.endswith("other")
     again.close()
     open_at(embedder=other).close()
 

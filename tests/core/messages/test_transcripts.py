@@ -492,4 +492,4 @@ def test_a_session_is_forgotten_with_what_other_words_took_the_place_of(store, u
 
     assert left() == {f"{word}{number}" for _, _, word in elsewhere for number in (1, 2)}
     store.flush()
-    assert store.verify() == []
+    assert store.admin.verify() == []

@@ -172,7 +172,7 @@ def test_each_of_them_sums_up_what_left_the_window(framework) -> None:
         (summary,) = chat.summary()
         assert summary.text == TOLD
         assert TOLD in chat.context().messages[0].text
-        (cost,) = memory.costs()
+        (cost,) = memory.admin.costs()
         assert (cost.kind, cost.calls) == ("summarize", 1)
         assert cost.model == summary.model
         assert cost.tokens_in > 100

@@ -57,7 +57,7 @@ def test_it_is_nowhere_but_in_the_cause(open_at, caplog) -> None:
         memory.flush(10)
     except FlushTimeoutError as problem:
         told.append(problem)
-    status = memory.status()
+    status = memory.admin.status()
     told.extend(status.problems.values())
     rows = memory.runtime.db.read(lambda c: c.execute(text("SELECT error FROM memlayer_jobs")).all())
     told.extend(rows)

@@ -169,8 +169,8 @@ class RecordIsolation(RuleBasedStateMachine):
 
     @invariant()
     def the_index_holds_what_the_journal_has(self) -> None:
-        if not self.memory.status().backlog.queued:
-            assert self.memory.verify() == []
+        if not self.memory.admin.status().backlog.queued:
+            assert self.memory.admin.verify() == []
 
     def teardown(self) -> None:
         self.memory.close()

@@ -100,7 +100,7 @@ def test_words_that_are_repaired_are_redacted_too(open_at: Callable[..., Memory]
     memory.runtime.db.write(
         lambda connection: storage_words.delete(connection, storage_words.keys(connection))
     )
-    assert memory.verify() == ["words"]
+    assert memory.admin.verify() == ["words"]
     assert words(memory, KEY, "garage") == {"garage"}
 
 
@@ -133,14 +133,14 @@ def test_a_redactor_that_fails_loses_no_message_and_lets_nothing_through(redacto
             chat.remember(f"{KEY} spins gold")
         assert KEY not in str(problem.value)
         assert [one.text for one in chat.history()] == [f"{KEY} spins straw. I live in Graz."]
-        assert "redactor" in memory.status().problems
-        assert KEY not in str(memory.status().problems)
+        assert "redactor" in memory.admin.status().problems
+        assert KEY not in str(memory.admin.status().problems)
         assert words(memory, KEY, "straw") == set()
         assert memory.search("woods", user_id="louis") == ()
         assert memory.chat(user_id="louis").context("Who lives in the woods?").recall == ""
         redactor.fails = False
         memory.flush()
-        assert "redactor" not in memory.status().problems
+        assert "redactor" not in memory.admin.status().problems
         assert words(memory, KEY, "straw") == {"straw"}
         assert len(memory.search("straw", user_id="louis")) >= 1
 

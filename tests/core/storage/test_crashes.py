@@ -60,8 +60,8 @@ def assert_whole(memory: Memory, acknowledged: list[int]) -> None:
     db = memory.runtime.db
     filed = [filing.key for filing in db.read(stored_vectors)]
     assert len(filed) == len(set(filed)) == len(there)
-    assert memory.status().index == "held"
-    assert memory.verify() == []
+    assert memory.admin.status().index == "held"
+    assert memory.admin.verify() == []
     for number in acknowledged[:3] + acknowledged[-3:]:
         best = memory.search(f"thing{number}", user_id="louis", limit=1)
         assert best[0].message_ids == (f"m{number}",)

@@ -70,7 +70,7 @@ def test_a_damaged_index_of_words_is_told_apart_and_verify_mends_it(directory) -
         with pytest.raises(JournalCorruptError, match="the index of words is damaged") as told:
             memory.search("thing7", user_id="louis")
         assert "memlayer verify" in told.value.hint
-        assert memory.verify() == ["words"]
+        assert memory.admin.verify() == ["words"]
         assert memory.search("thing7", user_id="louis")
 
 

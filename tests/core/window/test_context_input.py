@@ -34,14 +34,18 @@ def chat(memory):
 @pytest.fixture
 def refused(memory, chat):
     """Return a check that an error says what to do, and that it left everything as it was."""
-    before = chat.history(), memory.sessions(user_id="louis"), memory.status().backlog.queued
+    before = chat.history(), memory.sessions(user_id="louis"), memory.admin.status().backlog.queued
 
     def check(caught: pytest.ExceptionInfo[MemlayerError], *named: str) -> None:
         assert caught.value.hint
         assert not caught.value.retryable
         for word in named:
             assert word in str(caught.value)
-        assert (chat.history(), memory.sessions(user_id="louis"), memory.status().backlog.queued) == before
+        assert (
+            chat.history(),
+            memory.sessions(user_id="louis"),
+            memory.admin.status().backlog.queued,
+        ) == before
         assert [message.text for message in chat.context().messages] == ["Be kind.", "hello"]
 
     return check

@@ -46,11 +46,11 @@ def test_an_embedder_that_hangs_is_a_problem_until_it_answers() -> None:
     with Memory.in_memory(embedder=gate, settings=QUICK) as memory:
         events = heard(memory)
         memory.chat(user_id="u", session_id="s").add("user", "hello")
-        wait_for(lambda: "no answer for 0.05 seconds" in memory.status().problems.get("embedder", ""))
+        wait_for(lambda: "no answer for 0.05 seconds" in memory.admin.status().problems.get("embedder", ""))
         assert IndexDegraded in kinds(events)
         gate.open.set()
         memory.flush(30)
-        assert memory.status().problems == {}
+        assert memory.admin.status().problems == {}
         assert IndexRecovered in kinds(events)
 
 
@@ -69,10 +69,10 @@ def test_a_summarizer_that_hangs_is_a_problem_until_it_answers() -> None:
             chat.add("user", f"I took train {number} to Kyoto.")
             chat.add("assistant", "Have a good journey!")
         chat.context()
-        wait_for(lambda: "no answer" in memory.status().problems.get("summarizer", ""))
+        wait_for(lambda: "no answer" in memory.admin.status().problems.get("summarizer", ""))
         assert SummarizerUnavailable in kinds(events)
         answer.set()
-        wait_for(lambda: "summarizer" not in memory.status().problems)
+        wait_for(lambda: "summarizer" not in memory.admin.status().problems)
 
 
 def test_closing_does_not_wait_for_what_hangs_and_the_next_process_does_it(open_at, monkeypatch) -> None:
@@ -141,11 +141,11 @@ def test_a_backlog_is_a_problem_from_a_number_on() -> None:
     with Memory.in_memory(embedder="hashing", settings=settings) as memory:
         chat = memory.chat(user_id="u", session_id="s")
         chat.add_messages([Message("user", "a"), Message("user", "b")])
-        assert "backlog" not in memory.status().problems
+        assert "backlog" not in memory.admin.status().problems
         chat.add("user", "c")
-        assert memory.status().problems["backlog"].startswith("3 background jobs wait")
+        assert memory.admin.status().problems["backlog"].startswith("3 background jobs wait")
         memory.flush()
-        assert memory.status().problems == {}
+        assert memory.admin.status().problems == {}
 
 
 def test_while_the_model_is_loaded_searches_use_words_and_say_so() -> None:
@@ -166,7 +166,7 @@ def test_while_the_model_is_loaded_searches_use_words_and_say_so() -> None:
             said = " ".join(reason.text for reason in context.reasons)
             assert "found by words alone" in said
             assert "is being loaded" in said
-            assert memory.status().problems == {}
+            assert memory.admin.status().problems == {}
         finally:
             gate.open.set()
             warming.join(30)
@@ -177,7 +177,7 @@ def test_while_the_model_is_loaded_searches_use_words_and_say_so() -> None:
 def test_warming_asks_the_model_once(do) -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
     with Memory.in_memory(embedder=flaky) as memory:
-        do(memory, "warm")
+        do(memory.admin, "warm")
         assert len(flaky.queries) == 1
 
 
@@ -194,7 +194,7 @@ def test_a_journal_that_cannot_be_written_is_one_line_of_the_log(monkeypatch, ca
             patch.setattr(worker, "end_idle", full)
             memory.chat(user_id="u", session_id="s").add("user", "hello")
             wait_for(lambda: len(tries) > 5)
-            assert memory.status().problems["worker"] == "the disk is full"
+            assert memory.admin.status().problems["worker"] == "the disk is full"
         memory.flush(30)
-        wait_for(lambda: memory.status().problems == {})
+        wait_for(lambda: memory.admin.status().problems == {})
     assert [record.levelname for record in caplog.records].count("WARNING") == 1

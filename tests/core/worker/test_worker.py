@@ -34,7 +34,7 @@ def test_adding_asks_no_model() -> None:
     with Memory.in_memory(embedder=flaky, settings=Settings(index_delay=60)) as memory:
         memory.chat(user_id="u", session_id="s").add("user", "hello")
         assert flaky.texts == []
-        assert memory.status().backlog.queued == 1
+        assert memory.admin.status().backlog.queued == 1
 
 
 def test_a_batch_embeds_each_text_once_and_pays_again_for_nothing() -> None:
@@ -74,7 +74,7 @@ def test_one_bad_message_becomes_a_dead_letter_alone_and_can_be_revived() -> Non
         assert len(near) == 2
         assert memory.search("poison", user_id="u")[0].text == "poison"
         flaky.failing = lambda _: False
-        assert memory.retry_dead() == 1
+        assert memory.admin.retry_dead() == 1
         assert memory.flush(10).dead == 0
         assert len(memory.runtime.db.read(stored_vectors)) == 3
 
@@ -157,10 +157,10 @@ def test_chroma_away_means_exact_search_one_event_and_catching_up_later(open_at)
         assert {hit.text for hit in found} == {"the pineapple is ripe", "the mango is not"}
         assert all("meaning" in {reason.code for reason in hit.reasons} for hit in found)
     assert len(degraded) == 1
-    assert memory.status().problems == {"index": "Chroma is away"}
+    assert memory.admin.status().problems == {"index": "Chroma is away"}
     index.broken = False
     assert memory.flush(30).dead == 0
-    assert memory.status().problems == {}
+    assert memory.admin.status().problems == {}
     assert index.inner.nearest(
         shard_of(chat.scope.namespace, memory.runtime.shards),
         chat.scope.user_lane,
@@ -183,11 +183,11 @@ def test_a_chroma_directory_that_vanished_is_built_again_without_the_embedder(op
     flaky.texts.clear()
     again = open_at(embedder=flaky, settings=settings)
     rebuilt = heard(again, IndexRebuilt)
-    again.verify()
+    again.admin.verify()
     assert sum(event.vectors for event in rebuilt) == 40
     assert flaky.texts == []
     assert len(again.search("fruit number 7", user_id="u", limit=40)) == 40
-    assert again.verify() == []
+    assert again.admin.verify() == []
 
 
 def test_reindexing_rebuilds_every_shard_and_loses_nothing(open_at) -> None:
@@ -195,7 +195,7 @@ def test_reindexing_rebuilds_every_shard_and_loses_nothing(open_at) -> None:
     for user in ("a", "b", "c"):
         memory.chat(user_id=user, session_id="s").add("user", f"the secret of {user}")
     memory.flush(30)
-    assert memory.reindex() == 3
+    assert memory.admin.reindex() == 3
     for user in ("a", "b", "c"):
         assert [hit.text for hit in memory.search("secret", user_id=user)] == [f"the secret of {user}"]
 
@@ -217,7 +217,7 @@ def test_many_threads_and_the_worker_lose_no_message(open_at) -> None:
         thread.join()
     memory.flush(60)
     assert sum(event.messages for event in indexed) == 80
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_an_error_of_the_embedder_is_ours_whatever_it_raised() -> None:
@@ -239,7 +239,7 @@ def test_what_a_killed_process_had_leased_is_done_at_once_by_the_next_holder(ope
 
     second = open_at(settings=settings)
     second.flush(30)
-    assert second.status().backlog.queued == 0
+    assert second.admin.status().backlog.queued == 0
     second.close()
 
 
