@@ -98,7 +98,7 @@ def child(folder, embedder, users):
     steps.end("llama_index")
     identity = memory.admin.status().embedder
     memory.close()
-    with Memory.open(folder, embedder=embedder, settings=Settings(exact_scan_limit=0)) as memory:
+    with Memory.open(folder, embedder=embedder, settings=Settings()) as memory:
         memory.admin.verify()
         assert "chromadb" in sys.modules
         steps.end("chroma")

@@ -255,8 +255,8 @@ class Admin:
         """Do what time asks for, and return what was done. A second call changes nothing.
 
         A record fades while it is not recalled: 30 days after the last use, the importance of an episode that somebody rated
-        begins to halve every 90 days, and a `decay_score` below 1 fades, too. Below `Settings.archive_importance` (0.1) or
-        `Settings.archive_decay_score` (0.2), or when it has expired, it is archived: `records(every=True)` finds it, and
+        begins to halve every 90 days, and a `decay_score` below 1 fades, too. An importance below 0.1 or
+        a `decay_score` below 0.2, or when it has expired, it is archived: `records(every=True)` finds it, and
         nothing recalls it. That follows from the clock, and needs no call. This tells how many records are archived. It
         deletes those that are archived for `Settings.delete_archived_days` (without that setting none), and entries of the
         ledger after 90 days.
@@ -299,7 +299,7 @@ class Admin:
         costs = [] if is_gone else rt.db.read(jobs.cost_ledger)
         if backlog.queued > rt.settings.backlog_limit:
             problems["backlog"] = (
-                f"{backlog.queued:,} background jobs wait, more than `Settings.backlog_limit`"
+                f"{backlog.queued:,} background jobs wait, more than {rt.settings.backlog_limit:,}"
             )
         return Status(
             self._memory._resources.store_id,  # noqa: SLF001  (of this file)
@@ -387,13 +387,13 @@ class Memory(Viewable):
                 of texts that returns a score for each, blocking or async, larger ones for better texts; a LangChain
                 `BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; what these leave out comes last. Whether
                 anything bears on a question, and how much is told in a prompt, the ranking alone decides. If it fails, or
-                takes longer than `Settings.reranker_timeout`, the order stays, and `memory.admin.status()` names the problem.
+                takes longer than 5 seconds, the order stays, and `memory.admin.status()` names the problem.
             redactor: A function from a text to the text as it may be remembered (see `seams.Redactor`), for records, the
                 index and what is told. Without it, all texts are used as they are. If it raises, `remember` raises a `RedactorError`; a message is stored, and indexed when the function works
                 again; `memory.admin.status()` names the problem.
             long_term_memory: A function from a `Scope` to another service's memory of that user (see `seams.LongTermMemory`),
                 which then stands in for the recall of other sessions and of records. It is told each round in the
-                background. If it fails, or takes longer than `Settings.long_term_timeout`, contexts do without it, and
+                background. If it fails, or takes longer than 5 seconds, contexts do without it, and
                 `memory.admin.status()` names the problem. Facts that memlayer learns stay in the profile: `Settings(learn=False)`.
             settings: All other settings. `Settings()` reads the MEMLAYER_ environment variables.
             reembed: If another embedder made the store's vectors, delete them and embed everything again in the
@@ -949,7 +949,7 @@ class Memory(Viewable):
             progress: Called after each page with the number of messages that are done and of all messages.
 
         Raises:
-            ImportStoppedError: A line cannot be read, is larger than `Settings.import_line_bytes`, or is refused
+            ImportStoppedError: A line cannot be read, is larger than 128 MB, or is refused
                 because of `user_id`. The lines before it were imported, unless the file was checked first.
             InvalidScopeError: An id is empty or cannot be stored.
         """

@@ -18,8 +18,9 @@ import httpx
 import pytest
 from offline import Offline
 from test_examples import FOLDER, load, run
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 
 
 @pytest.mark.slow
@@ -276,7 +277,7 @@ def ollama() -> Iterator[Ollama]:
 def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
     client = pytest.importorskip("langchain_ollama", reason="langchain-ollama is not installed")
     model = client.ChatOllama(model="qwen3:8b", base_url=ollama.url)
-    settings = Settings(extraction_idle_seconds=0, index_delay=0)
+    settings = Tuned(extraction_idle_seconds=0, index_delay=0)
     with Memory.in_memory(extractor=model, settings=settings) as memory:
         chat = memory.chat(user_id="ada", session_id="monday")
         chat.add("user", "By the way, last year we opened a shop on Elm Street.")
@@ -297,7 +298,7 @@ def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
 def test_an_ollama_server_that_is_down_is_a_problem_and_the_fact_is_learned_when_it_is_back(ollama) -> None:
     client = pytest.importorskip("langchain_ollama", reason="langchain-ollama is not installed")
     model = client.ChatOllama(model="qwen3:8b", base_url=ollama.url)
-    settings = Settings(extraction_idle_seconds=0, index_delay=0, job_backoff=0.1)
+    settings = Tuned(extraction_idle_seconds=0, index_delay=0, job_backoff=0.1)
     ollama.is_down = True
     with Memory.in_memory(extractor=model, settings=settings) as memory:
         memory.chat(user_id="ada", session_id="monday").add(

@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from scripted_reader import reads
+from tuned import Tuned
 from typer.testing import CliRunner
 
-from memlayer_core import Chat, Memory, Message, Settings, ToolCall
+from memlayer_core import Chat, Memory, Message, ToolCall
 from memlayer_core.cli.app import app
 from memlayer_core.cli.demo import show_context
 from memlayer_core.message import Receipt
@@ -208,7 +209,7 @@ def test_everything_that_a_verb_returns_to_people_is_shown_as_a_table() -> None:
 @pytest.fixture
 def told(open_at):
     """A memory in which a fact was replaced, two are in conflict, one ended and one is an agent's."""
-    memory = open_at(settings=Settings(index_delay=0.0, durability="normal"), extractor=reads())
+    memory = open_at(settings=Tuned(index_delay=0.0, durability="normal"), extractor=reads())
     may = memory.chat(user_id="louis", session_id="in-may")
     may.add(
         "user", "I moved to Tokyo, and I am allergic to nuts.", created_at=datetime(2026, 5, 4, tzinfo=UTC)

@@ -19,13 +19,14 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from scripted_reader import reads
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import MemlayerError
 from memlayer_core.telemetry import Operation
 
-QUIET = Settings(index_delay=0, durability="normal")
+QUIET = Tuned(index_delay=0, durability="normal")
 
 
 class Told:

@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 from sql import stored_vectors
 from sqlalchemy import Connection
+from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.chroma import index as chroma_index
 from memlayer_core.errors import StoreUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRebuilt, StoreMissing
@@ -33,7 +34,7 @@ from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage import vectors
 from memlayer_core.storage.jobs import Job
 
-SETTINGS = Settings(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
+SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
 SECRET = "the password of the vault is swordfish"
 ITEM = "the key is under the mat"
 
@@ -261,7 +262,7 @@ import os, signal, sys
 from memlayer_core import Memory, Settings
 from memlayer_core.storage import job_queue
 from memlayer_core.chroma import EmbeddedChroma, places
-settings = Settings(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
+settings = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 memory = Memory.open(sys.argv[1], embedder="hashing", settings=settings)
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 owner, name = {
@@ -507,7 +508,7 @@ def test_one_process_at_a_time_audits_a_server(served) -> None:
 STARTED = """
 import json, sys, time
 from memlayer_core import Memory, Settings
-settings = Settings(index_delay=0.02, exact_scan_limit=0, durability="normal")
+settings = Tuned(index_delay=0.02, exact_scan_limit=0, durability="normal")
 where, name, seconds = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 with Memory.open(embedder="hashing", settings=settings, **where) as memory:
     ends = time.monotonic() + seconds

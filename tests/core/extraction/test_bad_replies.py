@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.extraction.check import AnswerError, operations_in
 from memlayer_core.extraction.model import Operation
 
-QUICK = Settings(index_delay=0, durability="normal", job_backoff=0, model_timeout=0.3)
+QUICK = Tuned(index_delay=0, durability="normal", job_backoff=0, model_timeout=0.3)
 BOAT = {"op": "add", "key": "boat", "value": "red boat", "quote": "a red boat", "messages": [1]}
 GOOD = json.dumps({"operations": [BOAT]})
 INVENTED = json.dumps({"operations": [{**BOAT, "quote": "a golden yacht", "value": "golden yacht"}]})

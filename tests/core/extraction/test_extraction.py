@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage
 from llama_index.core.base.llms.types import ChatMessage, CompletionResponse, ToolCallBlock
 from pydantic import BaseModel, Field
 from scripted import Scripted, speaking
+from tuned import Tuned
 from waiting import wait_for
 
 from memlayer_core import Memory, Message, Settings
@@ -22,7 +23,7 @@ from memlayer_core.storage import jobs
 from memlayer_core.tools import record_functions
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
-QUICK = Settings(index_delay=0, durability="normal", job_backoff=0)
+QUICK = Tuned(index_delay=0, durability="normal", job_backoff=0)
 
 
 class Reader:

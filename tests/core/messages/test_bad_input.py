@@ -8,8 +8,9 @@ import time
 from datetime import UTC, datetime
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import MemlayerError, Memory, Message, Settings, ToolCall, errors
+from memlayer_core import MemlayerError, Memory, Message, ToolCall, errors
 from memlayer_core.errors import (
     ConfigurationError,
     EmbedderMismatchError,
@@ -125,7 +126,7 @@ def test_a_message_of_five_megabytes_is_stored_whole_and_found_by_its_beginning(
 
 
 def test_a_message_over_the_size_limit_is_refused(do) -> None:
-    with Memory.in_memory(settings=Settings(message_bytes_limit=1000)) as memory:
+    with Memory.in_memory(settings=Tuned(message_bytes_limit=1000)) as memory:
         chat = memory.chat(user_id="louis", session_id="s")
         with pytest.raises(InvalidMessageError, match="1,000"):
             do(chat, "add", "user", "ü" * 600)
@@ -282,7 +283,7 @@ def test_an_embedder_chosen_by_hand_is_not_replaced_by_whoever_works_the_queue_o
     def mine(texts):
         return [[1.0, float(len(text))] for text in texts]
 
-    waiting = Settings(index_delay=60)
+    waiting = Tuned(index_delay=60)
     memory = open_at(embedder=mine, settings=waiting)
     memory.chat(user_id="louis", session_id="s").add("user", "hi there")
     memory.close()

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tuned import Tuned
 
 from memlayer_core import Chat, Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
@@ -496,7 +497,7 @@ class Framework(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.memory = Memory.in_memory(settings=Settings(index_delay=60))
+        self.memory = Memory.in_memory(settings=Tuned(index_delay=60))
         self.chat = self.memory.chat(user_id="ada", session_id="s")
         self.session: list[str] = []
         self.apart: Counter[str] = Counter()

@@ -6,8 +6,9 @@ import logging
 
 import pytest
 from sqlalchemy import text
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import (
     EmbedderError,
     FlushTimeoutError,
@@ -17,7 +18,7 @@ from memlayer_core.errors import (
 )
 
 SECRET = "my diagnosis is scurvy"
-SETTINGS = Settings(
+SETTINGS = Tuned(
     index_delay=0.0,
     durability="normal",
     job_attempts=2,

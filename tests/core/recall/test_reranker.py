@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, RecallFilter, Settings
+from memlayer_core import Memory, Message, RecallFilter
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.recall.rank import FIRST, ScoredCandidate, choose, reorder
 
-QUIET = Settings(index_delay=3600, durability="normal", episodes=False)
+QUIET = Tuned(index_delay=3600, durability="normal", episodes=False)
 KAYAKS = [f"The kayak with number {number} is red." for number in range(12)]
 QUESTION = "Which kayak is red?"
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Record, Scope, Settings
+from memlayer_core import Memory, Record, Scope
 from memlayer_core.errors import (
     ImportStoppedError,
     InputError,
@@ -295,7 +296,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_written(memory, giv
 
 def test_a_text_that_is_larger_than_the_limit_is_refused(open_with) -> None:
     with pytest.raises(InvalidRecordError, match="larger than the limit of 10"):
-        open_with(Settings(message_bytes_limit=10)).chat(user_id="louis").remember(NUTS)
+        open_with(Tuned(message_bytes_limit=10)).chat(user_id="louis").remember(NUTS)
 
 
 # --- said once
@@ -508,7 +509,7 @@ def test_a_record_is_told_to_those_it_names_and_to_nobody_else(store, access, se
 
 @pytest.mark.requirement("M23")
 def test_what_is_withdrawn_is_seen_no_more_and_leaves_the_index(open_with) -> None:
-    store = open_with(Settings(index_delay=3600, durability="normal", exact_scan_limit=0))
+    store = open_with(Tuned(index_delay=3600, durability="normal", exact_scan_limit=0))
     chat = store.chat(user_id="louis")
     record = chat.remember(NUTS, visibility="public")
     store.flush()
@@ -803,7 +804,7 @@ def test_a_record_is_announced_without_its_words(memory) -> None:
 
 
 def test_the_index_is_built_again_with_records_and_without_a_model(open_at) -> None:
-    store = open_at("store", settings=Settings(index_delay=0, durability="normal", exact_scan_limit=0))
+    store = open_at("store", settings=Tuned(index_delay=0, durability="normal", exact_scan_limit=0))
     chat = store.chat(user_id="louis")
     chat.remember(NUTS)
     chat.remember("The office has moved to Kyoto.", visibility="public")
@@ -1086,7 +1087,7 @@ def test_many_who_write_at_once_neither_wait_in_a_circle_nor_lose_count(open_wit
     from concurrent.futures import ThreadPoolExecutor
     from random import Random
 
-    store = open_with(Settings(index_delay=0, durability="normal", exact_scan_limit=0))
+    store = open_with(Tuned(index_delay=0, durability="normal", exact_scan_limit=0))
     chance = Random(7)
     plans = [[chance.random() for _ in range(12)] for _ in range(6)]
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.errors import ConfigurationError, RedactorError
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import words as storage_words
@@ -17,7 +18,7 @@ from memlayer_core.testing import FlakyEmbedder
 
 KEY = "rumpelstiltskin"
 SAID = f"The key of the garage in Graz is {KEY}"
-NOW = Settings(index_delay=0, durability="normal", job_backoff=0.01)
+NOW = Tuned(index_delay=0, durability="normal", job_backoff=0.01)
 
 
 class Fickle:

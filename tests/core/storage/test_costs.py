@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from scripted_reader import reads
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.storage import jobs
 from memlayer_core.storage.jobs import Cost
 
-QUIET = Settings(index_delay=3600, durability="normal")
+QUIET = Tuned(index_delay=3600, durability="normal")
 
 
 def learn(memory: Memory, user_id: str, *said: str, **scope: Any) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from sql import stored_vectors
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.events import IndexRebuilt
 
 pytestmark = [
@@ -24,7 +25,7 @@ pytestmark = [
 ]
 
 CHILD = Path(__file__).with_name("crashing_child.py")
-SETTINGS = Settings(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
+SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 POINTS = [
     "inside the transaction that adds",
     "when the transaction is about to commit",

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import JournalCorruptError
 
 PAGE = 4096
-SETTINGS = Settings(index_delay=3600, durability="normal")
+SETTINGS = Tuned(index_delay=3600, durability="normal")
 
 
 @pytest.fixture

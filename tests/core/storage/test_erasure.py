@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, inspect, text
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import FlushTimeoutError, JournalCorruptError
 from memlayer_core.events import ErasureDelayed, WordsRepaired
 from memlayer_core.items.model import DropItem, PutItem
@@ -29,7 +30,7 @@ from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 from tests.conftest import PROMPT
 
-NEVER = Settings(index_delay=3600, durability="normal")
+NEVER = Tuned(index_delay=3600, durability="normal")
 GONE = "QZXKVPWJRTQ"
 """A word that no other text has. It is filed in small letters: what is filed and what was said can be told apart."""
 
@@ -460,7 +461,7 @@ def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure
 
 @pytest.mark.slow
 def test_three_thousand_forgets_leave_a_store_that_is_whole() -> None:
-    settings = Settings(durability="normal")
+    settings = Tuned(durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
         began = time.process_time()
         for number in range(1, 3301):

@@ -11,15 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import StoreClosedError
 
-SETTINGS = Settings(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
+SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 WRITER = """
 import sys
 from memlayer_core import Memory, Settings
-settings = Settings(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
+settings = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 with Memory.open(sys.argv[1], embedder="hashing", settings=settings) as memory:
     chat = memory.chat(user_id="louis", session_id=sys.argv[2])
     for number in range(int(sys.argv[3])):
@@ -171,7 +172,7 @@ def test_a_server_journal_and_a_server_index_work_from_several_processes(
     code = (
         "import sys, json; from memlayer_core import Memory, Settings\n"
         "where = json.loads(sys.argv[1])\n"
-        "with Memory.open(settings=Settings(index_delay=0, exact_scan_limit=0), **where) as memory:\n"
+        "with Memory.open(settings=Tuned(index_delay=0, exact_scan_limit=0), **where) as memory:\n"
         "    for n in range(20): memory.chat(user_id=sys.argv[2], session_id='s').add('user', f'thing{n}')\n"
         "    memory.flush(60); print(memory.search('thing7', user_id=sys.argv[2], limit=1)[0].text)\n"
     )

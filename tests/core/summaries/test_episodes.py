@@ -15,8 +15,9 @@ from clock import set_ahead
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
+from tuned import Tuned
 
-from memlayer_core import MaxMessages, Memory, Message, Settings, ToolCall
+from memlayer_core import MaxMessages, Memory, Message, ToolCall
 from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import SessionEnded
 from memlayer_core.messages import writes as messages_writes
@@ -28,7 +29,7 @@ from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.check import EpisodeText, split_episode
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS
 
-QUIET = Settings(index_delay=3600, durability="normal", job_backoff=0)
+QUIET = Tuned(index_delay=3600, durability="normal", job_backoff=0)
 """Nothing is done in the background before a flush asks for it."""
 
 MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)

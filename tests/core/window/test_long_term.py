@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, RecallFilter, Scope, Settings, ToolCall
+from memlayer_core import Memory, Message, RecallFilter, Scope, ToolCall
 from memlayer_core.chat import UserMemory
 from memlayer_core.errors import ConfigurationError, MessageTypeError
 
-NOW = Settings(index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5)
+NOW = Tuned(index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5)
 
 
 class Service:

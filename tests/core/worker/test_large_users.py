@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.chroma import EmbeddedChroma
 from memlayer_core.errors import IndexUnavailableError
 from memlayer_core.events import IndexRebuilt
@@ -20,7 +21,7 @@ from memlayer_core.storage import jobs, vectors
 from memlayer_core.storage.statements import shard_of
 from memlayer_core.storage.tables import texts
 
-SETTINGS = Settings(index_delay=0, durability="normal", exact_scan_limit=8)
+SETTINGS = Tuned(index_delay=0, durability="normal", exact_scan_limit=8)
 ONE = SETTINGS.replace(chroma_collections=1)
 TURNS = [Message("user", f"The boat number {number} is in harbor {number * 7}.") for number in range(9)]
 

@@ -15,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_reader import reads
 from sqlalchemy import text
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.events import StoreMaintained
 from memlayer_core.storage import jobs
 from memlayer_core.worker import enqueue_daily
 
-QUIET = Settings(index_delay=3600, durability="normal")
+QUIET = Tuned(index_delay=3600, durability="normal")
 DELETING = QUIET.replace(delete_archived_days=30)
 CATS = "They spoke of two cats called Mimi and Momo."
 

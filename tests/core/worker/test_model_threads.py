@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
+from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.storage import jobs
 
-QUICK = Settings(index_delay=0, durability="normal", max_messages=2)
+QUICK = Tuned(index_delay=0, durability="normal", max_messages=2)
 
 
 def fill(memory: Memory, session_id: str):

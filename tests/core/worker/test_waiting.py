@@ -8,15 +8,16 @@ import threading
 import time
 
 import pytest
+from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Message, Settings, worker
+from memlayer_core import Memory, Message, worker
 from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRecovered, SummarizerUnavailable
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.testing import FlakyEmbedder
 
-QUICK = Settings(index_delay=0, durability="normal", embedder_timeout=0.05, lease_seconds=0.05)
+QUICK = Tuned(index_delay=0, durability="normal", embedder_timeout=0.05, lease_seconds=0.05)
 
 
 class Gate(FlakyEmbedder):
@@ -137,7 +138,7 @@ def test_who_looks_at_a_terminal_sees_how_much_is_left(monkeypatch, watched) -> 
 
 
 def test_a_backlog_is_a_problem_from_a_number_on() -> None:
-    settings = Settings(index_delay=60, backlog_limit=2)
+    settings = Tuned(index_delay=60, backlog_limit=2)
     with Memory.in_memory(embedder="hashing", settings=settings) as memory:
         chat = memory.chat(user_id="u", session_id="s")
         chat.add_messages([Message("user", "a"), Message("user", "b")])

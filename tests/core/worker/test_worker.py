@@ -9,8 +9,9 @@ from datetime import timedelta
 
 import pytest
 from sql import stored_vectors
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import EmbedderError, FlushTimeoutError, IndexUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRebuilt, JobDead, JobFailed, MessagesIndexed
 from memlayer_core.models.hashing import HashingEmbedder
@@ -18,7 +19,7 @@ from memlayer_core.storage import jobs
 from memlayer_core.storage.statements import shard_of
 from memlayer_core.testing import FlakyEmbedder
 
-QUICK = Settings(index_delay=0, job_backoff=0.01, job_attempts=3, durability="normal")
+QUICK = Tuned(index_delay=0, job_backoff=0.01, job_attempts=3, durability="normal")
 
 
 def heard(memory: Memory, kind: type) -> list:
@@ -31,7 +32,7 @@ def heard(memory: Memory, kind: type) -> list:
 def test_adding_asks_no_model() -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
     flaky.failing = lambda _: True
-    with Memory.in_memory(embedder=flaky, settings=Settings(index_delay=60)) as memory:
+    with Memory.in_memory(embedder=flaky, settings=Tuned(index_delay=60)) as memory:
         memory.chat(user_id="u", session_id="s").add("user", "hello")
         assert flaky.texts == []
         assert memory.admin.status().backlog.queued == 1
@@ -39,7 +40,7 @@ def test_adding_asks_no_model() -> None:
 
 def test_a_batch_embeds_each_text_once_and_pays_again_for_nothing() -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
-    with Memory.in_memory(embedder=flaky, settings=Settings(index_delay=60)) as memory:
+    with Memory.in_memory(embedder=flaky, settings=Tuned(index_delay=60)) as memory:
         chat = memory.chat(user_id="u", session_id="s")
         chat.add_messages([Message("user", "ok"), Message("assistant", "ok"), Message("user", "fine")])
         memory.flush()
@@ -82,7 +83,7 @@ def test_one_bad_message_becomes_a_dead_letter_alone_and_can_be_revived() -> Non
 def test_a_flush_that_cannot_end_says_what_is_in_the_way() -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
     flaky.failing = lambda _: True
-    with Memory.in_memory(embedder=flaky, settings=Settings(index_delay=0, job_backoff=60)) as memory:
+    with Memory.in_memory(embedder=flaky, settings=Tuned(index_delay=0, job_backoff=60)) as memory:
         memory.chat(user_id="u", session_id="s").add("user", "hello")
         with pytest.raises(FlushTimeoutError, match="the model is away") as refused:
             memory.flush(0.5)
@@ -247,7 +248,7 @@ def test_what_a_killed_process_had_leased_is_done_at_once_by_the_next_holder(ope
 def test_a_script_that_ends_while_chroma_is_loaded_says_nothing(tmp_path) -> None:
     script = (
         "import time\nfrom memlayer_core import Memory, Settings\n"
-        f"memory = Memory.open({str(tmp_path / 'm')!r}, embedder='hashing', settings=Settings(exact_scan_limit=0))\n"
+        f"memory = Memory.open({str(tmp_path / 'm')!r}, embedder='hashing', settings=Tuned(exact_scan_limit=0))\n"
         "memory.chat(user_id='u', session_id='s').add('user', 'hello')\n"
         "time.sleep({})\n"
     )
