@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from memlayer_core import Chat, Memory, Message, ToolCall
 from memlayer_core.cli.app import app
 from memlayer_core.cli.demo import show_context
+from memlayer_core.memory import Admin
 from memlayer_core.message import Receipt
 from memlayer_core.show import Bar, Mark, View, Viewable, ViewList, html_of, visible
 from tests.conftest import PROMPT
@@ -195,7 +196,7 @@ def shown_types(hint: object) -> Iterator[object]:
 
 def test_everything_that_a_verb_returns_to_people_is_shown_as_a_table() -> None:
     seen = {}
-    for kind in (Memory, Chat):
+    for kind in (Memory, Admin, Chat):
         for name, verb in inspect.getmembers(kind, inspect.isfunction):
             if name.startswith("_") or name in PLAIN or inspect.iscoroutinefunction(verb):
                 continue

@@ -263,10 +263,10 @@ def test_a_wait_that_is_no_time_is_refused(memory, do, bad) -> None:
 
 def test_every_error_is_in_the_tree_that_its_module_draws() -> None:
     tree = inspect.getdoc(errors)
-    for name in errors.__all__:
-        error = getattr(errors, name)
-        assert issubclass(error, MemlayerError)
-        assert name in tree
+    kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, MemlayerError)]
+    assert len(kinds) > 20
+    for kind in kinds:
+        assert kind.__name__ in tree
     made = InvalidLimitError("what", hint="do this")
     assert made.__notes__ == ["Hint: do this"]
 

@@ -158,7 +158,7 @@ def test_while_the_model_is_loaded_searches_use_words_and_say_so() -> None:
         memory.flush(30)
         gate.open.clear()
         gate.entered.clear()
-        warming = threading.Thread(target=memory.warm)
+        warming = threading.Thread(target=memory.admin.warm)
         warming.start()
         assert gate.entered.wait(30)
         try:
