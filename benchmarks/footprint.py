@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import ClassVar
 
 from goals import goal, options, tell
 
@@ -64,6 +65,11 @@ def child(folder, embedder, users):
     steps = Steps()
     from memlayer_core import Memory, Settings
 
+    class Always(Settings):
+        """Chroma is asked always."""
+
+        exact_scan_limit: ClassVar = 0
+
     steps.end("import")
     memory = Memory.open(folder, embedder=embedder)
     steps.end("open")
@@ -98,7 +104,7 @@ def child(folder, embedder, users):
     steps.end("llama_index")
     identity = memory.admin.status().embedder
     memory.close()
-    with Memory.open(folder, embedder=embedder, settings=Settings()) as memory:
+    with Memory.open(folder, embedder=embedder, settings=Always()) as memory:
         memory.admin.verify()
         assert "chromadb" in sys.modules
         steps.end("chroma")

@@ -285,7 +285,7 @@ def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
         facts = {fact.key: fact for fact in memory.records(user_id="ada")}
         assert facts["shop"].value == "Elm Street"
         why = memory.why(facts["shop"].memory_id, user_id="ada")
-        assert why.statements[0].evidence.quote == "a shop on Elm Street"
+        assert why.evidence[0].quote == "a shop on Elm Street"
         costs = {cost.model: cost for cost in memory.admin.costs(user_id="ada")}
         assert (costs["ChatOllama:qwen3:8b"].tokens_in, costs["ChatOllama:qwen3:8b"].tokens_out) == (321, 12)
     (request,) = ollama.requests
