@@ -43,7 +43,7 @@ from pathlib import Path
 from goals import goal, options, tell
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
-from turn_cost import NEVER, Talk
+from turn_cost import Talk
 
 from memlayer_core import Memory, Settings
 from memlayer_core.storage.connections import Writer
@@ -118,9 +118,7 @@ class Store:
     """A memory in a directory, with the session of a door. What a door adds is indexed when it is asked for."""
 
     def __init__(self, folder):
-        self.memory = Memory.open(
-            folder, embedder="hashing", tokenizer="estimate", settings=Settings(index_delay=NEVER)
-        )
+        self.memory = Memory.open(folder, embedder="hashing", tokenizer="estimate", settings=Settings())
 
     def settle(self):
         self.memory.flush(timeout=600)

@@ -8,7 +8,7 @@ variable forbids to write that:
 - `python`: the interpreter;
 - `import`: `from memlayer_core import Memory`, with SQLAlchemy, numpy and pydantic;
 - `open`: `Memory.open` of a new directory;
-- `warm`: `Memory.warm`, which loads the embedding model: MiniLM if it is at hand, else hashing, which has none;
+- `warm`: `memory.admin.warm`, which loads the embedding model: MiniLM if it is at hand, else hashing, which has none;
 - `first answer`: two messages of two sessions, and the first context with recall. With it, a token counter's tables are
   loaded, if tiktoken has them;
 - `indexed`: `flush`: the background worker has indexed the messages;
@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import ClassVar
 
 from goals import goal, options, tell
 
@@ -64,10 +65,15 @@ def child(folder, embedder, users):
     steps = Steps()
     from memlayer_core import Memory, Settings
 
+    class Always(Settings):
+        """Chroma is asked always."""
+
+        exact_scan_limit: ClassVar = 0
+
     steps.end("import")
     memory = Memory.open(folder, embedder=embedder)
     steps.end("open")
-    memory.warm()
+    memory.admin.warm()
     steps.end("warm")
     memory.chat(user_id="ada", session_id="in-may").add("user", "I like pears more than plums.")
     chat = memory.chat(user_id="ada", session_id="today")
@@ -96,10 +102,10 @@ def child(folder, embedder, users):
     assert llama_index.core.agent.workflow.FunctionAgent
     assert llamaindex_memlayer.MemlayerMemory
     steps.end("llama_index")
-    identity = memory.status().embedder
+    identity = memory.admin.status().embedder
     memory.close()
-    with Memory.open(folder, embedder=embedder, settings=Settings(exact_scan_limit=0)) as memory:
-        memory.verify()
+    with Memory.open(folder, embedder=embedder, settings=Always()) as memory:
+        memory.admin.verify()
         assert "chromadb" in sys.modules
         steps.end("chroma")
     print(json.dumps({"embedder": identity, "steps": steps.taken}))

@@ -116,7 +116,7 @@ def means(rows):
 def measure(name, language, size, embedder, third, verbose):
     data = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))[language]
     users = users_of(language, size, data["facts"])
-    settings = Settings(index_delay=0, durability="normal")
+    settings = Settings(durability="normal")
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         opened = Memory.open(folder, embedder=embedder, settings=settings)

@@ -54,7 +54,7 @@ def recalled(memory, language, question):
 
 
 def measure_facts(embedder, languages):
-    settings = Settings(index_delay=0, durability="normal")
+    settings = Settings(durability="normal")
     found = {}
     with (
         tempfile.TemporaryDirectory(prefix="memlayer-bench-") as where,
@@ -127,7 +127,7 @@ def share(answers):
 
 
 def measure(talks, embedder):
-    settings = Settings(index_delay=0, durability="normal")
+    settings = Settings(durability="normal")
     found, silent = {language: {} for language in LANGUAGES}, {language: [] for language in LANGUAGES}
     with (
         tempfile.TemporaryDirectory(prefix="memlayer-bench-") as where,

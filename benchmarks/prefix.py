@@ -94,7 +94,7 @@ def shown(messages):
 
 def memlayer(turns, limit, ledger, model=None, embedder="hashing", **settings):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        chosen = Settings(index_delay=0, durability="normal", **settings)
+        chosen = Settings(durability="normal", **settings)
         opened = Memory.open(folder, embedder=embedder, tokenizer="estimate", model=model, settings=chosen)
         with opened as memory:
             chat = memory.chat(user_id="u", session_id="s")

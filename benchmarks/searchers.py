@@ -61,7 +61,7 @@ class Memlayer(Searcher):
     needs = ("memlayer_core",)
 
     def __init__(self, folder, embed, **settings):
-        chosen = Settings(index_delay=0, durability="normal", **settings)
+        chosen = Settings(durability="normal", **settings)
         self.memory = Memory.open(folder, embedder=embed, settings=chosen)
 
     def store(self, user, turns):

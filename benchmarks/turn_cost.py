@@ -99,7 +99,7 @@ class Subject:
 
     def __init__(self, directory, number):
         talk = Talk("history")
-        in_bulk = Settings(index_batch=500, durability="normal", index_delay=0)
+        in_bulk = Settings(durability="normal")
         with self.opened(directory, in_bulk) as memory:
             for start in range(0, number, SESSION):
                 chat = memory.chat(user_id="ada", session_id=f"s{start // SESSION}")
@@ -108,7 +108,7 @@ class Subject:
             memory.flush(timeout=1200)
             self.texts = [message.text for message in chat.history()]
             self.session = chat.scope.session_id
-        self.memory = self.opened(directory, Settings(index_delay=NEVER))
+        self.memory = self.opened(directory, Settings())
         self.chat = self.memory.chat(user_id="ada", session_id=self.session)
         self.memory.chat(user_id="warm", session_id="s").add_messages(talk.pair())
         self.memory.flush()  # the worker takes hold of the index
@@ -207,7 +207,7 @@ def traced(directory, turns):
         with contextlib.suppress(OSError):
             os.fsync(int(MARK))
 
-    with Subject.opened(directory, Settings(index_delay=NEVER)) as memory:
+    with Subject.opened(directory, Settings()) as memory:
         chat = memory.chat(user_id="u", session_id="s")
         chat.add_messages(Talk("history").messages(100))
         memory.flush()

@@ -66,7 +66,7 @@ class Memlayer:
     """A session of one length in a directory of its own."""
 
     def __init__(self, folder, length):
-        settings = Settings(recall_tokens=0, durability="normal", index_delay=86_400.0)
+        settings = Settings(recall_tokens=0, durability="normal")
         self.memory = Memory.open(folder, embedder="hashing", tokenizer="estimate", settings=settings)
         self.chat = self.memory.chat(user_id="u", session_id="s")
         self.talk = Talk()

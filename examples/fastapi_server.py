@@ -31,7 +31,9 @@ class Question(BaseModel):
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the memory before the first request, and close it after the last one."""
     app.state.memory = await asyncio.to_thread(Memory.open, os.environ.get("MEMLAYER_DIRECTORY", "./memory"))
-    warming = asyncio.create_task(app.state.memory.awarm())  # questions do without the embedder until then
+    warming = asyncio.create_task(
+        app.state.memory.admin.awarm()
+    )  # questions do without the embedder until then
     try:
         yield
     finally:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from redis import Redis
 
-from memlayer_core import MaxRounds, Message, WindowMemory, messages_from_json, messages_to_json
+from memlayer_core import MaxRounds, Message, WindowMemory
+from memlayer_core.messages.check import messages_from_json, messages_to_json
 from memlayer_core.seams import MessageList
 
 REPLACE = """

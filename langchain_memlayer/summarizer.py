@@ -43,7 +43,7 @@ def create_summarizer(memory: Memory, *, token_limit: int | None = None) -> Call
         )
 
     The memory's model writes them: `Memory.open(…, model=model)`. A summary is checked, and requested once more if it
-    is bad. The previous summary is part of the input. Nothing is stored except the model's costs (`memory.costs()`).
+    is bad. The previous summary is part of the input. Nothing is stored except the model's costs (`memory.admin.costs()`).
 
     With `trim_tokens_to_summarize=None` all messages are summarized; by default the middleware keeps the last 4,000
     tokens of them, and drops the rest. Messages that exceed the model's input limit are summarized in parts.

@@ -28,6 +28,7 @@
     │   ├── IndexUnavailableError          Chroma cannot be reached; recall works without it
     │   └── IndexCorruptError              Chroma's files are damaged; they can be rebuilt
     ├── EmbedderError                      an embedder raised, timed out or returned no vectors
+    │   └── EmbedderLoadingError           it is being loaded
     ├── RerankerError                      a reranker raised, timed out or returned no scores; the order stays
     ├── LongTermMemoryError                another long-term memory raised, timed out or returned no text
     ├── ModelError                         a language model did not answer
@@ -168,7 +169,7 @@ class EmbedderError(MemlayerError):
 
 
 class EmbedderLoadingError(EmbedderError):
-    """`Memory.warm` is loading the embedder. Until it is ready, searches use words alone."""
+    """`memory.admin.warm` is loading the embedder. Until it is ready, searches use words alone."""
 
 
 class RerankerError(MemlayerError):

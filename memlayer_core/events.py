@@ -166,7 +166,7 @@ class SummarizerUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class StoreMaintained(Report):
-    """What time asks for was done, as `Memory.maintain` does it; in the background once a day.
+    """What time asks for was done, as `memory.admin.maintain` does it; in the background once a day.
 
     Attributes:
         at: The moment that counted.
@@ -252,7 +252,7 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobDead:
-    """A background job failed too often and is a dead letter now. `Memory.retry_dead` starts it again."""
+    """A background job failed too often and is a dead letter now. `memory.admin.retry_dead` starts it again."""
 
     kind: str
     subject: int

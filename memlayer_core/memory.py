@@ -192,6 +192,133 @@ _inherited: list[object] = []
 """Resources that a forked child inherits. It neither uses nor closes them, since they belong to the parent."""
 
 
+class Admin:
+    """Looks after a memory: `memory.admin`. Users need none of it."""
+
+    def __init__(self, memory: "Memory") -> None:
+        self._memory = memory
+
+    def warm(self) -> None:
+        """Load the embedding model now, so that no search waits for it. Searches of other threads use words meanwhile.
+
+        Call it when a server starts. Without it, the first search of a process loads the model, which takes seconds.
+
+        Raises:
+            EmbedderError: The model cannot be loaded.
+        """
+        self._memory._open_resources.questions.warm()  # noqa: SLF001  (of this file)
+
+    async def awarm(self) -> None:
+        """Do `warm` without blocking the event loop."""
+        await asyncio.to_thread(self.warm)
+
+    def verify(self) -> list[str]:
+        """Check the journal, compare both indexes with it, and repair what differs.
+
+        Writers of other processes wait while the word index is compared.
+
+        Returns:
+            What was repaired: `"words"` for the word index, `"collection 3"` for one of Chroma's collections; empty if
+            nothing was wrong. Chroma is not compared if another process holds it.
+
+        Raises:
+            JournalCorruptError: The journal is damaged. The hint says how to restore or recover it.
+            StoreUnavailableError: The store was removed while it was open.
+        """
+        return step(worker.verify(self._memory.runtime, SYNC))
+
+    async def averify(self) -> list[str]:
+        """Do `verify` without blocking the event loop."""
+        return await self._memory.runtime.threads.write(worker.verify(self._memory.runtime, ASYNC))
+
+    def reindex(self) -> int:
+        """Build the whole vector index again from the journal's vectors. No model is called.
+
+        Returns:
+            How many vectors were written; 0 if another process holds the index.
+        """
+        return step(worker.reindex(self._memory.runtime, SYNC))
+
+    async def areindex(self) -> int:
+        """Do `reindex` without blocking the event loop."""
+        return await self._memory.runtime.threads.write(worker.reindex(self._memory.runtime, ASYNC))
+
+    def retry_dead(self) -> int:
+        """Start all dead letters again. Returns how many there were."""
+        return step(worker.retry_dead(self._memory.runtime, SYNC))
+
+    async def aretry_dead(self) -> int:
+        """Do `retry_dead` without blocking the event loop."""
+        return await self._memory.runtime.threads.write(worker.retry_dead(self._memory.runtime, ASYNC))
+
+    def maintain(self, now: datetime | None = None) -> StoreMaintained:
+        """Do what time asks for, and return what was done. A second call changes nothing.
+
+        A record fades while it is not recalled: 30 days after the last use, the importance of an episode that somebody rated
+        begins to halve every 90 days, and a `decay_score` below 1 fades, too. An importance below 0.1 or
+        a `decay_score` below 0.2, or when it has expired, it is archived: `records(every=True)` finds it, and
+        nothing recalls it. That follows from the clock, and needs no call. This tells how many records are archived. It
+        deletes those that are archived for `Settings.delete_archived_days` (without that setting none), and entries of the
+        ledger after 90 days.
+
+        The worker of one process does this once a day, in the background.
+
+        Args:
+            now: The moment that counts; the present if left out. Without a time zone it is taken as UTC.
+        """
+        return step(worker.maintain(self._memory.runtime, SYNC, now))
+
+    async def amaintain(self, now: datetime | None = None) -> StoreMaintained:
+        """Do `maintain` without blocking the event loop."""
+        return await self._memory.runtime.threads.write(worker.maintain(self._memory.runtime, ASYNC, now))
+
+    def costs(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
+        """Return what the background work cost and brought: calls, tokens and facts, by kind of work and model.
+
+        Args:
+            user_id: The user; None: all users of all tenants together, and those who were forgotten.
+            tenant_id: The user's tenant.
+        """
+        user = None if user_id is None else Scope.of_user(user_id, tenant_id=tenant_id).namespace
+        return ViewList("Kinds of work", self._memory.runtime.db.read(jobs.cost_ledger, user))
+
+    async def acosts(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
+        """Do `costs` without blocking the event loop."""
+        return await self._memory.runtime.threads.read(
+            ASYNC(partial(self.costs, user_id=user_id, tenant_id=tenant_id))
+        )
+
+    def status(self) -> Status:
+        """Return the memory's state: its backlog, its problems, and what the background work cost and brought."""
+        rt = self._memory.runtime
+        held = "none" if rt.index is None else "held" if rt.index.held else "not held"
+        problems = rt.health.problems
+        # If the journal was removed, its jobs are gone, too.
+        is_gone = "journal" in problems
+        backlog = Backlog(queued=0, dead=0) if is_gone else rt.db.read(jobs.backlog)
+        costs = [] if is_gone else rt.db.read(jobs.cost_ledger)
+        if backlog.queued > rt.settings.backlog_limit:
+            problems["backlog"] = (
+                f"{backlog.queued:,} background jobs wait, more than {rt.settings.backlog_limit:,}"
+            )
+        return Status(
+            self._memory._resources.store_id,  # noqa: SLF001  (of this file)
+            rt.embedder.identity,
+            held,
+            backlog,
+            problems,
+            calls=sum(cost.calls for cost in costs),
+            tokens=sum(cost.tokens_in + cost.tokens_out for cost in costs),
+            facts=sum(cost.facts for cost in costs),
+            summarizer=rt.summarizer.name if rt.summarizer is not None else None,
+            extractor=rt.extractor.name if rt.extractor is not None else None,
+        )
+
+    async def astatus(self) -> Status:
+        """Do `status` without blocking the event loop."""
+        return await self._memory.runtime.threads.read(ASYNC(self.status))
+
+
 class Memory(Viewable):
     """A durable memory for any number of tenants, users and sessions. `open` or `in_memory` makes one.
 
@@ -260,14 +387,14 @@ class Memory(Viewable):
                 of texts that returns a score for each, blocking or async, larger ones for better texts; a LangChain
                 `BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; what these leave out comes last. Whether
                 anything bears on a question, and how much is told in a prompt, the ranking alone decides. If it fails, or
-                takes longer than `Settings.reranker_timeout`, the order stays, and `status()` names the problem.
+                takes longer than 5 seconds, the order stays, and `memory.admin.status()` names the problem.
             redactor: A function from a text to the text as it may be remembered (see `seams.Redactor`), for records, the
                 index and what is told. Without it, all texts are used as they are. If it raises, `remember` raises a `RedactorError`; a message is stored, and indexed when the function works
-                again; `status()` names the problem.
+                again; `memory.admin.status()` names the problem.
             long_term_memory: A function from a `Scope` to another service's memory of that user (see `seams.LongTermMemory`),
                 which then stands in for the recall of other sessions and of records. It is told each round in the
-                background. If it fails, or takes longer than `Settings.long_term_timeout`, contexts do without it, and
-                `status()` names the problem. Facts that memlayer learns stay in the profile: `Settings(learn=False)`.
+                background. If it fails, or takes longer than 5 seconds, contexts do without it, and
+                `memory.admin.status()` names the problem. Facts that memlayer learns stay in the profile: `Settings(learn=False)`.
             settings: All other settings. `Settings()` reads the MEMLAYER_ environment variables.
             reembed: If another embedder made the store's vectors, delete them and embed everything again in the
                 background. Otherwise, this raises an error.
@@ -822,7 +949,7 @@ class Memory(Viewable):
             progress: Called after each page with the number of messages that are done and of all messages.
 
         Raises:
-            ImportStoppedError: A line cannot be read, is larger than `Settings.import_line_bytes`, or is refused
+            ImportStoppedError: A line cannot be read, is larger than 128 MB, or is refused
                 because of `user_id`. The lines before it were imported, unless the file was checked first.
             InvalidScopeError: An id is empty or cannot be stored.
         """
@@ -870,125 +997,10 @@ class Memory(Viewable):
         """Do `flush` without blocking the event loop."""
         return await asyncio.to_thread(self.flush, timeout)
 
-    def warm(self) -> None:
-        """Load the embedding model now, so that no search waits for it. Searches of other threads use words meanwhile.
-
-        Call it when a server starts. Without it, the first search of a process loads the model, which takes seconds.
-
-        Raises:
-            EmbedderError: The model cannot be loaded.
-        """
-        self._open_resources.questions.warm()
-
-    async def awarm(self) -> None:
-        """Do `warm` without blocking the event loop."""
-        await asyncio.to_thread(self.warm)
-
-    def verify(self) -> list[str]:
-        """Check the journal, compare both indexes with it, and repair what differs.
-
-        Writers of other processes wait while the word index is compared.
-
-        Returns:
-            What was repaired: `"words"` for the word index, `"collection 3"` for one of Chroma's collections; empty if
-            nothing was wrong. Chroma is not compared if another process holds it.
-
-        Raises:
-            JournalCorruptError: The journal is damaged. The hint says how to restore or recover it.
-            StoreUnavailableError: The store was removed while it was open.
-        """
-        return step(worker.verify(self.runtime, SYNC))
-
-    async def averify(self) -> list[str]:
-        """Do `verify` without blocking the event loop."""
-        return await self.runtime.threads.write(worker.verify(self.runtime, ASYNC))
-
-    def reindex(self) -> int:
-        """Build the whole vector index again from the journal's vectors. No model is called.
-
-        Returns:
-            How many vectors were written; 0 if another process holds the index.
-        """
-        return step(worker.reindex(self.runtime, SYNC))
-
-    async def areindex(self) -> int:
-        """Do `reindex` without blocking the event loop."""
-        return await self.runtime.threads.write(worker.reindex(self.runtime, ASYNC))
-
-    def retry_dead(self) -> int:
-        """Start all dead letters again. Returns how many there were."""
-        return step(worker.retry_dead(self.runtime, SYNC))
-
-    async def aretry_dead(self) -> int:
-        """Do `retry_dead` without blocking the event loop."""
-        return await self.runtime.threads.write(worker.retry_dead(self.runtime, ASYNC))
-
-    def maintain(self, now: datetime | None = None) -> StoreMaintained:
-        """Do what time asks for, and return what was done. A second call changes nothing.
-
-        A record fades while it is not recalled: 30 days after the last use, the importance of an episode that somebody rated
-        begins to halve every 90 days, and a `decay_score` below 1 fades, too. Below `Settings.archive_importance` (0.1) or
-        `Settings.archive_decay_score` (0.2), or when it has expired, it is archived: `records(every=True)` finds it, and
-        nothing recalls it. That follows from the clock, and needs no call. This tells how many records are archived. It
-        deletes those that are archived for `Settings.delete_archived_days` (without that setting none), and entries of the
-        ledger after 90 days.
-
-        The worker of one process does this once a day, in the background.
-
-        Args:
-            now: The moment that counts; the present if left out. Without a time zone it is taken as UTC.
-        """
-        return step(worker.maintain(self.runtime, SYNC, now))
-
-    async def amaintain(self, now: datetime | None = None) -> StoreMaintained:
-        """Do `maintain` without blocking the event loop."""
-        return await self.runtime.threads.write(worker.maintain(self.runtime, ASYNC, now))
-
-    def costs(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
-        """Return what the background work cost and brought: calls, tokens and facts, by kind of work and model.
-
-        Args:
-            user_id: The user; None: all users of all tenants together, and those who were forgotten.
-            tenant_id: The user's tenant.
-        """
-        user = None if user_id is None else Scope.of_user(user_id, tenant_id=tenant_id).namespace
-        return ViewList("Kinds of work", self.runtime.db.read(jobs.cost_ledger, user))
-
-    async def acosts(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
-        """Do `costs` without blocking the event loop."""
-        return await self.runtime.threads.read(
-            ASYNC(partial(self.costs, user_id=user_id, tenant_id=tenant_id))
-        )
-
-    def status(self) -> Status:
-        """Return the memory's state: its backlog, its problems, and what the background work cost and brought."""
-        rt = self.runtime
-        held = "none" if rt.index is None else "held" if rt.index.held else "not held"
-        problems = rt.health.problems
-        # If the journal was removed, its jobs are gone, too.
-        is_gone = "journal" in problems
-        backlog = Backlog(queued=0, dead=0) if is_gone else rt.db.read(jobs.backlog)
-        costs = [] if is_gone else rt.db.read(jobs.cost_ledger)
-        if backlog.queued > rt.settings.backlog_limit:
-            problems["backlog"] = (
-                f"{backlog.queued:,} background jobs wait, more than `Settings.backlog_limit`"
-            )
-        return Status(
-            self._resources.store_id,
-            rt.embedder.identity,
-            held,
-            backlog,
-            problems,
-            calls=sum(cost.calls for cost in costs),
-            tokens=sum(cost.tokens_in + cost.tokens_out for cost in costs),
-            facts=sum(cost.facts for cost in costs),
-            summarizer=rt.summarizer.name if rt.summarizer is not None else None,
-            extractor=rt.extractor.name if rt.extractor is not None else None,
-        )
-
-    async def astatus(self) -> Status:
-        """Do `status` without blocking the event loop."""
-        return await self.runtime.threads.read(ASYNC(self.status))
+    @property
+    def admin(self) -> Admin:
+        """What looks after this memory: its state, costs, checks, repairs, and what time asks for."""
+        return Admin(self)
 
     @property
     def store_id(self) -> str:
@@ -1052,7 +1064,7 @@ class Memory(Viewable):
         return f"Memory({place}embedder={self._resources.runtime.embedder.identity!r}{end})"
 
     def _view(self) -> View:
-        return View(repr(self)) if self._closed else self.status()._view()  # noqa: SLF001  (the same base)
+        return View(repr(self)) if self._closed else self.admin.status()._view()  # noqa: SLF001  (the same base)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None

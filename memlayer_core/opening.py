@@ -57,7 +57,7 @@ class Status(Viewable):
             `"none"`: the memory works without Chroma.
         backlog: Background jobs that are left.
         problems: Problems at the moment: the reason, by the source of the problem.
-        calls: How often models answered in the background, for all users; `memory.costs(user_id=…)` has those of one.
+        calls: How often models answered in the background, for all users; `memory.admin.costs(user_id=…)` has those of one.
         tokens: Tokens that they read and wrote.
         facts: Facts that were learned.
         summarizer: The model of this process that sums up and writes episodes; None: it has none.

@@ -317,7 +317,7 @@ class LanguageModel(Protocol):
 
     @property
     def name(self) -> str:
-        """The model's name in summaries, errors and `Memory.costs`."""
+        """The model's name in summaries, errors and `memory.admin.costs`."""
         ...
 
     def ask(self, instructions: str, text: str, schema: type[BaseModel] | None = None) -> Reply:
@@ -392,7 +392,7 @@ class Redactor(Protocol):
     def __call__(self, text: str, /) -> str:
         """Return the text as it may be remembered.
 
-        If it raises, nothing that it should have redacted is written or told, and `Memory.status` names the problem.
+        If it raises, nothing that it should have redacted is written or told, and `memory.admin.status` names the problem.
         """
         ...
 

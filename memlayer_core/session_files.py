@@ -200,7 +200,7 @@ class Transcripts:
     def archive(self, key: str, count: int) -> list[Message]:
         """Archive the oldest active messages. They stay in the history and are recalled. Returns them.
 
-        If there are `Settings.episode_messages` (4) or more, an episode about them is written in the background, as for
+        If there are 4 or more, an episode about them is written in the background, as for
         an ended session.
         """
         return step(messages_flow.archive_list(self.memory.runtime, SYNC, self.scope_of(key), count))

@@ -16,7 +16,90 @@ TelemetryPart = Literal["spans", "metrics", "ids", "text"]
 """What OpenTelemetry is told."""
 
 
-class Settings(BaseSettings):
+class Limits:
+    """What nobody has to choose: a constant each. Tests alone change them, through a subclass of `Settings`.
+
+    Attributes:
+        preview_characters: Characters of a preview.
+        last_keep: So many of the newest messages stay whole as long as previews of older ones make the
+            context short enough.
+        recall_candidates: Candidates that each part of the search (such as words or vectors) returns at the
+            most.
+        recall_importance: Episodes are recalled if their importance is above this; 0.3, as in layered agent
+            memories.
+        recall_confidence: All other records are recalled if their confidence is at least this; 0.6, likewise.
+        archive_importance: An episode is archived when its importance has faded below this; 0.1, as in
+            layered agent memories. What is archived is not recalled; `memory.records(every=True)` returns it.
+        archive_decay_score: A record is archived when its decay score has faded below this; 0.2, likewise.
+        episode_messages: Messages that a session needs for an episode: 4, two rounds, as in layered agent
+            memories.
+        episode_tokens: Tokens of an episode; about the 50 Chinese characters of layered agent memories.
+        busy_timeout: Seconds that a write waits for another process before it fails.
+        async_threads: Threads of a memory for async verbs that read, and as many again for those that write:
+            verbs that wait for a lock hold up no others. More threads make an event loop wait longer for its
+            turn.
+        import_line_bytes: Bytes that a line of an import may have (characters, if it is a text); twice those
+            of a message, since JSON escapes some characters.
+        indexed_characters: Characters at a message's beginning that are indexed for recall.
+        index_batch: Messages that the worker embeds and commits at once; parts of long ones count each.
+        index_delay: Seconds that the worker waits for more messages before it indexes a batch.
+        exact_scan_limit: Up to so many vectors of a user, recall compares all of them, which is exact and
+            faster than a filtered search. With more, it asks Chroma, which gets the vectors of users with
+            more than half as many. A text of more than 500 characters has several, at most 20.
+        vector_cache_bytes: Memory for the vectors of the users who asked last; 256 MB. 10,000 vectors of
+            MiniLM take 19 MB.
+        chroma_collections: Number of collections that users are spread over. A store fixes it when it is
+            created.
+        download_timeout: Seconds that the download of the default embedding model may take.
+        embedder_timeout: Seconds that a search waits for an embedder of yours. After that, searches use words
+            only, and do not call it again for the same time.
+        reranker_timeout: Seconds that a search waits for a reranker. After that the order stays as it was,
+            and the reranker is not called again for the same time.
+        long_term_timeout: Seconds that a context waits for another long-term memory
+            (`Memory.open(long_term_memory=…)`). After that it does without.
+        lease_seconds: Seconds of a lease. If a process dies, another one gets its jobs after that time; those
+            that call a model after `model_timeout` more.
+        extraction_turns: Turns of a session that an `extractor` reads in one call.
+        extraction_idle_seconds: Seconds without a new message after which it reads fewer.
+        extraction_tokens: Tokens of its prompt, at the most. Of long messages, the beginning is in it.
+        job_attempts: How often a job is tried before it becomes a dead letter.
+        job_backoff: Seconds before the second attempt of a job. Each further attempt waits twice as long, ten
+            minutes at the most.
+        backlog_limit: Background jobs from which on `memory.admin.status` names the backlog as a problem.
+    """
+
+    preview_characters = 200
+    last_keep = 50
+    recall_candidates = 50
+    recall_importance = 0.3
+    recall_confidence = 0.6
+    archive_importance = 0.1
+    archive_decay_score = 0.2
+    episode_messages = 4
+    episode_tokens = 60
+    busy_timeout = 30.0
+    async_threads = 8
+    import_line_bytes = 128_000_000
+    indexed_characters = 20_000
+    index_batch = 64
+    index_delay = 0.25
+    exact_scan_limit = 20_000
+    vector_cache_bytes = 256 * 2**20
+    chroma_collections = 16
+    download_timeout = 120.0
+    embedder_timeout = 5.0
+    reranker_timeout = 5.0
+    long_term_timeout = 5.0
+    lease_seconds = 60.0
+    extraction_turns = 10
+    extraction_idle_seconds = 60.0
+    extraction_tokens = 1800
+    job_attempts = 12
+    job_backoff = 1.0
+    backlog_limit = 10_000
+
+
+class Settings(Limits, BaseSettings):
     """How a memory behaves. Frozen: `settings.replace(name=value)` returns changed settings.
 
     Attributes:
@@ -35,16 +118,8 @@ class Settings(BaseSettings):
         offload: Whether large old messages and tool runs become previews before turns are left out. The ids in the
             previews load them again.
         offload_characters: Characters from which on a message is large: 5 x 1024, as in AgentScope.
-        preview_characters: Characters of a preview.
-        last_keep: So many of the newest messages stay whole as long as previews of older ones make the context short enough.
         recall_tokens: Tokens of a context for the recall; never more than two fifths of the token limit. None: it grows
             with the root of the token limit, 1,609 at 8,000. 0: nothing is recalled.
-        recall_candidates: Candidates that each part of the search (such as words or vectors) returns at the most.
-        recall_importance: Episodes are recalled if their importance is above this; 0.3, as in layered agent memories.
-        recall_confidence: All other records are recalled if their confidence is at least this; 0.6, likewise.
-        archive_importance: An episode is archived when its importance has faded below this; 0.1, as in layered agent
-            memories. What is archived is not recalled; `memory.records(every=True)` returns it.
-        archive_decay_score: A record is archived when its decay score has faded below this; 0.2, likewise.
         delete_archived_days: Days after which records that are archived or expired are deleted, with the facts that they
             had replaced. None: never.
         recall_tool_results: Whether results of tools are recalled in other sessions, too. `Memory.search` finds them
@@ -57,54 +132,22 @@ class Settings(BaseSettings):
         summary_tokens: Tokens of the summary in a context; never more than a quarter of the token limit.
         episodes: Whether an episode is written about turns that left the window, and about the rest of a session that ends:
             a record that later searches and contexts find. A model writes it.
-        episode_messages: Messages that a session needs for an episode: 4, two rounds, as in layered agent memories.
-        episode_tokens: Tokens of an episode; about the 50 Chinese characters of layered agent memories.
         durability: `"full"`: writes survive a power cut, and each costs a disk flush. `"normal"`: writes survive the
             end of the process; a power cut may lose the last ones.
-        busy_timeout: Seconds that a write waits for another process before it fails.
-        async_threads: Threads of a memory for async verbs that read, and as many again for those that write: verbs
-            that wait for a lock hold up no others. More threads make an event loop wait longer for its turn.
         message_bytes_limit: UTF-8 bytes that a message may have, with its framework's dump.
-        import_line_bytes: Bytes that a line of an import may have (characters, if it is a text); twice those of a
-            message, since JSON escapes some characters.
-        indexed_characters: Characters at a message's beginning that are indexed for recall.
-        index_batch: Messages that the worker embeds and commits at once; parts of long ones count each.
-        index_delay: Seconds that the worker waits for more messages before it indexes a batch.
-        exact_scan_limit: Up to so many vectors of a user, recall compares all of them, which is exact and faster than a
-            filtered search. With more, it asks Chroma, which gets the vectors of users with more than half as many. A text
-            of more than 500 characters has several, at most 20.
-        vector_cache_bytes: Memory for the vectors of the users who asked last; 256 MB. 10,000 vectors of MiniLM take 19 MB.
-        chroma_collections: Number of collections that users are spread over. A store fixes it when it is created.
-        download_timeout: Seconds that the download of the default embedding model may take.
-        embedder_timeout: Seconds that a search waits for an embedder of yours. After that, searches use words only,
-            and do not call it again for the same time.
-        reranker_timeout: Seconds that a search waits for a reranker. After that the order stays as it was, and the reranker is
-            not called again for the same time.
-        long_term_timeout: Seconds that a context waits for another long-term memory (`Memory.open(long_term_memory=…)`). After
-            that it does without.
-        lease_seconds: Seconds of a lease. If a process dies, another one gets its jobs after that time; those that call a
-            model after `model_timeout` more.
         learn_back_days: Days before a store has its first model that are read, too. 0: only what is said from then on.
-        extraction_turns: Turns of a session that an `extractor` reads in one call.
-        extraction_idle_seconds: Seconds without a new message after which it reads fewer.
         extraction_with_summaries: Whether turns are read in the call that sums them up when they leave the window, together
             with the summary and the episode, instead of every `extraction_turns` turns: fewer calls, and facts that come
             later. It needs a model for both.
             What that call does not answer, and what has waited for `extraction_idle_seconds`, is read by the `extractor`.
-        extraction_tokens: Tokens of its prompt, at the most. Of long messages, the beginning is in it.
         extraction_daily_calls: Its calls for one user on one day, in UTC, at the most. What is said after that is
             not read, and the ledger says so. None: any number.
-        extraction_daily_tokens: The same for the tokens that it reads and writes.
         model_concurrency: How many language models are called at a time, for summaries, episodes and facts, in a process.
         model_timeout: Seconds that a call of a language model may take. After that it counts as not answered.
-        job_attempts: How often a job is tried before it becomes a dead letter.
         session_idle_days: Days without a new message after which an episode is written about a session. Its window
             and its history stay, so that a user can continue it. None: never.
-        job_backoff: Seconds before the second attempt of a job. Each further attempt waits twice as long, ten minutes
-            at the most.
         telemetry: What OpenTelemetry is told, where the application has set a provider: `"spans"`, `"metrics"`; with `"ids"`
             also the ids of users, tenants and records, with `"text"` also questions, messages, records and prompts. `()`: nothing.
-        backlog_limit: Background jobs from which on `Memory.status` names the backlog as a problem.
     """
 
     model_config = SettingsConfigDict(env_prefix="MEMLAYER_", frozen=True, extra="forbid")
@@ -117,51 +160,21 @@ class Settings(BaseSettings):
     truncate_characters: int = Field(default=1000, ge=1)
     offload: bool = True
     offload_characters: int = Field(default=5 * 1024, ge=1)
-    preview_characters: int = Field(default=200, ge=0)
-    last_keep: int = Field(default=50, ge=0)
     recall_tokens: int | None = Field(default=None, ge=0)
-    recall_candidates: int = Field(default=50, ge=1)
-    recall_importance: float = Field(default=0.3, ge=0, le=1)
-    recall_confidence: float = Field(default=0.6, ge=0, le=1)
-    archive_importance: float = Field(default=0.1, ge=0, le=1)
-    archive_decay_score: float = Field(default=0.2, ge=0, le=1)
     delete_archived_days: float | None = Field(default=None, ge=0, le=36_500)
     recall_tool_results: bool = False
     recall_placement: Literal["user", "system"] = "user"
     profile_tokens: int = Field(default=300, ge=0)
     summary_tokens: int = Field(default=600, ge=100)
     episodes: bool = True
-    episode_messages: int = Field(default=4, ge=1)
-    episode_tokens: int = Field(default=60, ge=10)
     durability: Literal["full", "normal"] = "full"
-    busy_timeout: float = Field(default=30.0, gt=0)
-    async_threads: int = Field(default=8, ge=1)
     message_bytes_limit: int = Field(default=64_000_000, ge=1)
-    import_line_bytes: int = Field(default=128_000_000, ge=1)
-    indexed_characters: int = Field(default=20_000, ge=1)
-    index_batch: int = Field(default=64, ge=1, le=1000)
-    index_delay: float = Field(default=0.25, ge=0)
-    exact_scan_limit: int = Field(default=20_000, ge=0)
-    vector_cache_bytes: int = Field(default=256 * 2**20, ge=0)
-    chroma_collections: int = Field(default=16, ge=1, le=256)
-    download_timeout: float = Field(default=120.0, gt=0)
-    embedder_timeout: float = Field(default=5.0, gt=0)
-    reranker_timeout: float = Field(default=5.0, gt=0)
-    long_term_timeout: float = Field(default=5.0, gt=0)
-    lease_seconds: float = Field(default=60.0, gt=0)
     learn_back_days: float = Field(default=0, ge=0, le=36_500)
-    extraction_turns: int = Field(default=10, ge=1)
-    extraction_idle_seconds: float = Field(default=60.0, ge=0, le=600)
     extraction_with_summaries: bool = False
-    extraction_tokens: int = Field(default=1800, ge=1500)
     extraction_daily_calls: int | None = Field(default=None, ge=0)
-    extraction_daily_tokens: int | None = Field(default=None, ge=0)
     model_concurrency: int = Field(default=1, ge=1)
     model_timeout: float = Field(default=120.0, gt=0)
-    job_attempts: int = Field(default=12, ge=1)
     session_idle_days: float | None = Field(default=7, gt=0, le=36_500)
-    job_backoff: float = Field(default=1.0, ge=0)
-    backlog_limit: int = Field(default=10_000, ge=1)
     telemetry: tuple[TelemetryPart, ...] = ("spans", "metrics")
 
     def __init__(self, **values: Any) -> None:

@@ -178,7 +178,7 @@ class Telemetry:
         """Return a text as it may be told, and as an exporter can encode it; nothing if the redactor fails."""
         try:
             return self._redact(text).encode("utf-8", "replace").decode()
-        except RedactorError:  # a problem in `Memory.status`
+        except RedactorError:  # a problem in `memory.admin.status`
             return ""
 
     def start_span(self, name: str, kind: str, attributes: Mapping[str, Value]) -> Span | None:

@@ -132,7 +132,7 @@ def _timeout_error(
     cause = f"; the last failure was: {last_error}" if last_error else ""
     return FlushTimeoutError(
         f"{backlog.queued:,} job(s) are left{waits} {when}{cause}",
-        hint="The work goes on in the background. `memory.status()` shows its problems.",
+        hint="The work goes on in the background. `memory.admin.status()` shows its problems.",
     )
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.storage.connections import Writer
 
 __all__ = ["CALLER_MS", "Costs", "Meter", "at_speed", "memory_with_history", "meter"]
@@ -138,7 +139,7 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meter]:
 
 def memory_with_history(path: Path) -> Memory:
     """Open a memory in which Ada has spoken of ten things in another session. Its worker rests."""
-    settings = Settings(index_delay=86_400)
+    settings = Tuned(index_delay=86_400)
     memory = Memory.open(path, embedder="hashing", tokenizer="estimate", settings=settings)
     chat = memory.chat(user_id="ada", session_id="in-may")
     chat.add_messages(

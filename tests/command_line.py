@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 def run(*arguments: str | Path, stdin: str | None = None, **environment: str) -> Result:
     """Run a command; its output goes into a pipe."""
-    env = {"COLUMNS": "160", "MEMLAYER_INDEX_DELAY": "0", **environment}
+    env = {"COLUMNS": "160", **environment}
     return CliRunner(env=env).invoke(
         app, [str(argument) for argument in arguments], input=stdin, catch_exceptions=False
     )

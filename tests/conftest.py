@@ -21,9 +21,10 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from pytest_socket import socket_allow_hosts
 from sqlalchemy import NullPool, create_engine, text
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 
 hypothesis_settings.register_profile(
     "memlayer", examples(150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,7 +32,7 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("memlayer")
 
 OURS = ["memlayer_core", "langchain_memlayer", "llamaindex_memlayer"]
-PROMPT = Settings(index_delay=0.0, durability="normal")
+PROMPT = Tuned(index_delay=0.0, durability="normal")
 """Settings of most tests: work is done at once, and no test waits for a disk. Facts that a thread learns would be in prompts
 sooner or later, so these learn nothing."""
 INDEXED = PROMPT.replace(exact_scan_limit=0)

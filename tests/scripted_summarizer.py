@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tuned import Tuned
 
 from memlayer_core import Memory, Message, Settings
 
-QUIET = Settings(
+QUIET = Tuned(
     index_delay=3600,
     durability="normal",
     max_tokens=1000,

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from tuned import Tuned
 
-from memlayer_core import Memory, Scope, Settings
+from memlayer_core import Memory, Scope
 
 HOSTILE = [
     "louis",
@@ -40,7 +41,7 @@ words = st.sampled_from(["pineapple", "mango", "東京", "tokyo", "the code"])
 class Isolation(RuleBasedStateMachine):
     """Writes, searches, clears and reopens with ids that look alike; a plain dict says what is right."""
 
-    settings = Settings(index_delay=60, durability="normal", exact_scan_limit=1)
+    settings = Tuned(index_delay=60, durability="normal", exact_scan_limit=1)
     scopes = Bundle("scopes")
 
     def __init__(self) -> None:

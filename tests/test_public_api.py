@@ -21,9 +21,9 @@ from message_store import DictStore
 from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from memlayer_core import Chat, Memory, SessionManager, WindowMemory
+from memlayer_core import Chat, Memory, WindowMemory
 from memlayer_core.memory import Items
-from memlayer_core.session_files import Transcripts
+from memlayer_core.session_files import SessionManager, Transcripts
 
 PACKAGES = ("memlayer_core", "langchain_memlayer", "llamaindex_memlayer")
 WITH_VERBS = (Memory, Chat, Transcripts, Items, SessionManager, WindowMemory)

@@ -18,8 +18,9 @@ import httpx
 import pytest
 from offline import Offline
 from test_examples import FOLDER, load, run
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 
 
 @pytest.mark.slow
@@ -135,7 +136,7 @@ class Server:
 
     def history(self, session: str) -> list[str]:
         with Memory.open(self.directory) as memory:
-            assert memory.status().backlog.dead == 0
+            assert memory.admin.status().backlog.dead == 0
             return [one.text for one in memory.chat(user_id="ada", session_id=session).history()]
 
 
@@ -276,7 +277,7 @@ def ollama() -> Iterator[Ollama]:
 def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
     client = pytest.importorskip("langchain_ollama", reason="langchain-ollama is not installed")
     model = client.ChatOllama(model="qwen3:8b", base_url=ollama.url)
-    settings = Settings(extraction_idle_seconds=0, index_delay=0)
+    settings = Tuned(extraction_idle_seconds=0, index_delay=0)
     with Memory.in_memory(extractor=model, settings=settings) as memory:
         chat = memory.chat(user_id="ada", session_id="monday")
         chat.add("user", "By the way, last year we opened a shop on Elm Street.")
@@ -284,8 +285,8 @@ def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
         facts = {fact.key: fact for fact in memory.records(user_id="ada")}
         assert facts["shop"].value == "Elm Street"
         why = memory.why(facts["shop"].memory_id, user_id="ada")
-        assert why.statements[0].evidence.quote == "a shop on Elm Street"
-        costs = {cost.model: cost for cost in memory.costs(user_id="ada")}
+        assert why.evidence[0].quote == "a shop on Elm Street"
+        costs = {cost.model: cost for cost in memory.admin.costs(user_id="ada")}
         assert (costs["ChatOllama:qwen3:8b"].tokens_in, costs["ChatOllama:qwen3:8b"].tokens_out) == (321, 12)
     (request,) = ollama.requests
     assert (request["path"], request["model"]) == ("/api/chat", "qwen3:8b")
@@ -297,17 +298,17 @@ def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
 def test_an_ollama_server_that_is_down_is_a_problem_and_the_fact_is_learned_when_it_is_back(ollama) -> None:
     client = pytest.importorskip("langchain_ollama", reason="langchain-ollama is not installed")
     model = client.ChatOllama(model="qwen3:8b", base_url=ollama.url)
-    settings = Settings(extraction_idle_seconds=0, index_delay=0, job_backoff=0.1)
+    settings = Tuned(extraction_idle_seconds=0, index_delay=0, job_backoff=0.1)
     ollama.is_down = True
     with Memory.in_memory(extractor=model, settings=settings) as memory:
         memory.chat(user_id="ada", session_id="monday").add(
             "user", "Last year we opened a shop on Elm Street."
         )
         until = time.monotonic() + 30
-        while "learning" not in memory.status().problems and time.monotonic() < until:
+        while "learning" not in memory.admin.status().problems and time.monotonic() < until:
             time.sleep(0.05)
-        assert "learning" in memory.status().problems
+        assert "learning" in memory.admin.status().problems
         ollama.is_down = False
         memory.flush(60)
         assert {fact.value for fact in memory.records(user_id="ada")} == {"Elm Street"}
-        assert memory.status().problems == {}
+        assert memory.admin.status().problems == {}

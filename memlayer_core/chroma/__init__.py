@@ -60,7 +60,7 @@ class ChromaServer(ChromaIndex):
     """A Chroma server, shared by any number of processes and stores.
 
     Its disk is its own: what is deleted is found no more, but the vectors stay in the collection's graph until that is
-    rebuilt (`Memory.reindex`), the graphs of deleted collections stay in the server's directory, and its log and free
+    rebuilt (`memory.admin.reindex`), the graphs of deleted collections stay in the server's directory, and its log and free
     pages keep both until `chroma vacuum` is run on the stopped server. No text is ever stored there.
 
     Args:

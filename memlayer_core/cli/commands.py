@@ -184,7 +184,7 @@ def import_from(
     with Memory.open(place, database_url=database_url, chroma_url=chroma_url) as memory:
         with shell.progress("Importing") as bar:
             done = memory.import_from(lines, user_id=user, tenant_id=tenant, progress=bar)
-        backlog = memory.status().backlog
+        backlog = memory.admin.status().backlog
     data = {"imported": done, "backlog": backlog}
     show(shell.rows_of(backlog, ("Imported", str(done))), data, as_json=as_json)
 
@@ -338,8 +338,8 @@ def verify(
     with open_memory(path, database_url, chroma_url) as memory:
         memory.listen(on_event)  # the worker may find it first
         with shell.console(stderr=True).status("Comparing …"):
-            repaired = memory.verify()
-        status = memory.status()
+            repaired = memory.admin.verify()
+        status = memory.admin.status()
     index = {
         "none": "this memory has none",
         "held": "agrees with the journal",
@@ -379,8 +379,8 @@ def reindex(
     with open_memory(path, database_url, chroma_url, embedder or "auto", reembed=again) as memory:
         memory.flush()
         with shell.console(stderr=True).status("Writing the index …"):
-            written = memory.reindex()
-        status = memory.status()
+            written = memory.admin.reindex()
+        status = memory.admin.status()
     if status.index == "not held":
         raise IndexUnavailableError(
             "another process holds the index", hint="End it, or let it do its work: it keeps the index whole."
@@ -418,16 +418,16 @@ def work(
     if not once:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # a stopped service closes its store
     with open_memory(path, database_url, chroma_url, model=chosen) as memory:
-        revived = memory.retry_dead() if revive else 0
+        revived = memory.admin.retry_dead() if revive else 0
         memory.flush()
-        backlog = memory.status().backlog
+        backlog = memory.admin.status().backlog
         rows = [("Revived", f"{revived} job(s)")] if revive else []
         show(shell.rows_of(backlog, *rows), {"revived": revived, "backlog": backlog}, as_json=as_json)
         if not once:
             note("Waiting for work; Ctrl-C ends it.")
         while not once:
             time.sleep(1)
-            if memory.status().backlog.queued:
+            if memory.admin.status().backlog.queued:
                 with suppress(FlushTimeoutError):
                     memory.flush()
 

@@ -79,7 +79,7 @@ def play(console: Console, directory: Path, embedder: EmbedderName, *, why: bool
         console.status("Opening a memory. MiniLM is downloaded if it is not on this machine …"),
         Memory.open(directory, embedder=embedder) as memory,
     ):
-        chosen = memory.status().embedder  # recorded in the store, for both processes
+        chosen = memory.admin.status().embedder  # recorded in the store, for both processes
     console.print(f"Memory: {escape(str(directory))}   Embedder: {escape(chosen)}\n", soft_wrap=True)
     _play_first(console, directory)
     _play_second(console, directory, why=why)

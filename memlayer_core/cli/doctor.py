@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from packaging.requirements import Requirement
 from sqlalchemy import Connection, false, func, select, update
@@ -85,6 +85,10 @@ def examine(path: Path | None, database_url: str | None, chroma_url: str | None)
         yield from _guard("chroma", lambda: _server(chroma_url))
     elif folder is not None:
         yield _chroma(folder)
+
+
+class _Impatient(Settings):
+    busy_timeout: ClassVar[float] = _PATIENCE  # type: ignore[misc]  # a constant otherwise
 
 
 def _guard(name: str, look: Callable[[], Check]) -> Iterator[Check]:
@@ -194,7 +198,7 @@ def _journal(db: Database) -> Check:
 
 def _lock(target: Path | str | None) -> Check:
     """Take the lock that every write takes, for a moment."""
-    db = open_database(target, Settings().replace(busy_timeout=_PATIENCE))
+    db = open_database(target, _Impatient())
     try:
         db.write(lambda connection: connection.execute(update(meta).values(value="").where(false())))
     except StoreUnavailableError as problem:

@@ -147,14 +147,9 @@ def _commit(rt: Runtime, batch: _Batch, jobs: Sequence[Job], model: str) -> bool
 
 def _limit(connection: Connection, rt: Runtime, namespace: str) -> str | None:
     """Return why a user's messages are not read any more today; None if they are."""
-    settings = rt.settings
-    calls, tokens = storage_jobs.spent_on_day(connection, namespace, _KIND, rt.now())
-    for name, used, most in (
-        ("extraction_daily_calls", calls, settings.extraction_daily_calls),
-        ("extraction_daily_tokens", tokens, settings.extraction_daily_tokens),
-    ):
-        if most is not None and used >= most:
-            return f"the user's limit of today is reached: `Settings.{name}` is {most:,}"
+    most = rt.settings.extraction_daily_calls
+    if most is not None and storage_jobs.spent_on_day(connection, namespace, _KIND, rt.now())[0] >= most:
+        return f"the user's limit of today is reached: `Settings.extraction_daily_calls` is {most:,}"
     return None
 
 

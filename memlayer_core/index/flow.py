@@ -222,7 +222,7 @@ _JUDGED = 3  # attempts to test a shard while others change it; after that it co
 async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
     """Do jobs of kind `"index"`. Returns how many texts were embedded, or parts of them.
 
-    Chroma gets the vectors of those users alone who have more than half of `Settings.exact_scan_limit`.
+    Chroma gets the vectors of those users alone who have more than half of 20,000.
 
     Raises:
         RedactorError: The user's redactor fails. The jobs are tried again.

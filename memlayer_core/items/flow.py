@@ -201,7 +201,7 @@ _COMPARED = 1000
 async def search(rt: Runtime, run: Runner, item_query: ItemQuery, request: FindItems) -> list[Item]:
     """Return the items that match a query, the best first; those without a score come last.
 
-    Up to 1,000 texts, or `Settings.exact_scan_limit` if that is less, are compared exactly. For more texts an index is
+    Up to 1,000 texts are compared exactly. For more texts an index is
     used, if there is one and the search covers few folders.
     """
     query = request.query or ""

@@ -185,7 +185,7 @@ class QueryCache:
         if self._warming:
             raise EmbedderLoadingError(
                 f"the embedder {self.identity} is being loaded",
-                hint="Ask again when `Memory.warm` has returned.",
+                hint="Ask again when `memory.admin.warm` has returned.",
             )
 
     @contextmanager

@@ -189,7 +189,7 @@ class LanguageModel:
                 ) from problem
             raise ModelError(
                 f"{self.name} did not answer: {error_type}",
-                hint="It is asked again later; `memory.status()` shows the problem.",
+                hint="It is asked again later; `memory.admin.status()` shows the problem.",
             ) from problem
 
 

@@ -523,7 +523,7 @@ def retrieve(
         rt: What the memory works with.
         search_scope: The reader, and what the search covers.
         query: A question or words.
-        limit: How many hits the caller needs; each source gives `Settings.recall_candidates` more.
+        limit: How many hits the caller needs; each source gives 50 more.
         now: The time that "last week" refers to.
         meaning: The question's meaning, if it is known; see `on_snapshot`.
         recall_filter: What may be found, checked; None: everything.

@@ -99,10 +99,10 @@ class Record(Tabular):
         key_topics: Topics of an episode.
         actions_taken: What was done in an episode.
         outcomes: Results of an episode.
-        importance: 0 to 1, as it was given. Episodes are recalled if it is above `Settings.recall_importance`. If
+        importance: 0 to 1, as it was given. Episodes are recalled if it is above 0.3. If
             `is_rated`, an episode's importance halves every 90 days, from the 30th day after the last use on.
         is_rated: Whether somebody rated the importance; otherwise it is the default, and does not fade.
-        confidence: 0 to 1. All other records are recalled if it is at least `Settings.recall_confidence`. An inferred
+        confidence: 0 to 1. All other records are recalled if it is at least 0.6. An inferred
             record has 0.6 at the most.
         mentions: How often it was remembered.
         tags: Tags to find it by.
@@ -116,7 +116,7 @@ class Record(Tabular):
         accesses: On how many days (UTC) it was recalled. Each lets it fade 30 days later, at most 12 of them.
         expires_at: From this time on it is not recalled; None: it does not expire.
         decay_score: 0 to 1, as it was given; a record near 1 is almost never archived. It fades as importance does,
-            the lower the faster: 0.95 is below `Settings.archive_decay_score` after 7 years, 0.5 after 5 months, 1 never.
+            the lower the faster: 0.95 is below 0.2 after 7 years, 0.5 after 5 months, 1 never.
         relations: Relations to other records.
         access_control: Who else may see it.
         replaced_by: Id of the record that replaced this version: its own id after a change, another record's after a

@@ -405,7 +405,7 @@ def line_of(text: str | bytes, tenant_id: str | None, limit: int) -> Line | None
     if len(text) > limit:
         raise ImportStoppedError(
             f"it is longer than {limit:,} bytes",
-            hint="Raise `Settings.import_line_bytes` (MEMLAYER_IMPORT_LINE_BYTES) if this is an export.",
+            hint="Is this file an export? `memory.export` writes lines that are shorter.",
         )
     if not text.strip():
         return None

@@ -754,7 +754,7 @@ def _lines(rt: Runtime, records: Mapping[int, Record]) -> dict[int, str]:
     try:
         return {key: rt.redact(text) for key, text in lines.items()}
     except RedactorError:
-        return {}  # `Memory.status` names the problem
+        return {}  # `memory.admin.status` names the problem
 
 
 def omission(records: int, budget: int) -> tuple[Reason, ...]:

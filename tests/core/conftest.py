@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.message import ROLES, Raw
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 
@@ -34,7 +35,7 @@ def open_with(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) ->
 @pytest.fixture
 def store(open_with: OpenWith) -> Memory:
     """Return a memory on each database; nothing is indexed before a flush asks for it."""
-    return open_with(Settings(index_delay=3600, durability="normal"))
+    return open_with(Tuned(index_delay=3600, durability="normal"))
 
 
 @pytest.fixture(params=["sqlite", "memory", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -42,7 +43,7 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """Return an empty store of four shards: a file of SQLite, SQLite in memory, and PostgreSQL."""
     targets = {"sqlite": lambda: tmp_path / "store", "memory": lambda: None}
     target = targets.get(request.param, lambda: request.getfixturevalue("postgres_url"))()
-    database = open_database(target, Settings(durability="normal"))
+    database = open_database(target, Tuned(durability="normal"))
     database.write(ensure_tables, shards=4)
     yield database
     database.close()

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from budget import at_speed
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.storage import statements
 
-QUIET = Settings(index_delay=3600, durability="normal")
+QUIET = Tuned(index_delay=3600, durability="normal")
 FACTS = ("My parrot is called Solo.", "The violin is a Stainer.", "I sold the kayak to Whitaker.")
 TOPICS = ("garden", "tax office", "oven", "passport", "bicycle")
 

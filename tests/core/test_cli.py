@@ -23,10 +23,12 @@ import pytest
 from command_line import on_terminal, run, unprivileged, words
 from offline import Offline
 from sqlalchemy import create_engine, text
+from tuned import Tuned
 from typer.main import get_command
 
-from memlayer_core import Memory, Message, Scope, Settings, message_from_json
+from memlayer_core import Memory, Message, Scope
 from memlayer_core.cli.app import app
+from memlayer_core.messages.check import message_from_json
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import vectors
 from memlayer_core.storage.database import SCHEMA_VERSION
@@ -215,7 +217,7 @@ def test_inspect_reads_a_store_whose_embedder_only_its_owner_has_and_does_no_wor
     with open_at(embedder=mine) as memory:
         memory.chat(user_id="ada").add("user", "indexed")
         memory.flush()
-    with open_at(embedder=mine, settings=Settings(index_delay=60)) as memory:
+    with open_at(embedder=mine, settings=Tuned(index_delay=60)) as memory:
         memory.chat(user_id="ada").add("user", "owed")
     shown = run("inspect", tmp_path / "memory")
     assert shown.exit_code == 0
@@ -352,7 +354,7 @@ def test_a_directory_that_cannot_be_written_is_inspected_and_exported(kept: Path
 )
 @pytest.mark.slow
 def test_a_reader_that_leaves_ends_it_quietly(kept: Path, open_at: Callable[..., Memory], command: str):
-    with open_at(settings=Settings(index_delay=60)) as memory:
+    with open_at(settings=Tuned(index_delay=60)) as memory:
         memory.chat(user_id="ada", session_id="spring").add_messages(
             [Message("user", f"{number} " + "much " * 100) for number in range(1000)]
         )
@@ -479,8 +481,8 @@ def test_verify_and_reindex_admit_that_another_owner_has_the_index(
     kept: Path, open_at: Callable[..., Memory]
 ):
     with open_at() as memory:
-        memory.verify()
-        assert memory.status().index == "held"
+        memory.admin.verify()
+        assert memory.admin.status().index == "held"
         shown = run("verify", kept)
         assert shown.exit_code == 3, "no error, and not the same as a sound index"
         assert "not compared: another process holds it" in shown.stdout
@@ -494,7 +496,7 @@ def given_up(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
     """Return a directory whose memory has a dead letter."""
     flaky = FlakyEmbedder(HashingEmbedder())
     flaky.failing = lambda said: "poison" in said
-    with open_at(embedder=flaky, settings=Settings(index_delay=0, job_attempts=1)) as memory:
+    with open_at(embedder=flaky, settings=Tuned(index_delay=0, job_attempts=1)) as memory:
         chat = memory.chat(user_id="ada")
         chat.add("user", "good")
         chat.add("user", "poison")
@@ -523,7 +525,7 @@ def test_work_revives_what_was_given_up_and_ends_when_told(given_up: Path):
 
 
 def owe(directory: Path, said: str) -> None:
-    with Memory.open(directory, embedder="hashing", settings=Settings(index_delay=60)) as memory:
+    with Memory.open(directory, embedder="hashing", settings=Tuned(index_delay=60)) as memory:
         memory.chat(user_id="ada").add("user", said)
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from command_line import ROOT, run, unprivileged
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.cli import doctor
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage.statements import to_micros
@@ -73,14 +74,14 @@ def test_whatever_is_wrong_comes_with_how_to_mend_it(given_up: Path, monkeypatch
 def given_up(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
     flaky = FlakyEmbedder(HashingEmbedder())
     flaky.failing = lambda said: "poison" in said
-    with open_at(embedder=flaky, settings=Settings(index_delay=0, job_attempts=1)) as memory:
+    with open_at(embedder=flaky, settings=Tuned(index_delay=0, job_attempts=1)) as memory:
         memory.chat(user_id="ada").add("user", "poison")
         assert memory.flush().dead == 1
     return tmp_path / "memory"
 
 
 def test_jobs_that_nobody_does_are_told(open_at: Callable[..., Memory], tmp_path: Path):
-    with open_at(settings=Settings(index_delay=60)) as memory:
+    with open_at(settings=Tuned(index_delay=60)) as memory:
         memory.chat(user_id="ada").add("user", "owed")
     assert wrong(found(tmp_path / "memory")[1]) == set()
     with closing(sqlite3.connect(tmp_path / "memory" / "journal.sqlite3", isolation_level=None)) as journal:
@@ -141,7 +142,7 @@ def test_a_process_that_hangs_in_a_write_is_found(directory: Path, monkeypatch: 
 @posix
 def test_a_store_that_a_server_holds_is_fine(directory: Path):
     with Memory.open(directory) as memory:
-        memory.verify()
+        memory.admin.verify()
         code, checks = found(directory)
     assert (code, wrong(checks)) == (0, set())
     (chroma,) = checks["chroma"]

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from command_line import run
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Scope, Settings
+from memlayer_core import Memory, Message, Scope
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import vectors
 from tests.conftest import INDEXED
@@ -20,7 +21,7 @@ from tests.conftest import INDEXED
 WRITER = """
 import sys
 from memlayer_core import Memory, Settings
-with Memory.open(sys.argv[1], embedder="hashing", settings=Settings(durability="normal", index_delay=0)) as memory:
+with Memory.open(sys.argv[1], embedder="hashing", settings=Tuned(durability="normal", index_delay=0)) as memory:
     chat = memory.chat(user_id="ada", session_id="long")
     for number in range(100_000):
         chat.add("user", f"{number}: " + "much " * 200)
@@ -84,7 +85,7 @@ def test_a_backup_is_a_memory_whose_index_is_built_without_a_model(
     monkeypatch.setattr(HashingEmbedder, "embed", lambda *_: pytest.fail("a model was asked"))
     with Memory.open(tmp_path / "copy") as memory:
         memory.flush()
-        memory.verify()
+        memory.admin.verify()
         rt = memory.runtime
         assert rt.index is not None
         assert rt.index.held
@@ -149,7 +150,7 @@ def small(instructions, text):
 def test_work_with_a_model_sums_up_what_processes_without_one_left(
     open_at: Callable[..., Memory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    with open_at(settings=Settings(index_delay=0, max_tokens=400)) as memory:
+    with open_at(settings=Tuned(index_delay=0, max_tokens=400)) as memory:
         chat = memory.chat(user_id="ada", session_id="s")
         for number in range(20):
             chat.add("user", f"I counted {number} pears, and then as many apples, in the garden of my aunt.")

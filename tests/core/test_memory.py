@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Scope, Settings, ToolCall
+from memlayer_core import Memory, Message, Scope, ToolCall
 from memlayer_core.errors import ConfigurationError, StoreClosedError
 from memlayer_core.events import MessagesIndexed, MessagesStored
 from memlayer_core.runtime import ASYNC, SYNC, step
@@ -72,7 +73,7 @@ def test_a_context_holds_the_present_and_recalls_the_past(memory, do) -> None:
 
 @pytest.mark.requirement("J14", "A14")
 def test_recall_can_stand_in_the_system_message_instead(tmp_path) -> None:
-    settings = Settings(recall_placement="system", index_delay=0)
+    settings = Tuned(recall_placement="system", index_delay=0)
     with Memory.in_memory(settings=settings) as memory:
         memory.chat(user_id="louis", session_id="s1").add("user", "I moved to Tokyo in May.")
         chat = memory.chat(user_id="louis", session_id="s2")
@@ -240,7 +241,7 @@ messages = st.builds(
 @pytest.mark.requirement("F18")
 @given(st.lists(messages, max_size=5, unique_by=lambda m: m.id or object()))
 def test_any_message_comes_back_equal(given_messages) -> None:
-    with Memory.in_memory(settings=Settings(index_delay=60)) as memory:
+    with Memory.in_memory(settings=Tuned(index_delay=60)) as memory:
         chat = memory.chat(user_id="louis", session_id="s")
         receipt = chat.add_messages(given_messages)
         stored = chat.history()
@@ -326,13 +327,13 @@ def test_listeners_hear_what_happened_and_cannot_disturb_it(memory) -> None:
 
 def test_settings_come_from_the_environment_and_wrong_ones_are_named(monkeypatch) -> None:
     monkeypatch.setenv("MEMLAYER_MAX_TOKENS", "123")
-    assert Settings().max_tokens == 123
-    assert Settings(max_tokens=5).max_tokens == 5
-    assert Settings().replace(recall_tokens=7).recall_tokens == 7
+    assert Tuned().max_tokens == 123
+    assert Tuned(max_tokens=5).max_tokens == 5
+    assert Tuned().replace(recall_tokens=7).recall_tokens == 7
     with pytest.raises(ConfigurationError, match="max_tokens"):
-        Settings(max_tokens=0)
+        Tuned(max_tokens=0)
     with pytest.raises(ConfigurationError, match="max_token"):
-        Settings(max_token=5)
+        Tuned(max_token=5)
 
 
 def test_scopes_of_different_people_never_share_a_key() -> None:

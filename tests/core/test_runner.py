@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import StoreClosedError
 from memlayer_core.runtime import ASYNC, SYNC, Runner, Threads, step
 
@@ -204,7 +205,7 @@ async def locked(path: Any) -> AsyncIterator[None]:
 async def test_writers_that_wait_for_a_lock_hold_up_neither_readers_nor_the_applications_threads(
     open_at, tmp_path
 ) -> None:
-    memory = await asyncio.to_thread(open_at, settings=Settings(async_threads=2, index_delay=60))
+    memory = await asyncio.to_thread(open_at, settings=Tuned(async_threads=2, index_delay=60))
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     chat = memory.chat(user_id="ada", session_id="s")
     await chat.aadd("user", "I like pears.")

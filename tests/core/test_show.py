@@ -18,11 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from scripted_reader import reads
+from tuned import Tuned
 from typer.testing import CliRunner
 
-from memlayer_core import Chat, Memory, Message, Receipt, Settings, ToolCall
+from memlayer_core import Chat, Memory, Message, ToolCall
 from memlayer_core.cli.app import app
 from memlayer_core.cli.demo import show_context
+from memlayer_core.memory import Admin
+from memlayer_core.message import Receipt
 from memlayer_core.show import Bar, Mark, View, Viewable, ViewList, html_of, visible
 from tests.conftest import PROMPT
 
@@ -92,7 +95,7 @@ def test_a_value_is_one_short_line_without_what_goes_without_saying(open_at, tmp
     assert repr(message) == "Message(role='user', content='Hi', id='m-1', created_at=2026-05-04 09:30)"
     assert repr(chat.add_messages([message])) == "Receipt(ids=('m-1',), stored=1)"
     memory.flush()
-    status = memory.status()
+    status = memory.admin.status()
     assert repr(status) == (
         f"Status(store_id={status.store_id!r}, embedder='hashing-1024-v1', index='held', "
         "backlog=Backlog(queued=0, dead=0))"
@@ -111,7 +114,7 @@ def test_a_value_is_one_short_line_without_what_goes_without_saying(open_at, tmp
 def test_a_memory_a_status_a_receipt_and_a_message_have_a_view(chat) -> None:
     receipt = chat.add("assistant", "Noted.")
     chat.memory.flush()
-    status = chat.memory.status()
+    status = chat.memory.admin.status()
     for one, told in (
         (receipt, ("1 stored", receipt.ids[0])),
         (Receipt(("a", "b"), 0, unchanged=2), ("2 unchanged",)),
@@ -193,7 +196,7 @@ def shown_types(hint: object) -> Iterator[object]:
 
 def test_everything_that_a_verb_returns_to_people_is_shown_as_a_table() -> None:
     seen = {}
-    for kind in (Memory, Chat):
+    for kind in (Memory, Admin, Chat):
         for name, verb in inspect.getmembers(kind, inspect.isfunction):
             if name.startswith("_") or name in PLAIN or inspect.iscoroutinefunction(verb):
                 continue
@@ -207,7 +210,7 @@ def test_everything_that_a_verb_returns_to_people_is_shown_as_a_table() -> None:
 @pytest.fixture
 def told(open_at):
     """A memory in which a fact was replaced, two are in conflict, one ended and one is an agent's."""
-    memory = open_at(settings=Settings(index_delay=0.0, durability="normal"), extractor=reads())
+    memory = open_at(settings=Tuned(index_delay=0.0, durability="normal"), extractor=reads())
     may = memory.chat(user_id="louis", session_id="in-may")
     may.add(
         "user", "I moved to Tokyo, and I am allergic to nuts.", created_at=datetime(2026, 5, 4, tzinfo=UTC)
@@ -228,7 +231,7 @@ def test_lists_are_tables_and_remain_lists(told) -> None:
     for found, text in (
         (told.records(**user), "Louis was born in Nice"),
         (told.ledger(**user), "stored"),
-        (told.costs(), "learn"),
+        (told.admin.costs(), "learn"),
         (told.sessions(**user), "in-may"),
         (chat.history(), "What should I not eat?"),
     ):
@@ -255,7 +258,7 @@ def test_what_is_wrong_with_a_record_catches_the_eye(told) -> None:
     assert "“I live in Oslo”" in why
     assert "2026-05-04</td>" in why
     assert f"replaced by {home.memory_id}" in why
-    status = replace(told.status(), problems={"index": "Chroma is away"})
+    status = replace(told.admin.status(), problems={"index": "Chroma is away"})
     assert re.search(f"{red}[^>]*>index: Chroma is away<", status._repr_html_())
 
 

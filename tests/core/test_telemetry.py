@@ -19,13 +19,14 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from scripted_reader import reads
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import MemlayerError
 from memlayer_core.telemetry import Operation
 
-QUIET = Settings(index_delay=0, durability="normal")
+QUIET = Tuned(index_delay=0, durability="normal")
 
 
 class Told:
@@ -114,7 +115,7 @@ def test_each_verb_is_a_span_named_by_the_conventions_and_measured(do, told, ope
     ]
     for one in operations:
         assert one.attributes["gen_ai.operation.name"] == one.name
-        assert one.attributes["gen_ai.memory.store.id"] == memory.status().store_id
+        assert one.attributes["gen_ai.memory.store.id"] == memory.admin.status().store_id
         assert one.kind is trace.SpanKind.INTERNAL
         assert one.status.is_unset
     assert [one.attributes.get("gen_ai.conversation.id") for one in operations] == [
@@ -223,7 +224,7 @@ def test_work_in_the_background_has_traces_of_its_own_and_model_calls_are_in_the
         assert one.kind is trace.SpanKind.CLIENT
         assert one.parent.span_id in summarizing
         assert one.attributes["memlayer.job.kind"] == "summarize"
-    (cost,) = memory.costs()
+    (cost,) = memory.admin.costs()
     assert cost.calls == len(asked)
     for kind, tokens in {"input": cost.tokens_in, "output": cost.tokens_out}.items():
         assert sum(one.attributes[f"gen_ai.usage.{kind}_tokens"] for one in asked) == tokens

@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from message_store import DictStore
 from promises import core, policies, talks, token_limits
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import MaxMessages, MaxRounds, Memory, Message, Settings, ToolCall, WindowMemory
+from memlayer_core import MaxMessages, MaxRounds, Memory, Message, ToolCall, WindowMemory
 from memlayer_core.errors import (
     ConfigurationError,
     InvalidLimitError,
@@ -84,8 +85,8 @@ class Tokens:
 
 
 WAYS = {
-    "whole": Settings(index_delay=3600, durability="normal", offload=False),
-    "a little at a time": Settings(index_delay=3600, durability="normal", offload=False, compact_to=0.8),
+    "whole": Tuned(index_delay=3600, durability="normal", offload=False),
+    "a little at a time": Tuned(index_delay=3600, durability="normal", offload=False, compact_to=0.8),
 }
 
 
@@ -144,7 +145,7 @@ def test_a_smaller_limit_of_one_call_is_as_of_a_chat_and_removes_nothing(default
 
 @pytest.mark.requirement("F08", "F09", "F10", "F12")
 def test_long_messages_are_truncated_in_the_context_and_whole_in_the_store(store) -> None:
-    settings = Settings(truncate_messages=True, truncate_characters=20)
+    settings = Tuned(truncate_messages=True, truncate_characters=20)
     own = WindowMemory(store, KEY, settings=settings, truncate_with=lambda text, limit: text.upper()[:limit])
     for words in ("It rains in Tokyo and in Kyoto.", "And is it still cold in Osaka?"):
         own.add("user", words)

@@ -31,10 +31,11 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
 from pydantic import Field
+from tuned import Tuned
 
 from examples import examples
 from langchain_memlayer import MemlayerMiddleware, create_summarizer, middleware, threads
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.seams import MaxRounds
 
 AT = {"configurable": {"thread_id": "t"}}
@@ -127,7 +128,7 @@ class Talk:
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    settings = Settings(index_delay=0.0, durability="normal")
+    settings = Tuned(index_delay=0.0, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate") as opened:
         yield opened
 
@@ -187,7 +188,7 @@ def test_what_is_removed_between_runs_is_told_and_found_nowhere(talk, which, way
     ]
     assert [m.text for m in talk.model.seen[-1]] == [*kept, "and the newt"]
     assert not talk.found(" ".join(ZOO)) & {*gone}
-    assert talk.memory.verify() == []
+    assert talk.memory.admin.verify() == []
 
 
 def test_it_is_set_aside_before_the_run_does_anything_else(short) -> None:
@@ -308,7 +309,7 @@ def _lose_it(short: Talk) -> None:
 
 @pytest.mark.postgres
 def test_it_is_so_in_postgresql_as_well(postgres_url) -> None:
-    settings = Settings(index_delay=0.0)
+    settings = Tuned(index_delay=0.0)
     with Memory.open(database_url=postgres_url, embedder="hashing", settings=settings) as memory:
         talk = Talk(memory, "memory", awaits=False, path=InMemorySaver())
         out = tour(talk)
@@ -478,7 +479,7 @@ def test_an_abandoned_line_of_checkpoints_is_taken_up_again_without_the_line_in_
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=8))
 @examples(60)
 def test_a_run_from_any_checkpoint_sees_the_line_of_that_checkpoint(parents) -> None:
-    configuration = Settings(index_delay=0.0, durability="normal")
+    configuration = Tuned(index_delay=0.0, durability="normal")
     with Memory.in_memory(settings=configuration, tokenizer="estimate") as memory:
         talk = Talk(memory, "memory", awaits=False, path=InMemorySaver())
         lines: list[tuple[Any, list[str]]] = [(AT, [])]

@@ -23,9 +23,10 @@ from langchain_tests.unit_tests import ToolsUnitTests
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from pydantic import Field
+from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, create_memory_tools
-from memlayer_core import Memory, RecallFilter, Settings
+from memlayer_core import Memory, RecallFilter
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError, MissingExtraError
 
 NAMES = [
@@ -46,7 +47,7 @@ EXAMPLES = {
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    settings = Settings(index_delay=3600, durability="normal")
+    settings = Tuned(index_delay=3600, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate") as opened:
         opened.chat(user_id="ada", session_id="s").add("user", "I grow pears.")
         opened.chat(user_id="bob", session_id="s").add("user", "I grow plums.")

@@ -24,9 +24,10 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langchain_core.tools import tool
 from pydantic import Field, ValidationError
+from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerConversationMemory
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import (
     ConfigurationError,
     InputError,
@@ -60,7 +61,7 @@ class Scripted(BaseChatModel):
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    settings = Settings(index_delay=0.0, durability="normal")
+    settings = Tuned(index_delay=0.0, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate") as opened:
         yield opened
 
@@ -200,7 +201,7 @@ def test_it_prunes_itself_and_no_model_is_asked_while_a_chain_waits(do) -> None:
             "Ada said how many pears there are, and how many apples, one after the other, and was told. " * 2
         )
 
-    settings = Settings(index_delay=3600, durability="normal", max_tokens=600)
+    settings = Tuned(index_delay=3600, durability="normal", max_tokens=600)
     with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=sum_up) as memory:
         history = MemlayerChatMessageHistory(memory, session_id="long", user_id="ada")
         classic = MemlayerConversationMemory(
@@ -231,7 +232,7 @@ TOLD = "The user counted pears in Lisbon, one after the other, and was told each
 
 @pytest.mark.trap("langchain", 23)
 def test_the_summary_and_the_transcript_are_there_after_a_restart(open_at) -> None:
-    settings = Settings(index_delay=0, durability="normal", max_tokens=400)
+    settings = Tuned(index_delay=0, durability="normal", max_tokens=400)
 
     def opened() -> tuple[Memory, MemlayerConversationMemory]:
         memory = open_at(settings=settings, tokenizer="estimate", model=lambda _: TOLD)

@@ -12,9 +12,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 from scripted_reader import reads
+from tuned import Tuned
 
 from langchain_memlayer import MemlayerMiddleware
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 
 
 class Parrot(BaseChatModel):
@@ -37,7 +38,7 @@ class Parrot(BaseChatModel):
 
 @pytest.fixture(params=["user", "system"])
 def memory(request) -> Iterator[Memory]:
-    settings = Settings(index_delay=0.0, durability="normal", recall_placement=request.param)
+    settings = Tuned(index_delay=0.0, durability="normal", recall_placement=request.param)
     with Memory.in_memory(settings=settings, extractor=reads()) as opened:
         chat = opened.chat(user_id="ada", session_id="in-may")
         chat.add("user", "My cousin sells red bicycles. I live in Graz.")

@@ -31,10 +31,11 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import ConfigurableFieldSpec, RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
+from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, to_core, with_memory
 from langchain_memlayer import history as historys
-from memlayer_core import Memory, Settings, ToolCall
+from memlayer_core import Memory, ToolCall
 from memlayer_core.errors import (
     ConfigurationError,
     InvalidLimitError,
@@ -512,7 +513,7 @@ def test_the_context_brings_a_turn_of_an_earlier_session_and_keeps_the_limit(do:
 
 
 def test_recalled_text_can_stand_in_the_system_message(do: Any) -> None:
-    with Memory.in_memory(settings=Settings(index_delay=0.0, recall_placement="system")) as memory:
+    with Memory.in_memory(settings=Tuned(index_delay=0.0, recall_placement="system")) as memory:
         earlier = MemlayerChatMessageHistory(memory, session_id="earlier", user_id="ada")
         earlier.add_messages([HumanMessage("My parrot is called Grillparzer")])
         memory.flush()
@@ -662,7 +663,7 @@ def test_a_counter_of_ones_own_is_given_texts_one_by_one_and_never_a_conversatio
         counted.append(text)
         return len(text.split())
 
-    settings = Settings(index_delay=3600, recall_tokens=0)
+    settings = Tuned(index_delay=3600, recall_tokens=0)
     with Memory.in_memory(tokenizer=counter, settings=settings) as memory:
         history = MemlayerChatMessageHistory(memory, session_id="s1", user_id="ada", token_limit=200)
         for number in range(30):
@@ -741,7 +742,7 @@ def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(
     do: Any, open_at: Callable[..., Memory]
 ) -> None:
     """What LangChain reads again when it has answered is as long as before: it counts from there what is new."""
-    settings = Settings(index_delay=0.0, durability="normal", max_tokens=400)
+    settings = Tuned(index_delay=0.0, durability="normal", max_tokens=400)
     told = (
         "The user counted pears in Lisbon, again and again, and was told each time how many that makes. " * 2
     )

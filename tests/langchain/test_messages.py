@@ -40,10 +40,11 @@ from langchain_core.messages import (
 )
 from langchain_core.version import VERSION
 from pydantic import BaseModel, ConfigDict, RootModel
+from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, from_core, to_core
 from langchain_memlayer.messages import create, put_after, put_before, read, write
-from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
 from memlayer_core.message import Raw
 from memlayer_core.storage.codec import TAG
@@ -109,7 +110,7 @@ class OddMessage(BaseMessage):
 
 @pytest.fixture(scope="module")
 def journal() -> Iterator[Memory]:
-    with Memory.in_memory(settings=Settings(index_delay=60.0)) as memory:
+    with Memory.in_memory(settings=Tuned(index_delay=60.0)) as memory:
         yield memory
 
 
@@ -576,9 +577,7 @@ def test_postgresql_keeps_it_too_and_the_turns_around_it(postgres_url: str) -> N
         ToolMessage([{"type": "text", "text": "x\0"}], tool_call_id="c\0", artifact=numbers),
         AIMessage("fine", response_metadata={"logprobs": [-math.inf]}),
     ]
-    with Memory.open(
-        database_url=postgres_url, embedder="hashing", settings=Settings(index_delay=0)
-    ) as memory:
+    with Memory.open(database_url=postgres_url, embedder="hashing", settings=Tuned(index_delay=0)) as memory:
         history = MemlayerChatMessageHistory(memory, session_id="s", user_id="ada")
         history.add_messages(said)
         memory.flush(20)

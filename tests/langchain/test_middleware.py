@@ -41,9 +41,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
 from pydantic import BaseModel, Field
+from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerMiddleware
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import (
     ConfigurationError,
     InvalidLimitError,
@@ -120,7 +121,7 @@ def run(request) -> Calls:
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    settings = Settings(index_delay=0.0, durability="normal")
+    settings = Tuned(index_delay=0.0, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate") as opened:
         yield opened
 
@@ -218,7 +219,7 @@ def test_the_model_is_told_the_users_profile_whatever_is_asked_unless_it_looks_b
 
 @pytest.mark.parametrize("placed", ["user", "system"])
 def test_what_is_recalled_stands_where_the_settings_say(run, placed) -> None:
-    settings = Settings(index_delay=0.0, durability="normal", recall_placement=placed)
+    settings = Tuned(index_delay=0.0, durability="normal", recall_placement=placed)
     with Memory.in_memory(settings=settings) as memory:
         said_before(memory)
         model = Scripted()
@@ -234,7 +235,7 @@ def test_what_is_recalled_stands_where_the_settings_say(run, placed) -> None:
 @pytest.mark.requirement("F16", "J31")
 def test_a_thread_that_is_opened_again_after_a_week_is_shown_its_last_turns(run, open_at) -> None:
     told = json.dumps({"summary": "The user asked which day has which number on it."})
-    settings = Settings(index_delay=0.0, durability="normal")
+    settings = Tuned(index_delay=0.0, durability="normal")
     memory = open_at(settings=settings, tokenizer="estimate", summarizer=lambda _prompt: told)
     model = Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
     middleware = MemlayerMiddleware(memory, user_id="ada")
@@ -708,7 +709,7 @@ def test_a_call_translates_only_what_is_new_however_long_the_thread_is(run, memo
 
 
 def test_a_thread_is_kept_in_postgresql_as_well(run, postgres_url) -> None:
-    settings = Settings(index_delay=0.0)
+    settings = Tuned(index_delay=0.0)
     with Memory.open(database_url=postgres_url, embedder="hashing", settings=settings) as memory:
         said_before(memory)
         record = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
@@ -1189,7 +1190,7 @@ def test_a_stream_that_is_left_early_keeps_its_question_and_the_thread_goes_on(m
 @pytest.mark.trap("langchain", 21)
 def test_calls_that_sum_up_are_in_no_users_stream() -> None:
     summarizer = Scripted(script=lambda messages: AIMessage("a summary " * 30))
-    settings = Settings(index_delay=0.0, durability="normal")
+    settings = Tuned(index_delay=0.0, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate", summarizer=summarizer) as memory:
         model = Scripted(script=lambda messages: AIMessage("so it is " * 40))
         middleware = MemlayerMiddleware(memory, user_id="ada", token_limit=1800)

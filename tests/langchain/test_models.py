@@ -20,16 +20,17 @@ from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
 from langchain_core.stores import InMemoryByteStore
+from tuned import Tuned
 
 from langchain_memlayer import MemlayerMiddleware, MemlayerRetriever
-from memlayer_core import Chat, Memory, Message, Settings
+from memlayer_core import Chat, Memory, Message
 from memlayer_core.errors import EmbedderMismatchError
 
 TOLD = (
     "The user told of Anna and of Bela, who took 2 cats to the old quarter of Lisbon, where trams are loud."
 )
 
-SHORT = Settings(max_tokens=600, index_delay=0, durability="normal", recall_tokens=0, episodes=False)
+SHORT = Tuned(max_tokens=600, index_delay=0, durability="normal", recall_tokens=0, episodes=False)
 
 
 class Heard(BaseCallbackHandler):

@@ -14,9 +14,10 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import Field
+from tuned import Tuned
 
 from langchain_memlayer import MemlayerMiddleware, with_memory
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.events import ContextOverflowed
 
 QUESTION = "What did I say first?"
@@ -55,7 +56,7 @@ class Small(BaseChatModel):
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    settings = Settings(index_delay=3600, durability="normal")
+    settings = Tuned(index_delay=3600, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate") as opened:
         chat = opened.chat(user_id="ada", session_id="s")
         for number in range(30):

@@ -13,9 +13,10 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool
+from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, reload_tool
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidMessageError, StoreClosedError
 from memlayer_core.seams import MaxRounds
 
@@ -57,7 +58,7 @@ def reads_on(messages: list[BaseMessage]) -> AIMessage:
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    with Memory.in_memory(settings=Settings(index_delay=3600), tokenizer="estimate") as opened:
+    with Memory.in_memory(settings=Tuned(index_delay=3600), tokenizer="estimate") as opened:
         yield opened
 
 

@@ -9,8 +9,9 @@ import pytest
 from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 
 KAYAKS = [f"The kayak with number {number} is red." for number in range(12)]
 QUESTION = "Which kayak is red?"
@@ -46,12 +47,12 @@ class LeavesAll(BaseDocumentCompressor):
 
 
 def searched(do: Any, reranker: Any) -> tuple[list[str], dict[str, str]]:
-    settings = Settings(index_delay=3600, durability="normal", episodes=False)
+    settings = Tuned(index_delay=3600, durability="normal", episodes=False)
     with Memory.in_memory(reranker=reranker, settings=settings) as memory:
         memory.chat(user_id="ada").add_messages([Message("user", text) for text in KAYAKS])
         memory.flush()
         hits = do(memory, "search", QUESTION, user_id="ada", limit=12)
-        return [hit.text for hit in hits], dict(memory.status().problems)
+        return [hit.text for hit in hits], dict(memory.admin.status().problems)
 
 
 @pytest.fixture(scope="module")

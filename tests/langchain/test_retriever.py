@@ -20,9 +20,10 @@ from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.tools import create_retriever_tool
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from pydantic import ValidationError
+from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerRetriever
-from memlayer_core import Memory, Message, RecallFilter, Settings
+from memlayer_core import Memory, Message, RecallFilter
 from memlayer_core.errors import (
     ConfigurationError,
     InvalidLimitError,
@@ -32,7 +33,7 @@ from memlayer_core.errors import (
     StoreClosedError,
 )
 
-QUIET = Settings(index_delay=3600, durability="normal")
+QUIET = Tuned(index_delay=3600, durability="normal")
 WHERE = "Which fruit grows in Lisbon?"
 
 

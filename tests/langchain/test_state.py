@@ -8,7 +8,8 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from langchain_memlayer import MemlayerChatMessageHistory
-from memlayer_core import JsonSession, Memory, SessionManager
+from memlayer_core import Memory
+from memlayer_core.session_files import JsonSession, SessionManager
 
 SAID: list[BaseMessage] = [
     SystemMessage("Be brief."),

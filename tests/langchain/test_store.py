@@ -464,7 +464,7 @@ def test_while_the_embedder_is_away_words_find_what_they_can(do, store, letters,
     found = do(store, "search", DOCS, query="who is allergic to peanuts?")
     assert [(item.key, item.score) for item in found[:1]] == [("peanuts", 1.0)]
     assert [item.score for item in found[1:]] == [None, None]
-    assert "embedder" in memory.status().problems
+    assert "embedder" in memory.admin.status().problems
     letters.away = False
     assert do(store, "search", DOCS, query="bicycle")[0].key == "early"
 

@@ -99,7 +99,7 @@ def test_an_agents_older_messages_become_a_summary_that_the_memory_wrote(opened,
     said = run(agent_of(memory), talk(), awaits=awaits)
 
     assert [m.text for m in said] == [PREFACE + TOLD, "And now?", "Good day."]
-    assert [cost.kind for cost in memory.costs()] == ["summarize"]
+    assert [cost.kind for cost in memory.admin.costs()] == ["summarize"]
 
 
 def test_without_a_model_it_is_not_made() -> None:

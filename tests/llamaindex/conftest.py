@@ -8,9 +8,10 @@ import inspect
 import pytest
 from llama_index.core.base.llms.types import ChatMessage
 from scripted import Counting
+from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerMemory
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def remembers(memory):
 def counting():
     """Return a session of a user who spoke before, and the embedding that is asked its questions."""
     embedding = Counting()
-    settings = Settings(index_delay=0.0, durability="normal")
+    settings = Tuned(index_delay=0.0, durability="normal")
     with Memory.in_memory(embedder=embedding, settings=settings) as memory:
         MemlayerMemory.from_defaults(memory, user_id="ada").put(ChatMessage("my pet is a parrot"))
         memory.flush()

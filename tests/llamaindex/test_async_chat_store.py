@@ -20,9 +20,10 @@ from llama_index.core.memory import Memory as FrameworkMemory
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
 from scripted import answers, takes_any_store
+from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemory
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import InvalidLimitError, InvalidScopeError, MessageTypeError
 
 ACTIVE, ARCHIVED = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
@@ -65,7 +66,7 @@ class SideBySide(RuleBasedStateMachine):
     @initialize()
     def open(self):
         self.loop = asyncio.new_event_loop()
-        self.memory = Memory.in_memory(settings=Settings(index_delay=3600))
+        self.memory = Memory.in_memory(settings=Tuned(index_delay=3600))
         self.ours = MemlayerAsyncChatStore(self.memory, user_id="ada")
         self.theirs = SQLAlchemyChatStore(table_name="messages")
 

@@ -23,9 +23,10 @@ from llama_index.core.storage.chat_store import BaseChatStore, SimpleChatStore
 from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import Context
 from scripted import answers, speaking
+from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerChatStore, MemlayerMemory
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import (
     ConfigurationError,
     InvalidLimitError,
@@ -75,7 +76,7 @@ class SideBySide(RuleBasedStateMachine):
 
     @initialize()
     def open(self):
-        self.memory = Memory.in_memory(settings=Settings(index_delay=3600))
+        self.memory = Memory.in_memory(settings=Tuned(index_delay=3600))
         self.ours = MemlayerChatStore(self.memory, user_id="ada")
         self.theirs = SimpleChatStore()
 

@@ -7,16 +7,15 @@ from collections.abc import Iterator
 import pytest
 from llama_index.core.base.llms.types import ChatMessage
 from scripted_reader import reads
+from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerMemory
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    with Memory.in_memory(
-        settings=Settings(index_delay=0.0, durability="normal"), extractor=reads()
-    ) as opened:
+    with Memory.in_memory(settings=Tuned(index_delay=0.0, durability="normal"), extractor=reads()) as opened:
         chat = opened.chat(user_id="ada", session_id="in-may")
         chat.add("user", "My cousin sells red bicycles. I live in Graz.")
         opened.flush()

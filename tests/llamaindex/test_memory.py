@@ -526,7 +526,7 @@ def test_without_a_session_id_every_memory_is_a_new_session(memory):
 def test_an_embedding_model_of_llamaindex_and_a_tokenizer_are_used(tmp_path):
     session = MemlayerMemory.from_defaults(embed_model=MockEmbedding(embed_dim=8), tokenizer_fn=str.split)
 
-    assert "MockEmbedding" in session.chat.memory.status().embedder
+    assert "MockEmbedding" in session.chat.memory.admin.status().embedder
     assert len(session.tokenizer_fn("one two three")) == 3
     session.chat.memory.close()
 

@@ -11,9 +11,10 @@ from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.chat_engine import SimpleChatEngine
 from scripted import Scripted, speaking
+from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerMemory, acall_with_retry, call_with_retry
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.events import ContextOverflowed
 
 QUESTION = "What did I say first?"
@@ -32,7 +33,7 @@ def small(most: int) -> Scripted:
 
 @pytest.fixture
 def session() -> Any:
-    settings = Settings(index_delay=3600, durability="normal")
+    settings = Tuned(index_delay=3600, durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
         made = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="s", token_limit=1000)
         for number in range(30):

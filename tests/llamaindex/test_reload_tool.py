@@ -14,9 +14,10 @@ from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.tools import FunctionTool
 from llama_index.core.tools.calling import acall_tool, call_tool
 from llama_index.core.workflow import Context
+from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerMemory, reload_tool
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import InvalidLimitError, MessageTypeError
 from memlayer_core.seams import MaxRounds, MaxTokens
 
@@ -55,7 +56,7 @@ async def ran(agent: Any, said: str, session: MemlayerMemory) -> tuple[str, list
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    with Memory.in_memory(settings=Settings(index_delay=3600), tokenizer="estimate") as opened:
+    with Memory.in_memory(settings=Tuned(index_delay=3600), tokenizer="estimate") as opened:
         yield opened
 
 

@@ -14,7 +14,8 @@ from llama_index.core.base.llms.types import (
 )
 
 from llamaindex_memlayer import MemlayerMemory
-from memlayer_core import JsonSession, Memory, SessionManager
+from memlayer_core import Memory
+from memlayer_core.session_files import JsonSession, SessionManager
 
 SAID = [
     ChatMessage("Be brief.", role="system"),

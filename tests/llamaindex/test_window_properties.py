@@ -11,15 +11,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ToolCallBlock
 from promises import IMAGE, Line, arguments, assert_kept, assert_within, places, policies, talks, token_limits
+from tuned import Tuned
 
 from examples import examples
 from llamaindex_memlayer import MemlayerMemory, to_core
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import InvalidLimitError
 from memlayer_core.seams import Limits
 from memlayer_core.window.fit import limits
 
-SMALL = Settings(
+SMALL = Tuned(
     index_delay=3600,
     durability="normal",
     recall_tokens=0,

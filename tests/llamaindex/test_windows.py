@@ -16,6 +16,7 @@ from llama_index.core.base.llms.types import (
 )
 from llama_index.core.chat_engine import CondensePlusContextChatEngine
 from scripted import Library, Scripted, answers, said, speaking
+from tuned import Tuned
 
 from llamaindex_memlayer import (
     MemlayerAsyncChatStore,
@@ -26,7 +27,7 @@ from llamaindex_memlayer import (
     MemlayerToolSpec,
     to_core,
 )
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 
 CALL = ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs={"where": "garden"})
 RESULT = {"tool_call_id": "c1"}
@@ -320,7 +321,7 @@ def test_a_thought_and_its_signature_are_told_word_for_word(do, shortening, limi
         ChatMessage("heron " * 300, role="tool", additional_kwargs=RESULT),
         *turns(2),
     ]
-    with Memory.in_memory(settings=Settings(index_delay=0.0, **shortening)) as memory:
+    with Memory.in_memory(settings=Tuned(index_delay=0.0, **shortening)) as memory:
         session = MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=limit)
         do(session, "put_messages", messages)
 
@@ -336,7 +337,7 @@ def test_a_thought_and_its_signature_are_told_word_for_word(do, shortening, limi
 def test_the_model_that_sums_up_is_given_plain_text_and_no_calls():
     """Some providers refuse calls in a talk that is sent without tools."""
     llm = Writing()
-    quiet = Settings(index_delay=3600, max_tokens=1000, recall_tokens=0)
+    quiet = Tuned(index_delay=3600, max_tokens=1000, recall_tokens=0)
     with Memory.in_memory(summarizer=llm, settings=quiet) as memory:
         session = MemlayerMemory(memory, user_id="ada", session_id="monday")
         for number in range(30):

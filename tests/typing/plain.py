@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 
 from memlayer_core import (
-    Access,
     Chat,
     Context,
     Hit,
@@ -13,19 +12,19 @@ from memlayer_core import (
     MemlayerError,
     Memory,
     Message,
-    Piece,
     RecallFilter,
-    Receipt,
     Record,
     Scope,
     Settings,
     ToolCall,
-    UserMemory,
-    messages_from_json,
-    messages_to_json,
 )
+from memlayer_core.chat import UserMemory
 from memlayer_core.errors import StoreError
 from memlayer_core.events import Event, MessagesStored
+from memlayer_core.message import Receipt
+from memlayer_core.messages.check import messages_from_json, messages_to_json
+from memlayer_core.records.model import Access
+from memlayer_core.window.model import Piece
 
 
 def talk(memory: Memory) -> str:
@@ -96,7 +95,9 @@ def look_after(memory: Memory) -> None:
     stop = memory.listen(note)
     try:
         memory.flush(timeout=10)
-        print(memory.status().problems, memory.costs(user_id="ada"), memory.sessions(user_id="ada"))
+        print(
+            memory.admin.status().problems, memory.admin.costs(user_id="ada"), memory.sessions(user_id="ada")
+        )
         memory.export("backup.jsonl", user_id="ada")
         print(memory.import_from("backup.jsonl").stored)
     except StoreError as problem:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import memlayer_server
 import pytest
+from tuned import Tuned
 
 import memlayer_core
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 
-PROMPT = Settings(index_delay=0.0, durability="normal")
+PROMPT = Tuned(index_delay=0.0, durability="normal")
 PLACES = {str(Path(str(one.__file__)).parents[1]) for one in (memlayer_core, memlayer_server)}
 
 
@@ -47,7 +48,7 @@ def command() -> Callable[..., list[str]]:
 def environment() -> dict[str, str]:
     """Return the environment of a command, without tokens."""
     own = {name: value for name, value in os.environ.items() if not name.endswith("_TOKEN")}
-    return {**own, "PYTHONPATH": os.pathsep.join(PLACES), "MEMLAYER_INDEX_DELAY": "0"}
+    return {**own, "PYTHONPATH": os.pathsep.join(PLACES)}
 
 
 def fill(memory: Memory) -> None:

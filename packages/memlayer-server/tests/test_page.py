@@ -20,8 +20,9 @@ from command_line import listening
 from memlayer_server import ui_app
 from starlette.testclient import TestClient
 
-from memlayer_core import Memory, Message, Relation, Scope
+from memlayer_core import Memory, Message, Scope
 from memlayer_core.errors import UnknownRecordError
+from memlayer_core.records.model import Relation
 from memlayer_core.tools import AGENT_TOOLS
 
 TOKEN = "the token of a test"

@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 from sql import stored_vectors
 from sqlalchemy import Connection
+from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.chroma import index as chroma_index
 from memlayer_core.errors import StoreUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRebuilt, StoreMissing
@@ -33,7 +34,7 @@ from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage import vectors
 from memlayer_core.storage.jobs import Job
 
-SETTINGS = Settings(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
+SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
 SECRET = "the password of the vault is swordfish"
 ITEM = "the key is under the mat"
 
@@ -118,8 +119,8 @@ def test_what_is_taken_back_is_in_none_of_chromas_files(open_at, chroma, way, pe
     WAYS[way](memory)
     memory.flush(60)
     assert traces(chroma, gone) == set()
-    assert memory.status().index == "held"
-    assert memory.verify() == []
+    assert memory.admin.status().index == "held"
+    assert memory.admin.verify() == []
     assert len(memory.search("a thing in town", user_id="eve", limit=10)) == 5
 
 
@@ -162,7 +163,7 @@ def test_many_forgets_are_cleared_out_together(open_at, chroma) -> None:
     memory.flush(60)
     assert len(compacted) == 1
     assert traces(chroma, bytes_of(*(f"{SECRET} {n}" for n in range(20)))) == set()
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def jobs_of(memory: Memory) -> list[Any]:
@@ -204,7 +205,7 @@ def test_searches_stay_right_and_quiet_while_a_shard_is_filled_again(open_at, ch
     assert found == [120]
     assert set(counts) <= {120, 121}
     assert degraded == []
-    assert memory.status().problems == {}
+    assert memory.admin.status().problems == {}
 
 
 def test_a_shard_is_filled_again_after_the_searches_that_run_in_it(open_at, chroma, monkeypatch) -> None:
@@ -231,11 +232,11 @@ def test_a_shard_is_filled_again_after_the_searches_that_run_in_it(open_at, chro
     with ThreadPoolExecutor(1) as pool:
         hits = pool.submit(memory.search, "a thing in town", user_id="louis", limit=500)
         assert searching.wait(10)
-        memory.reindex()
+        memory.admin.reindex()
         assert len(hits.result(30)) == 120
     assert order[:2] == ["searched", "erased"]
     assert degraded == []
-    assert memory.status().problems == {}
+    assert memory.admin.status().problems == {}
 
 
 @pytest.mark.slow
@@ -250,10 +251,10 @@ def test_reindexing_leaves_nothing_behind(open_at, chroma) -> None:
 
     before, directories = size(), sum(path.is_dir() for path in chroma.iterdir())
     for _ in range(3):
-        assert memory.reindex() == 520
+        assert memory.admin.reindex() == 520
     assert sum(path.is_dir() for path in chroma.iterdir()) == directories
     assert size() < 1.2 * before
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 KILLED = """
@@ -261,7 +262,7 @@ import os, signal, sys
 from memlayer_core import Memory, Settings
 from memlayer_core.storage import job_queue
 from memlayer_core.chroma import EmbeddedChroma, places
-settings = Settings(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
+settings = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 memory = Memory.open(sys.argv[1], embedder="hashing", settings=settings)
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 owner, name = {
@@ -301,7 +302,7 @@ def test_a_process_killed_while_it_clears_out_leaves_the_work_to_the_next(open_a
     memory = open_at(settings=SETTINGS)
     assert memory.flush(60).dead == 0
     assert traces(where / "chroma", gone) == set()
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     for user in ("eve", "adam", "ada", "bob"):
         assert len(memory.search("a thing in town", user_id=user, limit=50)) == 10
 
@@ -315,15 +316,15 @@ def test_a_chroma_directory_removed_while_open_is_rebuilt_without_reopening(open
     memory.flush(60)
     degraded, rebuilt = heard(memory, IndexDegraded), heard(memory, IndexRebuilt)
     shutil.rmtree(chroma)
-    wait_for(lambda: bool(rebuilt) and memory.status().problems == {})
+    wait_for(lambda: bool(rebuilt) and memory.admin.status().problems == {})
     assert "removed" in degraded[0].reason
-    assert memory.status().index == "held"
+    assert memory.admin.status().index == "held"
     assert sum(event.vectors for event in rebuilt) == 30
     assert (chroma / "chroma.sqlite3").exists()
     assert len(memory.search("a thing in town", user_id="louis", limit=500)) == 30
     talk(memory, "louis", 1, session="after")
     memory.flush(60)
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def refused(memory: Memory) -> bool:
@@ -352,22 +353,22 @@ def test_a_store_that_is_removed_while_open_takes_nothing_more(open_at, tmp_path
             talk(other, "louis", 3)
     wait_for(lambda: refused(memory))
     wait_for(lambda: bool(gone))  # a write may fail a moment before
-    assert "removed or replaced" in memory.status().problems["journal"]
-    assert memory.status().index == "not held"
-    for verb in (memory.flush, memory.verify, memory.reindex):
+    assert "removed or replaced" in memory.admin.status().problems["journal"]
+    assert memory.admin.status().index == "not held"
+    for verb in (memory.flush, memory.admin.verify, memory.admin.reindex):
         with pytest.raises(StoreUnavailableError, match="removed or replaced"):
             verb()
     assert len(gone) == 1
     fresh = open_at(settings=SETTINGS)
     talk(fresh, "louis", 2, session="fresh")
     fresh.flush(60)
-    assert fresh.status().index == "held"
+    assert fresh.admin.status().index == "held"
     memory.close()
     told = fresh.chat(user_id="louis", session_id="s").history()
     assert len(told) == (3 if way == "replaced" else 0)
     assert len(fresh.chat(user_id="louis", session_id="fresh").history()) == 2
-    assert fresh.verify() == []
-    assert fresh.status().problems == {}
+    assert fresh.admin.verify() == []
+    assert fresh.admin.status().problems == {}
 
 
 @pytest.mark.slow
@@ -442,12 +443,12 @@ def test_a_collection_that_others_write_to_while_it_is_judged_is_not_dropped(ser
         return read
 
     monkeypatch.setattr(db, "read", outdated)
-    two.verify()
+    two.admin.verify()
     monkeypatch.undo()
     assert next(turn) > 0
     assert collections(one) == before
     one.flush(60)
-    assert two.verify() == []
+    assert two.admin.verify() == []
     for user, count in (("a", 10), ("b", 10), ("d", 10)):
         assert len(two.search("a thing number in town", user_id=user, limit=500)) >= count
 
@@ -463,11 +464,11 @@ def test_what_a_collection_lacks_is_added_and_what_is_too_much_is_taken_out(serv
     stranger = type(filings[0])(2**50 + 1, shard, filings[0].lanes, filings[0].vector, "x")
     rt.index.upsert([stranger])
     before, rebuilt = collections(memory), heard(memory, IndexRebuilt)
-    assert memory.verify() == [f"collection {shard}"]
+    assert memory.admin.verify() == [f"collection {shard}"]
     assert set(rt.index.keys(shard)) == {filing.key for filing in filings}
     assert collections(memory) == before
     assert [event.vectors for event in rebuilt] == [7]
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_a_collection_of_another_make_is_dropped_and_made_again(served) -> None:
@@ -479,8 +480,8 @@ def test_a_collection_of_another_make_is_dropped_and_made_again(served) -> None:
     client.delete_collection(name)
     client.create_collection(name, embedding_function=None, metadata={"memlayer": 0})
     memory.runtime.index._shards.collections.clear()
-    assert len(memory.verify()) == 1
-    assert memory.verify() == []
+    assert len(memory.admin.verify()) == 1
+    assert memory.admin.verify() == []
     assert len(memory.search("a thing in town", user_id="a", limit=50)) == 10
 
 
@@ -507,7 +508,7 @@ def test_one_process_at_a_time_audits_a_server(served) -> None:
 STARTED = """
 import json, sys, time
 from memlayer_core import Memory, Settings
-settings = Settings(index_delay=0.02, exact_scan_limit=0, durability="normal")
+settings = Tuned(index_delay=0.02, exact_scan_limit=0, durability="normal")
 where, name, seconds = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 with Memory.open(embedder="hashing", settings=settings, **where) as memory:
     ends = time.monotonic() + seconds
@@ -544,4 +545,4 @@ def test_processes_that_start_on_a_busy_store_drop_no_collection(new_postgres_ur
         memory.flush(120)
         now = collections(memory)
         assert {name: now.get(name) for name in before} == before
-        assert memory.verify() == []
+        assert memory.admin.verify() == []

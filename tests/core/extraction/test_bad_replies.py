@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.extraction.check import AnswerError, operations_in
 from memlayer_core.extraction.model import Operation
 
-QUICK = Settings(index_delay=0, durability="normal", job_backoff=0, model_timeout=0.3)
+QUICK = Tuned(index_delay=0, durability="normal", job_backoff=0, model_timeout=0.3)
 BOAT = {"op": "add", "key": "boat", "value": "red boat", "quote": "a red boat", "messages": [1]}
 GOOD = json.dumps({"operations": [BOAT]})
 INVENTED = json.dumps({"operations": [{**BOAT, "quote": "a golden yacht", "value": "golden yacht"}]})
@@ -82,7 +83,7 @@ def test_what_can_be_read_is_read(reply) -> None:
         say(memory)
         memory.flush(30)
         assert boats(memory) == ["red boat"]
-        assert sum(one.calls for one in memory.costs(user_id="louis")) == 1
+        assert sum(one.calls for one in memory.admin.costs(user_id="louis")) == 1
 
 
 @pytest.mark.parametrize("reply", UNUSABLE.values(), ids=UNUSABLE)
@@ -104,7 +105,7 @@ def test_after_a_bad_answer_the_model_heals_and_nothing_is_lost(reply) -> None:
         if not callable(reply):
             assert "could not be used" in prompts[1], "the error is quoted"
         assert "gave up" not in {entry.outcome for entry in memory.ledger(user_id="louis")}
-        assert memory.status().problems == {}
+        assert memory.admin.status().problems == {}
 
 
 @pytest.mark.parametrize("reply", UNSUPPORTED.values(), ids=UNSUPPORTED)
@@ -136,7 +137,7 @@ def test_an_answer_that_stays_bad_is_paid_for_a_few_times_and_the_ledger_says_th
         (entry,) = memory.ledger(user_id="louis")
         assert entry.outcome == "gave up"
         assert "could not be read" in entry.reason
-        assert memory.status().backlog == type(memory.status().backlog)(queued=0, dead=0)
+        assert memory.admin.status().backlog == type(memory.admin.status().backlog)(queued=0, dead=0)
 
 
 def test_half_of_a_batch_is_learned_though_the_other_half_cannot_be_read() -> None:
@@ -175,14 +176,14 @@ def test_a_model_that_is_away_for_long_is_asked_again_when_it_is_back() -> None:
     with Memory.in_memory(extractor=model, settings=settings) as memory:
         say(memory)
         memory.flush(30)
-        status = memory.status()
+        status = memory.admin.status()
         assert status.backlog.dead == 1, "it waits for somebody who looks"
         assert "did not answer" in status.problems["learning"]
         away = False
-        memory.retry_dead()
+        memory.admin.retry_dead()
         memory.flush(30)
         assert boats(memory) == ["red boat"]
-        assert memory.status().problems == {}
+        assert memory.admin.status().problems == {}
 
 
 @given(st.text() | st.recursive(

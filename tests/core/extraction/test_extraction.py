@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage
 from llama_index.core.base.llms.types import ChatMessage, CompletionResponse, ToolCallBlock
 from pydantic import BaseModel, Field
 from scripted import Scripted, speaking
+from tuned import Tuned
 from waiting import wait_for
 
 from memlayer_core import Memory, Message, Settings
@@ -22,7 +23,7 @@ from memlayer_core.storage import jobs
 from memlayer_core.tools import record_functions
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
-QUICK = Settings(index_delay=0, durability="normal", job_backoff=0)
+QUICK = Tuned(index_delay=0, durability="normal", job_backoff=0)
 
 
 class Reader:
@@ -98,7 +99,7 @@ def test_a_fact_is_known_with_its_quote_its_time_and_its_model(opened) -> None:
     assert record.valid_from == datetime(2025, 1, 1, tzinfo=UTC)
     (words,) = memory.why(record.memory_id, user_id="louis").evidence
     assert (words.quote, words.role, words.said_at) == (quote, "user", MAY)
-    (cost,) = (one for one in memory.costs(user_id="louis") if one.kind == "learn")
+    (cost,) = (one for one in memory.admin.costs(user_id="louis") if one.kind == "learn")
     assert words.model == cost.model
     assert (cost.calls, cost.facts) == (1, 1)
     assert cost.tokens_in > 100
@@ -322,7 +323,7 @@ def test_a_process_without_the_model_leaves_the_work_to_one_that_has_it(opened) 
     without.chat(user_id="ada", session_id="a").add("user", "I like plums.")
     without.flush(30)
     assert known(without) == {}
-    assert without.status().backlog.queued == 2
+    assert without.admin.status().backlog.queued == 2
     without.close()
     again = opened(model)
     again.flush(30)
@@ -352,7 +353,7 @@ def test_a_model_that_is_given_later_reads_as_far_back_as_a_setting_says(opened,
     for one, age in (("old", 3000), ("red", 3)):
         chat.add("user", f"I own the {one} boat.", created_at=before.runtime.now() - timedelta(days=age))
     before.flush(30)
-    assert before.status().backlog.queued == 0
+    assert before.admin.status().backlog.queued == 0
     memory = opened(model, QUICK.replace(learn_back_days=days))
     memory.chat(user_id="louis", session_id="s").add("user", "I own the green boat.")
     memory.flush(30)
@@ -456,7 +457,7 @@ def test_a_model_of_llamaindex_is_held_to_the_schema(opened) -> None:
     memory = opened(speaking(lambda _: ChatMessage(role="assistant", blocks=[call])))
     say(memory, "I own a red boat.")
     assert known(memory)["user", "boat"] == "red"
-    assert memory.status().problems == {}
+    assert memory.admin.status().problems == {}
 
 
 class Wordy(Scripted):
@@ -473,4 +474,4 @@ def test_one_that_calls_no_function_is_asked_in_words(opened) -> None:
 
 
 def until_queued(memory: Memory, count: int) -> None:
-    wait_for(lambda: memory.status().backlog.queued == count)
+    wait_for(lambda: memory.admin.status().backlog.queued == count)

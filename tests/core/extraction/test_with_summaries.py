@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import ConfigurationError, RedactorError
 from memlayer_core.extraction.check import operations_in, split_operations
 from memlayer_core.records.flow import own_words
 from memlayer_core.storage import jobs
 
-TOGETHER = Settings(
+TOGETHER = Tuned(
     index_delay=0,
     durability="normal",
     job_backoff=0,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import EmbedderMismatchError
 from memlayer_core.index.flow import calibration_texts, scales_from
 from memlayer_core.models import multilingual
@@ -15,7 +16,7 @@ from memlayer_core.models.minilm import MiniLM, folder, is_present
 from memlayer_core.models.multilingual import Multilingual
 from memlayer_core.seams import SimilarityScale
 
-SETTINGS = Settings(index_delay=0)
+SETTINGS = Tuned(index_delay=0)
 COMMON = (
     1.8  # length of what all vectors have in common; gives unrelated texts a cosine of about 0.78, as E5 does
 )

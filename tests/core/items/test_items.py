@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
+from tuned import Tuned
 
-from memlayer_core import Memory, Scope, Settings
+from memlayer_core import Memory, Scope
 from memlayer_core.errors import EmbedderError, ImportStoppedError, InvalidItemError, InvalidScopeError
 from memlayer_core.items.check import by_words, folder_page, order, scores, whole_text
 from memlayer_core.items.model import DropItem, FindItems, GetItem, Item, ListFolders, PutItem
@@ -22,7 +23,7 @@ from memlayer_core.storage import vectors
 from memlayer_core.storage import words as storage_words
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
-LATER = Settings(index_delay=3600, durability="normal")
+LATER = Tuned(index_delay=3600, durability="normal")
 FEW = LATER.replace(exact_scan_limit=4)
 TABLES = (
     "memlayer_items",
@@ -305,8 +306,8 @@ def test_the_index_of_items_is_built_again_without_a_model(open_at, asked) -> No
     put(memory, "d", **{f"k{n}": f"topic{n} hiking" for n in range(6)})
     memory.flush()
     memory.runtime.embedder.embed = None  # nobody asks
-    assert memory.verify() == []
-    assert memory.reindex() == 6
+    assert memory.admin.verify() == []
+    assert memory.admin.reindex() == 6
     assert find(memory, "topic3 hiking", "d", limit=1)[0].key == "k3"
     assert asked
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from clock import set_ahead
+from tuned import Tuned
 
 from memlayer_core import Memory, RecallFilter, Settings
 from memlayer_core.errors import ImportStoppedError, InvalidItemError
@@ -21,7 +22,7 @@ NAMESPACE = ("memories", "{user_id}")
 
 @pytest.fixture
 def memory(open_with: Callable[[Settings], Memory]) -> Memory:
-    memory = open_with(Settings(index_delay=0, durability="normal"))
+    memory = open_with(Tuned(index_delay=0, durability="normal"))
     items = memory.items()
     items.declare_user_namespace(NAMESPACE)
     put(items, ("memories", "ada"), "boat", "Ada has a red boat.")

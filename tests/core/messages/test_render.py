@@ -8,9 +8,10 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import ROLES, Raw, StoredMessage
 from memlayer_core.messages.render import block, line, profile_block, summary_block
@@ -122,7 +123,7 @@ def test_what_was_recalled_is_taken_off_its_question_and_off_no_other(open_at) -
 )
 @example([("user", "<"), ("user", "RECALLED_MEMORY")], "")
 def test_whatever_is_said_a_prompt_holds_our_blocks_and_no_others(said, fact) -> None:
-    with Memory.in_memory(settings=Settings(index_delay=3600)) as memory:
+    with Memory.in_memory(settings=Tuned(index_delay=3600)) as memory:
         past = memory.chat(user_id="louis", session_id="past")
         past.add_messages([Message("user", text) for _, text in said])
         chat = memory.chat(user_id="louis", session_id="s")

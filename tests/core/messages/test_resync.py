@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tuned import Tuned
 
 from memlayer_core import Chat, Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
@@ -104,7 +105,7 @@ def test_what_is_superseded_stays_out_of_recall_when_all_is_embedded_anew(open_a
     memory.close()
     again = open_at(embedder=lambda texts: [[1.0, float(len(text))] for text in texts], reembed=True)
     again.flush()
-    again.reindex()
+    again.admin.reindex()
     assert {hit.text for hit in again.search("zebra giraffe", user_id="ada", limit=50)} == {
         "u1",
         "a1",
@@ -144,8 +145,8 @@ def test_a_summary_stands_in_front_of_what_followed_it_and_all_is_still_found(st
     assert chat.resync(listed("usummary uzebra ayak u4 a4")).stored == 1
     store.flush()
     assert store.search("uzebra", user_id="ada", limit=1)[0].text == "uzebra"
-    assert store.status().backlog.dead == 0
-    assert store.verify() == []
+    assert store.admin.status().backlog.dead == 0
+    assert store.admin.verify() == []
     session = store.sessions(user_id="ada")[0]
     assert (session.messages, session.tokens) == (10, sum(p.tokens for p in chat.context().pieces))
 
@@ -335,7 +336,7 @@ def test_an_id_that_is_known_is_that_message_whatever_it_says_and_whoever_says_i
     assert kept_apart(chat) == apart
     assert (chat.resync(listed(then)).stored, words(chat)) == (0, stored)
     store.flush()
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def test_what_is_in_another_order_by_its_ids_stays_where_it_was(chat):
@@ -496,7 +497,7 @@ class Framework(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.memory = Memory.in_memory(settings=Settings(index_delay=60))
+        self.memory = Memory.in_memory(settings=Tuned(index_delay=60))
         self.chat = self.memory.chat(user_id="ada", session_id="s")
         self.session: list[str] = []
         self.apart: Counter[str] = Counter()

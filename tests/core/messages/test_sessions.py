@@ -368,7 +368,7 @@ def test_a_fork_asks_no_model_again(open_at):
     fork = chat.fork()
     memory.flush()
     assert len(embedder.texts) == asked
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     found = memory.search("green", user_id="ada", session_id=fork.session_id)
     assert [hit.text for hit in found] == ["parrots are green"]
 
@@ -444,7 +444,7 @@ def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store, do):
     if index is not None:
         vector = store.runtime.embedder.embed_query("pineapple")
         assert index.nearest(shard, chat.scope.user_lane, vector, 100) == []
-    assert store.verify() == []
+    assert store.admin.verify() == []
     for user, tenant in (("ada", "other"), ("bob", "default")):
         found = store.search("pineapple", user_id=user, tenant_id=tenant, limit=1)
         assert [hit.text for hit in found] == [f"pineapple of {user} in {tenant}"]
@@ -462,7 +462,7 @@ def test_forgetting_one_agent_leaves_the_others(store, do):
         "pineapple for None",
     }
     store.flush()
-    assert store.verify() == []
+    assert store.admin.verify() == []
     assert raw_rows(store)["memlayer_namespaces"][0][-2] == 2
 
 
@@ -476,7 +476,7 @@ def test_no_key_means_two_messages_though_the_newest_session_was_forgotten(open_
         memory.chat(user_id="bob", session_id="s").add("user", "mango")
         memory.flush()
         assert memory.sessions(user_id="bob")[0].number > number
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         number = memory.sessions(user_id="bob")[0].number
         memory.forget("bob")
 
@@ -513,4 +513,4 @@ def test_forgetting_while_others_write_leaves_whole_sessions_or_none(store):
     store.flush()
     for name in ("messages", "sessions", "texts", "jobs", "window_starts", "namespaces"):
         assert raw_rows(store)[f"memlayer_{name}"] == []
-    assert store.verify() == []
+    assert store.admin.verify() == []

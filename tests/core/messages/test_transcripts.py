@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import select
+from tuned import Tuned
 
 from examples import examples
 from memlayer_core import Memory, Message, Settings
@@ -89,7 +90,7 @@ class Lists(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.memory = Memory.in_memory(settings=Settings(index_delay=3600))
+        self.memory = Memory.in_memory(settings=Tuned(index_delay=3600))
         self.lists = Transcripts(self.memory, user_id="ada")
         self.archived: list[str] = []
         self.active: list[str] = []
@@ -270,7 +271,7 @@ def test_a_long_archived_part_is_remembered_as_an_episode_once(open_with) -> Non
         towns = ", ".join(re.findall(r"number \d", prompt))
         return json.dumps({"summary": f"The user visited towns in Latvia: {towns}."})
 
-    store = open_with(Settings(index_delay=3600, durability="normal"), model=model)
+    store = open_with(Tuned(index_delay=3600, durability="normal"), model=model)
     lists = Transcripts(store, user_id="ada")
     lists.add("k", [Message("user", f"I visited the town number {n} in Latvia") for n in range(6)])
     lists.archive("k", 5)
@@ -492,4 +493,4 @@ def test_a_session_is_forgotten_with_what_other_words_took_the_place_of(store, u
 
     assert left() == {f"{word}{number}" for _, _, word in elsewhere for number in (1, 2)}
     store.flush()
-    assert store.verify() == []
+    assert store.admin.verify() == []

@@ -69,7 +69,7 @@ def test_what_is_set_aside_is_told_and_found_nowhere_and_stays_where_it_was_said
     assert not found(store, " ".join(TALK)) & {*gone}
     (session,) = store.sessions(user_id="ada")
     assert session.messages == len(TALK) - len(gone)
-    assert store.verify() == []
+    assert store.admin.verify() == []
     assert do(chat, "withdraw", ids) == []
 
 
@@ -148,7 +148,7 @@ def test_adding_it_again_brings_it_back(do: Colour, store, chat, verb):
     behind = [*TALK] if verb == "resync" else [*TALK[:2], *TALK[4:], *TALK[2:4]]
     assert words(chat) == every(chat) == behind
     assert "lion answer" in found(store, "lion answer")
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def test_it_stays_where_it_was_said_when_the_rest_gets_other_places(chat):
@@ -215,7 +215,7 @@ def test_the_same_id_with_other_words_keeps_what_it_said(do: Colour, store, chat
     assert do(chat, "add", "user", "puma question", id="m2").unchanged == 1
     assert do(chat, "add", "user", "puma question", id="m2", metadata={"seen": True}).replaced == 1
     assert len(every(chat)) == len(TALK) + 2
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def test_an_edit_keeps_what_a_message_said_unless_it_is_to_be_erased(do: Colour, store, chat):

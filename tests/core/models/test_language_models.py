@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
 from memlayer_core.models.llm import language_model
 
@@ -157,7 +158,7 @@ def test_each_of_them_sums_up_what_left_the_window(framework) -> None:
         model = Telling()
     else:
         model = told
-    settings = Settings(max_tokens=600, index_delay=0, recall_tokens=0, episodes=False)
+    settings = Tuned(max_tokens=600, index_delay=0, recall_tokens=0, episodes=False)
     with Memory.in_memory(summarizer=model, settings=settings) as memory:
         chat = memory.chat(user_id="u", session_id="s")
         for name in ("Anna0 and Bela1", "Caro2"):
@@ -172,7 +173,7 @@ def test_each_of_them_sums_up_what_left_the_window(framework) -> None:
         (summary,) = chat.summary()
         assert summary.text == TOLD
         assert TOLD in chat.context().messages[0].text
-        (cost,) = memory.costs()
+        (cost,) = memory.admin.costs()
         assert (cost.kind, cost.calls) == ("summarize", 1)
         assert cost.model == summary.model
         assert cost.tokens_in > 100

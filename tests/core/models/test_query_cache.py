@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from tuned import Tuned
 
 from memlayer_core import Memory
 from memlayer_core.errors import EmbedderError
 from memlayer_core.events import IndexDegraded, IndexRecovered
 from memlayer_core.models.embed import QueryCache
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.settings import Settings
 
 
 class Counting(HashingEmbedder):
@@ -118,7 +118,7 @@ def test_an_embedder_that_is_away_is_not_told_to_be_back_by_a_question_that_was_
             return self.embed([text])[0]
 
     embedder, heard = Away(), []
-    with Memory.in_memory(embedder=embedder, settings=Settings(index_delay=0.0)) as memory:
+    with Memory.in_memory(embedder=embedder, settings=Tuned(index_delay=0.0)) as memory:
         memory.chat(user_id="ada").add("user", "my pet is a parrot")
         memory.flush()
         memory.listen(heard.append)

@@ -558,7 +558,7 @@ def test_a_tokenizer_that_raises_costs_no_message_and_is_a_problem_until_it_work
         chat.add("user", "I moved to Tokyo in May.")
         assert [message.text for message in chat.history()] == ["I moved to Tokyo in May."]
         assert chat.context().messages
-        assert "RuntimeError; tokens are estimated" in memory.status().problems["tokenizer"]
+        assert "RuntimeError; tokens are estimated" in memory.admin.status().problems["tokenizer"]
         failing.clear()
         chat.add("user", "And you?")
-        assert "tokenizer" not in memory.status().problems
+        assert "tokenizer" not in memory.admin.status().problems

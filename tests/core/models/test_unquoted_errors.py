@@ -6,8 +6,9 @@ import logging
 
 import pytest
 from sqlalchemy import text
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import (
     EmbedderError,
     FlushTimeoutError,
@@ -17,7 +18,7 @@ from memlayer_core.errors import (
 )
 
 SECRET = "my diagnosis is scurvy"
-SETTINGS = Settings(
+SETTINGS = Tuned(
     index_delay=0.0,
     durability="normal",
     job_attempts=2,
@@ -57,7 +58,7 @@ def test_it_is_nowhere_but_in_the_cause(open_at, caplog) -> None:
         memory.flush(10)
     except FlushTimeoutError as problem:
         told.append(problem)
-    status = memory.status()
+    status = memory.admin.status()
     told.extend(status.problems.values())
     rows = memory.runtime.db.read(lambda c: c.execute(text("SELECT error FROM memlayer_jobs")).all())
     told.extend(rows)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Chat, Memory, Message, Settings
+from memlayer_core import Chat, Memory, Message
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
 from memlayer_core.scope import Scope
 
@@ -93,7 +94,7 @@ def test_what_has_nothing_but_what_stands_before_it_has_a_reason_too() -> None:
         raise RuntimeError("no vector today")
 
     long = "The zeppelin landed in Lakehurst. " + "So they told me, again and again, all evening. " * 100
-    with Memory.in_memory(embedder=fails, settings=Settings(index_delay=0)) as memory:
+    with Memory.in_memory(embedder=fails, settings=Tuned(index_delay=0)) as memory:
         talk = memory.chat(user_id="ada", session_id="old")
         talk.add_messages([Message("user", long), Message("assistant", "Fine.")])
         context = memory.chat(user_id="ada", session_id="now").context("Where did the zeppelin land?")

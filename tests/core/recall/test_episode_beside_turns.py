@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from memlayer_core import Memory, Settings
+from tuned import Tuned
+
+from memlayer_core import Memory
 from memlayer_core.models.hashing import HashingEmbedder
 
 
@@ -16,7 +18,7 @@ def tell(_: str) -> str:
 
 
 def test_an_episode_is_not_told_beside_its_own_turns() -> None:
-    settings = Settings(index_delay=0)
+    settings = Tuned(index_delay=0)
     with Memory.in_memory(embedder=HashingEmbedder(), settings=settings, model=tell) as memory:
         chat = memory.chat(user_id="u", session_id="past")
         for thing in ("zebra", "lion", "parrot"):

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, RecallFilter, Settings
+from memlayer_core import Memory, Message, RecallFilter
 from memlayer_core.errors import InvalidFilterError
 from memlayer_core.items.check import conditions_of, passes
 from memlayer_core.items.model import FindItems, PutItem
 
 MAY = datetime(2026, 5, 1, tzinfo=UTC)
-QUIET = Settings(index_delay=3600, durability="normal", episodes=False)
+QUIET = Tuned(index_delay=3600, durability="normal", episodes=False)
 NAMES = ("Ada", "Bob", None)
 ROLES = ("user", "assistant")
 SESSIONS = ("spring", "summer", "autumn")

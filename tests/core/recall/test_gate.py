@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.recall.pack import Gist
 from memlayer_core.recall.question import (
@@ -35,7 +36,7 @@ FACTS = [
 
 @pytest.fixture
 def memory():
-    with Memory.in_memory(embedder=HashingEmbedder(), settings=Settings(index_delay=0)) as opened:
+    with Memory.in_memory(embedder=HashingEmbedder(), settings=Tuned(index_delay=0)) as opened:
         opened.chat(user_id="u", session_id="past").add_messages(Message("user", fact) for fact in FACTS)
         opened.flush()
         yield opened
@@ -123,7 +124,7 @@ def test_few_of_many_texts_share_rare_words_by_chance(texts, nats, more) -> None
 
 @pytest.mark.slow
 def test_a_word_that_too_many_texts_have_to_be_read_is_not_taken_for_one_that_none_has() -> None:
-    settings = Settings(index_delay=0, durability="normal")
+    settings = Tuned(index_delay=0, durability="normal")
     with Memory.in_memory(embedder=HashingEmbedder(), settings=settings) as memory:
         past = memory.chat(user_id="u", session_id="past")
         past.add_messages(Message("user", f"Remark {n} about the violin.") for n in range(MOST_ROWS))
@@ -247,7 +248,7 @@ def test_what_repeats_has_nothing_of_its_own(text, before, again) -> None:
 
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_a_result_of_a_tool_is_recalled_in_its_own_session_alone_unless_a_setting_says_so(everywhere) -> None:
-    settings = Settings(index_delay=0, recall_tool_results=everywhere)
+    settings = Tuned(index_delay=0, recall_tool_results=everywhere)
     with Memory.in_memory(embedder=HashingEmbedder(), settings=settings) as memory:
         call = ToolCall("c1", "look", '{"where": "zebra"}')
         memory.chat(user_id="u", session_id="old").add_messages(

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Chat, Context, Memory, Message, RecallFilter, Settings, ToolCall
+from memlayer_core import Chat, Context, Memory, Message, RecallFilter, ToolCall
 
 PEARS = "I grow pears in the garden of Lisbon."
 SWEET = "Pears of Lisbon are sweet."
@@ -181,7 +182,7 @@ def processes(request: Any, open_at: Callable[..., Memory]) -> Iterator[tuple[Me
         yield open_at(), open_at()
         return
     where = {"database_url": request.getfixturevalue("new_postgres_url"), "embedder": "hashing"}
-    settings = Settings(index_delay=0.0, durability="normal")
+    settings = Tuned(index_delay=0.0, durability="normal")
     with Memory.open(**where, settings=settings) as one, Memory.open(**where, settings=settings) as other:
         yield one, other
 
@@ -270,7 +271,7 @@ def test_a_thousand_other_sessions_take_its_place(store, chat) -> None:
 @examples(25)
 @given(st.lists(st.sampled_from(["pears", "plums", "Lisbon", "rain", "trains"]), min_size=3, max_size=25))
 def test_a_prompt_changes_at_its_last_turn_alone_until_the_window_begins_anew(words) -> None:
-    chosen = Settings(index_delay=3600, compact_to=0.5)
+    chosen = Tuned(index_delay=3600, compact_to=0.5)
     with Memory.in_memory(tokenizer="estimate", settings=chosen) as memory:
         past = memory.chat(user_id="louis", session_id="past")
         for word in ("pears", "plums", "Lisbon", "rain", "trains"):
@@ -345,7 +346,7 @@ def test_a_record_that_is_made_private_is_told_to_nobody_else_any_more(store) ->
 @pytest.mark.slow
 @pytest.mark.postgres
 def test_forgetting_races_answers(new_postgres_url) -> None:
-    settings = Settings(index_delay=0.0, durability="normal")
+    settings = Tuned(index_delay=0.0, durability="normal")
     with Memory.open(database_url=new_postgres_url, embedder="hashing", settings=settings) as memory:
         for number in range(25):
             memory.chat(user_id="louis", session_id="past").add("user", PEARS, id="pears")
@@ -368,7 +369,7 @@ def test_forgetting_races_answers(new_postgres_url) -> None:
 
 @pytest.mark.postgres
 def test_writes_that_wait_in_a_circle_are_done_again(new_postgres_url) -> None:
-    settings = Settings(index_delay=0.0, durability="normal")
+    settings = Tuned(index_delay=0.0, durability="normal")
     with Memory.open(database_url=new_postgres_url, embedder="hashing", settings=settings) as memory:
         for name in ("one", "two"):
             memory.chat(user_id="louis", session_id=name).add("user", PEARS)

@@ -93,7 +93,7 @@ def test_a_fact_behind_fourteen_sentences_is_found_by_its_meaning(open_at, exact
     context = memory.chat(user_id="louis", session_id="now").context(QUESTION, token_limit=2000)
     (told,) = [piece for piece in context.pieces if FACT in piece.text]  # no word of the question is in it
     assert LONG not in told.text
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_minilm_finds_it_too(open_at) -> None:
@@ -136,7 +136,7 @@ def test_all_parts_go_with_their_message(open_at, tmp_path: Path, way: str) -> N
     memory.flush(60)
     in_index(memory)
     counted(memory)
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     memory.close()
     gone = stored_bytes(memory, LONG)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -163,11 +163,11 @@ def test_whoever_takes_the_parts_out_of_chroma_and_dies_leaves_none_for_ever(ope
     index = memory.runtime.index
     index.remove(entry.shard, [entry.key])
     index.upsert([type(entry)(entry.key, entry.shard, entry.lanes, entry.vector, entry.text_hash)])
-    assert memory.verify() == [f"collection {entry.shard}"]
+    assert memory.admin.verify() == [f"collection {entry.shard}"]
     assert in_index(memory) == {entry.key: len(parts(LONG))}
     more = (*entry.others, entry.vector, entry.vector)
     index.upsert([type(entry)(entry.key, entry.shard, entry.lanes, entry.vector, entry.text_hash, more)])
-    assert memory.verify() == [f"collection {entry.shard}"]
+    assert memory.admin.verify() == [f"collection {entry.shard}"]
     assert in_index(memory) == {entry.key: len(parts(LONG))}
 
 
@@ -212,7 +212,7 @@ def test_an_old_text_gets_its_parts_when_everything_is_embedded_again(open_at) -
     again = open_at(embedder=signs, reembed=True)
     again.flush(60)
     assert counted(again) == [(len(parts(LONG)), 1)]
-    assert again.verify() == []
+    assert again.admin.verify() == []
 
 
 def test_long_records_and_items_are_found_by_their_parts(open_at) -> None:

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.events import IndexDegraded, IndexRecovered
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.render import CLOSE, OPEN, block, line
@@ -652,7 +653,7 @@ sayings = st.lists(
 @pytest.mark.requirement("J34", "L05", "F12")
 @given(sayings, sayings, st.integers(20, 300))
 def test_a_context_keeps_its_limit_and_reading_changes_nothing(past, present, limit) -> None:
-    with Memory.in_memory(settings=Settings(index_delay=60)) as memory:
+    with Memory.in_memory(settings=Tuned(index_delay=60)) as memory:
         memory.chat(user_id="u", session_id="past").add_messages([Message(*said) for said in past])
         chat = memory.chat(user_id="u", session_id="now")
         chat.add_messages([Message(*said) for said in present])
@@ -685,7 +686,7 @@ def test_a_turn_that_is_shown_is_not_recalled_again(memory) -> None:
 
 def test_an_embedder_that_fails_leaves_recall_by_words_and_is_told_once(do) -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
-    settings = Settings(index_delay=0, job_backoff=0.01)
+    settings = Tuned(index_delay=0, job_backoff=0.01)
     with Memory.in_memory(embedder=flaky, settings=settings) as memory:
         events: list[object] = []
         chat = memory.chat(user_id="u", session_id="s")
@@ -715,7 +716,7 @@ def test_an_embedder_that_hangs_keeps_no_search_waiting(do) -> None:
             answered.wait()
             return super().embed_query(text)
 
-    settings = Settings(index_delay=0, embedder_timeout=0.2)
+    settings = Tuned(index_delay=0, embedder_timeout=0.2)
     with Memory.in_memory(embedder=_Own(Hanging()), settings=settings) as memory:
         events: list[object] = []
         memory.chat(user_id="u", session_id="s").add("user", "the pineapple is ripe")
@@ -741,7 +742,7 @@ class _Own:
 
 def test_a_search_embeds_once() -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
-    with Memory.in_memory(embedder=flaky, settings=Settings(index_delay=0)) as memory:
+    with Memory.in_memory(embedder=flaky, settings=Tuned(index_delay=0)) as memory:
         memory.chat(user_id="u", session_id="s").add("user", "the pineapple is ripe")
         memory.flush()
         memory.search("pineapple", user_id="u")

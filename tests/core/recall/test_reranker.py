@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, RecallFilter, Settings
+from memlayer_core import Memory, Message, RecallFilter
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.recall.rank import FIRST, ScoredCandidate, choose, reorder
 
-QUIET = Settings(index_delay=3600, durability="normal", episodes=False)
+QUIET = Tuned(index_delay=3600, durability="normal", episodes=False)
 KAYAKS = [f"The kayak with number {number} is red." for number in range(12)]
 QUESTION = "Which kayak is red?"
 
@@ -76,7 +77,7 @@ def test_hits_come_in_the_order_of_the_reranker_with_its_scores(do: Any, kind: s
         assert hits[0].score == 0.9
         assert hits[0].reasons[0].code == "reranker"
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-        assert not memory.status().problems
+        assert not memory.admin.status().problems
     [(query, texts)] = judge.asked
     assert query == QUESTION
     assert set(texts) == set(KAYAKS)
@@ -150,8 +151,8 @@ def test_a_reranker_that_fails_leaves_the_order_with_a_problem_and_a_reason(
     assert plain
     with opened(reranker, reranker_timeout=0.05 if name == "late" else 60) as memory:
         assert asked(do, memory, verb) == plain
-        assert says in memory.status().problems["reranker"]
-        assert "sk-secret" not in str(memory.status())
+        assert says in memory.admin.status().problems["reranker"]
+        assert "sk-secret" not in str(memory.admin.status())
         if verb == "search":
             hit = memory.search(QUESTION, user_id="ada")[0]
             assert hit.reasons[-1].code == "reranker_failed"
@@ -168,7 +169,7 @@ def test_a_late_reranker_is_not_called_again_for_the_same_time_and_a_problem_end
         late.set()
         memory.runtime.reranker._deadline._late_until = 0.0
         assert memory.search(QUESTION, user_id="ada")[0].text == KAYAKS[3]
-        assert not memory.status().problems
+        assert not memory.admin.status().problems
 
 
 @pytest.mark.parametrize("verb", ["search", "recall", "context"])

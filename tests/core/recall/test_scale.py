@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from budget import at_speed
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 
 THINGS = "garden", "tax office", "oven", "passport", "bicycle", "river", "harbour", "violin", "kayak", "attic"
 TEXTS = 100_000
@@ -30,7 +31,7 @@ def by_words(texts: Sequence[str]) -> list[list[float]]:
 def test_of_a_hundred_thousand_texts_nineteen_in_twenty_searches_take_less_than_fifty_milliseconds(
     tmp_path,
 ) -> None:
-    quiet = Settings(index_delay=3600, durability="normal", episodes=False)
+    quiet = Tuned(index_delay=3600, durability="normal", episodes=False)
     with Memory.open(tmp_path, embedder=by_words, settings=quiet) as memory:
         first = memory.chat(user_id="ada", session_id="s")
         for start in range(0, 2000, 200):

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.words import meant_by, variants
 
-QUIET = Settings(index_delay=3600, durability="normal", episodes=False)
+QUIET = Tuned(index_delay=3600, durability="normal", episodes=False)
 FACTS = (
     "The staging cluster runs mongodb on three nodes.",
     "I sold the kayak to Whitaker last spring.",

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tuned import Tuned
 
 from memlayer_core import Memory, Settings
 from memlayer_core.records.check import INFERRED
 from memlayer_core.tools import correct_functions, forget_functions, record_functions, retrieve_functions
 
-NOW = Settings(index_delay=0, durability="normal")
+NOW = Tuned(index_delay=0, durability="normal")
 
 
 class RefusedError(Exception):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from clock import set_ahead
+from tuned import Tuned
 
 from memlayer_core import Memory, Message, Record, Scope, Settings
 from memlayer_core.records import reads as records_reads
@@ -19,7 +20,7 @@ from memlayer_core.records.flow import prepare_record, reader_of
 from memlayer_core.records.model import RecordFilter
 
 CATS = "They spoke of two cats called Mimi and Momo."
-PROMPT = Settings(index_delay=0, durability="normal")
+PROMPT = Tuned(index_delay=0, durability="normal")
 
 
 def prompt(context: Any) -> str:

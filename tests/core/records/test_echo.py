@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from scripted_reader import reads
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 
-NOW = Settings(index_delay=0, durability="normal")
+NOW = Tuned(index_delay=0, durability="normal")
 
 
 @pytest.fixture

@@ -12,14 +12,15 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scripted_reader import reads
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
-QUIET = Settings(index_delay=3600, durability="normal", extraction_idle_seconds=600)
+QUIET = Tuned(index_delay=3600, durability="normal", extraction_idle_seconds=600)
 """Nothing is read before a flush asks for it."""
 
 
@@ -384,7 +385,7 @@ def test_a_turn_waits_for_nothing_that_is_learned_from_it(open_at: Callable[...,
         assert reading.wait(20)
         return reads()(instructions, prompt)
 
-    settings = Settings(index_delay=0, durability="normal", extraction_idle_seconds=0)
+    settings = Tuned(index_delay=0, durability="normal", extraction_idle_seconds=0)
     chat = open_at("store", settings=settings, extractor=wait_and_read).chat(user_id="louis", session_id="s")
     chat.add("user", "I live in Graz.")
     assert chat.context().window[-1].text == "I live in Graz."

@@ -13,8 +13,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from sqlalchemy import create_engine, text
+from tuned import Tuned
 
-from memlayer_core import Memory, Record, Scope, Settings
+from memlayer_core import Memory, Record, Scope
 
 HOSTILE = [  # few, so that a user, a role and a tag often have the same name
     "louis",
@@ -35,7 +36,7 @@ visibilities = st.sampled_from(["private", "share", "public"])
 class RecordIsolation(RuleBasedStateMachine):
     """Remembers, changes, merges, shares and forgets; a plain dict says who may be told what."""
 
-    settings = Settings(index_delay=60, durability="normal", exact_scan_limit=1)
+    settings = Tuned(index_delay=60, durability="normal", exact_scan_limit=1)
     scopes = Bundle("scopes")
 
     def __init__(self) -> None:
@@ -169,8 +170,8 @@ class RecordIsolation(RuleBasedStateMachine):
 
     @invariant()
     def the_index_holds_what_the_journal_has(self) -> None:
-        if not self.memory.status().backlog.queued:
-            assert self.memory.verify() == []
+        if not self.memory.admin.status().backlog.queued:
+            assert self.memory.admin.verify() == []
 
     def teardown(self) -> None:
         self.memory.close()
@@ -210,7 +211,7 @@ TestRecordIsolationOnPostgres.settings = hypothesis_settings(
 
 
 HIDDEN = 300
-FEW = Settings(index_delay=3600, durability="normal", recall_candidates=5, exact_scan_limit=1)
+FEW = Tuned(index_delay=3600, durability="normal", recall_candidates=5, exact_scan_limit=1)
 
 
 def nearness(texts: list[str]) -> list[list[float]]:

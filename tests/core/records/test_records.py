@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Access, Memory, Record, Relation, Scope, Settings, record_from_json, record_to_json
+from memlayer_core import Memory, Record, Scope
 from memlayer_core.errors import (
     ImportStoppedError,
     InputError,
@@ -26,8 +27,8 @@ from memlayer_core.index.flow import compare
 from memlayer_core.messages.model import ForgetReport
 from memlayer_core.records import check
 from memlayer_core.records import writes as records_writes
-from memlayer_core.records.check import digest, narrow_access
-from memlayer_core.records.model import SOURCES, TYPES, VISIBILITIES
+from memlayer_core.records.check import digest, narrow_access, record_from_json, record_to_json
+from memlayer_core.records.model import SOURCES, TYPES, VISIBILITIES, Access, Relation
 from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage import vectors
 from memlayer_core.storage import words as storage_words
@@ -237,7 +238,7 @@ def test_its_vector_is_kept_with_the_name_of_its_model(store) -> None:
     assert store.records(user_id="louis")[0].embedding is None
     store.flush()
     embedding = store.records(user_id="louis")[0].embedding
-    assert embedding.model == store.status().embedder
+    assert embedding.model == store.admin.status().embedder
     assert float(embedding.vector @ store.runtime.embedder.embed([NUTS])[0]) == pytest.approx(1)
     assert record_to_json(store.records(user_id="louis")[0])["embedding"]["model"] == embedding.model
 
@@ -295,7 +296,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_written(memory, giv
 
 def test_a_text_that_is_larger_than_the_limit_is_refused(open_with) -> None:
     with pytest.raises(InvalidRecordError, match="larger than the limit of 10"):
-        open_with(Settings(message_bytes_limit=10)).chat(user_id="louis").remember(NUTS)
+        open_with(Tuned(message_bytes_limit=10)).chat(user_id="louis").remember(NUTS)
 
 
 # --- said once
@@ -378,7 +379,7 @@ def test_a_change_makes_a_version_and_the_old_one_stays_readable(clocked, do) ->
         == len(rows(store, "memlayer_lexical"))
         == 1
     )
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def test_a_change_of_nothing_makes_no_version(clocked) -> None:
@@ -418,7 +419,7 @@ def test_records_that_say_the_same_are_merged(store, do) -> None:
         (tied.text, kept.memory_id),
     }
     store.flush()
-    assert store.verify() == []
+    assert store.admin.verify() == []
     assert len(rows(store, "memlayer_texts WHERE vector IS NOT NULL")) == 1
     assert store.forget(record_id=kept.memory_id) == ForgetReport(0, 0, 1)
     assert rows(store, "memlayer_records") == rows(store, "memlayer_record_labels") == []
@@ -508,7 +509,7 @@ def test_a_record_is_told_to_those_it_names_and_to_nobody_else(store, access, se
 
 @pytest.mark.requirement("M23")
 def test_what_is_withdrawn_is_seen_no_more_and_leaves_the_index(open_with) -> None:
-    store = open_with(Settings(index_delay=3600, durability="normal", exact_scan_limit=0))
+    store = open_with(Tuned(index_delay=3600, durability="normal", exact_scan_limit=0))
     chat = store.chat(user_id="louis")
     record = chat.remember(NUTS, visibility="public")
     store.flush()
@@ -523,7 +524,7 @@ def test_what_is_withdrawn_is_seen_no_more_and_leaves_the_index(open_with) -> No
     store.flush()
     counted = {row.user_id: row.vectors for row in rows(store, "memlayer_namespaces")}
     assert counted == {"louis": 0, "": 1}
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def test_an_old_version_is_nobody_elses_business(store) -> None:
@@ -737,7 +738,7 @@ def test_forgetting_a_user_takes_the_records_and_all_they_are_found_by(store, do
         == 1
     )
     assert {row.user_id: row.vectors for row in rows(store, "memlayer_namespaces")} == {"eve": 0, "": 1}
-    assert store.verify() == []
+    assert store.admin.verify() == []
     assert store.chat(user_id="louis").remember(NUTS).mentions == 1
 
 
@@ -774,7 +775,7 @@ def test_forgetting_a_record_never_gives_its_id_to_another(store, do) -> None:
     assert do(store, "forget", record_id=record.memory_id) == ForgetReport(0, 0, 1)
     assert chat.remember(NUTS).memory_id == "louis_mem_002"
     store.flush()
-    assert store.verify() == []
+    assert store.admin.verify() == []
     with pytest.raises(UnknownRecordError):
         store.forget(record_id=record.memory_id)
 
@@ -803,14 +804,14 @@ def test_a_record_is_announced_without_its_words(memory) -> None:
 
 
 def test_the_index_is_built_again_with_records_and_without_a_model(open_at) -> None:
-    store = open_at("store", settings=Settings(index_delay=0, durability="normal", exact_scan_limit=0))
+    store = open_at("store", settings=Tuned(index_delay=0, durability="normal", exact_scan_limit=0))
     chat = store.chat(user_id="louis")
     chat.remember(NUTS)
     chat.remember("The office has moved to Kyoto.", visibility="public")
     chat.add("user", "Hello.")
     store.flush()
-    assert store.reindex() == 3
-    assert store.verify() == []
+    assert store.admin.reindex() == 3
+    assert store.admin.verify() == []
     rt = store.runtime
     for reach, text in ((Scope("louis"), NUTS), (Scope("eve").commons, "The office has moved to Kyoto.")):
         overview = rt.db.read(vectors.overview, reach)
@@ -856,7 +857,7 @@ def test_a_job_that_is_done_twice_does_what_it_does_once(store) -> None:
     db.write(storage_jobs.finish, jobs)
     store.flush()
     assert [row.vectors for row in rows(store, "memlayer_namespaces")] == [1]
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 @pytest.mark.requirement("M22")
@@ -1086,7 +1087,7 @@ def test_many_who_write_at_once_neither_wait_in_a_circle_nor_lose_count(open_wit
     from concurrent.futures import ThreadPoolExecutor
     from random import Random
 
-    store = open_with(Settings(index_delay=0, durability="normal", exact_scan_limit=0))
+    store = open_with(Tuned(index_delay=0, durability="normal", exact_scan_limit=0))
     chance = Random(7)
     plans = [[chance.random() for _ in range(12)] for _ in range(6)]
 
@@ -1114,8 +1115,8 @@ def test_many_who_write_at_once_neither_wait_in_a_circle_nor_lose_count(open_wit
     with ThreadPoolExecutor(len(plans)) as threads:
         list(threads.map(live, plans))
     store.flush()
-    assert store.status().backlog.dead == 0
-    assert store.verify() == []
+    assert store.admin.status().backlog.dead == 0
+    assert store.admin.verify() == []
     in_force = [row for row in rows(store, "memlayer_records") if row.replaced_by is None]
     messages = rows(store, "memlayer_messages")
     assert len(rows(store, "memlayer_texts WHERE vector IS NOT NULL")) == len(in_force) + len(messages)
@@ -1160,7 +1161,7 @@ def test_saying_it_again_as_private_takes_it_from_everybody_else(store, do, agen
     for words in ("nuts", "food"):
         assert told(store, eve.scope.reach(), words=words) == []
         assert told(store, chat.scope.reach(), words=words) != []
-    assert store.verify() == []
+    assert store.admin.verify() == []
     wider = do(chat, "remember", NUTS, visibility="public")
     assert wider.access_control == Access()
     chat.revise(again.memory_id, visibility="public")

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.errors import ConfigurationError, RedactorError
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import words as storage_words
@@ -17,7 +18,7 @@ from memlayer_core.testing import FlakyEmbedder
 
 KEY = "rumpelstiltskin"
 SAID = f"The key of the garage in Graz is {KEY}"
-NOW = Settings(index_delay=0, durability="normal", job_backoff=0.01)
+NOW = Tuned(index_delay=0, durability="normal", job_backoff=0.01)
 
 
 class Fickle:
@@ -100,7 +101,7 @@ def test_words_that_are_repaired_are_redacted_too(open_at: Callable[..., Memory]
     memory.runtime.db.write(
         lambda connection: storage_words.delete(connection, storage_words.keys(connection))
     )
-    assert memory.verify() == ["words"]
+    assert memory.admin.verify() == ["words"]
     assert words(memory, KEY, "garage") == {"garage"}
 
 
@@ -133,14 +134,14 @@ def test_a_redactor_that_fails_loses_no_message_and_lets_nothing_through(redacto
             chat.remember(f"{KEY} spins gold")
         assert KEY not in str(problem.value)
         assert [one.text for one in chat.history()] == [f"{KEY} spins straw. I live in Graz."]
-        assert "redactor" in memory.status().problems
-        assert KEY not in str(memory.status().problems)
+        assert "redactor" in memory.admin.status().problems
+        assert KEY not in str(memory.admin.status().problems)
         assert words(memory, KEY, "straw") == set()
         assert memory.search("woods", user_id="louis") == ()
         assert memory.chat(user_id="louis").context("Who lives in the woods?").recall == ""
         redactor.fails = False
         memory.flush()
-        assert "redactor" not in memory.status().problems
+        assert "redactor" not in memory.admin.status().problems
         assert words(memory, KEY, "straw") == {"straw"}
         assert len(memory.search("straw", user_id="louis")) >= 1
 

@@ -13,13 +13,14 @@ import sys
 from typing import Any
 
 from sqlalchemy import event
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.chroma import EmbeddedChroma
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.storage import jobs, postgres, vectors
 
-SETTINGS = Settings(index_delay=0, index_batch=4, exact_scan_limit=0, lease_seconds=1, durability="normal")
+SETTINGS = Tuned(index_delay=0, index_batch=4, exact_scan_limit=0, lease_seconds=1, durability="normal")
 
 
 def die() -> None:

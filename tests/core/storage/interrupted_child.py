@@ -17,10 +17,12 @@ import threading
 import time
 from typing import Any
 
-from memlayer_core import Chat, Memory, Settings
+from tuned import Tuned
+
+from memlayer_core import Chat, Memory
 from memlayer_core.storage import postgres
 
-SETTINGS = Settings(index_delay=0, durability="normal", busy_timeout=5)
+SETTINGS = Tuned(index_delay=0, durability="normal", busy_timeout=5)
 LATER = 20  # writes after the last interrupt
 
 

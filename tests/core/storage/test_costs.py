@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from scripted_reader import reads
+from tuned import Tuned
 
-from memlayer_core import Cost, Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.storage import jobs
+from memlayer_core.storage.jobs import Cost
 
-QUIET = Settings(index_delay=3600, durability="normal")
+QUIET = Tuned(index_delay=3600, durability="normal")
 
 
 def learn(memory: Memory, user_id: str, *said: str, **scope: Any) -> None:
@@ -38,17 +40,17 @@ def memory(request, open_at) -> Iterator[Memory]:
 def test_facts_are_counted_for_each_user_once(memory, do) -> None:
     learn(memory, "ada", "My name is Ada.", "I live in Graz.")
     learn(memory, "eve", "My name is Eve.")
-    assert facts(do(memory, "costs", user_id="ada")) == 2
-    assert facts(do(memory, "costs", user_id="eve")) == 1
-    assert facts(do(memory, "costs")) == 3
-    assert do(memory, "costs", user_id="ada", tenant_id="other") == []
-    assert do(memory, "costs", user_id="nobody") == []
-    status = do(memory, "status")
+    assert facts(do(memory.admin, "costs", user_id="ada")) == 2
+    assert facts(do(memory.admin, "costs", user_id="eve")) == 1
+    assert facts(do(memory.admin, "costs")) == 3
+    assert do(memory.admin, "costs", user_id="ada", tenant_id="other") == []
+    assert do(memory.admin, "costs", user_id="nobody") == []
+    status = do(memory.admin, "status")
     assert (status.calls, status.facts) == (2, 3)
     learn(memory, "ada", "I live in Graz.", "My name is Ada.")  # it is known
-    assert facts(do(memory, "costs", user_id="ada")) == 2
+    assert facts(do(memory.admin, "costs", user_id="ada")) == 2
     learn(memory, "ada", "I live in Oslo now.")
-    assert facts(do(memory, "costs", user_id="ada")) == 3
+    assert facts(do(memory.admin, "costs", user_id="ada")) == 3
 
 
 def test_what_models_read_and_wrote_is_counted_for_the_user_of_the_session(open_at) -> None:
@@ -65,9 +67,9 @@ def test_what_models_read_and_wrote_is_counted_for_the_user_of_the_session(open_
         chat.context(token_limit=300)
         memory.flush(60)
     ada, eve, everybody = (
-        memory.costs(user_id="ada"),
-        memory.costs(user_id="eve"),
-        memory.costs(),
+        memory.admin.costs(user_id="ada"),
+        memory.admin.costs(user_id="eve"),
+        memory.admin.costs(),
     )
     assert ada
     assert all(cost.calls and cost.tokens_in and cost.tokens_out for cost in ada if cost.kind == "summarize")
@@ -75,7 +77,7 @@ def test_what_models_read_and_wrote_is_counted_for_the_user_of_the_session(open_
         assert sum(getattr(cost, name) for cost in everybody) == sum(
             getattr(cost, name) for cost in ada + eve
         )
-    status = memory.status()
+    status = memory.admin.status()
     assert status.calls == sum(cost.calls for cost in everybody) > 1
     assert status.tokens == sum(cost.tokens_in + cost.tokens_out for cost in everybody)
 
@@ -85,9 +87,9 @@ def test_to_forget_a_user_leaves_the_counts_and_not_the_user(memory, do, how) ->
     learn(memory, "ada", "My name is Ada.")
     learn(memory, "eve", "My name is Eve.")
     do(memory, "forget", "ada", **({"session_id": "s"} if how == "session" else {}))
-    assert do(memory, "costs", user_id="ada") == []
-    assert facts(do(memory, "costs", user_id="eve")) == 1
-    assert facts(do(memory, "costs")) == 2
+    assert do(memory.admin, "costs", user_id="ada") == []
+    assert facts(do(memory.admin, "costs", user_id="eve")) == 1
+    assert facts(do(memory.admin, "costs")) == 2
     namespaces = memory.runtime.db.read(
         lambda c: c.exec_driver_sql("SELECT namespace FROM memlayer_costs").all()
     )

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from sql import stored_vectors
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.events import IndexRebuilt
 
 pytestmark = [
@@ -24,7 +25,7 @@ pytestmark = [
 ]
 
 CHILD = Path(__file__).with_name("crashing_child.py")
-SETTINGS = Settings(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
+SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 POINTS = [
     "inside the transaction that adds",
     "when the transaction is about to commit",
@@ -60,8 +61,8 @@ def assert_whole(memory: Memory, acknowledged: list[int]) -> None:
     db = memory.runtime.db
     filed = [filing.key for filing in db.read(stored_vectors)]
     assert len(filed) == len(set(filed)) == len(there)
-    assert memory.status().index == "held"
-    assert memory.verify() == []
+    assert memory.admin.status().index == "held"
+    assert memory.admin.verify() == []
     for number in acknowledged[:3] + acknowledged[-3:]:
         best = memory.search(f"thing{number}", user_id="louis", limit=1)
         assert best[0].message_ids == (f"m{number}",)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import JournalCorruptError
 
 PAGE = 4096
-SETTINGS = Settings(index_delay=3600, durability="normal")
+SETTINGS = Tuned(index_delay=3600, durability="normal")
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_damaged_index_of_words_is_told_apart_and_verify_mends_it(directory) -
         with pytest.raises(JournalCorruptError, match="the index of words is damaged") as told:
             memory.search("thing7", user_id="louis")
         assert "memlayer verify" in told.value.hint
-        assert memory.verify() == ["words"]
+        assert memory.admin.verify() == ["words"]
         assert memory.search("thing7", user_id="louis")
 
 

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, inspect, text
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import FlushTimeoutError, JournalCorruptError
 from memlayer_core.events import ErasureDelayed, WordsRepaired
 from memlayer_core.items.model import DropItem, PutItem
@@ -29,7 +30,7 @@ from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 from tests.conftest import PROMPT
 
-NEVER = Settings(index_delay=3600, durability="normal")
+NEVER = Tuned(index_delay=3600, durability="normal")
 GONE = "QZXKVPWJRTQ"
 """A word that no other text has. It is filed in small letters: what is filed and what was said can be told apart."""
 
@@ -219,7 +220,7 @@ def test_what_is_taken_back_is_in_no_file_while_the_memory_is_open(
     if way in WAYS:
         assert traces(store, *as_said(GONE)) == []
     assert traces(store, *words(OTHER), *as_said(OTHER)[:1])
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @pytest.mark.usefixtures("plain_sqlite", "without_chroma")
@@ -296,7 +297,7 @@ def test_what_is_taken_back_is_in_no_row_of_postgres(way, postgres_url) -> None:
         rows = all_rows(postgres_url)
         assert not any(GONE.lower() in row for row in rows)
         assert way not in WAYS or not any(GONE in row for row in rows)
-        assert memory.status().backlog.queued == 0
+        assert memory.admin.status().backlog.queued == 0
 
 
 def all_rows(url: str) -> list[str]:
@@ -384,12 +385,12 @@ def test_a_reader_that_holds_the_log_is_a_complaint_until_it_lets_go(open_at, tm
         memory.forget("ada")
         with pytest.raises(FlushTimeoutError, match="a reader holds it"):
             memory.flush(1.0)
-        assert "log" in memory.status().problems["erasure"]
+        assert "log" in memory.admin.status().problems["erasure"]
         assert len(events) == 1
         memory.chat(user_id="bob").add("user", "I like tea.")
         assert memory.search("tea", user_id="bob")
     assert memory.flush(30).dead == 0
-    assert memory.status().problems == {}
+    assert memory.admin.status().problems == {}
     assert traces(tmp_path / "store", *as_said(GONE), *words(GONE)) == []
 
 
@@ -460,7 +461,7 @@ def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure
 
 @pytest.mark.slow
 def test_three_thousand_forgets_leave_a_store_that_is_whole() -> None:
-    settings = Settings(durability="normal")
+    settings = Tuned(durability="normal")
     with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
         began = time.process_time()
         for number in range(1, 3301):
@@ -476,8 +477,8 @@ def test_three_thousand_forgets_leave_a_store_that_is_whole() -> None:
         for number in range(11, 3300, 330):
             assert len(memory.search(f"{number}w3", user_id=f"u{number}")) == 1
             assert memory.search(f"{number + 1}w3", user_id=f"u{number + 1}") == ()
-        assert memory.verify() == []
-        assert memory.status().problems == {}
+        assert memory.admin.verify() == []
+        assert memory.admin.status().problems == {}
 
 
 # --- what is damaged is repaired, or told of
@@ -515,7 +516,7 @@ def test_a_store_that_an_earlier_version_wore_out_is_healed_at_opening(open_at, 
     assert memory.search("mangos", user_id="u1")[0].text == "I like mangos."
     assert memory.forget("u2").messages == 10
     memory.flush()
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 DAMAGES = {
@@ -541,7 +542,7 @@ def test_verify_repairs_the_words_and_says_so(damage, open_at, tmp_path) -> None
     chat.resync([Message("user", "pineapple and mango")])
     memory.items().batch([PutItem(("a",), "k", {"text": "papaya"})])
     memory.flush()
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     rows = filed_rows(tmp_path)
     with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3", isolation_level=None)) as journal:
         journal.execute(DAMAGES[damage])
@@ -549,10 +550,10 @@ def test_verify_repairs_the_words_and_says_so(damage, open_at, tmp_path) -> None
         memory.close()
         memory = open_at("store")
         memory.listen(lambda event: heard.append(event) if isinstance(event, WordsRepaired) else None)
-    assert memory.verify() == ["words"]
+    assert memory.admin.verify() == ["words"]
     assert len(heard) == 1
     assert filed_rows(tmp_path) == rows
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     assert memory.search("mango", user_id="ada")[0].text == "pineapple and mango"
 
 
@@ -565,13 +566,13 @@ def filed_rows(tmp_path: Path) -> list[Any]:
 def test_verify_files_again_what_is_missing_on_postgres(postgres_url) -> None:
     with Memory.open(database_url=postgres_url, embedder="hashing", settings=PROMPT) as memory:
         memory.chat(user_id="ada").add("user", "I like pineapple.")
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         engine = create_engine(postgres_url)
         with engine.begin() as connection:
             connection.execute(text("DELETE FROM memlayer_lexical"))
         engine.dispose()
-        assert memory.verify() == ["words"]
-        assert memory.verify() == []
+        assert memory.admin.verify() == ["words"]
+        assert memory.admin.verify() == []
         assert memory.search("pineapple", user_id="ada")
 
 
@@ -589,7 +590,7 @@ def test_verify_tells_of_a_damaged_journal_and_what_to_do(open_at, tmp_path) -> 
         raw.seek((root - 1) * 4096)
         raw.write(b"\xee" * 4096)
     with open_at("store") as memory, pytest.raises(JournalCorruptError, match="damaged") as told:
-        memory.verify()
+        memory.admin.verify()
     assert "export" in told.value.hint
 
 
@@ -614,4 +615,4 @@ def test_clearing_a_session_takes_along_what_it_took_the_place_of(store) -> None
     chat.add("user", "guava")
     assert [one.text for one in chat.history()] == ["guava"]
     store.flush()
-    assert store.verify() == []
+    assert store.admin.verify() == []

@@ -16,14 +16,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import StoreClosedError, StoreError, StoreUnavailableError
 from memlayer_core.storage.database import open_database
 
 CHILD = Path(__file__).with_name("interrupted_child.py")
 LATER = 20
-PROMPT = Settings(index_delay=0.0, durability="normal")
+PROMPT = Tuned(index_delay=0.0, durability="normal")
 
 
 @pytest.fixture(params=["sqlite", "in memory", pytest.param("postgres", marks=pytest.mark.postgres)])

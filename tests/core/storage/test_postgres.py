@@ -12,8 +12,9 @@ import pytest
 from scripted_reader import reads
 from sqlalchemy import Connection, create_engine, select, text
 from sqlalchemy.pool import NullPool
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import StoreError, StoreUnavailableError
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 from memlayer_core.storage.statements import Statement
@@ -64,7 +65,7 @@ def memory(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Memory
         embedder="hashing",
         tokenizer="estimate",
         extractor=request.param,
-        settings=Settings(index_delay=86_400),
+        settings=Tuned(index_delay=86_400),
     ) as memory:
         past = [Message("user", fact) for fact in FACTS]
         for topic in TOPICS:
@@ -77,7 +78,7 @@ def memory(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Memory
 
 @pytest.fixture
 def database(postgres_url: str) -> Iterator[Database]:
-    database = open_database(f"{postgres_url}&application_name={VICTIM}", Settings(durability="normal"))
+    database = open_database(f"{postgres_url}&application_name={VICTIM}", Tuned(durability="normal"))
     database.write(ensure_tables, shards=4)
     yield database
     database.close()

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tuned import Tuned
 from typer.testing import CliRunner
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.cli.app import app
 from memlayer_core.errors import ConfigurationError
 
-SETTINGS = Settings(index_delay=0.0, durability="normal", exact_scan_limit=0)
+SETTINGS = Tuned(index_delay=0.0, durability="normal", exact_scan_limit=0)
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 
 

@@ -11,15 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.errors import StoreClosedError
 
-SETTINGS = Settings(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
+SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 WRITER = """
 import sys
 from memlayer_core import Memory, Settings
-settings = Settings(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
+settings = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 with Memory.open(sys.argv[1], embedder="hashing", settings=settings) as memory:
     chat = memory.chat(user_id="louis", session_id=sys.argv[2])
     for number in range(int(sys.argv[3])):
@@ -28,7 +29,7 @@ with Memory.open(sys.argv[1], embedder="hashing", settings=settings) as memory:
     print("written", flush=True)
     memory.flush(60)
     found = memory.search(f"{sys.argv[2]} thing1", user_id="louis", limit=3)
-    print(memory.status().index, found[0].text, flush=True)
+    print(memory.admin.status().index, found[0].text, flush=True)
     if len(sys.argv) > 4:
         sys.stdin.readline()
 """
@@ -54,7 +55,7 @@ def test_processes_write_at_once_and_lose_nothing_and_one_of_them_indexes(tmp_pa
             history = memory.chat(user_id="louis", session_id=f"process{number}").history()
             assert [m.content for m in history] == [f"process{number} says thing{n}" for n in range(25)]
         memory.flush(60)
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 @pytest.mark.slow
@@ -67,16 +68,16 @@ def test_another_process_takes_over_the_index_when_the_holder_dies(open_at, tmp_
     chat = memory.chat(user_id="louis", session_id="mine")
     chat.add("user", "a mango for me")
     memory.flush(30)  # the holder does it for us
-    assert memory.status().index == "not held"
+    assert memory.admin.status().index == "not held"
     (hit,) = memory.search("mango", user_id="louis", limit=1)
     assert {reason.code for reason in hit.reasons} >= {"words", "meaning"}
     holder.kill()
     holder.wait(30)
     chat.add("user", "a pineapple for you")
     memory.flush(60)
-    assert memory.status().index == "held"
+    assert memory.admin.status().index == "held"
     assert memory.search("pineapple", user_id="louis", limit=1)[0].text == "a pineapple for you"
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     for pipe in (holder.stdin, holder.stdout, holder.stderr):
         pipe.close()
 
@@ -91,7 +92,7 @@ def test_two_memories_on_one_directory_in_one_process_share_it(open_at) -> None:
         "from the first",
         "from the second",
     ]
-    assert sorted([one.status().index, two.status().index]) == ["held", "not held"]
+    assert sorted([one.admin.status().index, two.admin.status().index]) == ["held", "not held"]
     assert len(two.search("from", user_id="u")) == 2
 
 
@@ -110,7 +111,7 @@ def test_a_forked_child_opens_its_own_and_leaves_the_parents_alone(open_at, tmp_
             faulthandler.dump_traceback_later(50)  # where it hangs, if it does
             chat.add("user", "from the child")
             found = memory.search("parent", user_id="louis", limit=1)
-            ok = found[0].text == "from the parent" and memory.status().index == "not held"
+            ok = found[0].text == "from the parent" and memory.admin.status().index == "not held"
             memory.close()
             status = 0 if ok else 2
         finally:
@@ -122,13 +123,13 @@ def test_a_forked_child_opens_its_own_and_leaves_the_parents_alone(open_at, tmp_
     assert os.waitstatus_to_exitcode(ended[1]) == 0
     chat.add("user", "from the parent again")
     memory.flush(30)
-    assert memory.status().index == "held"
+    assert memory.admin.status().index == "held"
     assert [m.content for m in chat.history()] == [
         "from the parent",
         "from the child",
         "from the parent again",
     ]
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -160,7 +161,7 @@ def test_a_process_that_forgets_to_close_ends_and_loses_nothing(tmp_path) -> Non
     with Memory.open(tmp_path, embedder="hashing", settings=SETTINGS) as memory:
         memory.flush(30)
         assert memory.search("remember", user_id="u")[0].text == "remember me"
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 @pytest.mark.slow
@@ -171,7 +172,7 @@ def test_a_server_journal_and_a_server_index_work_from_several_processes(
     code = (
         "import sys, json; from memlayer_core import Memory, Settings\n"
         "where = json.loads(sys.argv[1])\n"
-        "with Memory.open(settings=Settings(index_delay=0, exact_scan_limit=0), **where) as memory:\n"
+        "with Memory.open(settings=Tuned(index_delay=0, exact_scan_limit=0), **where) as memory:\n"
         "    for n in range(20): memory.chat(user_id=sys.argv[2], session_id='s').add('user', f'thing{n}')\n"
         "    memory.flush(60); print(memory.search('thing7', user_id=sys.argv[2], limit=1)[0].text)\n"
     )
@@ -191,6 +192,6 @@ def test_a_server_journal_and_a_server_index_work_from_several_processes(
         assert (child.returncode, out) == (0, "thing7\n"), err
     with Memory.open(settings=SETTINGS, **where) as memory:
         assert memory.flush(60).dead == 0
-        assert memory.verify() == []
-        assert memory.status().index == "held"
+        assert memory.admin.verify() == []
+        assert memory.admin.status().index == "held"
         assert len(memory.search("thing7", user_id="louis", limit=50)) == 20

@@ -63,7 +63,7 @@ def content(where: Where) -> Any:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner(env={"MEMLAYER_INDEX_DELAY": "0"}).invoke(app, arguments, catch_exceptions=False)
+    return CliRunner(env={}).invoke(app, arguments, catch_exceptions=False)
 
 
 def test_stores_of_this_version_open_and_new_ones_get_it(where: Where) -> None:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sql import EVE, LOUIS, SHARDS, filed_under
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Scope, Settings
+from memlayer_core import Memory, Scope
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.storage import tables, vectors
 from memlayer_core.storage.database import Connection, Database, ensure_tables, open_database
@@ -65,7 +66,7 @@ STEPS = st.lists(
 def test_a_search_compares_exactly_what_the_journal_has(
     steps: list[tuple[str, Scope, int]], max_bytes: int
 ) -> None:
-    db, now = open_database(None, Settings()), NOON
+    db, now = open_database(None, Tuned()), NOON
     db.write(ensure_tables, shards=SHARDS)
     cache, late = VectorCache(max_bytes), VectorCache(2**20)
     before = [(what, scope, 2) for scope in (LOUIS, HELPER, EVE) for what in ("add", "embed")]
@@ -124,7 +125,7 @@ def test_a_user_who_was_forgotten_and_came_back_is_compared_anew(db: Database) -
 
 @pytest.mark.requirement("A09")
 def test_a_forget_of_another_process_is_seen_by_the_next_context(tmp_path: Path) -> None:
-    settings = Settings(index_delay=0, durability="normal")
+    settings = Tuned(index_delay=0, durability="normal")
     with (
         Memory.open(tmp_path, embedder="hashing", settings=settings) as one,
         Memory.open(tmp_path, embedder="hashing", settings=settings) as other,
@@ -140,7 +141,7 @@ def test_a_forget_of_another_process_is_seen_by_the_next_context(tmp_path: Path)
 
 
 def test_the_cache_is_bounded_however_many_users_ask(tmp_path: Path) -> None:
-    settings = Settings(index_delay=0, durability="normal", vector_cache_bytes=200_000)
+    settings = Tuned(index_delay=0, durability="normal", vector_cache_bytes=200_000)
     with Memory.open(tmp_path, embedder="hashing", settings=settings) as memory:
         for user in range(60):
             memory.chat(user_id=f"user {user}", session_id="s").add("user", "My parrot is called Solo.")

@@ -89,7 +89,7 @@ def test_a_model_tells_summary_and_episode_in_one_answer(opened) -> None:
     assert (first.key_topics, first.actions_taken) == (("cats",), ("told of friends",))
     closing = [one for one in model.instructions if one == WITH_EPISODE]
     assert len(closing) == len(episodes(memory)) >= 2
-    assert {cost.kind for cost in memory.costs(user_id="louis")} == {"summarize"}
+    assert {cost.kind for cost in memory.admin.costs(user_id="louis")} == {"summarize"}
     assert all("{" not in one.text and "```" not in one.text for one in chat.summary(all_versions=True))
 
 
@@ -101,7 +101,7 @@ def test_an_episode_that_the_answer_lacks_is_asked_for_by_itself(opened) -> None
     assert {record.raw for record in episodes(memory)} == {
         "The user told of friends and their cats in Lisbon."
     }
-    assert {cost.kind for cost in memory.costs()} == {"summarize", "episode"}
+    assert {cost.kind for cost in memory.admin.costs()} == {"summarize", "episode"}
     assert chat.summary()
 
 
@@ -121,7 +121,7 @@ def test_what_is_no_episode_is_given_up_and_the_summary_is_kept(opened, episode)
     chat = talk(memory, 24)
     assert episodes(memory) == []
     assert any("The user told of" in one.text for one in chat.summary())
-    assert "an episode" in memory.status().problems["summaries"]
+    assert "an episode" in memory.admin.status().problems["summaries"]
     asked = len(model.prompts)
     memory.flush(30)
     assert len(model.prompts) == asked, "it is not asked for again and again"

@@ -15,8 +15,9 @@ from clock import set_ahead
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
+from tuned import Tuned
 
-from memlayer_core import MaxMessages, Memory, Message, Settings, ToolCall
+from memlayer_core import MaxMessages, Memory, Message, ToolCall
 from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import SessionEnded
 from memlayer_core.messages import writes as messages_writes
@@ -28,7 +29,7 @@ from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.check import EpisodeText, split_episode
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS
 
-QUIET = Settings(index_delay=3600, durability="normal", job_backoff=0)
+QUIET = Tuned(index_delay=3600, durability="normal", job_backoff=0)
 """Nothing is done in the background before a flush asks for it."""
 
 MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
@@ -137,7 +138,7 @@ def test_a_model_tells_what_was_done_what_came_of_it_and_how_much_it_matters(ope
         "first": "m0",
         "last": "m3",
     }
-    (cost,) = memory.costs()
+    (cost,) = memory.admin.costs()
     assert (cost.kind, cost.calls) == ("episode", 1)
     assert cost.tokens_in > 0
     assert "Doctor Ferreira gave them passports" in model.prompts[0]
@@ -441,7 +442,7 @@ def test_a_long_session_is_summed_up_in_parts_and_all_of_it_is_read(opened) -> N
     (record,) = episodes(memory)
     assert record.text == "They spoke of word0 and more."
     assert all(f"word{at} " in " ".join(read).replace("\n", " ") + " " for at in range(900))
-    assert {cost.kind for cost in memory.costs()} == {"episode"}
+    assert {cost.kind for cost in memory.admin.costs()} == {"episode"}
 
 
 # Models that misbehave
@@ -472,7 +473,7 @@ def test_a_bad_answer_is_asked_for_again_with_what_was_wrong(opened, bad) -> Non
     assert len(model.prompts) == 2
     assert "Your last answer was not used" in model.prompts[1]
     assert episodes(memory)[0].text == GOOD["summary"]
-    assert memory.costs()[0].calls == 2
+    assert memory.admin.costs()[0].calls == 2
 
 
 @pytest.mark.requirement("J16", "J35")
@@ -484,7 +485,7 @@ def test_a_model_that_never_gives_an_episode_is_asked_twice_and_nothing_is_store
     memory.flush(30)
     assert len(model.prompts) == 2
     assert episodes(memory) == []
-    assert "'s'" in memory.status().problems["summaries"]
+    assert "'s'" in memory.admin.status().problems["summaries"]
 
 
 @pytest.mark.parametrize(
@@ -539,8 +540,8 @@ def test_a_model_that_fails_is_tried_again_and_the_failure_is_logged_with_the_se
         ended(memory, session_id="in-may")
     assert len([one for one in caplog.messages if "'in-may'" in one and "did not answer" in one]) == 2
     assert episodes(memory)[0].text == GOOD["summary"]
-    assert memory.costs()[0].calls == 1
-    assert memory.status().problems == {}
+    assert memory.admin.costs()[0].calls == 1
+    assert memory.admin.status().problems == {}
 
 
 @pytest.mark.requirement("J18")
@@ -548,17 +549,17 @@ def test_a_model_that_stays_away_leaves_a_dead_letter_that_can_be_sent_again(ope
     model = Scripted(*[ConnectionError("away")] * 3)
     memory = opened(model, job_attempts=3)
     chat = ended(memory)
-    status = memory.status()
+    status = memory.admin.status()
     assert status.backlog.dead == 1
     assert "ConnectionError" in status.problems["summarizer"]
     reason = text("SELECT error FROM memlayer_jobs WHERE kind = 'episode'")
     assert "ConnectionError" in memory.runtime.db.read(lambda c: c.execute(reason).scalar())
     assert chat.add("user", "Hello again") is not None
     assert chat.context().window[-1].text == "Hello again"
-    assert memory.retry_dead() == 1
+    assert memory.admin.retry_dead() == 1
     memory.flush(30)
     assert len(episodes(memory)) == 1
-    assert memory.status().problems == {}
+    assert memory.admin.status().problems == {}
 
 
 @pytest.mark.slow
@@ -580,14 +581,14 @@ def test_a_crash_between_answer_and_commit_gives_one_record_and_one_bill(opened,
     chat.end()
     with pytest.raises(FlushTimeoutError):
         memory.flush(1)
-    assert episodes(memory) == memory.costs() == []
+    assert episodes(memory) == memory.admin.costs() == []
     memory.runtime.db.write(
         jobs.release, memory._resources.worker._owner, memory.runtime.now()
     )  # its lease runs out
     memory.flush(30)
     assert len(episodes(memory)) == 1
     assert len(model.prompts) == 2
-    assert memory.costs()[0].calls == 1
+    assert memory.admin.costs()[0].calls == 1
 
 
 def test_of_two_workers_at_one_episode_one_stores_it_and_both_are_booked(opened) -> None:
@@ -612,7 +613,7 @@ def test_of_two_workers_at_one_episode_one_stores_it_and_both_are_booked(opened)
     step(write_episode(rt, SYNC, job))
     (record,) = episodes(memory)
     assert (record.text, record.mentions) == (GOOD["summary"], 1)
-    assert memory.costs()[0].calls == 2
+    assert memory.admin.costs()[0].calls == 2
 
 
 def test_what_is_owed_survives_a_restart(open_at) -> None:
@@ -703,7 +704,7 @@ def test_what_changes_outside_of_an_episode_leaves_it_as_it_is(opened) -> None:
     chat.delete_message("sys")
     memory.flush(30)
     assert episodes(memory) == [before]
-    assert memory.costs()[0].calls == 1
+    assert memory.admin.costs()[0].calls == 1
 
 
 def test_too_little_that_is_left_is_no_episode(opened) -> None:
@@ -728,7 +729,7 @@ def test_an_episode_of_what_was_changed_meanwhile_is_not_kept_but_made_again(ope
     memory.flush(30)
     (record,) = episodes(memory, all_versions=True)
     assert record.text == "The user moves to Porto with two cats."
-    assert memory.costs()[0].calls == 2
+    assert memory.admin.costs()[0].calls == 2
 
 
 def test_what_a_person_forgot_by_hand_is_not_made_again(opened) -> None:

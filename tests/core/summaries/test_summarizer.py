@@ -61,7 +61,7 @@ def test_a_model_writes_it_and_nothing_is_kept_but_what_that_cost(do, opened) ->
     assert do(memory, "summarize", TALK, token_limit=100) == GOOD
     assert "user: I moved to Lisbon with 3 cats." in asked[0]
     assert "Fanø" not in asked[0]
-    assert [(cost.kind, cost.calls) for cost in memory.costs()] == [("summarize", 1)]
+    assert [(cost.kind, cost.calls) for cost in memory.admin.costs()] == [("summarize", 1)]
     assert memory.flush(5).queued == 0
     assert memory.export(StringIO()) == 0
 
@@ -71,7 +71,7 @@ def test_a_bad_answer_is_asked_for_again(do, opened) -> None:
     memory = opened(lambda _: next(answers))
 
     assert do(memory, "summarize", TALK, token_limit=100) == GOOD
-    [cost] = memory.costs()
+    [cost] = memory.admin.costs()
     assert cost.calls == 2
 
 
@@ -90,7 +90,7 @@ def test_what_is_no_summary_is_an_error_and_what_was_paid_is_noted(do, opened, a
     with pytest.raises(ModelError) as failed:
         do(memory, "summarize", TALK, token_limit=100)
     assert failed.value.hint
-    [cost] = memory.costs()
+    [cost] = memory.admin.costs()
     assert cost.calls == len([one for one in answers if isinstance(one, str)])
 
 

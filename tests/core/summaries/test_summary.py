@@ -226,7 +226,7 @@ def test_a_bad_answer_is_asked_for_once_more_with_what_was_wrong(opened, bad) ->
     first = chat.summary(all_versions=True)[0]
     assert (first.model, first.score, first.faults) == (memory.runtime.summarizer.name, 1.0, ())
     assert first.text == honest("", model.prompts[0])
-    (cost,) = memory.costs()
+    (cost,) = memory.admin.costs()
     assert (cost.kind, cost.calls) == ("summarize", len(model.prompts))
 
 
@@ -269,7 +269,7 @@ def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at
     at = move(memory, chat, at)
     assert first_due in model.prompts[-2], "the range is asked for again with the next one"
     assert chat.summary() == [old]
-    assert "summaries" not in memory.status().problems
+    assert "summaries" not in memory.admin.status().problems
     at = move(memory, chat, at)
     assert len(model.prompts) == calls + 6
     (given_up,) = chat.summary()
@@ -277,8 +277,8 @@ def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at
     assert given_up.until_seq > old.until_seq
     assert given_up.faults
     assert given_up.score < 1
-    assert "'s'" in memory.status().problems["summaries"]
-    assert given_up.faults[0] in memory.status().problems["summaries"]
+    assert "'s'" in memory.admin.status().problems["summaries"]
+    assert given_up.faults[0] in memory.admin.status().problems["summaries"]
     assert [event.gives_up for event in refused] == [False, False, True]
     assert refused[-1].faults == given_up.faults
     model.then = honest
@@ -288,7 +288,7 @@ def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at
         "what was given up is not asked for"
     )
     assert again.text.startswith("The user told the assistant of Anna0")
-    assert memory.status().problems == {}
+    assert memory.admin.status().problems == {}
 
 
 NOTHING = re.compile(r"<(\w+)>\n[^\n]*\n\s*</\1>")
@@ -306,10 +306,10 @@ def test_a_model_that_does_not_answer_is_tried_again(opened, problem) -> None:
     memory.listen(events.append)
     chat = talk(memory, ENOUGH)
     assert chat.summary()
-    assert memory.costs()[0].calls == len(model.prompts) - 2
+    assert memory.admin.costs()[0].calls == len(model.prompts) - 2
     assert sum(isinstance(event, SummarizerUnavailable) for event in events) == 1
     assert [event for event in events if isinstance(event, SummaryWritten)]
-    assert memory.status().problems == {}
+    assert memory.admin.status().problems == {}
 
 
 @pytest.mark.requirement("A23")
@@ -329,7 +329,7 @@ def test_a_prompt_that_is_too_long_for_the_model_is_halved_and_nothing_is_left_o
     )
     assert set(covered) <= set(NAMES.findall("".join(read)))
     assert set(covered) <= set(NAMES.findall("".join(one.text for one in chat.summary())))
-    assert memory.status().problems == {}
+    assert memory.admin.status().problems == {}
 
 
 def test_a_long_result_of_a_tool_is_given_in_parts_and_nothing_of_it_is_left_out(opened, monkeypatch) -> None:
@@ -372,12 +372,12 @@ def test_a_crash_between_answer_and_commit_loses_nothing_and_books_nothing_twice
     worker = memory._resources.worker
     with pytest.raises(FlushTimeoutError):
         memory.flush(1)
-    assert chat.summary() == memory.costs() == []
+    assert chat.summary() == memory.admin.costs() == []
     memory.runtime.db.write(jobs.release, worker._owner, memory.runtime.now())  # its lease runs out
     memory.flush(30)
     assert len(chat.summary()) == 1
     assert len(model.prompts) == 2
-    assert memory.costs()[0].calls == 1
+    assert memory.admin.costs()[0].calls == 1
 
 
 def test_a_summary_of_what_was_changed_meanwhile_is_not_put_in_force_but_made_again(opened) -> None:
@@ -393,7 +393,7 @@ def test_a_summary_of_what_was_changed_meanwhile_is_not_put_in_force_but_made_ag
     talk(memory, ENOUGH)
     assert "Caro77" in chat.summary()[0].text
     assert all("My friend Anna0" not in one.text for one in chat.summary(all_versions=True))
-    assert memory.costs()[0].calls == len(model.prompts) > 1
+    assert memory.admin.costs()[0].calls == len(model.prompts) > 1
 
 
 def _asking(model: Scripted):
@@ -473,7 +473,7 @@ def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened, do) -
     memory = opened(Scripted())
     chat = talk(memory, ENOUGH)
     other = talk(memory, ENOUGH, session_id="other")
-    spent = memory.costs()
+    spent = memory.admin.costs()
     chat.clear()
     assert chat.summary(all_versions=True) == []
     assert chat.context().summary is None
@@ -482,7 +482,7 @@ def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened, do) -
     memory.flush()
     left = "SELECT (SELECT count(*) FROM memlayer_summaries) + (SELECT count(*) FROM memlayer_jobs)"
     assert memory.runtime.db.read(lambda c: c.execute(text(left)).scalar()) == 0
-    assert do(memory, "costs") == spent
+    assert do(memory.admin, "costs") == spent
     assert do(memory.chat(user_id="nobody", session_id="s"), "summary") == []
 
 
@@ -508,7 +508,7 @@ def test_of_two_workers_at_the_same_step_one_commits_and_both_are_booked(opened)
     step(summarize(rt, SYNC, job))
     (kept,) = chat.summary(all_versions=True)
     assert "slow" not in kept.text
-    assert memory.costs()[0].calls == 2
+    assert memory.admin.costs()[0].calls == 2
 
 
 def test_a_session_owes_one_job_however_often_it_is_asked_for(opened) -> None:
@@ -533,14 +533,14 @@ def test_a_model_that_stays_away_is_asked_again_when_more_is_due(opened) -> None
     model = Scripted(then=ConnectionError("away"))
     memory = opened(model, job_attempts=2, episodes=False)
     chat = talk(memory, ENOUGH)
-    assert memory.status().backlog.dead == 1
-    assert memory.status().problems.keys() == {"summarizer"}
+    assert memory.admin.status().backlog.dead == 1
+    assert memory.admin.status().problems.keys() == {"summarizer"}
     assert chat.summary() == []
     model.then = honest
     move(memory, chat, ENOUGH)
     assert places(chat)[0][0] == 0
-    assert memory.status().problems == {}
-    assert memory.status().backlog.dead == 0
+    assert memory.admin.status().problems == {}
+    assert memory.admin.status().backlog.dead == 0
 
 
 @pytest.mark.requirement("J09")
@@ -557,7 +557,7 @@ def test_without_a_model_what_left_the_window_is_found_by_recall_and_history(ope
     memory.flush(30)
     assert memory.records(user_id="louis") == []
     assert memory.runtime.db.read(jobs.count_kinds) == {}, "nothing waits for a model"
-    status = memory.status()
+    status = memory.admin.status()
     assert status.problems == {}
     assert "no summaries, no episodes" in status.without_model
     assert "model=" in status.without_model
@@ -616,14 +616,14 @@ def test_summarizer_and_extractor_win_over_the_one_model() -> None:
     both, writer, reader = Scripted(), Scripted(), Scripted()
     with Memory.in_memory(model=both, settings=QUIET) as memory:
         assert memory.runtime.summarizer is memory.runtime.extractor is not None
-        assert memory.status().without_model == ""
+        assert memory.admin.status().without_model == ""
     with Memory.in_memory(model=both, summarizer=writer, extractor=reader, settings=QUIET) as memory:
         memory.runtime.summarizer.ask("", "x")
         memory.runtime.extractor.ask("", "x")
     assert (both.prompts, writer.prompts, reader.prompts) == ([], ["x"], ["x"])
     with Memory.in_memory(extractor=reader, settings=QUIET) as memory:
         assert memory.runtime.summarizer is None
-        assert memory.status().without_model.startswith("No model: no summaries, no episodes. ")
+        assert memory.admin.status().without_model.startswith("No model: no summaries, no episodes. ")
 
 
 @pytest.mark.parametrize("name", ["model", "summarizer", "extractor"])

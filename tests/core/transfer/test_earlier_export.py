@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Scope, Settings, ToolCall
+from memlayer_core import Memory, Scope, ToolCall
 from memlayer_core.items.model import FindItems
 from memlayer_core.message import Raw
 
@@ -25,7 +26,7 @@ TRIP, PLANTS, FORK = Scope("ada", "trip"), Scope("ada", "plants", "gardener"), S
 @pytest.fixture
 def imported(open_with) -> Iterator[Memory]:
     store = open_with(
-        Settings(index_delay=3600, session_idle_days=None)
+        Tuned(index_delay=3600, session_idle_days=None)
     )  # the file's sessions have been idle for long
     done = store.import_from(FILE)
     assert (done.sessions, done.messages, done.records, done.items) == (7, 19, 6, 2)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from scripted_reader import reads
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import ImportStoppedError
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -20,7 +21,7 @@ MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 @pytest.fixture
 def memory() -> Iterator[Memory]:
     """Return a memory that learns."""
-    with Memory.in_memory(settings=Settings(index_delay=0), extractor=reads()) as opened:
+    with Memory.in_memory(settings=Tuned(index_delay=0), extractor=reads()) as opened:
         yield opened
 
 
@@ -45,7 +46,7 @@ def facts(memory: Memory) -> dict[str | None, tuple[Any, ...]]:
 def test_an_import_has_the_same_facts_and_a_second_one_changes_nothing(
     memory: Memory, exported: list[str], open_with: Any
 ) -> None:
-    other = open_with(Settings(durability="normal"))
+    other = open_with(Tuned(durability="normal"))
     for _ in range(2):
         report = other.import_from(exported)
         other.flush()
@@ -64,7 +65,7 @@ def test_an_import_has_the_same_facts_and_a_second_one_changes_nothing(
 def test_a_value_that_was_said_later_here_outlives_an_imported_one(
     exported: list[str], open_with: Any
 ) -> None:
-    other = open_with(Settings(durability="normal"))
+    other = open_with(Tuned(durability="normal"))
     other.chat(user_id="louis", session_id="t").remember("Louis moved", key="home", value="Rome")
     other.import_from(exported)
     assert facts(other)["home"][0] == "Rome"
@@ -79,7 +80,7 @@ def test_what_patterns_learned_and_what_was_in_quarantine_is_kept_and_never_told
             quote.pop("model"), quote.pop("session_id"), quote.pop("said_at")
         if line.get("record", {}).get("fact", {}).get("key") == "allergy":
             line["record"]["metadata"]["quarantine"] = "it seems to instruct a model"
-    other = open_with(Settings(durability="normal"))
+    other = open_with(Tuned(durability="normal"))
     report = other.import_from([json.dumps(line) for line in lines])
     assert (report.remembered, report.archived) == (2, 2)
     assert other.records(user_id="louis") == []

@@ -16,17 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from examples import examples
-from memlayer_core import (
-    Chat,
-    JsonSession,
-    Memory,
-    Message,
-    SessionManager,
-    message_from_json,
-    message_to_json,
-    messages_from_json,
-    messages_to_json,
-)
+from memlayer_core import Chat, Memory, Message
 from memlayer_core.errors import (
     InputError,
     InvalidMessageError,
@@ -35,6 +25,13 @@ from memlayer_core.errors import (
     MessageTypeError,
     StoreUnavailableError,
 )
+from memlayer_core.messages.check import (
+    message_from_json,
+    message_to_json,
+    messages_from_json,
+    messages_to_json,
+)
+from memlayer_core.session_files import JsonSession, SessionManager
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 fresh_sessions = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])

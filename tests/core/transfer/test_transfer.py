@@ -23,10 +23,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from tuned import Tuned
 from typer.testing import CliRunner, Result
 
 from examples import examples
-from memlayer_core import Memory, Message, Scope, Settings
+from memlayer_core import Memory, Message, Scope
 from memlayer_core.cli.app import app
 from memlayer_core.errors import (
     ImportStoppedError,
@@ -308,7 +309,7 @@ def owned(user: str = "ada", tenant: str = "default", session: str = "s", number
 
 
 def of_a_record(user: str, tenant: str = "default", **access: Any) -> str:
-    with Memory.in_memory(settings=Settings(index_delay=3600)) as other:
+    with Memory.in_memory(settings=Tuned(index_delay=3600)) as other:
         other.chat(user_id=user, tenant_id=tenant).remember("Likes tea.", **access)
         (line,) = (
             line for line in lines(exported(other, user_id=user, tenant_id=tenant)) if "record" in line
@@ -429,10 +430,10 @@ class Endless(io.RawIOBase):
 @pytest.mark.parametrize("opened", [io.BufferedReader, lambda raw: io.TextIOWrapper(io.BufferedReader(raw))])
 def test_a_line_without_an_end_stops_the_import_and_is_not_read(do, opened) -> None:
     raw = Endless("\n".join(EXPORT[:4]) + "\n")
-    with Memory.in_memory(settings=Settings(import_line_bytes=100_000)) as memory:
+    with Memory.in_memory(settings=Tuned(import_line_bytes=100_000)) as memory:
         with pytest.raises(ImportStoppedError, match="at line 5: it is longer than 100,000 bytes") as caught:
             do(memory, "import_from", opened(raw))
-        assert "MEMLAYER_IMPORT_LINE_BYTES" in caught.value.hint
+        assert "memory.export" in caught.value.hint
         assert len(memory.chat(user_id="ada", tenant_id="t", session_id="s").history()) == 2
         with pytest.raises(ImportStoppedError, match="at line 1: it is longer than 100,000 bytes"):
             do(memory, "import_from", [" " * 100_001])
@@ -687,7 +688,7 @@ def test_nothing_may_follow_the_end(memory) -> None:
 
 
 def test_a_message_that_is_too_large_here_is_told_by_its_line() -> None:
-    with Memory.in_memory(settings=Settings(message_bytes_limit=1000)) as memory:
+    with Memory.in_memory(settings=Tuned(message_bytes_limit=1000)) as memory:
         large = EXPORT[3].replace("two", "two" * 1000)
         with pytest.raises(ImportStoppedError, match=r"at line 4: a message of .* bytes is larger") as caught:
             memory.import_from([*EXPORT[:3], large, EXPORT[4]])
@@ -707,7 +708,7 @@ def test_an_id_that_comes_twice_is_one_message_the_later_one(memory) -> None:
 
 
 def run(*arguments: str | Path, piped: str | None = None) -> Result:
-    environment = {"COLUMNS": "200", "MEMLAYER_INDEX_DELAY": "0", "MEMLAYER_LEARN": "false"}
+    environment = {"COLUMNS": "200"}
     return CliRunner(env=environment).invoke(
         app, [str(argument) for argument in arguments], input=piped, catch_exceptions=False
     )

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import MemlayerError, Memory, Message, Settings, ToolCall
+from memlayer_core import MemlayerError, Memory, Message, ToolCall
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidMessageError, MessageTypeError
 from memlayer_core.messages.preview import excerpt
 from memlayer_core.seams import MaxMessages, MaxRounds, MaxTokens
@@ -34,14 +35,18 @@ def chat(memory):
 @pytest.fixture
 def refused(memory, chat):
     """Return a check that an error says what to do, and that it left everything as it was."""
-    before = chat.history(), memory.sessions(user_id="louis"), memory.status().backlog.queued
+    before = chat.history(), memory.sessions(user_id="louis"), memory.admin.status().backlog.queued
 
     def check(caught: pytest.ExceptionInfo[MemlayerError], *named: str) -> None:
         assert caught.value.hint
         assert not caught.value.retryable
         for word in named:
             assert word in str(caught.value)
-        assert (chat.history(), memory.sessions(user_id="louis"), memory.status().backlog.queued) == before
+        assert (
+            chat.history(),
+            memory.sessions(user_id="louis"),
+            memory.admin.status().backlog.queued,
+        ) == before
         assert [message.text for message in chat.context().messages] == ["Be kind.", "hello"]
 
     return check
@@ -109,7 +114,7 @@ def test_of_two_policies_of_one_kind_the_smaller_limit_holds(chat, do) -> None:
 @pytest.mark.parametrize("wrong", [0, -1, "many", math.nan])
 def test_a_limit_of_the_settings_is_refused_before_anything_is_opened(name, wrong) -> None:
     with pytest.raises(ConfigurationError, match=name) as caught:
-        Settings(**{name: wrong})
+        Tuned(**{name: wrong})
     assert f"MEMLAYER_{name}".upper() in caught.value.hint.upper() or "MEMLAYER_" in caught.value.hint
 
 
@@ -273,7 +278,7 @@ def test_the_parts_of_an_offloaded_text_are_all_of_it_and_keep_their_limit(text,
 
 @pytest.mark.requirement("A09")
 def test_what_a_model_sees_what_was_said_what_a_preview_stands_for_and_why_are_four_things(do) -> None:
-    with Memory.in_memory(settings=Settings(index_delay=3600), tokenizer="estimate") as memory:
+    with Memory.in_memory(settings=Tuned(index_delay=3600), tokenizer="estimate") as memory:
         chat = memory.chat(user_id="louis", session_id="s")
         for text in ("read the letter " + "dear pears, " * 900, "Done.", "and now?"):
             chat.add("assistant" if text == "Done." else "user", text)
@@ -288,7 +293,7 @@ def test_what_a_model_sees_what_was_said_what_a_preview_stands_for_and_why_are_f
 @pytest.mark.requirement("A08", "A10")
 def test_a_preview_shows_how_to_read_the_rest_of_a_call_as_well_as_of_a_text(do) -> None:
     arguments = json.dumps({"letter": "dear pears, " * 900})
-    with Memory.in_memory(settings=Settings(index_delay=3600), tokenizer="estimate") as memory:
+    with Memory.in_memory(settings=Tuned(index_delay=3600), tokenizer="estimate") as memory:
         chat = memory.chat(user_id="louis", session_id="s")
         chat.add("user", "write to them")
         chat.add("assistant", tool_calls=[ToolCall("c1", "send", arguments)])

@@ -22,15 +22,16 @@ from promises import (
     talks,
     token_limits,
 )
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.errors import InvalidLimitError
 from memlayer_core.seams import Limits
 from memlayer_core.window.fit import limits
 from memlayer_core.window.model import Context
 
-QUIET = Settings(index_delay=3600, durability="normal")
+QUIET = Tuned(index_delay=3600, durability="normal")
 SMALL = {"offload_characters": 250, "preview_characters": 40, "last_keep": 4}
 WAYS = {
     "turns are left out": QUIET.replace(offload=False),

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, RecallFilter, Scope, Settings, ToolCall, UserMemory
+from memlayer_core import Memory, Message, RecallFilter, Scope, ToolCall
+from memlayer_core.chat import UserMemory
 from memlayer_core.errors import ConfigurationError, MessageTypeError
 
-NOW = Settings(index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5)
+NOW = Tuned(index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5)
 
 
 class Service:
@@ -185,14 +187,14 @@ def test_a_service_that_fails_costs_its_recall_and_nothing_else(memory, service,
     context = do(chat, "context")
     assert context.messages[-1].text == "What is my parrot called?"
     assert "long_term_unavailable" in {one.code for one in context.reasons}
-    assert "long-term memory" in memory.status().problems
+    assert "long-term memory" in memory.admin.status().problems
     do(chat, "add", "assistant", "I do not know.")
     assert memory.flush().dead == 1, "what could not be recorded is not lost"
     service.problem = None
-    memory.retry_dead()
+    memory.admin.retry_dead()
     memory.flush()
     assert [user for user, _ in service.recorded] == ["louis"]
-    assert "long-term memory" not in memory.status().problems
+    assert "long-term memory" not in memory.admin.status().problems
 
 
 def test_what_was_forgotten_before_is_not_recorded(open_with: Callable[..., Memory], service) -> None:

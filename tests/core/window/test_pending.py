@@ -7,9 +7,10 @@ import uuid
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.errors import InvalidLimitError, MessageTypeError
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.align import new_messages
@@ -25,7 +26,7 @@ SCOPE = Scope("ada", "now")
 
 @pytest.fixture
 def chat(open_with):
-    memory = open_with(Settings(index_delay=0.0, durability="normal"))  # it is about recall
+    memory = open_with(Tuned(index_delay=0.0, durability="normal"))  # it is about recall
     memory.chat(user_id="ada", session_id="past").add("user", PARROT)
     memory.flush()
     return memory.chat(user_id="ada", session_id="now")
@@ -34,7 +35,7 @@ def chat(open_with):
 @pytest.fixture(scope="module")
 def quiet():
     """Return a memory that recalls nothing."""
-    options = Settings(index_delay=3600.0, recall_tokens=0, truncate_messages=True, truncate_characters=120)
+    options = Tuned(index_delay=3600.0, recall_tokens=0, truncate_messages=True, truncate_characters=120)
     with Memory.in_memory(settings=options, tokenizer="estimate") as opened:
         yield opened
 
@@ -220,7 +221,7 @@ def test_what_is_being_said_is_told_once_though_somebody_else_speaks_meanwhile()
             now.add("assistant", "well")
         return [[1.0, 0.0] for _ in texts]
 
-    with Memory.in_memory(embedder=embed, settings=Settings(index_delay=0.0)) as memory:
+    with Memory.in_memory(embedder=embed, settings=Tuned(index_delay=0.0)) as memory:
         memory.chat(user_id="ada", session_id="past").add("user", PARROT)
         memory.flush()
         now = memory.chat(user_id="ada", session_id="now")
@@ -243,7 +244,7 @@ def test_what_cannot_be_stored_cannot_be_said(chat, do) -> None:
 
 
 def test_the_recall_goes_into_the_system_message_where_that_is_wanted() -> None:
-    options = Settings(index_delay=0.0, recall_placement="system")
+    options = Tuned(index_delay=0.0, recall_placement="system")
     with Memory.in_memory(settings=options) as memory:
         memory.chat(user_id="ada", session_id="past").add("user", PARROT)
         memory.flush()

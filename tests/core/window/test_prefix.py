@@ -8,16 +8,17 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import MaxRounds, Memory, Settings
+from memlayer_core import MaxRounds, Memory
 from memlayer_core.message import Entry
 from memlayer_core.seams import Limits
 from memlayer_core.summaries.model import BATCH
 from memlayer_core.window.fit import AHEAD, window
 
 LIMIT = 1000
-QUIET = Settings(index_delay=3600, durability="normal", recall_tokens=0, compact_to=0.5)
+QUIET = Tuned(index_delay=3600, durability="normal", recall_tokens=0, compact_to=0.5)
 """Nothing is done in the background before a flush asks for it."""
 NAMES = re.compile(r"\bAnna\d+")
 MORE = (

@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Chat, Context, Memory, Message, Settings
+from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.messages.render import PROFILE_CLOSE, PROFILE_OPEN
 from memlayer_core.records.flow import reader_of
 from memlayer_core.records.reads import profile
@@ -205,7 +206,7 @@ def test_it_makes_room_for_the_newest_turn(chat, do) -> None:
     limit=st.integers(20, 400),
 )
 def test_the_limit_holds_and_the_newest_turn_goes_before_the_profile(said, known, limit) -> None:
-    with Memory.in_memory(settings=Settings(index_delay=3600)) as memory:
+    with Memory.in_memory(settings=Tuned(index_delay=3600)) as memory:
         chat = memory.chat(user_id="louis", session_id="s")
         for number, words in enumerate(known):
             chat.remember(f"fact{number} " * words, type="profile")

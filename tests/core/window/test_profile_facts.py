@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from scripted_reader import reads
+from tuned import Tuned
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 
 
 @pytest.fixture
 def store(open_at: Callable[..., Memory]) -> Memory:
-    settings = Settings(index_delay=3600, durability="normal", extraction_idle_seconds=600)
+    settings = Tuned(index_delay=3600, durability="normal", extraction_idle_seconds=600)
     spicy = (r"I love (spicy food)", {"key": "likes", "category": "preference", "always": True})
     return open_at("store", settings=settings, extractor=reads(spicy))
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings, ToolCall
+from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.message import Entry
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, Policy
 from memlayer_core.window.fit import COMPRESS_TO, Shape, enough, first_page, presentable, turns, window
@@ -243,7 +244,7 @@ STEPS = {
 def test_the_steps_have_the_numbers_of_agentscope() -> None:
     assert Shape() == Shape(large=5 * 1024, last_keep=50, run=6, run_tokens=5000)
     assert COMPRESS_TO == 0.3
-    settings = Settings()
+    settings = Tuned()
     assert (settings.offload_characters, settings.preview_characters, settings.last_keep) == (
         5 * 1024,
         200,

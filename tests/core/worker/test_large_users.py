@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.chroma import EmbeddedChroma
 from memlayer_core.errors import IndexUnavailableError
 from memlayer_core.events import IndexRebuilt
@@ -20,7 +21,7 @@ from memlayer_core.storage import jobs, vectors
 from memlayer_core.storage.statements import shard_of
 from memlayer_core.storage.tables import texts
 
-SETTINGS = Settings(index_delay=0, durability="normal", exact_scan_limit=8)
+SETTINGS = Tuned(index_delay=0, durability="normal", exact_scan_limit=8)
 ONE = SETTINGS.replace(chroma_collections=1)
 TURNS = [Message("user", f"The boat number {number} is in harbor {number * 7}.") for number in range(9)]
 
@@ -57,7 +58,7 @@ def test_chroma_gets_all_texts_of_a_user_with_more_than_half_of_the_limit(open_h
         say(memory, TURNS[5])
         say(memory, TURNS[6], user="bob")
         assert (copies(memory), copies(memory, "bob")) == (6, 0)
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 def test_only_a_user_with_more_than_the_limit_is_asked_for_in_chroma(open_here: Open, monkeypatch) -> None:
@@ -82,9 +83,9 @@ def test_a_small_user_whose_texts_come_in_a_batch_with_a_large_ones_stays_out_of
         memory.chat(user_id="ada", session_id="s").add_messages(TURNS[8:])
         memory.chat(user_id="bob", session_id="s").add_messages(TURNS[:2])
         memory.flush()  # the worker waits for more until then
-        assert (copies(memory), memory.verify()) == (len(TURNS), [])
-        memory.reindex()
-        assert (copies(memory), memory.verify()) == (len(TURNS), [])
+        assert (copies(memory), memory.admin.verify()) == (len(TURNS), [])
+        memory.admin.reindex()
+        assert (copies(memory), memory.admin.verify()) == (len(TURNS), [])
 
 
 def test_what_chroma_has_of_a_small_user_is_removed_by_an_audit(open_here: Open) -> None:
@@ -95,7 +96,7 @@ def test_what_chroma_has_of_a_small_user_is_removed_by_an_audit(open_here: Open)
         keys = [hit.key for hit in memory.runtime.db.read(all_texts)]
         index.upsert(memory.runtime.db.read(vectors.entries_of, keys))
         assert copies(memory) == len(TURNS) + 2
-        memory.verify()
+        memory.admin.verify()
         assert copies(memory) == len(TURNS)
 
 
@@ -160,7 +161,7 @@ def test_what_small_users_delete_or_forget_is_no_work_for_chroma(open_here: Open
         chat.edit(1, content="The boat is sold.")
         memory.forget(user_id="bob")
         memory.flush()
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 def test_what_large_users_delete_leaves_chroma_also_when_few_texts_are_left(open_here: Open) -> None:
@@ -175,7 +176,7 @@ def test_what_large_users_delete_leaves_chroma_also_when_few_texts_are_left(open
         memory.flush()
         assert copies(memory) == 0
         say(memory, *TURNS[:2])
-        assert (copies(memory), memory.verify()) == (0, [])
+        assert (copies(memory), memory.admin.verify()) == (0, [])
 
 
 def test_a_lower_limit_takes_effect_when_the_store_is_opened(open_here: Open) -> None:
@@ -188,10 +189,10 @@ def test_a_lower_limit_takes_effect_when_the_store_is_opened(open_here: Open) ->
         say(memory, TURNS[4], user="bob")
         assert (copies(memory), copies(memory, "bob")) == (4, 0)
         assert memory.search("boat 3", user_id="ada")[0].text == TURNS[3].text
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
     with open_here() as memory:
         say(memory, TURNS[5])
-        assert (copies(memory), memory.verify()) == (5, [])  # it stays there
+        assert (copies(memory), memory.admin.verify()) == (5, [])  # it stays there
 
 
 def test_a_process_that_dies_before_chroma_has_all_texts_leaves_them_to_the_next(
@@ -205,7 +206,7 @@ def test_a_process_that_dies_before_chroma_has_all_texts_leaves_them_to_the_next
     with open_here() as memory:
         events: list[Any] = []
         memory.listen(events.append)
-        memory.verify()
+        memory.admin.verify()
         assert [event for event in events if isinstance(event, IndexRebuilt)] == []  # what waits is no damage
         memory.flush()
         assert (copies(memory), waiting(memory)) == (len(TURNS), {})
@@ -228,7 +229,7 @@ def test_a_user_whom_another_process_gives_chroma_while_texts_are_embedded_lacks
         say(memory, *TURNS[:3])
         assert copies(memory) == 3
         say(memory, TURNS[3])
-        assert (copies(memory), memory.verify()) == (4, [])
+        assert (copies(memory), memory.admin.verify()) == (4, [])
 
 
 def away(_: object) -> None:
@@ -242,10 +243,10 @@ def test_small_users_do_not_load_chroma(tmp_path: Path) -> None:
         "    memory.chat(user_id='ada').add('user', 'My boat lies in Bergen.')\n"
         "    memory.flush()\n"
         "    assert memory.search('Where is my boat?', user_id='ada')\n"
-        "    assert memory.status().index == 'held'\n"
+        "    assert memory.admin.status().index == 'held'\n"
         "    memory.forget('ada')\n"
         "    memory.flush()\n"
-        "    assert memory.verify() == [] and memory.reindex() == 0\n"
+        "    assert memory.admin.verify() == [] and memory.admin.reindex() == 0\n"
         "print('chromadb' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

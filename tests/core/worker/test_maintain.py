@@ -15,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_reader import reads
 from sqlalchemy import text
+from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.events import StoreMaintained
 from memlayer_core.storage import jobs
 from memlayer_core.worker import enqueue_daily
 
-QUIET = Settings(index_delay=3600, durability="normal")
+QUIET = Tuned(index_delay=3600, durability="normal")
 DELETING = QUIET.replace(delete_archived_days=30)
 CATS = "They spoke of two cats called Mimi and Momo."
 
@@ -63,10 +64,10 @@ def test_it_tells_what_is_archived_and_deletes_nothing(open_with, do) -> None:
     chat.add("user", "My sister lives in Graz.")
     memory.flush(30)
     before = everything(memory)
-    report = do(memory, "maintain", in_days(400))
+    report = do(memory.admin, "maintain", in_days(400))
     assert (report.archived, report.expired, report.deleted, report.entries) == (2, 1, 0, 0)
     assert everything(memory) == before
-    report = do(memory, "maintain")
+    report = do(memory.admin, "maintain")
     assert (report.archived, report.expired) == (0, 0)
 
 
@@ -81,13 +82,13 @@ def test_what_is_archived_for_as_long_as_a_setting_says_is_deleted_and_the_ledge
         chat.remember("It expires.", expires_at=in_days(10))
     stays = louis.remember("It stays.", importance=0.01)
     memory.flush(30)
-    assert do(memory, "maintain", in_days(39)).deleted == 0
-    assert do(memory, "maintain", in_days(41)).deleted == 2
+    assert do(memory.admin, "maintain", in_days(39)).deleted == 0
+    assert do(memory.admin, "maintain", in_days(41)).deleted == 2
     assert texts(memory) == sorted([CATS, "It stays."])
     (expired,) = memory.ledger(user_id="louis")
     assert "it expired on" in expired.reason
-    assert do(memory, "maintain", in_days(268)).deleted == 0
-    assert do(memory, "maintain", in_days(270)).deleted == 2
+    assert do(memory.admin, "maintain", in_days(268)).deleted == 0
+    assert do(memory.admin, "maintain", in_days(270)).deleted == 2
     assert memory.records(user_id="louis", all_versions=True) == [stays]
     assert memory.records(user_id="eve", all_versions=True) == []
     assert not memory.search("cats Mimi", user_id="louis")
@@ -96,18 +97,18 @@ def test_what_is_archived_for_as_long_as_a_setting_says_is_deleted_and_the_ledge
     assert "has faded" in faded.reason
     assert len(memory.ledger(user_id="eve", agent_id="cook")) == 1
     memory.flush(30)
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_what_is_used_again_is_not_deleted(open_with) -> None:
     memory = open_with(DELETING)
     chat = memory.chat(user_id="louis")
     chat.remember("It was never worth much.", decay_score=0.1)
-    assert memory.maintain(in_days(29)).deleted == 0
+    assert memory.admin.maintain(in_days(29)).deleted == 0
     set_ahead(memory, 29)
     chat.remember("It was never worth much.", decay_score=0.1)
-    assert memory.maintain(in_days(31)).deleted == 0
-    assert memory.maintain(in_days(60)).deleted == 1
+    assert memory.admin.maintain(in_days(31)).deleted == 0
+    assert memory.admin.maintain(in_days(60)).deleted == 1
 
 
 def test_a_fact_goes_with_those_that_it_had_replaced_and_is_not_learned_again(open_with) -> None:
@@ -117,7 +118,7 @@ def test_a_fact_goes_with_those_that_it_had_replaced_and_is_not_learned_again(op
     chat.remember("Louis stays in Graz.", key="home", value="Graz", expires_at=in_days(5))
     chat.remember("Louis likes tea.", key="likes", value="tea")
     assert texts(memory) == ["Louis likes tea.", "Louis stays in Graz."]
-    assert memory.maintain(in_days(36)).deleted == 2
+    assert memory.admin.maintain(in_days(36)).deleted == 2
     assert [one.text for one in memory.records(user_id="louis", all_versions=True)] == ["Louis likes tea."]
     chat.remember("Louis stays in Oslo.", key="home", value="Oslo")
     assert texts(memory) == ["Louis likes tea.", "Louis stays in Oslo."]
@@ -134,7 +135,7 @@ def test_a_learned_fact_that_was_deleted_leaves_its_message_and_is_not_learned_a
     memory.flush(30)
     (trip,) = memory.records(user_id="louis")
     assert trip.expires_at is not None
-    memory.maintain(trip.expires_at + timedelta(days=31))
+    memory.admin.maintain(trip.expires_at + timedelta(days=31))
     assert memory.records(user_id="louis", all_versions=True) == []
     assert [message.text for message in chat.history()] == ["I will fly to Paris tomorrow."]
     assert [one.outcome for one in memory.ledger(user_id="louis")] == ["deleted", "stored"]
@@ -145,8 +146,8 @@ def test_entries_of_the_ledger_go_after_ninety_days_and_records_stay(open_at) ->
     memory.chat(user_id="louis", session_id="s").add("user", "My name is Louis.")
     memory.flush(30)
     records = memory.records(user_id="louis", all_versions=True)
-    assert memory.maintain(in_days(89)).entries == 0
-    assert memory.maintain(in_days(91)).entries == 1
+    assert memory.admin.maintain(in_days(89)).entries == 0
+    assert memory.admin.maintain(in_days(91)).entries == 1
     assert memory.ledger(user_id="louis") == []
     assert memory.records(user_id="louis", all_versions=True) == records
 
@@ -156,7 +157,7 @@ def test_a_deleted_record_comes_back_from_an_export_without_the_entry(open_with,
     source.chat(user_id="louis").remember(CATS, type="episodic", importance=0.5)
     lines = io.StringIO()
     source.export(lines, user_id="louis")
-    source.maintain(in_days(500))
+    source.admin.maintain(in_days(500))
     source.import_from(io.StringIO(lines.getvalue()))
     (record,) = source.records(user_id="louis")
     assert record.is_rated
@@ -167,9 +168,9 @@ def test_a_moment_must_be_one(memory) -> None:
     from memlayer_core.errors import InputError
 
     with pytest.raises(InputError):
-        memory.maintain("tomorrow")
+        memory.admin.maintain("tomorrow")
     day = datetime(2026, 5, 4, tzinfo=UTC)
-    assert memory.maintain(day.replace(tzinfo=None)).at == day
+    assert memory.admin.maintain(day.replace(tzinfo=None)).at == day
 
 
 # --- again and again
@@ -199,9 +200,9 @@ def test_to_do_it_twice_changes_nothing(drafts: list[Any], days: int, delete_day
             chat.remember(f"Record {number}", value=f"value {number}", **fields)
         memory.flush(30)
         moment = in_days(days)
-        first = memory.maintain(moment)
+        first = memory.admin.maintain(moment)
         after = everything(memory)
-        second = memory.maintain(moment)
+        second = memory.admin.maintain(moment)
         assert everything(memory) == after
         assert (second.archived, second.expired) == (first.archived, first.expired)
         assert (second.deleted, second.entries) == (0, 0)

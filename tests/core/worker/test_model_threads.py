@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
+from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 from memlayer_core.storage import jobs
 
-QUICK = Settings(index_delay=0, durability="normal", max_messages=2)
+QUICK = Tuned(index_delay=0, durability="normal", max_messages=2)
 
 
 def fill(memory: Memory, session_id: str):
@@ -76,12 +77,14 @@ def test_a_model_that_never_answers_is_given_up_after_a_time_and_asked_again_lat
     settings = QUICK.replace(model_timeout=0.05, job_backoff=0.01, job_attempts=1000)
     memory = open_at(summarizer=model, settings=settings)
     chat = fill(memory, "s")
-    wait_for(lambda: "did not answer within 0.05 seconds" in memory.status().problems.get("summarizer", ""))
+    wait_for(
+        lambda: "did not answer within 0.05 seconds" in memory.admin.status().problems.get("summarizer", "")
+    )
     assert chat.summary() == []
     model.may.set()
     memory.flush(30)
     assert chat.summary()
-    assert memory.status().problems == {}
+    assert memory.admin.status().problems == {}
 
 
 def test_a_thread_ends_with_its_work(open_at) -> None:

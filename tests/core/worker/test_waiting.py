@@ -8,15 +8,16 @@ import threading
 import time
 
 import pytest
+from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Message, Settings, worker
+from memlayer_core import Memory, Message, worker
 from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRecovered, SummarizerUnavailable
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.testing import FlakyEmbedder
 
-QUICK = Settings(index_delay=0, durability="normal", embedder_timeout=0.05, lease_seconds=0.05)
+QUICK = Tuned(index_delay=0, durability="normal", embedder_timeout=0.05, lease_seconds=0.05)
 
 
 class Gate(FlakyEmbedder):
@@ -46,11 +47,11 @@ def test_an_embedder_that_hangs_is_a_problem_until_it_answers() -> None:
     with Memory.in_memory(embedder=gate, settings=QUICK) as memory:
         events = heard(memory)
         memory.chat(user_id="u", session_id="s").add("user", "hello")
-        wait_for(lambda: "no answer for 0.05 seconds" in memory.status().problems.get("embedder", ""))
+        wait_for(lambda: "no answer for 0.05 seconds" in memory.admin.status().problems.get("embedder", ""))
         assert IndexDegraded in kinds(events)
         gate.open.set()
         memory.flush(30)
-        assert memory.status().problems == {}
+        assert memory.admin.status().problems == {}
         assert IndexRecovered in kinds(events)
 
 
@@ -69,10 +70,10 @@ def test_a_summarizer_that_hangs_is_a_problem_until_it_answers() -> None:
             chat.add("user", f"I took train {number} to Kyoto.")
             chat.add("assistant", "Have a good journey!")
         chat.context()
-        wait_for(lambda: "no answer" in memory.status().problems.get("summarizer", ""))
+        wait_for(lambda: "no answer" in memory.admin.status().problems.get("summarizer", ""))
         assert SummarizerUnavailable in kinds(events)
         answer.set()
-        wait_for(lambda: "summarizer" not in memory.status().problems)
+        wait_for(lambda: "summarizer" not in memory.admin.status().problems)
 
 
 def test_closing_does_not_wait_for_what_hangs_and_the_next_process_does_it(open_at, monkeypatch) -> None:
@@ -137,15 +138,15 @@ def test_who_looks_at_a_terminal_sees_how_much_is_left(monkeypatch, watched) -> 
 
 
 def test_a_backlog_is_a_problem_from_a_number_on() -> None:
-    settings = Settings(index_delay=60, backlog_limit=2)
+    settings = Tuned(index_delay=60, backlog_limit=2)
     with Memory.in_memory(embedder="hashing", settings=settings) as memory:
         chat = memory.chat(user_id="u", session_id="s")
         chat.add_messages([Message("user", "a"), Message("user", "b")])
-        assert "backlog" not in memory.status().problems
+        assert "backlog" not in memory.admin.status().problems
         chat.add("user", "c")
-        assert memory.status().problems["backlog"].startswith("3 background jobs wait")
+        assert memory.admin.status().problems["backlog"].startswith("3 background jobs wait")
         memory.flush()
-        assert memory.status().problems == {}
+        assert memory.admin.status().problems == {}
 
 
 def test_while_the_model_is_loaded_searches_use_words_and_say_so() -> None:
@@ -157,7 +158,7 @@ def test_while_the_model_is_loaded_searches_use_words_and_say_so() -> None:
         memory.flush(30)
         gate.open.clear()
         gate.entered.clear()
-        warming = threading.Thread(target=memory.warm)
+        warming = threading.Thread(target=memory.admin.warm)
         warming.start()
         assert gate.entered.wait(30)
         try:
@@ -166,7 +167,7 @@ def test_while_the_model_is_loaded_searches_use_words_and_say_so() -> None:
             said = " ".join(reason.text for reason in context.reasons)
             assert "found by words alone" in said
             assert "is being loaded" in said
-            assert memory.status().problems == {}
+            assert memory.admin.status().problems == {}
         finally:
             gate.open.set()
             warming.join(30)
@@ -177,7 +178,7 @@ def test_while_the_model_is_loaded_searches_use_words_and_say_so() -> None:
 def test_warming_asks_the_model_once(do) -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
     with Memory.in_memory(embedder=flaky) as memory:
-        do(memory, "warm")
+        do(memory.admin, "warm")
         assert len(flaky.queries) == 1
 
 
@@ -194,7 +195,7 @@ def test_a_journal_that_cannot_be_written_is_one_line_of_the_log(monkeypatch, ca
             patch.setattr(worker, "end_idle", full)
             memory.chat(user_id="u", session_id="s").add("user", "hello")
             wait_for(lambda: len(tries) > 5)
-            assert memory.status().problems["worker"] == "the disk is full"
+            assert memory.admin.status().problems["worker"] == "the disk is full"
         memory.flush(30)
-        wait_for(lambda: memory.status().problems == {})
+        wait_for(lambda: memory.admin.status().problems == {})
     assert [record.levelname for record in caplog.records].count("WARNING") == 1

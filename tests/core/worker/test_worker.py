@@ -9,8 +9,9 @@ from datetime import timedelta
 
 import pytest
 from sql import stored_vectors
+from tuned import Tuned
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import EmbedderError, FlushTimeoutError, IndexUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRebuilt, JobDead, JobFailed, MessagesIndexed
 from memlayer_core.models.hashing import HashingEmbedder
@@ -18,7 +19,7 @@ from memlayer_core.storage import jobs
 from memlayer_core.storage.statements import shard_of
 from memlayer_core.testing import FlakyEmbedder
 
-QUICK = Settings(index_delay=0, job_backoff=0.01, job_attempts=3, durability="normal")
+QUICK = Tuned(index_delay=0, job_backoff=0.01, job_attempts=3, durability="normal")
 
 
 def heard(memory: Memory, kind: type) -> list:
@@ -31,15 +32,15 @@ def heard(memory: Memory, kind: type) -> list:
 def test_adding_asks_no_model() -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
     flaky.failing = lambda _: True
-    with Memory.in_memory(embedder=flaky, settings=Settings(index_delay=60)) as memory:
+    with Memory.in_memory(embedder=flaky, settings=Tuned(index_delay=60)) as memory:
         memory.chat(user_id="u", session_id="s").add("user", "hello")
         assert flaky.texts == []
-        assert memory.status().backlog.queued == 1
+        assert memory.admin.status().backlog.queued == 1
 
 
 def test_a_batch_embeds_each_text_once_and_pays_again_for_nothing() -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
-    with Memory.in_memory(embedder=flaky, settings=Settings(index_delay=60)) as memory:
+    with Memory.in_memory(embedder=flaky, settings=Tuned(index_delay=60)) as memory:
         chat = memory.chat(user_id="u", session_id="s")
         chat.add_messages([Message("user", "ok"), Message("assistant", "ok"), Message("user", "fine")])
         memory.flush()
@@ -74,7 +75,7 @@ def test_one_bad_message_becomes_a_dead_letter_alone_and_can_be_revived() -> Non
         assert len(near) == 2
         assert memory.search("poison", user_id="u")[0].text == "poison"
         flaky.failing = lambda _: False
-        assert memory.retry_dead() == 1
+        assert memory.admin.retry_dead() == 1
         assert memory.flush(10).dead == 0
         assert len(memory.runtime.db.read(stored_vectors)) == 3
 
@@ -82,7 +83,7 @@ def test_one_bad_message_becomes_a_dead_letter_alone_and_can_be_revived() -> Non
 def test_a_flush_that_cannot_end_says_what_is_in_the_way() -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
     flaky.failing = lambda _: True
-    with Memory.in_memory(embedder=flaky, settings=Settings(index_delay=0, job_backoff=60)) as memory:
+    with Memory.in_memory(embedder=flaky, settings=Tuned(index_delay=0, job_backoff=60)) as memory:
         memory.chat(user_id="u", session_id="s").add("user", "hello")
         with pytest.raises(FlushTimeoutError, match="the model is away") as refused:
             memory.flush(0.5)
@@ -157,10 +158,10 @@ def test_chroma_away_means_exact_search_one_event_and_catching_up_later(open_at)
         assert {hit.text for hit in found} == {"the pineapple is ripe", "the mango is not"}
         assert all("meaning" in {reason.code for reason in hit.reasons} for hit in found)
     assert len(degraded) == 1
-    assert memory.status().problems == {"index": "Chroma is away"}
+    assert memory.admin.status().problems == {"index": "Chroma is away"}
     index.broken = False
     assert memory.flush(30).dead == 0
-    assert memory.status().problems == {}
+    assert memory.admin.status().problems == {}
     assert index.inner.nearest(
         shard_of(chat.scope.namespace, memory.runtime.shards),
         chat.scope.user_lane,
@@ -183,11 +184,11 @@ def test_a_chroma_directory_that_vanished_is_built_again_without_the_embedder(op
     flaky.texts.clear()
     again = open_at(embedder=flaky, settings=settings)
     rebuilt = heard(again, IndexRebuilt)
-    again.verify()
+    again.admin.verify()
     assert sum(event.vectors for event in rebuilt) == 40
     assert flaky.texts == []
     assert len(again.search("fruit number 7", user_id="u", limit=40)) == 40
-    assert again.verify() == []
+    assert again.admin.verify() == []
 
 
 def test_reindexing_rebuilds_every_shard_and_loses_nothing(open_at) -> None:
@@ -195,7 +196,7 @@ def test_reindexing_rebuilds_every_shard_and_loses_nothing(open_at) -> None:
     for user in ("a", "b", "c"):
         memory.chat(user_id=user, session_id="s").add("user", f"the secret of {user}")
     memory.flush(30)
-    assert memory.reindex() == 3
+    assert memory.admin.reindex() == 3
     for user in ("a", "b", "c"):
         assert [hit.text for hit in memory.search("secret", user_id=user)] == [f"the secret of {user}"]
 
@@ -217,7 +218,7 @@ def test_many_threads_and_the_worker_lose_no_message(open_at) -> None:
         thread.join()
     memory.flush(60)
     assert sum(event.messages for event in indexed) == 80
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_an_error_of_the_embedder_is_ours_whatever_it_raised() -> None:
@@ -239,7 +240,7 @@ def test_what_a_killed_process_had_leased_is_done_at_once_by_the_next_holder(ope
 
     second = open_at(settings=settings)
     second.flush(30)
-    assert second.status().backlog.queued == 0
+    assert second.admin.status().backlog.queued == 0
     second.close()
 
 
@@ -247,7 +248,7 @@ def test_what_a_killed_process_had_leased_is_done_at_once_by_the_next_holder(ope
 def test_a_script_that_ends_while_chroma_is_loaded_says_nothing(tmp_path) -> None:
     script = (
         "import time\nfrom memlayer_core import Memory, Settings\n"
-        f"memory = Memory.open({str(tmp_path / 'm')!r}, embedder='hashing', settings=Settings(exact_scan_limit=0))\n"
+        f"memory = Memory.open({str(tmp_path / 'm')!r}, embedder='hashing', settings=Tuned(exact_scan_limit=0))\n"
         "memory.chat(user_id='u', session_id='s').add('user', 'hello')\n"
         "time.sleep({})\n"
     )
