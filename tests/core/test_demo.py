@@ -78,7 +78,9 @@ def test_the_first_process_was_another_one_and_was_killed(played: tuple[Stand, s
 
 def test_both_questions_are_answered_from_weeks_back_with_what_was_recalled(played: tuple[Stand, str]):
     _, shown = played
-    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") : shown.index("With a model")])
+    _, maps, nuts = re.split(
+        r"\n\n +Maya  ", shown[shown.index("Second process") : shown.index("With a model")]
+    )
     day, text = re.search(r"recalled  (\d{4}-\d\d-\d\d) user: (Lena collects old maps.*)", maps).groups()
     assert text == "Lena collects old maps, so I'll bring her one of Graz, our home town."
     assert 68 <= (datetime.now() - datetime.fromisoformat(day)).days <= 72  # noqa: DTZ005  (whole weeks are meant)
@@ -126,7 +128,9 @@ def test_the_answer_is_taken_from_the_recall_and_from_nowhere_else(tmp_path: Pat
 def test_why_shows_every_part_with_its_tokens_and_reasons(stand: Stand):
     stand.environment["COLUMNS"] = "240"  # a reason is one line
     shown = stand.run("--why").stdout
-    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") : shown.index("With a model")])
+    _, maps, nuts = re.split(
+        r"\n\n +Maya  ", shown[shown.index("Second process") : shown.index("With a model")]
+    )
     for part in (maps, nuts):
         total, limit = map(int, re.search(r"(\d+) of (\d+) tokens", part).groups())
         costs = map(int, re.findall(r"^(?:recall|window) +(\d+) \d{4}-", part, re.MULTILINE))
