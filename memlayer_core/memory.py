@@ -394,7 +394,7 @@ class Memory(Viewable):
             long_term_memory: A function from a `Scope` to another service's memory of that user (see `seams.LongTermMemory`),
                 which then stands in for the recall of other sessions and of records. It is told each round in the
                 background. If it fails, or takes longer than 5 seconds, contexts do without it, and
-                `memory.admin.status()` names the problem. Facts that memlayer learns stay in the profile: `Settings(learn=False)`.
+                `memory.admin.status()` names the problem. Facts that a `model` reads stay in the profile.
             settings: All other settings. `Settings()` reads the MEMLAYER_ environment variables.
             reembed: If another embedder made the store's vectors, delete them and embed everything again in the
                 background. Otherwise, this raises an error.

@@ -23,7 +23,6 @@ from memlayer_core.errors import StoreError
 from memlayer_core.memory import Memory
 from memlayer_core.message import Role
 from memlayer_core.models.foreign import EmbedderName
-from memlayer_core.records.model import Record
 from memlayer_core.settings import Settings
 from memlayer_core.show import visible
 from memlayer_core.window.model import Context
@@ -54,7 +53,10 @@ _QUESTIONS = {
     ),
 }
 """For each session: a question, what the answer takes from a recalled line, and the answer."""
-_FACTS = {r"I live in (\w+)": {"key": "home"}, r"我对(?!什么)(.+?)过敏": {"key": "allergy", "many": True}}
+_FACTS: dict[str, dict[str, object]] = {
+    r"I live in (\w+)": {"key": "home"},
+    r"我对(?!什么)(.+?)过敏": {"key": "allergy", "many": True},
+}
 """What the script that stands for a model reads: words, of which the group is the value, and the fact that they state."""
 _NEWS = "Guess what: I live in Porto now, three streets from Lena."
 
@@ -132,10 +134,9 @@ def _play_second(console: Console, directory: Path, *, why: bool) -> None:
 
 def script(_instructions: str, prompt: str) -> str:
     """Stand for a model that reads facts: it gets numbered lines of a conversation, and answers with JSON."""
-    lines = re.findall(r"^\[(\d+)\] (.*)$", prompt, re.MULTILINE)
     said = [
         {"op": "add", **fact, "value": found[1], "quote": found[0], "messages": [int(number)]}
-        for number, line in lines
+        for number, line in re.findall(r"^\[(\d+)\] (.*)$", prompt, re.MULTILINE)
         for words, fact in _FACTS.items()
         for found in re.finditer(words, line)
     ]
@@ -148,30 +149,21 @@ def _play_facts(console: Console, directory: Path) -> None:
     console.rule("[bold]With a model, it learns facts[/] · Memory.open(path, model=…)", align="left")
     settings = Settings(learn_back_days=2 * _THEN.days)  # what was said before there was a model is read, too
     with Memory.open(directory, extractor=script, settings=settings) as memory:
-        with console.status("Learning …"):
-            memory.flush()
-        for fact in reversed(memory.records(user_id=_USER)):
-            _show_fact(console, memory, fact)
+        memory.flush()
+        _show_facts(console, memory)
         memory.chat(user_id=_USER, session_id="news").add("user", _NEWS)
         _show_line(console, "user", _NEWS)
-        with console.status("Learning …"):
-            memory.flush()
-        then = datetime.now(UTC) - _THEN / 2
-        before = {fact.memory_id for fact in memory.records(user_id=_USER, as_of=then)}
-        now = memory.records(user_id=_USER)
-        for fact in now:
-            if fact.memory_id not in before:
-                _show_fact(console, memory, fact)
-        for fact in memory.records(user_id=_USER, as_of=then):
-            if fact not in now:
-                told = f"{fact.key} = {fact.value}, until {fact.valid_until:%Y-%m-%d}"
-                _show_line(console, "as_of", f"{then:%Y-%m-%d}  {told}", "yellow")
+        memory.flush()
+        _show_facts(console, memory)
+        console.print("What held five weeks ago, by records(…, as_of=…):")
+        _show_facts(console, memory, datetime.now(UTC) - _THEN / 2)
 
 
-def _show_fact(console: Console, memory: Memory, fact: Record) -> None:
-    """Show a fact with the words that it rests on."""
-    for one in memory.why(fact.memory_id, user_id=_USER).evidence:
-        told = f"{one.said_at:%Y-%m-%d}  {fact.key} = {fact.value}, for she said: “{one.quote}”"
+def _show_facts(console: Console, memory: Memory, as_of: datetime | None = None) -> None:
+    """Show facts, each with the words that it rests on."""
+    for fact in memory.records(user_id=_USER, as_of=as_of):
+        said = memory.why(fact.memory_id, user_id=_USER).evidence[0]
+        told = f"{fact.key} = {fact.value}, for she said “{said.quote}” on {said.said_at:%Y-%m-%d}"
         _show_line(console, "fact", told, "green")
 
 

@@ -18,8 +18,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from memlayer_core import Memory
-from memlayer_core.cli.app import app
-from memlayer_core.cli.demo import _FIRST, _NEWS, play
+from memlayer_core.cli.commands import app
+from memlayer_core.cli.demo import _FIRST, play
 
 MEMLAYER = Path(sys.executable).parent / "memlayer"
 
@@ -59,11 +59,6 @@ def test_no_connection_is_tried(played: tuple[Stand, str]):
     assert played[0].tried == []
 
 
-@pytest.mark.slow
-def test_it_says_that_no_model_answers(played: tuple[Stand, str]):
-    assert "No model is called: a script stands for your model" in played[1]
-
-
 def test_the_first_process_was_another_one_and_was_killed(played: tuple[Stand, str]):
     _, shown = played
     first = int(re.search(r"First process, pid (\d+)", shown)[1])
@@ -77,12 +72,9 @@ def test_the_first_process_was_another_one_and_was_killed(played: tuple[Stand, s
 
 
 def test_both_questions_are_answered_from_weeks_back_with_what_was_recalled(played: tuple[Stand, str]):
-    _, shown = played
-    _, maps, nuts = re.split(
-        r"\n\n +Maya  ", shown[shown.index("Second process") : shown.index("With a model")]
-    )
-    day, text = re.search(r"recalled  (\d{4}-\d\d-\d\d) user: (Lena collects old maps.*)", maps).groups()
-    assert text == "Lena collects old maps, so I'll bring her one of Graz, our home town."
+    shown = played[1].partition("With a model")[0]
+    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") :])
+    day = re.search(r"recalled  (\S+) user: Lena collects old maps, .* one of Graz, our home town\.", maps)[1]
     assert 68 <= (datetime.now() - datetime.fromisoformat(day)).days <= 72  # noqa: DTZ005  (whole weeks are meant)
     assert "assistant  A map of Graz: you said that she collects old maps." in maps
     assert re.search(r"recalled  \S+ user: 顺便说一句，我对花生过敏", nuts)
@@ -90,26 +82,21 @@ def test_both_questions_are_answered_from_weeks_back_with_what_was_recalled(play
 
 
 def test_a_fact_has_its_quote_and_a_change_leaves_what_held_before(played: tuple[Stand, str]):
-    facts = played[1][played[1].index("With a model") : played[1].index("next:")]
-    told = re.findall(r"^ +(fact|Maya|as_of)  (.*)$", facts, re.MULTILINE)
-    assert [who for who, _ in told] == ["fact", "fact", "Maya", "fact", "as_of"]
-    graz, nuts, news, porto, before = (text for _, text in told)
-    assert graz.endswith("home = Graz, for she said: “I live in Graz”")
-    assert nuts.endswith("allergy = 花生, for she said: “我对花生过敏”")
-    assert news == _NEWS
-    assert porto.endswith("home = Porto, for she said: “I live in Porto”")
-    assert re.search(r"home = Graz, until (\S+)$", before)[1] == porto.split()[0]
-    assert graz.split()[0] < before.split()[0] < porto.split()[0]
+    assert "No model is called: a script stands for your model" in played[1]
+    homes = re.findall(r"home = (\w+), for she said “I live in \1” on \S+", played[1])
+    assert homes == ["Graz", "Porto", "Graz"], "what held, what holds, and what held as of then"
+    assert played[1].count("allergy = 花生, for she said “我对花生过敏”") == 3
 
 
 @pytest.mark.slow
 def test_a_turn_is_a_line_and_all_of_it_is_read_at_a_glance(stand: Stand):
     stand.environment["COLUMNS"] = "80"
     shown = stand.run().stdout
-    assert len(shown.splitlines()) <= 46
-    told = shown[: shown.index("was killed")]
-    for line in (words for _, words in _FIRST):
-        assert told.count(line) == 1, "a turn is one line, whole at 80 columns, and told once"
+    assert len(shown.splitlines()) <= 48
+    for _, line in _FIRST:
+        assert shown[: shown.index("was killed")].count(line) == 1, (
+            "a turn is one line, whole at 80 columns, and told once"
+        )
     assert "next:\n  memlayer demo --why  #" in shown
     assert "tokens" not in shown
 
@@ -127,10 +114,8 @@ def test_the_answer_is_taken_from_the_recall_and_from_nowhere_else(tmp_path: Pat
 @pytest.mark.slow
 def test_why_shows_every_part_with_its_tokens_and_reasons(stand: Stand):
     stand.environment["COLUMNS"] = "240"  # a reason is one line
-    shown = stand.run("--why").stdout
-    _, maps, nuts = re.split(
-        r"\n\n +Maya  ", shown[shown.index("Second process") : shown.index("With a model")]
-    )
+    shown = stand.run("--why").stdout.partition("With a model")[0]
+    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") :])
     for part in (maps, nuts):
         total, limit = map(int, re.search(r"(\d+) of (\d+) tokens", part).groups())
         costs = map(int, re.findall(r"^(?:recall|window) +(\d+) \d{4}-", part, re.MULTILINE))
@@ -194,7 +179,6 @@ def test_each_message_is_durable_when_the_first_process_names_it(tmp_path: Path)
     command = [sys.executable, "-m", "memlayer_core.cli.demo", str(tmp_path / "memory")]
     Memory.open(tmp_path / "memory", embedder="hashing").close()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout is not None
         named = [first.stdout.readline() for _ in range(3)]
         first.kill()
         assert first.wait(60) == -signal.SIGKILL
