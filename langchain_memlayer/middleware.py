@@ -12,14 +12,11 @@ from functools import cache
 from operator import is_
 from typing import Annotated, Any, Concatenate, NotRequired, ParamSpec, TypeVar
 
-from langchain.agents.middleware import ModelRequest
-from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, SystemMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_memlayer.messages import create, from_core, is_summary, put_after, put_before, to_core
 from langchain_memlayer.summarizer import is_own_summary
-from langchain_memlayer.threads import Change, Thread, ThreadSnapshot, contains, removed_ids
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
 from memlayer_core.integration import (
@@ -47,16 +44,20 @@ try:
         ModelResponse,
     )
     from langchain.agents.middleware.types import PrivateStateAttr
+    from langchain.agents.structured_output import ToolStrategy
     from langgraph.runtime import Runtime, get_runtime
     from langgraph.types import Command
 
     from langchain_memlayer.agent_tools import agent_tools
     from langchain_memlayer.threads import (
+        Change,
         Newest,
         RunScope,
         Thread,
         ThreadSnapshot,
         all_to_core,
+        contains,
+        removed_ids,
         snapshot_after_call,
         snapshot_at_end,
         store_new_messages,

@@ -31,6 +31,10 @@ hypothesis_settings.register_profile(
 )
 hypothesis_settings.load_profile("memlayer")
 
+# Programs that a test starts find what several tests share, too.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+)
 OURS = ["memlayer_core", "langchain_memlayer", "llamaindex_memlayer"]
 PROMPT = Tuned(index_delay=0.0, durability="normal")
 """Settings of most tests: work is done at once, and no test waits for a disk. Facts that a thread learns would be in prompts

@@ -20,7 +20,8 @@ from tests.conftest import INDEXED
 
 WRITER = """
 import sys
-from memlayer_core import Memory, Settings
+from tuned import Tuned
+from memlayer_core import Memory
 with Memory.open(sys.argv[1], embedder="hashing", settings=Tuned(durability="normal", index_delay=0)) as memory:
     chat = memory.chat(user_id="ada", session_id="long")
     for number in range(100_000):

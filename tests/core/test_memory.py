@@ -239,7 +239,7 @@ messages = st.builds(
 
 
 @pytest.mark.requirement("F18")
-@given(st.lists(messages, max_size=5, unique_by=lambda m: m.id or object()))
+@given(st.lists(messages, max_size=5, unique_by=lambda m: m.id or (m.role, str(m.content))))
 def test_any_message_comes_back_equal(given_messages) -> None:
     with Memory.in_memory(settings=Tuned(index_delay=60)) as memory:
         chat = memory.chat(user_id="louis", session_id="s")

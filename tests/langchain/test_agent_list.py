@@ -296,7 +296,7 @@ def _lose_it(short: Talk) -> None:
     for number in range(30):
         short.ask(f"is Zulu77 the number of my passport, or of day d{number}", token_limit=700, mode="STATIC")
         short.memory.flush()
-    assert "Zulu77" in str(short.chat.summary())
+    assert "Zulu77" in short.chat.summary()[0].text
     out = short.do("get_state", AT).values["messages"]
     short.change(*(RemoveMessage(id=m.id) for m in out[:30]))
     short.ask("and the newt", token_limit=700, mode="STATIC")

@@ -10,9 +10,10 @@ from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import tool
+from tuned import Tuned
 
 from langchain_memlayer import MemlayerMiddleware
-from memlayer_core import Memory, Settings
+from memlayer_core import Memory
 
 CONFIG: Any = {"configurable": {"thread_id": "s"}}
 CAT = "My cat is called Solomon."
@@ -31,7 +32,7 @@ class Scripted(GenericFakeChatModel):
 
 @pytest.fixture
 def memory(open_at) -> Memory:
-    memory = open_at("store", settings=Settings(index_delay=3600, durability="normal"))
+    memory = open_at("store", settings=Tuned(index_delay=3600, durability="normal"))
     memory.chat(user_id="ada", session_id="past").add("user", CAT, id="cat")
     memory.flush()
     return memory

@@ -71,9 +71,9 @@ def records(memory: Memory, chat: Chat) -> list[str]:
         print(one.text, one.key, one.value, one.valid_from)
     print(Access(visibility="public").is_shared)
     why = memory.why(changed.memory_id, user_id="ada")
-    quotes = [one.evidence.quote for one in why.statements if one.evidence is not None]
+    quotes = [one.quote for one in why.evidence]
     outcomes = [entry.outcome for entry in memory.ledger(user_id="ada")]
-    reasons = [finding.reason for finding in memory.audit(user_id="ada")]
+    reasons = [entry.reason for entry in memory.ledger(user_id="ada")]
     deleted = memory.forget(user_id="ada")
     return [*quotes, *outcomes, *reasons, str(deleted.messages)]
 

@@ -259,8 +259,9 @@ def test_reindexing_leaves_nothing_behind(open_at, chroma) -> None:
 
 KILLED = """
 import os, signal, sys
-from memlayer_core import Memory, Settings
-from memlayer_core.storage import job_queue
+from tuned import Tuned
+from memlayer_core import Memory
+from memlayer_core.storage import jobs
 from memlayer_core.chroma import EmbeddedChroma, places
 settings = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 memory = Memory.open(sys.argv[1], embedder="hashing", settings=settings)
@@ -269,7 +270,7 @@ owner, name = {
     "before": (EmbeddedChroma, "erase"),
     "emptied": (places.DirectoryPlace, "compact"),
     "filling": (EmbeddedChroma, "upsert"),
-    "filled": (job_queue, "finish"),
+    "filled": (jobs, "finish"),
 }[sys.argv[2]]
 memory.forget(user_id="louis")
 inner = EmbeddedChroma.erase
@@ -507,7 +508,8 @@ def test_one_process_at_a_time_audits_a_server(served) -> None:
 
 STARTED = """
 import json, sys, time
-from memlayer_core import Memory, Settings
+from tuned import Tuned
+from memlayer_core import Memory
 settings = Tuned(index_delay=0.02, exact_scan_limit=0, durability="normal")
 where, name, seconds = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 with Memory.open(embedder="hashing", settings=settings, **where) as memory:

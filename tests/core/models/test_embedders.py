@@ -386,7 +386,7 @@ class TestMiniLM:
             "model = MiniLM(folder())\n"
             "before = model.embed(['hello there'] * 40)\n"
             "if os.fork() == 0:\n"
-            "    assert not __import__('memlayer_core.models.minilm').models.onnx_model._models\n"
+            "    assert not __import__('memlayer_core.models.minilm').models.minilm._models\n"
             "    after = model.embed(['hello there'] * 40)\n"
             "    sys.exit(7 if abs(float(before[0] @ after[0]) - 1) < 1e-3 else 1)\n"
             "print(os.waitstatus_to_exitcode(os.wait()[1]))\n"

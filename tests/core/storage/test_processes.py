@@ -19,7 +19,8 @@ from memlayer_core.errors import StoreClosedError
 SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 WRITER = """
 import sys
-from memlayer_core import Memory, Settings
+from tuned import Tuned
+from memlayer_core import Memory
 settings = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 with Memory.open(sys.argv[1], embedder="hashing", settings=settings) as memory:
     chat = memory.chat(user_id="louis", session_id=sys.argv[2])
@@ -170,7 +171,7 @@ def test_a_server_journal_and_a_server_index_work_from_several_processes(
 ) -> None:
     where = {"database_url": new_postgres_url, "chroma_url": chroma_url, "embedder": "hashing"}
     code = (
-        "import sys, json; from memlayer_core import Memory, Settings\n"
+        "import sys, json; from memlayer_core import Memory; from tuned import Tuned\n"
         "where = json.loads(sys.argv[1])\n"
         "with Memory.open(settings=Tuned(index_delay=0, exact_scan_limit=0), **where) as memory:\n"
         "    for n in range(20): memory.chat(user_id=sys.argv[2], session_id='s').add('user', f'thing{n}')\n"

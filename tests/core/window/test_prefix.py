@@ -130,7 +130,7 @@ def test_one_answer_of_a_model_is_enough_for_each_move() -> None:
         return honest(instructions, text)
 
     settings = QUIET.replace(episodes=False)
-    with Memory.in_memory(embedder="hashing", model=model, settings=settings) as memory:
+    with Memory.in_memory(embedder="hashing", summarizer=model, settings=settings) as memory:
         _, contexts = talk(memory, 60)
     moves = sum(begins(before) != begins(after) for before, after in pairwise(contexts))
     assert moves > 3

@@ -74,7 +74,7 @@ def test_models_are_called_one_at_a_time_unless_a_setting_allows_more(open_at) -
 @pytest.mark.slow
 def test_a_model_that_never_answers_is_given_up_after_a_time_and_asked_again_later(open_at) -> None:
     model = Slow()
-    settings = QUICK.replace(model_timeout=0.05, job_backoff=0.01, job_attempts=1000)
+    settings = QUICK.replace(model_timeout=0.05, job_backoff=0.01, job_attempts=1000, episodes=False)
     memory = open_at(summarizer=model, settings=settings)
     chat = fill(memory, "s")
     wait_for(

@@ -247,7 +247,7 @@ def test_what_a_killed_process_had_leased_is_done_at_once_by_the_next_holder(ope
 @pytest.mark.slow
 def test_a_script_that_ends_while_chroma_is_loaded_says_nothing(tmp_path) -> None:
     script = (
-        "import time\nfrom memlayer_core import Memory, Settings\n"
+        "import time\nfrom memlayer_core import Memory\nfrom tuned import Tuned\n"
         f"memory = Memory.open({str(tmp_path / 'm')!r}, embedder='hashing', settings=Tuned(exact_scan_limit=0))\n"
         "memory.chat(user_id='u', session_id='s').add('user', 'hello')\n"
         "time.sleep({})\n"
