@@ -39,7 +39,7 @@ def test_its_table_and_the_readme_have_each_command() -> None:
     table = "".join(re.findall(r"^\| (`.*?`) \|", PAGE, re.MULTILINE))
     assert set(re.findall(r"`(\w+)`", table)) == COMMANDS
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    listed = re.search(r"`memlayer --help` lists the commands: (.*?)\.", readme, re.DOTALL)
+    listed = re.search(r"`memlayer --help`\s+lists the commands: (.*?)\.", readme, re.DOTALL)
     assert listed is not None
     assert set(re.findall(r"`(\w+)`", listed[1])) == COMMANDS
 

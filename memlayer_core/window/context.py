@@ -85,13 +85,17 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Recall:
-    """The recall of a context. `prints` has what `print_of` tells of each text, by its key."""
+    """The recall of a context.
+
+    `prints` has what `print_of` tells of each text, by its key; `reserve` is how many tokens older turns left free for it.
+    """
 
     text: str = ""
     tokens: int = 0
     pieces: tuple[Piece, ...] = ()
     notes: tuple[Reason, ...] = ()
     prints: Mapping[int, int] = field(default_factory=dict)
+    reserve: int = 0
     is_kept: bool = False
 
 
@@ -135,9 +139,10 @@ async def own_context(
     def look(connection: Connection, meaning: Meaning | None) -> tuple[_State, WindowView, _Recall | None]:
         known = _read_state(connection, rt, scope, asked, allowed, roles, drafts)
         if (kept := _kept(connection, rt, scope, known, how, share)) is not None:
-            view = _view(connection, rt, known, waiting, allowed, 0, kept.tokens)
-            if view.tokens + kept.tokens <= allowed.tokens and view.keys.isdisjoint(kept.prints):
-                return known, view, kept
+            for reserve in (kept.reserve, kept.tokens):  # as before, or more, since the run has grown
+                view = _view(connection, rt, known, waiting, allowed, reserve)
+                if view.tokens + kept.tokens <= allowed.tokens and view.keys.isdisjoint(kept.prints):
+                    return known, view, kept
         found = None
         if share and known.query and _may_recall(known, allowed):
             most = most_that_fit(share)
@@ -273,7 +278,6 @@ def _view(
     temporary: Sequence[StoredMessage],
     limits: Limits,
     reserve: int,
-    recall_tokens: int = 0,
 ) -> WindowView:
     return window_view.read_view(
         connection,
@@ -286,7 +290,6 @@ def _view(
         state.page,
         state.pending,
         state.profile,
-        recall_tokens,
     )
 
 
@@ -308,9 +311,10 @@ def _view_and_recall(
     recalled = _recall(connection, rt, scope, state, findings, view, budget)
     if recalled.tokens > free:
         # Older turns leave the window for the recall, and may then be recalled themselves.
-        view = _view(connection, rt, state, temporary, limits, recalled.tokens)
+        reserve = recalled.tokens
+        view = _view(connection, rt, state, temporary, limits, reserve)
         room = min(budget, limits.tokens - view.tokens)
-        recalled = _recall(connection, rt, scope, state, findings, view, room)
+        recalled = replace(_recall(connection, rt, scope, state, findings, view, room), reserve=reserve)
     return view, recalled
 
 

@@ -496,7 +496,6 @@ def read_view(
     page: Page,
     pending: Sequence[StoredMessage] = (),
     profile: Part | None = None,
-    recall_tokens: int = 0,
 ) -> WindowView:
     """Read the newest turns and the summary of what lies before them.
 
@@ -511,7 +510,6 @@ def read_view(
         page: The session's last page from there on.
         pending: Messages that are not stored yet.
         profile: The profile; left out if the newest turn needs the tokens.
-        recall_tokens: Tokens of a recall that stays.
     """
     first = max(window_start.first, session.memory_start) if session is not None else 0
     known = _summaries_of(connection, session, limits, window_start)
@@ -528,7 +526,7 @@ def read_view(
             reserve,
             first,
             page,
-            overhead=shown.tokens + _cost(profile) + recall_tokens,
+            overhead=shown.tokens + _cost(profile),
             stops=(left.behind,) if left.now is not None else (),
             pending=pending,
         )
@@ -536,7 +534,7 @@ def read_view(
             view = left.now
         wanted = _before(rt, view, first_of(seen, first), limits)
         grows = wanted.version != shown.version
-        beside = _cost(profile) + recall_tokens
+        beside = _cost(profile)
         if (shown.part or profile) is not None and seen.tokens + shown.tokens + beside > limits.tokens:
             # The newest turn has precedence over everything.
             outranked += _omissions(shown, profile)
