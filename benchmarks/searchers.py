@@ -7,6 +7,7 @@ and no language model is called.
 
 import asyncio
 import importlib.util
+import math
 import os
 import re
 import warnings
@@ -112,6 +113,68 @@ class Chroma(Searcher):
 
     def close(self):
         self.client.close()
+
+
+class Bm25(Searcher):
+    """Words alone: BM25 over lower-case words, with the usual constants."""
+
+    name = "BM25 alone"
+    needs = ()
+
+    def __init__(self, folder, embed):
+        self.turns, self.postings, self.lengths = [], defaultdict(dict), []
+
+    def store(self, user, turns):
+        for turn in turns:
+            words = re.findall(r"\w+", turn.line.lower())
+            for word in words:
+                rows = self.postings[word]
+                rows[len(self.turns)] = rows.get(len(self.turns), 0) + 1
+            self.turns.append(turn.id)
+            self.lengths.append(len(words))
+
+    def search(self, user, query, k, saturation=1.5, length=0.75):
+        mean, scores = sum(self.lengths) / len(self.turns), defaultdict(float)
+        for word in re.findall(r"\w+", query.lower()):
+            rows = self.postings.get(word, {})
+            rarity = math.log(1 + (len(self.turns) - len(rows) + 0.5) / (len(rows) + 0.5))
+            for row, times in rows.items():
+                norm = saturation * (1 - length + length * self.lengths[row] / mean)
+                scores[row] += rarity * times * (saturation + 1) / (times + norm)
+        return [self.turns[row] for row in sorted(scores, key=lambda row: -scores[row])[:k]]
+
+
+def scorer_of(file):
+    """Return a participant that asks the class `Scorer` of a module: `index(turns)`, and `search(query, k)`."""
+
+    class Foreign(Searcher):
+        name = file.name
+        needs = ()
+
+        def __init__(self, folder, embed):
+            spec = importlib.util.spec_from_file_location(file.stem, file)
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            self.scorer = module.Scorer()
+
+        def store(self, user, turns):
+            self.scorer.index(
+                [
+                    {
+                        "id": turn.id,
+                        "speaker": turn.name or turn.role,
+                        "text": turn.text,
+                        "session": turn.session,
+                        "date": turn.at and f"{turn.at:%d %B %Y}",
+                    }
+                    for turn in turns
+                ]
+            )
+
+        def search(self, user, query, k):
+            return self.scorer.search(query, k)
+
+    return Foreign
 
 
 class LangChain(Searcher):

@@ -1,7 +1,8 @@
-"""Reads conversations with questions whose evidence is known, in LoCoMo's format and in BEAM's.
+"""Reads conversations with questions whose evidence is known, in our own format, in LoCoMo's and in BEAM's.
 
-A file is LoCoMo's: two speakers who talk on many days. A folder is BEAM's: `N-chat.json` is a user's long talk
-with an assistant, `N-probing_questions.json` has the questions. Questions that nothing in the talk answers
+A folder of ours has a person's talks with an assistant in each file, as people type, and what is asked a week later:
+`data/talks`. A file is LoCoMo's: two speakers who talk on many days. A folder is BEAM's: `N-chat.json` is a user's long talk
+with an assistant, `N-probing_questions.json` has the questions. Of these two, questions that nothing in the talk answers
 (LoCoMo's fifth category, BEAM's "abstention") and those without a known turn as evidence are left out.
 """
 
@@ -37,24 +38,60 @@ class Turn:
 
 @dataclass(frozen=True)
 class Asked:
+    """What is asked, and what of the talk answers it; `bears` also has what bears on it, `before` is the round before it."""
+
     text: str
     evidence: frozenset[str]
     kind: str
+    bears: frozenset[str] = frozenset()
+    before: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Talk:
     turns: tuple[Turn, ...]
     questions: tuple[Asked, ...]
+    name: str = ""
+    language: str = "en"
 
 
 def read_talks(path):
     """Read every conversation of a file or a folder.
 
     Raises:
-        DataFormatError: It is missing, or not in one of the two formats.
+        DataFormatError: It is missing, or not in one of the formats.
     """
-    return beam(path) if path.is_dir() else locomo(path)
+    if not path.is_dir():
+        return locomo(path)
+    files = sorted(path.glob("*.json"))
+    return beam(path) if not files or any("-chat" in file.name for file in files) else list(map(ours, files))
+
+
+def ours(file):
+    told = json.loads(file.read_text(encoding="utf-8"))
+    turns = tuple(
+        Turn(
+            said["id"],
+            session["id"],
+            said["role"],
+            None,
+            said["text"],
+            datetime.fromisoformat(session["date"]),
+        )
+        for session in told["sessions"]
+        for said in session["turns"]
+    )
+    questions = tuple(
+        Asked(
+            one["text"],
+            frozenset(one["needed"]),
+            one["kind"],
+            frozenset(one["needed"]) | frozenset(one["bears"]),
+            tuple(map(tuple, one.get("before", ()))),
+        )
+        for one in told["questions"]
+    )
+    return Talk(turns, questions, file.stem, told["language"])
 
 
 def locomo(file):

@@ -16,7 +16,7 @@ from llama_index.core.utils import get_tokenizer
 from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import all_to_core
 from memlayer_core import Chat, Memory, Message, Scope
-from memlayer_core.integration import ASYNC, EmbedderLike, block, quote_line, shorten_block
+from memlayer_core.integration import ASYNC, EmbedderLike, block, quote_line, shorten_block, sign_of
 
 _SESSION = "session_id"  # the key that `Memory` adds to the messages that it passes to its blocks
 _VARIABLE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
@@ -142,9 +142,8 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
         hits = await chat.arecall(
             question, exclude=queue, limit=self.similarity_top_k, token_limit=self.token_limit
         )
-        return block(
-            [_escape_variables(quote_line(hit.created_at, hit.speaker, hit.text, hit.role)) for hit in hits]
-        )
+        lines = [quote_line(hit.created_at, hit.speaker, hit.text, hit.role) for hit in hits]
+        return block(list(map(_escape_variables, lines)), sign_of(chat))
 
     async def aput(
         self,
@@ -179,7 +178,8 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
 
     def _shorten(self, content: str, excess: int) -> str:
         tokens = self.tokenizer_fn or get_tokenizer()
-        return shorten_block(content, excess, lambda text: len(tokens(text)))
+        sign = sign_of(self._chat(self.session_id))
+        return shorten_block(content, excess, lambda text: len(tokens(text)), sign)
 
     def _chat(self, session_id: str) -> Chat:
         ids = {"user_id": self.user_id, "agent_id": self.agent_id}

@@ -9,7 +9,7 @@ from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.check import check_messages, new_message
 from memlayer_core.messages.flow import session_view
 from memlayer_core.messages.model import Replace, SyncReport
-from memlayer_core.messages.render import block, quote_line
+from memlayer_core.messages.render import Sign, block, quote_line
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records_flow
@@ -690,12 +690,12 @@ class UserMemory:
             message: The message, or its text. It need not be recorded.
         """
         said = Message("user", message) if isinstance(message, str) else message
-        return _text(self.chat.recall(said.text, exclude=[said]))
+        return _text(self.chat, self.chat.recall(said.text, exclude=[said]))
 
     async def aretrieve(self, message: Message | str) -> str:
         """Do `retrieve` without blocking the event loop."""
         said = Message("user", message) if isinstance(message, str) else message
-        return _text(await self.chat.arecall(said.text, exclude=[said]))
+        return _text(self.chat, await self.chat.arecall(said.text, exclude=[said]))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.chat!r})"
@@ -712,5 +712,11 @@ def _spoken(messages: Iterable[Message]) -> list[Message]:
     ]
 
 
-def _text(hits: Hits) -> str:
-    return block([quote_line(hit.created_at, hit.speaker, hit.text, hit.role) for hit in hits])
+def _text(chat: Chat, hits: Hits) -> str:
+    lines = [quote_line(hit.created_at, hit.speaker, hit.text, hit.role) for hit in hits]
+    return block(lines, sign_of(chat))
+
+
+def sign_of(chat: Chat) -> Sign:
+    """Return what signs a block that a model of this conversation is told, so that it is known when it comes back."""
+    return chat.memory.runtime.sign(chat.scope)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from memlayer_core import memory as registry
+from memlayer_core.chat import sign_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
 from memlayer_core.memory import memory_of
@@ -82,6 +83,7 @@ __all__ = [
     "searchable",
     "short_repr",
     "shorten_block",
+    "sign_of",
     "step",
     "whole_text",
     "write_whole",

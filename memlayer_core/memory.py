@@ -364,9 +364,8 @@ class Memory(Viewable):
             database_url: PostgreSQL for the journal, such as `"postgresql+psycopg://user@host/name"`.
             chroma_url: A Chroma server, such as `"http://host:8000"`. Without it, Chroma's files are in `path`. Without
                 `path` too, the journal's vectors are compared one by one.
-            embedder: `"auto"` (what the store was made with; for a new one MiniLM if it is there or can be downloaded, and
-                the multilingual one if its extra is installed; else hashing), `"minilm"`, `"multilingual"`,
-                `"minilm+multilingual"`, `"hashing"`, a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma
+            embedder: `"auto"` (what the store was made with; for a new one the multilingual one if its extra is installed,
+                else MiniLM if it is there or can be downloaded, else hashing), `"minilm"`, `"multilingual"`, `"hashing"`, a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma
                 embedding function, the `Path` of a folder with an ONNX model, or a function from a list of texts to
                 vectors. A model that wants prefixes, such as E5's "query: ", needs an object that embeds questions in
                 another way than texts; a folder's own configuration tells its prefixes.
@@ -521,7 +520,6 @@ class Memory(Viewable):
         limit: int = 10,
         token_limit: int | None = None,
         roles: Sequence[str] = (),
-        now: datetime | None = None,
         filter: RecallFilter | None = None,
     ) -> Hits:
         """Search a user's messages and records, and the records that other users share with them.
@@ -535,8 +533,6 @@ class Memory(Viewable):
             limit: How many hits at the most.
             token_limit: Tokens that all hits may cost together, each as one line.
             roles: Roles of the user. Records of other users that allow one of them are found, too.
-            now: The time that "last week" or 上个月 in the query refers to; the present if left out. Without a time zone
-                it is taken as UTC.
             filter: Which messages and records may be found, such as `RecallFilter(kinds=["record"], tags=["work"])`;
                 all if left out.
 
@@ -555,7 +551,6 @@ class Memory(Viewable):
                 limit,
                 token_limit,
                 roles,
-                now,
                 filter,
             )
         )
@@ -571,7 +566,6 @@ class Memory(Viewable):
         limit: int = 10,
         token_limit: int | None = None,
         roles: Sequence[str] = (),
-        now: datetime | None = None,
         filter: RecallFilter | None = None,
     ) -> Hits:
         """Do `search` without blocking the event loop."""
@@ -584,7 +578,6 @@ class Memory(Viewable):
                 limit,
                 token_limit,
                 roles,
-                now,
                 filter,
             )
         )

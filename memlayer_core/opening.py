@@ -34,7 +34,6 @@ from memlayer_core.show import Mark, View, Viewable, line_of
 from memlayer_core.storage import database as storage_database
 from memlayer_core.storage import vectors
 from memlayer_core.storage.jobs import Backlog
-from memlayer_core.storage.terms import language_of
 from memlayer_core.telemetry import Telemetry
 from memlayer_core.worker import Worker
 
@@ -135,7 +134,6 @@ class Resources:
             is_local,
             resolve_embedder,
             scales_of,
-            trust_of,
         )
         from memlayer_core.models.foreign import ForeignLongTermMemory, resolve_reranker
         from memlayer_core.models.llm import language_model
@@ -196,7 +194,6 @@ class Resources:
             emit=bus.emit,
             health=health,
             wake=self.worker.wake,
-            trust=trust_of(chosen),
             similarity_scale=_scale_reader(scales_of(chosen) or {}),
             vectors=VectorCache(settings.vector_cache_bytes),
             note_damage=self.worker.note_damage,
@@ -215,6 +212,7 @@ class Resources:
             telemetry=telemetry,
             now=_now,
             new_id=_new_id,
+            secret=layout.secret,
         )
         self._finalizer = weakref.finalize(
             self, _close_all, self.worker, self.runtime.threads, index, db, self.pid
@@ -305,12 +303,12 @@ def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: 
 
 
 def _scale_reader(scales: Mapping[str, SimilarityScale]) -> Callable[[Connection, str], SimilarityScale]:
-    """Return a function from a text to the scale of its language. It reads the store until that has been measured."""
+    """Return a function from a language to its scale. It reads the store until that has been measured."""
 
-    def scale_of(connection: Connection, text: str) -> SimilarityScale:
+    def scale_of(connection: Connection, language: str) -> SimilarityScale:
         nonlocal scales
         scales = scales or vectors.layout(connection).scales or {}
-        return scales.get(language_of(text)) or scales.get(OTHER_LANGUAGES) or SimilarityScale()
+        return scales.get(language) or scales.get(OTHER_LANGUAGES) or SimilarityScale()
 
     return scale_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import hashlib
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
@@ -296,21 +297,20 @@ def step(flow: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a blocking flow suspended: it awaited something besides its runner")
 
 
-# Holds what a process must remember of its contexts: temporary messages, the last recalls, and texts that it added.
+# Holds what a process must remember of its contexts: temporary messages, the last recalls, and texts that it showed.
 
 _SESSIONS = (
     10_000  # sessions that may wait for a model's answer; beyond it, the one that waits longest is dropped
 )
 _RECALLS = 1_000  # recalls that are kept; beyond it, what was recalled the longest ago is recalled anew
-_GIVEN = 50_000  # texts that contexts added to messages; beyond it, the oldest are not recognised any more
+_SHOWN = 50_000  # texts that contexts showed in place of messages; beyond it, the oldest are not recognised any more
 
 
 class Temporaries:
-    """Temporary messages by session, and what contexts added to messages. Safe to use from any thread."""
+    """Temporary messages by session, and what contexts showed in place of messages. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._given: OrderedDict[bytes, None] = OrderedDict()
-        self._lines: OrderedDict[bytes, int] = OrderedDict()
+        self._shown: OrderedDict[bytes, None] = OrderedDict()
         self._recalls: OrderedDict[tuple[str, str], tuple[Scope, Any]] = OrderedDict()
         self._waiting: OrderedDict[str, list[tuple[StoredMessage, bool]]] = OrderedDict()
         self._lock = threading.Lock()
@@ -334,36 +334,19 @@ class Temporaries:
                 self._waiting[scope.session_lane] = [(message, True) for message in waiting]
             return waiting
 
-    def note_texts(self, scope: Scope, pairs: Iterable[tuple[str, str]]) -> None:
-        """Note texts that a context put in front of messages' texts. Only digests are stored."""
-        named = [_pair(scope, ours, theirs) for ours, theirs in pairs]
+    def note_shown(self, scope: Scope, texts: Iterable[str]) -> None:
+        """Note texts of messages as a context showed them: smaller, or with escapes. Only digests are stored."""
+        named = [_digest(scope, text) for text in texts]
         with self._lock:
             for one in named:
-                self._given[one] = None
-                self._given.move_to_end(one)
-            while len(self._given) > _GIVEN:
-                self._given.popitem(last=False)
+                self._shown[one] = None
+                self._shown.move_to_end(one)
+            while len(self._shown) > _SHOWN:
+                self._shown.popitem(last=False)
 
-    def is_ours(self, scope: Scope, ours: str, theirs: str) -> bool:
-        """Return whether a context of this user put the text `ours` in front of a message's text `theirs`."""
-        return _pair(scope, ours, theirs) in self._given
-
-    def note_lines(self, scope: Scope, lines: Iterable[tuple[str, int]]) -> None:
-        """Note lines that a user's model was told, each with the key of the message or record that it quotes; 0: not known.
-
-        Only digests are stored, and only in this process.
-        """
-        named = [(_pair(scope, line, ""), key) for line, key in lines]
-        with self._lock:
-            for one, key in named:
-                self._lines[one] = key or self._lines.get(one, 0)
-                self._lines.move_to_end(one)
-            while len(self._lines) > _GIVEN:
-                self._lines.popitem(last=False)
-
-    def source_of(self, scope: Scope, line: str) -> int | None:
-        """Return the key of what a line quotes; 0: not known; None: no model of this user was told this line."""
-        return self._lines.get(_pair(scope, line, ""))
+    def was_shown(self, scope: Scope, text: str) -> bool:
+        """Return whether a context of this user showed a message so."""
+        return _digest(scope, text) in self._shown
 
     def keep_recall(self, scope: Scope, kind: str, recall: Any) -> None:
         """Keep what was recalled for a session's newest question, in place of what was kept before.
@@ -412,12 +395,14 @@ class Temporaries:
                 del self._recalls[key]
 
 
-def _pair(scope: Scope, ours: str, theirs: str) -> bytes:
-    named = f"{scope.namespace}:{len(ours)}:{ours}{theirs}".encode("utf-8", "surrogatepass")
+def _digest(scope: Scope, text: str) -> bytes:
+    named = f"{scope.namespace}:{text}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(named, digest_size=16).digest()
 
 
 # Everything that a flow works with.
+
+_TOLD = re.compile(r'<([a-z_]+) key="([0-9a-f]{8})">\n(.*?)\n</\1>', re.DOTALL)  # a block with its key
 
 
 class LongTermService(Protocol):
@@ -466,8 +451,7 @@ class Runtime(Journal):
         emit: Passes an event to the log and the listeners.
         health: The problems at the moment.
         wake: Wakes the worker, since there is a job.
-        trust: Returns how reliable the embedder's cosine is for a question, 0 to 1.
-        similarity_scale: Returns the scale of the embedder's cosines for the language of a text.
+        similarity_scale: Returns the scale of the embedder's cosines for a language.
         vectors: The vectors of the namespaces that were searched last.
         note_damage: Tells the worker that a shard of the index is damaged.
         note_recall: Tells the worker which records were recalled.
@@ -481,8 +465,8 @@ class Runtime(Journal):
         truncate_with: Shortens a text to a number of characters, if messages are truncated.
         threads: The threads of async verbs.
         new_id: Returns an id for a message that has none.
+        secret: The store's own: it signs what a model is told.
         telemetry: What OpenTelemetry is told.
-        word_counts: A cache: in how many rows of the word index a term is.
     """
 
     shards: int
@@ -494,7 +478,6 @@ class Runtime(Journal):
     emit: Callable[[Event], None]
     health: Health
     wake: Callable[[], None]
-    trust: Callable[[str], float]
     similarity_scale: Callable[[Connection, str], SimilarityScale]
     vectors: VectorCache
     note_damage: Callable[[int], None]
@@ -509,8 +492,34 @@ class Runtime(Journal):
     truncate_with: Callable[[str, int], str]
     threads: Threads
     new_id: Callable[[], str]
+    secret: str
     telemetry: Telemetry = field(default_factory=Telemetry)
-    word_counts: dict[str, int] = field(default_factory=dict)
+
+    def sign(self, scope: Scope) -> Callable[[str], str]:
+        """Return what gives a text that a user's model is told its key: eight hex digits, which this store alone can make."""
+        return partial(self._key, scope.namespace)
+
+    def _key(self, namespace: str, text: str) -> str:
+        named = f"{namespace}:{text}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(named, key=self.secret.encode(), digest_size=4).hexdigest()
+
+    def without_told(self, namespace: str, text: str, fill: str = "") -> str:
+        """Return a text without the blocks that this store told a model of that user. Other people's blocks are just text.
+
+        Args:
+            namespace: The user's.
+            text: Any text.
+            fill: The character that each character of a block becomes; empty: they are cut out.
+        """
+        if "</" not in text:
+            return text
+        return _TOLD.sub(
+            lambda one: fill * len(one[0]) if one[2] == self._key(namespace, one[3]) else one[0], text
+        )
+
+    def own_words(self, namespace: str, text: str) -> str:
+        """Return what of a user's text may be indexed and learned: not what memory told, and what the redactor leaves."""
+        return self.redact(self.without_told(namespace, text))
 
     @property
     def episode_minimum(self) -> int | None:

@@ -111,29 +111,17 @@ def quarter_at_most(token_limit: int, tokens: int) -> int:
     return min(tokens, token_limit // 4)
 
 
-_RECALL_ROOT, _RECALL_SHARE = 18, 0.4
-"""Tokens of recall for the square root of the limit: 1,609 at 8,000, where more brings hardly any more of the evidence; and
-the most at small limits. Chosen on half of LoCoMo's conversations."""
+_RECALL_SHARE = 0.4
 
 
-_RECALL_FULL = 0.2
-"""Share of the limit that suffices where the session's turns fill it: what a question recalls is new in the prompt, so a
-provider's cache has none of it (`benchmarks/prefix.py`)."""
-
-
-def recall_budget(token_limit: int, tokens: int | None, free: int | None = None) -> int:
-    """Return the tokens that the recall may take: they grow with the square root of the limit.
+def recall_budget(token_limit: int, tokens: int) -> int:
+    """Return the tokens that the recall may take: never more than two fifths of the limit.
 
     Args:
         token_limit: Tokens of the whole context.
-        tokens: What `Settings.recall_tokens` says; None: as many as suit the limit, and half of what is free at most.
-        free: Tokens that the session's turns leave free; None: all of them.
+        tokens: What `Settings.recall_tokens` says.
     """
-    most = math.floor(_RECALL_SHARE * token_limit)
-    if tokens is not None:
-        return min(most, tokens)
-    enough = token_limit if free is None else max(free // 2, math.floor(_RECALL_FULL * token_limit))
-    return min(most, enough, math.floor(_RECALL_ROOT * math.sqrt(token_limit)))
+    return min(math.floor(_RECALL_SHARE * token_limit), tokens)
 
 
 # Vectors for a vector index, and its answers.
@@ -164,10 +152,6 @@ class SimilarityScale:
     mean: float = 0.04
     deviation: float = 0.08
 
-    def standardize(self, cosine: float) -> float:
-        """Return by how many standard deviations a cosine lies above that of unrelated texts."""
-        return (cosine - self.mean) / self.deviation
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexEntry:
@@ -180,6 +164,8 @@ class IndexEntry:
         vector: Of the text, or of the first part of a long one: unit length, float32, shape (dimension,).
         text_hash: Digest of the text that was embedded.
         others: The vectors of the other parts of a long text, in their order.
+        speaker: Who said it: the first letter of the role, and the name.
+        language: The code of its language; empty if that is not known.
     """
 
     key: int
@@ -188,6 +174,8 @@ class IndexEntry:
     vector: FloatVector
     text_hash: str
     others: tuple[FloatVector, ...] = ()
+    speaker: str = ""
+    language: str = ""
 
     @property
     def vectors(self) -> tuple[FloatVector, ...]:
@@ -218,6 +206,7 @@ class IndexTask:
         text: The text to embed; empty if it shall not be found.
         text_hash: Digest of `text`.
         vectors: The vectors of the text's parts if the journal has them by the same embedder; else empty.
+        speaker: As in `IndexEntry`.
     """
 
     key: int
@@ -226,6 +215,7 @@ class IndexTask:
     text: str
     text_hash: str
     vectors: tuple[FloatVector, ...]
+    speaker: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,8 +23,6 @@ class Limits:
         preview_characters: Characters of a preview.
         last_keep: So many of the newest messages stay whole as long as previews of older ones make the
             context short enough.
-        recall_candidates: Candidates that each part of the search (such as words or vectors) returns at the
-            most.
         recall_importance: Episodes are recalled if their importance is above this; 0.3, as in layered agent
             memories.
         recall_confidence: All other records are recalled if their confidence is at least this; 0.6, likewise.
@@ -40,6 +38,7 @@ class Limits:
             turn.
         import_line_bytes: Bytes that a line of an import may have (characters, if it is a text); twice those
             of a message, since JSON escapes some characters.
+        message_bytes_limit: UTF-8 bytes that a message may have, with its framework's dump.
         indexed_characters: Characters at a message's beginning that are indexed for recall.
         index_batch: Messages that the worker embeds and commits at once; parts of long ones count each.
         index_delay: Seconds that the worker waits for more messages before it indexes a batch.
@@ -70,7 +69,6 @@ class Limits:
 
     preview_characters = 200
     last_keep = 50
-    recall_candidates = 50
     recall_importance = 0.3
     recall_confidence = 0.6
     archive_importance = 0.1
@@ -80,6 +78,7 @@ class Limits:
     busy_timeout = 30.0
     async_threads = 8
     import_line_bytes = 128_000_000
+    message_bytes_limit = 64_000_000
     indexed_characters = 20_000
     index_batch = 64
     index_delay = 0.25
@@ -118,8 +117,9 @@ class Settings(Limits, BaseSettings):
         offload: Whether large old messages and tool runs become previews before turns are left out. The ids in the
             previews load them again.
         offload_characters: Characters from which on a message is large: 5 x 1024, as in AgentScope.
-        recall_tokens: Tokens of a context for the recall; never more than two fifths of the token limit. None: it grows
-            with the root of the token limit, 1,609 at 8,000. 0: nothing is recalled.
+        recall_tokens: Tokens of a context for the recall; never more than two fifths of the token limit. 0: nothing is
+            recalled. Whoever wants more raises `recall_lines`, too.
+        recall_lines: Lines of a recall at the most. None: as many as the tokens allow, however far behind the best one.
         delete_archived_days: Days after which records that are archived or expired are deleted, with the facts that they
             had replaced. None: never.
         recall_tool_results: Whether results of tools are recalled in other sessions, too. `Memory.search` finds them
@@ -134,7 +134,6 @@ class Settings(Limits, BaseSettings):
             a record that later searches and contexts find. A model writes it.
         durability: `"full"`: writes survive a power cut, and each costs a disk flush. `"normal"`: writes survive the
             end of the process; a power cut may lose the last ones.
-        message_bytes_limit: UTF-8 bytes that a message may have, with its framework's dump.
         learn_back_days: Days before a store has its first model that are read, too. 0: only what is said from then on.
         extraction_with_summaries: Whether turns are read in the call that sums them up when they leave the window, together
             with the summary and the episode, instead of every `extraction_turns` turns: fewer calls, and facts that come
@@ -160,7 +159,8 @@ class Settings(Limits, BaseSettings):
     truncate_characters: int = Field(default=1000, ge=1)
     offload: bool = True
     offload_characters: int = Field(default=5 * 1024, ge=1)
-    recall_tokens: int | None = Field(default=None, ge=0)
+    recall_tokens: int = Field(default=600, ge=0)
+    recall_lines: int | None = Field(default=10, ge=1)
     delete_archived_days: float | None = Field(default=None, ge=0, le=36_500)
     recall_tool_results: bool = False
     recall_placement: Literal["user", "system"] = "user"
@@ -168,7 +168,6 @@ class Settings(Limits, BaseSettings):
     summary_tokens: int = Field(default=600, ge=100)
     episodes: bool = True
     durability: Literal["full", "normal"] = "full"
-    message_bytes_limit: int = Field(default=64_000_000, ge=1)
     learn_back_days: float = Field(default=0, ge=0, le=36_500)
     extraction_with_summaries: bool = False
     extraction_daily_calls: int | None = Field(default=None, ge=0)

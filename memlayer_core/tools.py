@@ -15,8 +15,8 @@ from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, InputError
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.render import quote_line
+from memlayer_core.recall.check import SAYS, facts_about, origin_of, record_origin
 from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.recall.pack import SAYS, facts_about, origin_of, record_origin
 from memlayer_core.records import flow as assertions
 from memlayer_core.records.flow import Assertion, AssertionReport
 from memlayer_core.records.model import Record
@@ -273,15 +273,7 @@ def retrieve_functions(
             return "Nothing was looked up: there is no word to look for."
         try:
             hits: Hits = await run.verb(
-                memory.search,
-                memory.asearch,
-                wanted,
-                **whose,
-                session_id=reach.session_id,
-                limit=_FOUND,
-                token_limit=most,
-                roles=chat.roles,
-                filter=recall_filter,
+                chat.recall, chat.arecall, wanted, limit=_FOUND, token_limit=most, filter=recall_filter
             )
         except InputError as problem:
             raise error(f"{problem}. {problem.hint}") from problem
@@ -301,12 +293,11 @@ def retrieve_functions(
         lines: list[str] = []
         left = most
         for one in quoted:
-            line, plain = quote_line(*one), quote_line(*one[:-1])
+            line = quote_line(*one)
             left -= rt.tokens.text(line)
             if left < 0:
                 break
             lines.append(line)
-            rt.temporaries.note_lines(reach, [(line, rt.temporaries.source_of(reach, plain) or 0)])
         return "\n".join([QUOTES, *lines]) if lines else "Nothing was found."
 
     def retrieve(keywords: Sequence[str]) -> str:

@@ -233,7 +233,7 @@ async def verify(rt: Runtime, run: Runner) -> list[str]:
     """Check the journal, and compare both indexes with it. Returns what was repaired."""
     await run(rt.db.check_file)
     repaired = []
-    mended = await run(rt.db.write, texts.repair_words, rt.redact)
+    mended = await run(rt.db.write, texts.repair_words, rt.own_words)
     await run(rt.db.check)
     if mended:
         rt.emit(WordsRepaired())

@@ -15,7 +15,7 @@ from memlayer_core.extraction.check import AnswerError
 from memlayer_core.extraction.model import Line, Operation, Operations, RefusedError
 from memlayer_core.extraction.sql import Commit, LeaseLostError
 from memlayer_core.models.llm import ModelUsage
-from memlayer_core.records.flow import announce, own_words, prepare_record, reader_of
+from memlayer_core.records.flow import announce, prepare_record, reader_of
 from memlayer_core.records.model import Claim, PreparedRecord, Record
 from memlayer_core.runtime import Runner, Runtime
 from memlayer_core.scope import Scope
@@ -126,9 +126,25 @@ def _batch(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Ba
     rows = rt.db.read(sql.rows_of, jobs)
     if not rows or model is None:
         return None
-    words = {row.key: own_words(rt, row) for row in rows}
+    words = {row.key: _own_words(rt, row) for row in rows}
     rows = [row for row in rows if words[row.key].strip()]
     return _Batch(rt, ModelUsage(rt, model, _KIND), rows, words) if rows else None
+
+
+def _own_words(rt: Runtime, message: Any) -> str:
+    """Return what a message's sender says: redacted, with spaces in place of what memory itself told.
+
+    Args:
+        rt: What the memory works with.
+        message: The row of the message, as `evidence.from_users` returns it.
+
+    Raises:
+        RedactorError: The user's redactor fails.
+    """
+    limit = rt.settings.indexed_characters
+    clean = rt.redact(message.text[: 2 * limit])[:limit]  # what a cut would part is redacted first
+    owner = Scope.of_user(message.user_id, tenant_id=message.tenant_id, agent_id=message.agent_id)
+    return rt.without_told(owner.namespace, clean, " ")
 
 
 def _commit(rt: Runtime, batch: _Batch, jobs: Sequence[Job], model: str) -> bool:

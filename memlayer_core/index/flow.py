@@ -32,7 +32,7 @@ from memlayer_core.storage import vectors as storage_vectors
 from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import shard_of
-from memlayer_core.storage.terms import parts, searchable
+from memlayer_core.storage.terms import language_of, parts, searchable
 from memlayer_core.storage.vectors import Layout, ScopeStatistics
 from memlayer_core.storage.words import Postings
 
@@ -71,26 +71,28 @@ def calibration_texts() -> list[str]:
 
 
 def scales_from(vectors: Sequence[FloatVector]) -> dict[str, SimilarityScale]:
-    """Return the scales by language, and under `OTHER_LANGUAGES` that of all languages together.
+    """Return the scales by language, and under `OTHER_LANGUAGES` that of the language which the embedder reads best.
 
     Args:
         vectors: Those of `calibration_texts`, in their order.
     """
     rest = iter(vectors)
-    others: dict[str, list[float]] = {seams.OTHER_LANGUAGES: []}
-    answers: dict[str, list[float]] = {seams.OTHER_LANGUAGES: []}
+    others: dict[str, list[float]] = {}
+    answers: dict[str, list[float]] = {}
     for language, pairs in _calibration().items():
         some = np.stack([next(rest) for pair in pairs for _ in pair])
         near = some[1::2] @ some[::2].T
         own = np.eye(len(near), dtype=bool)
         others[language], answers[language] = near[~own].tolist(), near[own].tolist()
-        others[seams.OTHER_LANGUAGES] += others[language]
-        answers[seams.OTHER_LANGUAGES] += answers[language]
-    if np.std(others[seams.OTHER_LANGUAGES]) < _ALIKE:
+    if np.std([one for some in others.values() for one in some]) < _ALIKE:
         return {
             seams.OTHER_LANGUAGES: SimilarityScale()
         }  # its vectors say something that these texts do not show
-    return {language: _scale(some, answers[language]) for language, some in others.items()}
+    scales = {language: _scale(some, answers[language]) for language, some in others.items()}
+    distances = {
+        language: (np.mean(answers[language]) - one.mean) / one.deviation for language, one in scales.items()
+    }
+    return {**scales, seams.OTHER_LANGUAGES: scales[max(distances, key=distances.__getitem__)]}
 
 
 def _scale(others: Sequence[float], answers: Sequence[float]) -> SimilarityScale:
@@ -133,30 +135,21 @@ def _failure(rt: Runtime, problem: EmbedderError) -> str:
 
 def postings_of(
     connection: Connection,
-    rt: Runtime,
     places: Iterable[tuple[Scope | Folder, Sequence[str]]],
     words: Sequence[str],
-    counts: dict[str, int] | None = None,
     among: Collection[int] | None = None,
-    rows: Mapping[str, Mapping[int, int]] | None = None,
 ) -> Postings:
     """Return the postings of words in scopes or folders, each with the tokens to search with.
 
     Args:
         connection: In a transaction.
-        rt: What the memory works with.
         places: The scopes or folders.
         words: Words, as the index files them.
-        counts: In how many rows they are, if that is known: the answer of `lexical.count`.
-        among: Keys of the only rows that are searched; `counts` are then of these. None: all.
-        rows: The rows of words, as far as they are known: the answer of `lexical.look_up`.
+        among: Keys of the only rows that are searched. None: all.
     """
     found: dict[str, dict[int, int]] = {}
     for reach, owners in places:
-        postings = storage_words.postings(
-            connection, reach, words, rt.word_counts if counts is None else counts, owners, among, rows
-        )
-        for word, keys in postings.items():
+        for word, keys in storage_words.postings(connection, reach, words, owners, among).items():
             found.setdefault(word, {}).update(keys)
     return found
 
@@ -205,7 +198,7 @@ def compare(
 ) -> list[Neighbour]:
     """Return the nearest vectors by an exact comparison."""
     overview = storage_vectors.overview(connection, reach)
-    return rt.vectors.similarities(connection, reach, overview, vector).nearest(limit)
+    return rt.vectors.columns(connection, reach, overview).nearest(vector, limit)
 
 
 # Embeds and indexes messages in batches, in the background; and rebuilds the index from stored vectors.
@@ -230,7 +223,7 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
     keys = [job.subject for job in jobs]
     filings, embedded = await embed(rt, run, keys)
     if wordless := await run(rt.db.read, texts_sql.without_words, keys):
-        await run(rt.db.write, texts_sql.add_words, wordless, rt.redact)
+        await run(rt.db.write, texts_sql.add_words, wordless, rt.own_words)
     if rt.index is not None:
         names = {job.namespace for job in jobs}
         known, large = await run(rt.db.read, storage_vectors.namespaces_of, names, _few(rt))
@@ -538,9 +531,12 @@ def _redacted(rt: Runtime, task: IndexTask) -> IndexTask:
     """Return a task with the text to embed: its beginning, as it may be remembered."""
     if task.vectors:
         return task
-    return replace(task, text=rt.redact(task.text[: rt.settings.indexed_characters]))
+    return replace(task, text=rt.own_words(task.lanes[0][1:], task.text[: rt.settings.indexed_characters]))
 
 
 def _entry_of(task: IndexTask, vectors: dict[str, FloatVector]) -> IndexEntry:
     first, *others = task.vectors or [vectors[part] for part in parts(task.text)]
-    return IndexEntry(task.key, task.shard, task.lanes, first, task.text_hash, tuple(others))
+    language = language_of(task.text)
+    return IndexEntry(
+        task.key, task.shard, task.lanes, first, task.text_hash, tuple(others), task.speaker, language
+    )

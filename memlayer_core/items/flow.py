@@ -39,8 +39,7 @@ from memlayer_core.index.flow import compare, embed, index_pays, nearest, postin
 from memlayer_core.items.model import ItemText
 from memlayer_core.seams import FloatVector
 from memlayer_core.storage import vectors
-from memlayer_core.storage.terms import question_terms as asked_words
-from memlayer_core.storage.terms import readable
+from memlayer_core.storage.terms import language_of, question_terms, readable
 
 Answer = Item | list[Item] | list[tuple[str, ...]] | None
 
@@ -194,6 +193,8 @@ def _numbers_to_refresh(ready: Sequence[_Ready], answers: Sequence[Any]) -> list
 _FOLDERS = 16
 """Most folders inside a searched one for which an index is used."""
 
+_MORE = 50  # texts that an index is asked for beyond those that are wanted, since filters choose among them
+
 _COMPARED = 1000
 """Most texts that are compared without an index: their vectors are read at every search, since filters choose among them."""
 
@@ -208,10 +209,16 @@ async def search(rt: Runtime, run: Runner, item_query: ItemQuery, request: FindI
     few = min(rt.settings.exact_scan_limit, _COMPARED)
     first = await run(rt.db.read, sql.texts, item_query, few + 1)
     vector: FloatVector | None = None
-    if rt.trust(query) and any(text.key is not None for text in first):
+    if query and any(text.key is not None for text in first):
         await _catch_up(rt, run, first)
         vector, _ = await query_vector(rt, run, query)
     return await run(_search, rt, item_query, request, vector, len(first) <= few)
+
+
+def _words(request: FindItems) -> tuple[str, ...]:
+    """Return the words of a query, without the stop words of its language."""
+    query = readable(request.query or "")
+    return question_terms(query, [language_of(query)]) or question_terms(query)
 
 
 async def _catch_up(rt: Runtime, run: Runner, texts: Sequence[ItemText]) -> None:
@@ -246,7 +253,7 @@ def _by_index(
     if len(folders) > _FOLDERS or not any(index_pays(rt, overview) for _, overview in shelves):
         return None
     wanted = request.offset + request.limit
-    most = wanted + rt.settings.recall_candidates
+    most = wanted + _MORE
     near: dict[int, float] = {}
     for folder, overview in shelves:
         if index_pays(rt, overview):
@@ -256,8 +263,8 @@ def _by_index(
         near |= dict(found)
 
     def read(connection: Connection) -> list[Item] | None:
-        words = asked_words(readable(request.query or ""))
-        postings = postings_of(connection, rt, [(folder, ()) for folder in folders], words)
+        words = _words(request)
+        postings = postings_of(connection, [(folder, ()) for folder in folders], words)
         texts = sql.texts_of(connection, item_query, list({*near, *chain(*postings.values())}))
         missing = [key for _, key in texts if key not in near]
         cosines = near | dict(sql.scan(connection, item_query, vector, missing))
@@ -281,9 +288,9 @@ def _compare(
     pairs = [(text.number, text.key) for text in texts if text.key is not None]
     shares: Mapping[int, float] = {}
     if any(key not in near for _, key in pairs):
-        words = asked_words(readable(request.query or ""))
+        words = _words(request)
         folders = sql.list_folders(connection, item_query.folder, item_query.live_at)
-        postings = postings_of(connection, rt, [(folder, ()) for folder in folders], words)
+        postings = postings_of(connection, [(folder, ()) for folder in folders], words)
         shares = check.by_words(words, postings, len(pairs))
     scored = check.scores(pairs, near, shares)
     return _page(

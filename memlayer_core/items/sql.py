@@ -263,6 +263,7 @@ storage_texts.register(
         select(tables.item_texts.c.key, tables.item_texts.c.text),
         lambda row: row.text,
         lambda row, _: index_terms(row.text[: storage_texts.INDEXED]),
+        lambda _: "i",
     ),
 )
 

@@ -22,7 +22,7 @@ from memlayer_core.messages.align import digest_of
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
 from memlayer_core.messages.preview import excerpt, full_text, parse_preview, place_of
 from memlayer_core.messages.reads import list_users
-from memlayer_core.messages.render import as_prompt, has_escapes, split_blocks
+from memlayer_core.messages.render import as_prompt, change_text, has_escapes
 from memlayer_core.messages.splice import in_order
 from memlayer_core.runtime import Runner, Runtime
 from memlayer_core.scope import Scope
@@ -47,8 +47,9 @@ def restore_originals(
 
     An agent that runs on a context has the context's messages in its list, and the caller stores that list. A recall
     that memlayer added is no part of a message. A preview or an escaped text stands for a message that is stored
-    already. What only looks like ours stays, because somebody wrote it: a message is a copy if it has the original's
-    id or answers the same tool call, or if a context of this process showed exactly this text.
+    already. What only looks like ours stays, because somebody wrote it: a block bears a key that this store made, and
+    a message is a copy if it has the original's id or answers the same tool call, or if a context of this process
+    showed exactly this text.
 
     Args:
         rt: What the memory works with.
@@ -60,12 +61,7 @@ def restore_originals(
     if one_is_new and len(checked) == 1 and checked[0].id is None and checked[0].tool_call_id is None:
         left = _without_our_blocks(rt, scope, checked[0])
         return checked if left is None else [left]
-    originals_by_id = _of_unknown_blocks(rt, scope, checked)
-    plain = [
-        left
-        for message in checked
-        if (left := _without_our_blocks(rt, scope, message, originals_by_id)) is not None
-    ]
+    plain = [left for message in checked if (left := _without_our_blocks(rt, scope, message)) is not None]
     previews = {
         at: found
         for at, message in enumerate(plain)
@@ -99,7 +95,7 @@ def restore_originals(
 def _may_be_copy(rt: Runtime, scope: Scope, message: Message) -> bool:
     """Tell whether a message can be compared with an original: by its id, its call, or since we showed its text."""
     named = message.id is not None or message.tool_call_id is not None
-    return named or rt.temporaries.is_ours(scope, "", full_text(message))
+    return named or rt.temporaries.was_shown(scope, full_text(message))
 
 
 def _unescape(
@@ -128,30 +124,25 @@ def _is_of(copy: Message, original: Message, ids: set[str | None]) -> bool:
     return same and (copy.id == original.id or (copy.id is None and original.id not in ids))
 
 
-def _without_our_blocks(
-    rt: Runtime, scope: Scope, message: Message, by_id: Mapping[str | None, Message] | None = None
-) -> Message | None:
-    """Return a message without its blocks if all of them are ours; else the message itself.
+_BETWEEN = "\n\n"  # stands between a block of ours and a message's own text
 
-    They are ours if a context of this process added them, or if the message of this id is stored without them.
+
+def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message | None:
+    """Return a message of a user or a system without the blocks of ours at its ends, where a context puts them.
+
+    Elsewhere, and alone, they are what somebody said. Returns None if only a content block of ours is left.
     """
-    blocks, left = split_blocks(message)
-    theirs = "" if left is None else left.text
-    original = (by_id or {}).get(message.id)
-    same = left is not None and original is not None and original.text == theirs
-    ours = same or all(rt.temporaries.is_ours(scope, block, theirs) for block in blocks)
-    return left if ours else message
+    if message.role not in {"user", "system"}:
+        return message
 
+    def change(text: str) -> str:
+        left = rt.without_told(scope.namespace, text)
+        at_end = left.removeprefix(_BETWEEN).removesuffix(_BETWEEN)
+        is_end = text.startswith(at_end) or text.endswith(at_end)
+        return at_end if left != text and is_end else text
 
-def _of_unknown_blocks(rt: Runtime, scope: Scope, messages: Sequence[Message]) -> dict[str | None, Message]:
-    """Return the stored messages, by id, of those that have blocks which no context of this process added."""
-    ids = [
-        one.id
-        for one in messages
-        if one.id is not None and split_blocks(one)[0] and _without_our_blocks(rt, scope, one) is one
-    ]
-    found = rt.db.read(_messages_at, scope, (), ids) if ids else {}
-    return {one.id: one for one in found.values()}
+    left = change_text(message, change)
+    return message if left is None else left
 
 
 def _messages_at(
@@ -276,7 +267,7 @@ async def rewrite(rt: Runtime, run: Runner, scope: Scope, messages: object) -> R
 async def add_temporary(rt: Runtime, run: Runner, scope: Scope, messages: object) -> None:
     """Check temporary messages, and add them to contexts until the model has answered."""
     every = [messages] if isinstance(messages, Message) else messages
-    for draft in await run(drafts_of, rt, every):
+    for draft in await run(drafts_of, rt, scope, every):
         given_up = rt.temporaries.add(message_of_draft(scope, draft))
         if given_up:
             whose = given_up[0].scope
@@ -293,7 +284,7 @@ async def clear(rt: Runtime, run: Runner, scope: Scope) -> int:
 
 
 def _append(rt: Runtime, scope: Scope, messages: object, verbatim: bool) -> Receipt:
-    drafts = drafts_of(rt, restore_originals(rt, scope, messages, one_is_new=True))
+    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages, one_is_new=True))
     if not drafts:
         return Receipt((), stored=0)
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
@@ -334,7 +325,7 @@ def _is_answer(message: Message) -> bool:
 
 
 def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:
-    drafts = drafts_of(rt, restore_originals(rt, scope, messages))
+    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
     return rt.db.write(writes.replace_list, scope, drafts, rt.now(), rt.shards)
 
 
@@ -343,12 +334,12 @@ def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
     return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)
 
 
-def drafts_of(rt: Runtime, messages: object) -> list[PreparedMessage]:
+def drafts_of(rt: Runtime, scope: Scope, messages: object) -> list[PreparedMessage]:
     """Check and count messages, before the first one is written."""
-    return [draft_of(rt, message) for message in check.check_messages(messages)]
+    return [draft_of(rt, scope, message) for message in check.check_messages(messages)]
 
 
-def draft_of(rt: Runtime, message: Message) -> PreparedMessage:
+def draft_of(rt: Runtime, scope: Scope, message: Message) -> PreparedMessage:
     """Prepare a checked message for the journal.
 
     Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
@@ -358,8 +349,8 @@ def draft_of(rt: Runtime, message: Message) -> PreparedMessage:
     created_at = message.created_at or rt.now()
     terms: tuple[str, ...] | None = ()
     try:
-        if words := rt.redact(searched):
-            terms = index_terms(words, message.name, created_at, by_user=message.role == "user")
+        if words := rt.own_words(scope.namespace, searched):
+            terms = index_terms(words, message.name, created_at)
     except RedactorError:
         terms = None
     return PreparedMessage(
@@ -441,7 +432,7 @@ async def insert_into_list(
         check.index("place", place)
 
     def write() -> Receipt:
-        drafts = drafts_of(rt, restore_originals(rt, scope, messages, one_is_new=True))
+        drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages, one_is_new=True))
         if not drafts:
             return Receipt((), stored=0)
         return rt.db.write(writes.insert_into_list, scope, drafts, rt.now(), rt.shards, place)
@@ -455,7 +446,7 @@ async def add_unknown(rt: Runtime, run: Runner, scope: Scope, messages: object) 
     """Store the messages of a list that the session does not have yet."""
 
     def write() -> Receipt:
-        drafts = drafts_of(rt, restore_originals(rt, scope, messages))
+        drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
         if not drafts:
             return Receipt((), stored=0)
         return rt.db.write(writes.hear, scope, drafts, rt.now(), rt.shards, rt.new_id())
@@ -470,7 +461,7 @@ async def replace_list(rt: Runtime, run: Runner, scope: Scope, messages: object,
     """Make a session exactly these messages; the others become versions."""
 
     def write() -> Receipt:
-        drafts = drafts_of(rt, restore_originals(rt, scope, messages))
+        drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
         return rt.db.write(writes.replace_list, scope, drafts, rt.now(), rt.shards, rt.new_id(), part)
 
     receipt = await run(write)
@@ -640,7 +631,7 @@ async def edit(
                 hint="Read it again with `chat.history()`, then decide.",
             )
         # The framework's dump has the old content.
-        return draft_of(rt, check.check_message(replace(message, content=said, raw=None)))
+        return draft_of(rt, scope, check.check_message(replace(message, content=said, raw=None)))
 
     check.check_message(Message("user", said))
     fork_id = None if erase else rt.new_id()
@@ -666,7 +657,7 @@ async def fork(
     target = scope.other_session(session_id)
 
     def copy(message: Message) -> PreparedMessage:
-        return draft_of(rt, message)
+        return draft_of(rt, target, message)
 
     place = None if until is None else _place(until)
     await run(rt.db.write, writes.fork_session, scope, session_id, place, copy, rt.now(), rt.shards)
@@ -732,7 +723,7 @@ def _anything(_: Message) -> bool:
 def _sync(
     rt: Runtime, scope: Scope, messages: object, replace_all: bool, replaceable: Callable[[Message], bool]
 ) -> SyncReport:
-    drafts = drafts_of(rt, restore_originals(rt, scope, messages))
+    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
     if not drafts and not replace_all:
         return SyncReport((), stored=0)
     sent = [digest_of(draft.message, with_id=draft.has_own_id) for draft in drafts]  # before the write lock

@@ -8,18 +8,14 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import (
-    BigInteger,
     Connection,
-    Float,
     and_,
     bindparam,
-    cast,
     delete,
     exists,
     func,
     or_,
     select,
-    true,
     update,
 )
 
@@ -143,8 +139,8 @@ texts.register(
             redact(row.text[: texts.INDEXED]),
             row.name,
             statements.from_micros(row.created_at),
-            by_user=row.role == "user",
         ),
+        lambda row: row.role[0] + (row.name or ""),
     ),
 )
 
@@ -347,38 +343,6 @@ _LAST = Statement(
     .order_by(messages.c.key.desc())
     .limit(bindparam("most"))
 )
-_page = (
-    select(
-        (
-            sessions.c.number * PLACES
-            + func.greatest(func.coalesce(window_starts.c.first_seq, 0), sessions.c.memory_start)
-        ).label("first"),
-        (sessions.c.number * PLACES + LAST).label("last"),
-        func.least(
-            bindparam("most", type_=BigInteger),
-            8
-            + cast(
-                bindparam("budget", type_=Float)
-                / func.greatest(1.0, cast(sessions.c.tokens, Float) / func.greatest(1, sessions.c.messages)),
-                BigInteger,
-            ),
-        ).label("size"),
-    )
-    .outerjoin(
-        window_starts,
-        and_(window_starts.c.session == sessions.c.number, window_starts.c.size == bindparam("window")),
-    )
-    .where(sessions.c.lane == bindparam("lane"))
-    .subquery()
-)
-_newest = (
-    select(messages)
-    .where(messages.c.key.between(_page.c.first, _page.c.last))
-    .order_by(messages.c.key.desc())
-    .limit(func.greatest(16, _page.c.size) + 2)  # a little more than is needed
-    .lateral()
-)
-_PAGE = Statement(select(_newest).select_from(_page.join(_newest, true())).order_by(_newest.c.key.desc()))
 _QUESTION = Statement(
     select(messages)
     .where(
@@ -503,31 +467,6 @@ def tail_messages(
     return [(entry_of(row), stored_of(row, session.scope)) for row in rows]
 
 
-def ask_page(connection: Connection, scope: Scope, window: int, limit: int, budget: float) -> None:
-    """Send to a server ahead of need what `asked_page` returns, before the session is known."""
-    _PAGE.ask(connection, _page_values(scope, window, limit, budget))
-
-
-def asked_page(
-    connection: Connection, session: Session, window: int, limit: int, budget: float
-) -> list[tuple[Entry, StoredMessage]] | None:
-    """Return the newest messages in the window of a session, if they were sent for; else None.
-
-    Args:
-        connection: On the snapshot on which they were sent for.
-        session: The session.
-        window: The size of the window: see `size_of`.
-        limit: How many messages are enough.
-        budget: Tokens that are enough.
-    """
-    rows = _PAGE.answer(connection, _page_values(session.scope, window, limit, budget))
-    return None if rows is None else [(entry_of(row), stored_of(row, session.scope)) for row in rows]
-
-
-def _page_values(scope: Scope, window: int, limit: int, budget: float) -> dict[str, Any]:
-    return {"lane": scope.session_lane, "window": window, "most": limit, "budget": budget}
-
-
 def last_question(connection: Connection, session: Session) -> tuple[Entry, StoredMessage] | None:
     """Return the user's last message in working memory that a model may see."""
     span = {
@@ -548,12 +487,6 @@ def read(connection: Connection, session: Session, seqs: Sequence[int]) -> list[
         }
         found.extend(stored_of(row, session.scope) for row in _FULL.all(connection, span))
     return found
-
-
-def ask(connection: Connection, session: Session, seq: int) -> None:
-    """Send to a server ahead of need what `read` reads of one place."""
-    key = statements.key_of(session.number, seq)
-    _FULL.ask(connection, {"first": key, "last": key})
 
 
 def history(

@@ -7,7 +7,6 @@ import dis
 import functools
 import hashlib
 import inspect
-import math
 import os
 import re
 import threading
@@ -34,71 +33,9 @@ from memlayer_core.models.minilm import MiniLM, OnnxFolder
 from memlayer_core.models.multilingual import Multilingual
 from memlayer_core.seams import OTHER_LANGUAGES, Embedder, SimilarityScale
 from memlayer_core.settings import Settings
-from memlayer_core.storage.terms import ENGLISH
 
 if TYPE_CHECKING:
     from memlayer_core.seams import FloatVector
-
-
-# Two embedders as one: MiniLM for English, and the multilingual one for every language.
-#
-# A vector is MiniLM's and the other one's, one behind the other. The cosine of two English texts is then the weighted mean of
-# both models' cosines. MiniLM reads English only, so its part is zero in another language, and the other model compares alone.
-
-IDENTITY = f"{MiniLM.identity}+{Multilingual.identity}"
-_OF_MINILM = 384
-_WEIGHT = 0.75
-"""What MiniLM counts in English. On LoCoMo 0.5 to 0.8 found the same as MiniLM alone, within 0.6 points; with less, a question
-finds more in another language than its own: 38 of 40 by 0.5, 36 by 0.75, of facts and questions in any of seven languages."""
-
-
-class EmbedderPair:
-    """Embeds texts by MiniLM and the multilingual model: 896 dimensions.
-
-    Args:
-        english: MiniLM.
-        multilingual: The multilingual one.
-
-    Attributes:
-        identity: The two identities, joined by a plus.
-    """
-
-    identity = IDENTITY
-
-    def __init__(self, english: MiniLM, multilingual: Multilingual) -> None:
-        self._english, self._multilingual = english, multilingual
-
-    def trust(self, question: str) -> float:
-        """Return how far the cosine is to be believed, 0 to 1."""
-        return self._multilingual.trust(question)
-
-    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Return one unit vector for each text: float32, shape (896,).
-
-        Raises:
-            EmbedderError: One of the models is gone or damaged.
-        """
-        english = [place for place, text in enumerate(texts) if self._english.trust(text)]
-        joined = [
-            np.concatenate([np.zeros(_OF_MINILM, np.float32), one]) for one in self._multilingual.embed(texts)
-        ]
-        read = self._english.embed([texts[place] for place in english])
-        for place, vector in zip(english, read, strict=True):
-            joined[place] *= math.sqrt(1 - _WEIGHT)
-            joined[place][:_OF_MINILM] = math.sqrt(_WEIGHT) * vector
-        return joined
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same in a worker thread, loading the models included."""
-        return await asyncio.to_thread(self.embed, texts)
-
-    def embed_query(self, text: str) -> FloatVector:
-        """Return the vector of a question: the models make no difference."""
-        return self.embed([text])[0]
-
-    async def aembed_query(self, text: str) -> FloatVector:
-        """Do the same in a worker thread."""
-        return await asyncio.to_thread(self.embed_query, text)
 
 
 # Caches the vectors of the last questions: a turn searches several times, and embeds its question once.
@@ -454,22 +391,29 @@ _WAY_OUT = (
     "`~/.cache/chroma/onnx_models/all-MiniLM-L6-v2`"
 )
 
-_OWN = HashingEmbedder | MiniLM | Multilingual | EmbedderPair
+_OWN = HashingEmbedder | MiniLM | Multilingual
 _IDENTITIES: Mapping[EmbedderName, str] = {
     "minilm": minilm.IDENTITY,
     "hashing": hashing.IDENTITY,
     "multilingual": multilingual.IDENTITY,
-    "minilm+multilingual": IDENTITY,
 }
 
 _SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
-    hashing.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.1, 0.09)},
-    minilm.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.035, 0.084)},
+    hashing.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.05, 0.06)},
     multilingual.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.055, 0.086)},
-    IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.055, 0.086), ENGLISH: SimilarityScale(0.04, 0.079)},
+    minilm.IDENTITY: {
+        OTHER_LANGUAGES: SimilarityScale(0.035, 0.084),
+        "de": SimilarityScale(0.334, 0.099),
+        "fr": SimilarityScale(0.436, 0.062),
+        "es": SimilarityScale(0.465, 0.083),
+        "ru": SimilarityScale(0.605, 0.071),
+        "ja": SimilarityScale(0.546, 0.070),
+        "zh": SimilarityScale(0.571, 0.098),
+        "ar": SimilarityScale(0.660, 0.094),
+    },
 }
-"""Scales by identity, measured by `memlayer_core.index.flow`; MiniLM is trusted with English alone. Hashing does not tell
-answers from unrelated texts there; its scale is that of `benchmarks/gate.py`."""
+"""Scales by identity and language, measured by `memlayer_core.index.flow`: MiniLM reads English alone. Hashing does not tell answers
+from unrelated texts there; its scale is that of `benchmarks/data/talks`."""
 
 _fetching = threading.Lock()  # one fetch at a time; no later opening waits for one that failed
 _failed: dict[Path, str] = {}
@@ -496,9 +440,8 @@ def resolve_embedder(
     """Return the embedder for a store. This may take long, since MiniLM is downloaded if it is missing.
 
     Args:
-        choice: `"auto"`: what the store was built with; for a new store MiniLM together with the multilingual embedder,
-            or the one of them that there is, else the built-in hashing embedder. `"minilm"`, `"multilingual"`,
-            `"minilm+multilingual"`, `"hashing"`: that one. A `Path`: the folder of an ONNX model. Or a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a
+        choice: `"auto"`: what the store was built with; for a new store the multilingual embedder if it is installed, else
+            MiniLM, else the built-in hashing embedder. `"minilm"`, `"multilingual"`, `"hashing"`: that one. A `Path`: the folder of an ONNX model. Or a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a
             Chroma embedding function, a function from a list of texts to their vectors, or an `Embedder`. Such an object
             is called from several threads.
         store_identity: Identity of the embedder that made the store's vectors; None for a new store.
@@ -530,8 +473,7 @@ def _built_in(name: EmbedderLike, store_identity: str | None, settings: Settings
             return HashingEmbedder()
         case "multilingual":
             return _multilingual()
-    english = _minilm(settings, of_store=store_identity in {minilm.IDENTITY, IDENTITY})
-    return english if name == "minilm" else EmbedderPair(english, _multilingual())
+    return _minilm(settings, of_store=store_identity == minilm.IDENTITY)
 
 
 def _name_of(identity: str) -> EmbedderName:
@@ -549,24 +491,16 @@ def is_local(embedder: Embedder) -> bool:
     return isinstance(embedder, _OWN | OnnxFolder)
 
 
-def trust_of(embedder: Embedder) -> Callable[[str], float]:
-    """Return a function that tells how reliable an embedder's cosine is for a question, 0 to 1.
-
-    Only the built-in embedders have such a function. For others, it is always 1.
-    """
-    return embedder.trust if isinstance(embedder, _OWN) else lambda _: 1.0
-
-
 def scales_of(embedder: Embedder) -> Mapping[str, SimilarityScale] | None:
     """Return the scales of a built-in embedder's cosines, by language; None for another one, which has to be measured."""
     return _SCALES.get(embedder.identity)
 
 
 def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
-    """Return MiniLM together with the multilingual embedder, or one of them, or else hashing."""
-    english, lost = _minilm_or_reason(settings)
+    """Return the multilingual embedder, or MiniLM, or else hashing."""
     if multilingual.is_present():
-        return Multilingual() if english is None else EmbedderPair(english, Multilingual())
+        return Multilingual()
+    english, lost = _minilm_or_reason(settings)
     if english is not None:
         return english
     if lost:

@@ -121,7 +121,7 @@ class LlamaIndexModel(Protocol):
         ...
 
 
-EmbedderName: TypeAlias = Literal["auto", "minilm", "multilingual", "minilm+multilingual", "hashing"]
+EmbedderName: TypeAlias = Literal["auto", "minilm", "multilingual", "hashing"]
 """The embedders that memlayer has itself. `"auto"`: MiniLM where it is at hand or can be downloaded, together with the
 multilingual one where its extra is installed; one of them alone; or hashing."""
 

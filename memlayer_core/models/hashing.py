@@ -72,7 +72,6 @@ _ONES = (
 # South-East Asia.
 _MARKS = "\u0300-\u036f\u0900-\u0dff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _WORD = re.compile(f"[{_ONES}]|(?:(?![{_ONES}])[^\\W_]|[{_MARKS}])+")
-_TRUST = 1 / 3  # a larger share found less, in English and in Chinese
 
 
 def _words(text: str) -> list[str]:
@@ -135,10 +134,6 @@ class HashingEmbedder:
     """
 
     identity = IDENTITY
-
-    def trust(self, question: str) -> float:  # other embedders look at it
-        """Return how reliable the cosine is, 0 to 1: little, as it mostly repeats what the word index finds."""
-        return _TRUST
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text: float32, shape (1024,)."""

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memlayer_core.errors import ConfigurationError, EmbedderError
-from memlayer_core.storage.terms import ENGLISH, language_of
 
 if TYPE_CHECKING:
     from memlayer_core.seams import FloatVector
@@ -454,13 +453,6 @@ class MiniLM:
 
     def __init__(self, directory: Path) -> None:
         self._where = directory
-
-    def trust(self, question: str) -> float:
-        """Return how far the cosine is to be believed, 0 or 1: the model reads English only.
-
-        It takes other languages apart into syllables and letters, and finds all their texts near each other.
-        """
-        return float(language_of(question) == ENGLISH)
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text: float32, shape (384,).

@@ -15,7 +15,6 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import regex
 
 from memlayer_core.errors import EmbedderError
 
@@ -36,12 +35,6 @@ _DIMENSION = 512
 _CHARACTERS = 1_200
 _BATCH = 16  # texts; a fork and the questions of other threads wait for a batch: about 10 ms
 _PAUSE = 0.0002  # seconds between batches: else a thread that goes on would take the lock again before one that waits
-# The scripts of its languages, without the letters that only Vietnamese has: the model knows few of them.
-_KNOWN = regex.compile(
-    r"[[\p{Latin}\p{Cyrillic}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Arabic}\p{Thai}]--[ơưđ\u1ea0-\u1ef9]]",
-    regex.V1 | regex.IGNORECASE,
-)
-_MOST_UNKNOWN = 0.1  # share of a question's letters; Vietnamese sentences have 0.14 and more
 
 
 def is_present() -> bool:
@@ -95,11 +88,6 @@ class Multilingual:
     """
 
     identity = IDENTITY
-
-    def trust(self, question: str) -> float:
-        """Return how far the cosine is to be believed, 0 to 1: a script that the model does not know tells it nothing."""
-        letters = sum(map(str.isalpha, question))
-        return 1.0 if letters - len(_KNOWN.findall(question)) <= _MOST_UNKNOWN * letters else 0.0
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text: float32, shape (512,). Without a letter or digit, one that is near nothing.

@@ -1,125 +1,16 @@
-"""What of the hits is told: those that a filter lets through, as many as fit, and where each comes from."""
+"""Chooses what of the hits is told: what says nothing again, cut to the part that bears on the question, as far as it fits."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, pairwise, zip_longest
 
-from memlayer_core.errors import InputError, InvalidFilterError
-from memlayer_core.items.check import conditions_of
-from memlayer_core.messages.check import in_utc
 from memlayer_core.messages.preview import ELLIPSIS, truncate_text
-from memlayer_core.recall.model import Hit, Hits, RecallFilter
-from memlayer_core.records.model import TYPES, Record, RecordSource
-from memlayer_core.scope import Scope
 from memlayer_core.storage.terms import index_terms, parts, sentence_starts, sentences
 
-# Checks a filter of a search.
-
-KINDS = ("message", "record", *TYPES)
-"""What the kinds of a filter can be."""
-
-_LISTS = ("kinds", "tags", "speakers", "sessions")
-
-
-def check_filter(recall_filter: object) -> RecallFilter | None:
-    """Return a filter with its times in UTC and each value of a list once; None if everything passes.
-
-    Raises:
-        InvalidFilterError: It is no filter, or one of its conditions cannot be checked.
-    """
-    if recall_filter is None:
-        return None
-    if not isinstance(recall_filter, RecallFilter):
-        raise InvalidFilterError(
-            f"`filter` must be a `RecallFilter`, got {recall_filter!r:.80}",
-            hint='Such as `RecallFilter(kinds=["record"], tags=["work"])`.',
-        )
-    lists = {name: _texts(name, getattr(recall_filter, name)) for name in _LISTS}
-    for kind in lists["kinds"]:
-        if kind not in KINDS:
-            raise InvalidFilterError(
-                f"`kinds` has {kind!r:.80}, which is no kind", hint=f"There are {', '.join(KINDS)}."
-            )
-    try:
-        since, until = in_utc(recall_filter.since, "since"), in_utc(recall_filter.until, "until")
-        conditions_of(recall_filter.metadata)
-    except InputError as problem:
-        raise InvalidFilterError(str(problem).replace("`filter`", "`metadata`"), hint=problem.hint) from None
-    if since is not None and until is not None and since >= until:
-        raise InvalidFilterError(
-            f"nothing is both since {since.isoformat()} and until {until.isoformat()}",
-            hint="`since` is the earlier moment; what was said at `until` does not pass.",
-        )
-    metadata: Mapping[str, object] = recall_filter.metadata or {}
-    checked = RecallFilter(**lists, since=since, until=until, metadata=metadata)
-    return checked if any(getattr(checked, one.name) for one in fields(checked)) else None
-
-
-def _texts(name: str, values: object) -> Sequence[str]:
-    if isinstance(values, str) or not isinstance(values, Sequence | set | frozenset):
-        raise InvalidFilterError(
-            f"`{name}` must be a list of texts, got {values!r:.80}", hint=f'For example `{name}=["…"]`.'
-        )
-    for value in values:
-        if not isinstance(value, str) or not value:
-            raise InvalidFilterError(f"`{name}` has {value!r:.80}, which is no text", hint="Leave it out.")
-    return tuple(dict.fromkeys(values))
-
-
-# Says where what a search found comes from, for a model that looks it up.
-
-_FACTS = 5
-"""Facts besides the hits of one search."""
-SAYS: dict[RecordSource, str] = {
-    "explicit_user_input": "said by the user",
-    "corrected_memory": "said by the user",
-    "implicit_inference": "concluded by an agent",
-    "system_generated": "written by memory",
-    "external_data": "from elsewhere",
-}
-"""Who says a record, by its source."""
-
-
-def origin_of(hit: Hit, scope: Scope) -> str:
-    """Return where a hit comes from: this session, another one, a record or an item.
-
-    Args:
-        hit: The hit.
-        scope: The session of who asks.
-    """
-    if hit.record is not None:
-        return record_origin(hit.record, scope)
-    if hit.item is not None:
-        return hit.item.address
-    return "this conversation" if hit.session_id == scope.session_id else "another conversation"
-
-
-def record_origin(record: Record, scope: Scope) -> str:
-    """Return the id of a record and who says it; no id if it is another user's."""
-    if record.user_id != scope.user_id:
-        return "shared by somebody else"
-    return f"{record.memory_id}, {SAYS[record.source]}"
-
-
-def facts_about(records: Sequence[Record], query: str, hits: Hits) -> list[Record]:
-    """Return facts that are no hits, under whose key or in whose words something is that is looked for."""
-    asked = set(index_terms(query))
-    seen = {hit.record.memory_id for hit in hits if hit.record is not None}
-    about = (
-        record
-        for record in records
-        if record.key is not None
-        and record.memory_id not in seen
-        and not asked.isdisjoint(index_terms(f"{record.key} {record.value} {record.text}"))
-    )
-    return list(about)[:_FACTS]
-
-
-# Chooses what fits into a number of tokens, and cuts a long text to the part that bears on a question.
+LINE = 100
+"""Tokens of a recalled line at the most: of a longer message, its part that bears on the question."""
 
 LEAST = 8
 """Tokens that the shortest recalled turn costs: a date, a name and a word."""
@@ -128,82 +19,32 @@ MARGIN = 8
 """Tokens that a recalled turn's line costs beyond the message: its date and name, without the message's frame."""
 
 
-def longest_turn(budget: int) -> int:
-    """Return the tokens that one recalled turn may take: a quarter, so that a long one leaves room for others."""
-    return budget // 4
-
-
-def most_that_fit(budget: int) -> int:
-    """Return how many recalled turns to read for a budget: more than fit."""
-    return max(1, budget // (4 * LEAST))
-
-
 def shares(total: int, weights: Sequence[int]) -> list[int]:
     """Divide a number of tokens in the proportion of some weights. The parts are whole numbers, and together the total."""
     ends = [total * behind // max(1, sum(weights)) for behind in accumulate(weights)]
     return [end - start for start, end in pairwise((0, *ends))]
 
 
-_SAME = 0.9  # share of a line's words in another line, from which on it is said again
-_WORD = re.compile("[\u2e80-\uffff]|[^\\W_]+")
-_NAME = re.compile(r"\b[A-Z]\w+")
-_NEGATION = re.compile(
-    r"\b(?:no|not|never|none|nobody|nothing|neither|nor|without|cannot|isn|don|doesn|didn|won|can|couldn|wasn|aren|haven)"
-    r"(?:['\u2019]t)\b|\b(?:no|not|never|none|nobody|nothing|neither|nor|without|cannot)\b|[不没别无]",
-    re.IGNORECASE,
+_SHORT = 3  # words of a text below which it is no repetition to use them again
+_REPEATED = (
+    0.5  # share of a line's words that stand in order in earlier texts, from which on it repeats these
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Gist:
-    """What a line says.
+def says_again(text: str, earlier: Iterable[str]) -> bool:
+    """Tell whether a text says what earlier ones say: its words stand in order in one of them, or at least half in several.
 
-    Attributes:
-        text: The line.
-        words: Its words; each character, where words are written without spaces.
+    Args:
+        text: What `fold` returned.
+        earlier: The same of texts that are older, or told already.
     """
-
-    text: str
-    words: frozenset[str]
-
-    @classmethod
-    def of(cls, text: str) -> Gist:
-        """Return the gist of a text."""
-        return cls(text, frozenset(_WORD.findall(text.casefold())))
-
-    def repeats(self, other: Gist) -> bool:
-        """Tell whether this has nearly no word that another gist lacks: its line would be told twice.
-
-        "Ramen number 2" is no second "ramen number 1", "I eat meat" none of "I never eat meat", and no character may
-        differ where words are written without spaces.
-        """
-        size = len(self.words)
-        if not size or len(other.words) < _SAME * size or len(self.words & other.words) < _SAME * size:
-            return False
-        names = {name.casefold() for name in _NAME.findall(self.text)}
-        plain = all(
-            word.isalpha() and word.isascii() and word not in names for word in self.words - other.words
-        )
-        return plain and len(_NEGATION.findall(self.text)) == len(_NEGATION.findall(other.text))
-
-
-class Gists:
-    """The gists of what is told already. Words are bits, so that fifty lines are compared with each other in no time."""
-
-    def __init__(self) -> None:
-        self._bits: dict[str, int] = {}
-        self._lines: list[tuple[int, Gist]] = []
-
-    def add(self, gist: Gist) -> bool:
-        """Add a gist, unless it repeats one that is here. Returns whether it was added."""
-        mask = 0
-        for word in gist.words:
-            mask |= self._bits.setdefault(word, 1 << len(self._bits))
-        least = _SAME * len(gist.words)
-        if any((mask & other).bit_count() >= least and gist.repeats(line) for other, line in self._lines):
-            return False
-        self._lines.append((mask, gist))
-        return True
+    left = f" {text} "
+    for one in earlier:
+        if f" {text} " in f" {one} ":
+            return True
+        if one.count(" ") >= _SHORT - 1:
+            left = left.replace(f" {one} ", "  ")
+    return len(left.split()) <= (1 - _REPEATED) * len(text.split())
 
 
 def pack(costs: Iterable[int], budget: int) -> list[int]:

@@ -1,321 +1,636 @@
-"""Searches a user's memory: candidates are found, ranked, read and adjusted; for a search, a context or a foreign prompt."""
+"""Searches a user's memory in three steps: what is asked is read, then embedded, then one snapshot is searched.
+
+Nothing outside of the database is waited for in a transaction: an embedder elsewhere and an index are asked before the snapshot, a
+reranker after it.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from memlayer_core.errors import RedactorError, RerankerError
+from memlayer_core.index.flow import index_pays, nearest, postings_of, query_vector, vector_at_once
+from memlayer_core.items.check import conditions_of, whole_text
 from memlayer_core.items.model import Item
-from memlayer_core.items.sql import find_by_key
+from memlayer_core.items.sql import find_by_key, searched_folders
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages.check import at_least_one, check_messages, in_utc, text_of
+from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
+from memlayer_core.messages.preview import ELLIPSIS
 from memlayer_core.messages.render import line
-from memlayer_core.recall import rank as recall_rank
-from memlayer_core.recall import retrieve, sql
-from memlayer_core.recall.model import Hit, Hits, Reason
-from memlayer_core.recall.pack import Gist, Gists, check_filter, pack
-from memlayer_core.recall.question import FOR_REMARK, IN_PROMPT, SEARCH_BAR, STRICT, Cut, bar_of, relevant
-from memlayer_core.recall.rank import FIRST, Matches, ScoredCandidate, rank
-from memlayer_core.recall.retrieve import Findings, Meaning, OrderNeededError
+from memlayer_core.recall import sql
+from memlayer_core.recall.check import check_filter
+from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
+from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
+from memlayer_core.recall.score import FOLLOWS, Scores, Texts, bears, score, told
+from memlayer_core.recall.sql import Beginning
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records.check import roles_of
-from memlayer_core.records.model import Record, part_of
+from memlayer_core.records.flow import reader_of
+from memlayer_core.records.model import TYPES, Reader, Record, part_of
 from memlayer_core.runtime import Runner, Runtime
-from memlayer_core.scope import Scope
-from memlayer_core.seams import recall_budget
-from memlayer_core.storage.terms import WISH
-from memlayer_core.storage.words import TermStatistics, is_item, is_record
+from memlayer_core.scope import Folder, Scope
+from memlayer_core.seams import FloatVector, Neighbour, recall_budget
+from memlayer_core.storage import words as storage_words
+from memlayer_core.storage.terms import (
+    SPOKEN,
+    fold,
+    language_of,
+    possible_names,
+    question_terms,
+    readable,
+    searchable,
+)
+from memlayer_core.storage.vectors import ScopeStatistics, columns_of
+from memlayer_core.storage.words import is_item, is_message, is_record
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
+T = TypeVar("T")
 
-# Searches messages and records by words and by meaning, ranks the candidates, and reads the best.
+_DEPTH = 200
+"""Texts that an index is asked for at the least, so that few hits are the beginning of many."""
 
-_BEGINNING = sql.READ_AHEAD
-"""Characters of a message that are searched for an answer; a longer text contains every kind of word."""
-
+_READ = 30  # candidates that are read at once
+_EPISODES = 3  # in one recall
 _JUDGED = 400
 """Tokens of a text that a reranker is given: most cross-encoders read 512 of the question and the text together."""
 
+RERANKED = 50
+"""Hits that a reranker is asked for: on LoCoMo, half of the evidence that is not among the first ten is among these."""
+
+
+# What a reader may find: their own messages and records, and the records that others share.
+
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """The result of a search.
+class SearchScope:
+    """The reader, and what a search covers.
 
     Attributes:
-        candidates: The best first.
-        notes: Reasons for what did not work, such as an embedder that failed.
-        records: The records among the candidates, by key.
-        trust: How much the cosine counted, 0 to 1; 0 without a vector.
-        bar: Support that the best candidate needs before anything is told in a prompt.
-        cut: Which of the others are then told.
-        rows: The rows of the messages among the candidates, by key.
-        items: The items among the candidates, by the key of the text that finds them.
+        reader: The user who asks.
+        own: Statistics of the user's own data.
+        shared: Statistics of the records that users of the tenant share; empty if only one session is searched.
+        folders: Folders with items of the user, each with its statistics.
     """
 
-    candidates: Sequence[ScoredCandidate] = ()
-    notes: tuple[Reason, ...] = ()
-    records: Mapping[int, Record] = field(default_factory=dict)
-    trust: float = 0.0
-    bar: float = 0.0
-    cut: Cut = IN_PROMPT
-    rows: Mapping[int, Any] = field(default_factory=dict)
-    items: Mapping[int, Item] = field(default_factory=dict)
+    reader: Reader
+    own: ScopeStatistics
+    shared: ScopeStatistics
+    folders: Sequence[tuple[Folder, ScopeStatistics]] = ()
+
+    @property
+    def reach(self) -> Scope:
+        """The scope whose messages may be found."""
+        return self.reader.reach
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there are records to search."""
+        return self.own.records or self.shared.records
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to search."""
+        return not (self.own.sessions or self.has_records or self.folders)
+
+    @property
+    def texts(self) -> int:
+        """How many texts with vectors there are to search."""
+        return self.own.texts + self.shared.texts + sum(statistics.texts for _, statistics in self.folders)
+
+    @property
+    def word_owners(self) -> list[tuple[Scope | Folder, Sequence[str]]]:
+        """The scope, with the tokens that words are filed under: of the user, and of what others share with them.
+
+        No other words are looked up, so a record that the reader may not see takes no other one's place.
+        """
+        reach = self.reach
+        places: list[tuple[Scope | Folder, Sequence[str]]] = [(reach, [reach.user_lane])]
+        if self.shared.records:
+            labels = records_reads.grantees(reach, self.reader.roles)
+            places.append((reach, [reach.commons.user_lane, *labels]))
+        return places + [(folder, [folder.user_lane]) for folder, _ in self.folders]
 
 
-def weigh(
-    connection: Connection,
-    rt: Runtime,
-    findings: Findings,
-    seen: Collection[int] = (),
-    filter_records: Callable[[Mapping[int, Record]], Mapping[int, Record]] = lambda records: records,
-    session: int | None = None,
-) -> Answers:
-    """Rank the candidates of a search.
+def search_scope(connection: Connection, reader: Reader, begin: Beginning) -> SearchScope:
+    """Return what a reader may find.
 
     Args:
         connection: On the snapshot of the search.
-        rt: What the memory works with.
-        findings: What the search findings.
-        seen: Keys of what the context already has; they are no candidates.
-        filter_records: Returns the records that stay candidates.
-        session: Number of the session that recalls, 0 before its first message: results of tools in other ones are no
-            candidates then, unless `Settings.recall_tool_results` says so. None: all of them are candidates.
+        reader: The user who asks.
+        begin: What was read at the beginning.
     """
-    asked, search_scope = findings.question, findings.search_scope
-    postings, neighbours, known = retrieve.visible_matches(connection, findings, seen)
-    by_word = {word: postings[word] for word in asked.words if word in postings}
-    matches = Matches(
-        TermStatistics(by_word, findings.size, findings.common),
-        neighbours,
-        vectors=search_scope.vectors if findings.keys is None else findings.size,
-        date_matches=set().union(*(postings.get(when, ()) for when in asked.when)),
-        wish_matches=postings.get(WISH, {}).keys(),
-    )
-    passing = findings.keys
-    keys = [
-        key
-        for key in recall_rank.shortlist(matches, findings.depth)
-        if key not in seen and (passing is None or key in passing)
+    reach = reader.reach
+    own = searched_folders(connection, reach.tenant_id, reach.user_id) if begin.has_folders else ()
+    return SearchScope(reader, begin.own, begin.shared, own)
+
+
+# Reads what is asked, and has it embedded.
+
+_SPACE = re.compile(r"\s+")
+_FIRST_CJK = "\u2e80"  # from here on, names stand among other words without spaces
+_OF_ROUND = 300  # characters of a question and of an answer that are asked with what follows them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A text that is searched for.
+
+    Attributes:
+        query: As it was asked.
+        text: What is embedded: without the names of speakers, with which every text that has the name is near.
+        named: The parts of names of speakers that are in it.
+        vector: Its vector; None: words are searched alone.
+        problem: Why the embedder gave no vector; None if it was not asked, or gave one.
+        near: The nearest texts of an index; None: vectors are compared on the snapshot.
+    """
+
+    query: str
+    text: str
+    named: frozenset[str] = frozenset()
+    vector: FloatVector | None = None
+    problem: str | None = None
+    near: Sequence[Neighbour] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What is searched for.
+
+    Attributes:
+        own: The question.
+        both: The question together with the round before it; None without a round.
+        covered: Statistics of the user's own data when it was asked.
+    """
+
+    own: Asked
+    both: Asked | None = None
+    covered: ScopeStatistics = field(default_factory=ScopeStatistics)
+
+
+def round_before(question: str, before: Sequence[Message]) -> str | None:
+    """Return a question together with the round before it; None without such a round.
+
+    Args:
+        question: The question.
+        before: The messages before it, the newest first.
+    """
+    spoken = [
+        one for one in before if one.role in {"user", "assistant"} and one.model_visible and one.text.strip()
     ]
-    near = findings.cosines(connection, keys)
-    scale = rt.similarity_scale(connection, asked.text)
-    bar = bar_of(asked, matches.statistics.messages, findings.trust)
-    problem = findings.meaning.problem
-    notes = (Reason("embedder_failed", f"found by words alone: {problem}"),) if problem is not None else ()
-    least = SEARCH_BAR if session is None else max(bar, SEARCH_BAR)
-    if recall_rank.most_support(asked, keys, matches, findings.trust, scale, near) < least:
-        return Answers(notes=notes)  # nothing is told, whatever the texts are: they need not be read
-    cosines = {key: max(some) for key, some in near.items()}
-    wanted = list(filter(is_record, keys))
-    if unread := [key for key in wanted if key not in known]:
-        records_reads.ask_records(connection, search_scope.reader, unread)
-    rows = sql.find_candidates(connection, search_scope.reach, keys)
-    has_text = asked.answer is not None or asked.helps
-    candidates = sql.candidates_of(rows, cosines, has_text=has_text)
-    if session is not None and not rt.settings.recall_tool_results:
-        # They were true for one task, and are no memory of a user.
-        candidates = [one for one in candidates if one.role != "tool" or one.session == session]
-    records: Mapping[int, Record] = {}
-    if wanted:
-        if unread:
-            known |= records_reads.find_records(connection, search_scope.reader, unread)
-        records = filter_records({key: known[key] for key in wanted if key in known})
-        beginning = _BEGINNING if has_text else 0
-        candidates += retrieve.record_candidates(rt, search_scope.reach, records, cosines, beginning)
-    of_items = list(filter(is_item, keys))
-    folders = [folder for folder, _ in search_scope.folders]
-    items = find_by_key(connection, folders, of_items, rt.now()) if of_items else {}
-    candidates += retrieve.item_candidates(rt, items, cosines, _BEGINNING if has_text else 0)
-    ranked = rank(
-        asked,
-        candidates,
-        matches,
-        findings.trust,
-        scale=scale,
-        part_cosines=near,
+    if not spoken or spoken[0].role == "user":
+        return None
+    said = next((one.text for one in spoken if one.role == "user"), "")
+    return f"{said[:_OF_ROUND]} {spoken[0].text[:_OF_ROUND]} {question}"
+
+
+def read_question(connection: Connection, reach: Scope, query: str, both: str | None = None) -> Question:
+    """Return what is searched for, without vectors.
+
+    Args:
+        connection: In a transaction.
+        reach: Whose texts are searched.
+        query: A question or words.
+        both: The same with the round before it.
+    """
+    own = sql.overview(connection, reach).own
+    together = None if both is None else _asked(connection, reach, both)
+    return Question(_asked(connection, reach, query), together, own)
+
+
+def _asked(connection: Connection, reach: Scope, query: str) -> Asked:
+    query, spoken = readable(query), reach.user_lane + SPOKEN
+    names = possible_names(query)
+    here = storage_words.existing(connection, [spoken + part for part in names])
+    named = {part: written for part, written in names.items() if spoken + part in here}
+    bare = query
+    for written in sorted(named.values(), key=len, reverse=True):
+        alone = (r"(?<!\w)", r"(?:['\u2019]s)?(?!\w)") if written[0] < _FIRST_CJK else ("", "")
+        bare = re.sub(re.escape(written).join(alone), " ", bare)
+    bare = _SPACE.sub(" ", bare).strip()
+    return Asked(query, bare if any(map(str.isalnum, bare)) else query, frozenset(named))
+
+
+async def embed(rt: Runtime, run: Runner, reach: Scope, question: Question) -> Question:
+    """Return a question with its vectors, and with the nearest texts where an index finds them faster.
+
+    An embedder in this process is asked for the round before the question where it is needed: in the search.
+    """
+    own, both = await _embedded(rt, run, reach, question, question.own), question.both
+    if both is not None and (not rt.embeds_here or own.near is not None):
+        both = await _embedded(rt, run, reach, question, both)
+    return replace(question, own=own, both=both)
+
+
+async def _embedded(rt: Runtime, run: Runner, reach: Scope, question: Question, asked: Asked) -> Asked:
+    if not any(map(str.isalnum, asked.text)):
+        return asked
+    vector, problem = await query_vector(rt, run, asked.text)
+    asked = replace(asked, vector=vector, problem=problem)
+    if vector is None or not index_pays(rt, question.covered):
+        return asked
+    return replace(asked, near=await run(nearest, rt, reach, vector, question.covered, _DEPTH))
+
+
+# Scores the texts that a reader may find, on one snapshot.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What a search found.
+
+    Attributes:
+        scope: The reader, and what the search covered.
+        question: The question.
+        texts: The texts, as columns.
+        scores: What each is worth.
+    """
+
+    scope: SearchScope
+    question: Question
+    texts: Texts
+    scores: Scores
+
+    @property
+    def notes(self) -> tuple[Reason, ...]:
+        """What did not work."""
+        problem = self.question.own.problem
+        return (Reason("embedder_failed", f"found by words alone: {problem}"),) if problem is not None else ()
+
+
+def find(
+    connection: Connection,
+    rt: Runtime,
+    scope: SearchScope,
+    question: Question,
+    recall_filter: RecallFilter | None = None,
+) -> Found:
+    """Score the texts that a reader may find.
+
+    Args:
+        connection: On the snapshot.
+        rt: What the memory works with.
+        scope: The reader, and what the search covers.
+        question: What is searched for, embedded.
+        recall_filter: What may be found, checked; None: everything.
+    """
+    passing = _eligible_keys(connection, scope, recall_filter)
+    every = [one for one in (question.own, question.both) if one is not None]
+    is_indexed = question.own.near is not None
+    own = None if is_indexed else rt.vectors.columns(connection, scope.reach, scope.own)
+    languages = sql.languages_of(connection, scope.reach) if own is None else own.languages()
+    words = [question_terms(one.text, _spoken(languages, one.text)) for one in every]
+    postings = postings_of(
+        connection, scope.word_owners, list(dict.fromkeys(word for some in words for word in some)), passing
     )
-    cut = STRICT if findings.explicit else IN_PROMPT if asked.asks or asked.helps else FOR_REMARK
-    return Answers(ranked, notes, records, findings.trust, bar, cut, rows, items)
+    worded = dict.fromkeys(key for keys in postings.values() for key in keys)
+    if own is None:
+        own = columns_of(connection, _chosen(rt, every, list(worded), passing))
+    others = [rt.vectors.columns(connection, *folder) for folder in scope.folders]
+    if scope.shared.records:
+        others.append(records_reads.shared_columns(connection, scope.reader))
+    texts = Texts([own, *others], worded, passing, scope.texts if is_indexed else None)
+    scale = rt.similarity_scale(connection, max(languages, key=languages.__getitem__, default=""))
+
+    def scores_of(place: int) -> Scores:
+        asked = every[place]
+        return score(texts, asked.vector, words[place], postings, asked.named, scale)
+
+    scores = scores_of(0)
+    if question.both is not None and bears(scores, texts.order(scores.total)) < FOLLOWS:
+        if question.both.vector is None and question.own.vector is not None:
+            vector, _ = vector_at_once(rt, question.both.text) or (None, None)
+            every[1] = replace(question.both, vector=vector)
+        scores = scores.with_round(scores_of(1))
+    return Found(scope, question, texts, scores)
 
 
-def relevant_answers(
-    connection: Connection,
-    rt: Runtime,
-    reach: Scope,
-    findings: Findings,
-    answers: Answers,
-    visible: Sequence[Message] = (),
-) -> Answers:
-    """Leave out the candidates that are not worth their tokens. The arguments are those of `rerank`."""
-    passing = relevant(answers.candidates, answers.bar, answers.cut)
-    if not passing:
-        return replace(answers, candidates=())
-    order = rerank(connection, rt, reach, findings, answers, visible)
-    if order.candidates is answers.candidates:
-        return replace(order, candidates=passing)
-    return replace(order, candidates=recall_rank.choose(passing, order.candidates))
+def _spoken(languages: Mapping[str, int], question: str) -> list[str]:
+    """Return the languages whose stop words are left out: those of a user's texts, without what is rare there."""
+    most = max(languages.values(), default=0)
+    return [one for one, texts in languages.items() if _RARE * texts >= most] or [language_of(question)]
 
 
-def rerank(
-    connection: Connection,
-    rt: Runtime,
-    reach: Scope,
-    findings: Findings,
-    answers: Answers,
-    visible: Iterable[Message] | None = None,
-) -> Answers:
-    """Put the best candidates in the order of the reranker, if there is one.
-
-    Args:
-        connection: On the snapshot of the search.
-        rt: What the memory works with.
-        reach: Whose messages.
-        findings: What the search found.
-        answers: The candidates, the best first.
-        visible: Messages that the context already has; see `best`.
-
-    Raises:
-        OrderNeededError: The reranker has to be asked first.
-    """
-    if rt.reranker is None or not answers.candidates:
-        return answers
-    if (order := findings.meaning.order) is None:
-        first = best(connection, rt, reach, answers, FIRST, visible)
-        if len(first) <= 1:
-            return answers
-        part = [retrieve.shorten(rt, *one, _JUDGED)[0] for one in first]
-        raise OrderNeededError(findings.meaning, findings.query, {one.key: one.message.text for one in part})
-    if order.problem is not None:
-        note = Reason("reranker_failed", f"in the order of the ranking: {order.problem}")
-        return replace(answers, notes=(*answers.notes, note))
-    return replace(answers, candidates=recall_rank.reorder(answers.candidates, order.scores))
+_RARE = 5  # times as many texts of another language: one that is told from a few texts may be a wrong guess
 
 
-def best(
-    connection: Connection,
-    rt: Runtime,
-    reach: Scope,
-    answers: Answers,
-    limit: int,
-    visible: Iterable[Message] | None = None,
-) -> list[tuple[StoredMessage, ScoredCandidate]]:
-    """Read the best candidates that have any text, each text once.
-
-    Args:
-        connection: On the snapshot of the search.
-        rt: What the memory works with.
-        reach: Whose messages.
-        answers: The result of a search.
-        limit: How many to return at most.
-        visible: Messages that the context already has; candidates with the same text are left out, and so is what
-            nearly repeats a better candidate. None: there is no context, and near repetitions are hits.
-    """
-    heard = {(message.role, message.text) for message in visible or ()}
-    said: dict[str, Gists] = {}
-    waiting = deque(answers.candidates)
-    found: list[tuple[StoredMessage, ScoredCandidate]] = []
-    while waiting and (wanted := limit - len(found)):  # one round, unless a text comes twice
-        some = [waiting.popleft() for _ in range(min(wanted, len(waiting)))]
-        read = sql.messages_of(connection, reach, answers.rows, [one.key for one in some])
-        by_key = {stored.key: stored for stored in read}
-        told = ((one.key, answers.records.get(one.key)) for one in some)
-        by_key |= {
-            key: retrieve.message_of_record(rt, key, record) for key, record in told if record is not None
-        }
-        held = ((one.key, answers.items.get(one.key)) for one in some)
-        by_key |= {
-            key: retrieve.message_of_item(rt, reach, key, item) for key, item in held if item is not None
-        }
-        for ranked in some:
-            stored = by_key.get(ranked.key)
-            if stored is None or not (words := stored.message.text).strip():
-                continue  # a call or a picture without text cannot be quoted
-            if (stored.message.role, words) in heard or (telling := retrieve.as_told(rt, stored)) is None:
-                continue
-            # A record's name is its type; it may say again what the user said. An episode goes if its turns are told.
-            record = answers.records.get(stored.key)
-            repeats = record is not None and record.type != "episodic"
-            who = stored.message.role if repeats else stored.message.speaker
-            earlier = said.setdefault(who, Gists())
-            gist = Gist.of(words[:_BEGINNING])
-            if visible is not None and not earlier.add(gist):
-                continue
-            heard.add((stored.message.role, words))
-            found.append((telling, ranked))
-    return found
+def _chosen(
+    rt: Runtime, every: Sequence[Asked], worded: Sequence[int], passing: Collection[int] | None
+) -> list[int]:
+    """Return the keys of the texts whose vectors are compared where there are too many: those that an index or a word found."""
+    if passing is not None and len(passing) <= rt.settings.exact_scan_limit:
+        return list(passing)
+    near = [one.key for asked in every for one in asked.near or ()]
+    return list(dict.fromkeys([*near, *sorted(worded, reverse=True)[:_DEPTH]]))
 
 
-def without_own_turns(
-    hits: Sequence[tuple[StoredMessage, ScoredCandidate]], records: Mapping[int, Record]
-) -> list[tuple[StoredMessage, ScoredCandidate]]:
-    """Leave out episodes of sessions whose own turns are among the hits: they would say the same again.
-
-    Args:
-        hits: Messages and records, the best first.
-        records: The records among them, by key.
-    """
-    talks = {(one.scope.namespace, one.scope.session_id) for one, _ in hits if one.key not in records}
-    return [
-        (one, ranked)
-        for one, ranked in hits
-        if one.key not in records
-        or part_of(records[one.key]) is None
-        or (one.scope.namespace, one.scope.session_id) not in talks
-    ]
-
-
-def hits(
-    connection: Connection,
-    rt: Runtime,
-    reach: Scope,
-    answers: Answers,
-    limit: int,
-    token_limit: int | None,
-    visible: Iterable[Message] | None = None,
-) -> Hits:
-    """Return the best hits within both limits, without texts that the context already has."""
-    found = best(connection, rt, reach, answers, limit, visible)
-    if token_limit is not None:
-        found = retrieve.fit_into_budget(
-            rt, found, token_limit, token_limit, lambda turn: rt.tokens.text(line(turn))
+def _eligible_keys(
+    connection: Connection, scope: SearchScope, recall_filter: RecallFilter | None
+) -> frozenset[int] | None:
+    """Return the keys of the reader's messages and records that pass a checked filter; None without a filter."""
+    if recall_filter is None:
+        return None
+    wanted, keys = set(recall_filter.kinds), set[int]()
+    if not recall_filter.tags and (not wanted or "message" in wanted):
+        conditions = conditions_of(recall_filter.metadata)
+        keys |= sql.matching_keys(connection, scope.reach, recall_filter, conditions)
+    types = set() if "record" in wanted else wanted.intersection(TYPES)
+    of_records = not (recall_filter.speakers or recall_filter.metadata) and (
+        not wanted or "record" in wanted or types
+    )
+    if scope.has_records and of_records:
+        keys |= records_reads.matching_keys(
+            connection,
+            scope.reader,
+            types,
+            recall_filter.tags,
+            recall_filter.sessions,
+            recall_filter.since,
+            recall_filter.until,
         )
-    if visible is not None:
-        found = without_own_turns(found, answers.records)
-    rt.temporaries.note_lines(reach, [(line(stored), stored.key) for stored, _ in found])
-    rt.note_recall([stored.key for stored, _ in found if stored.key in answers.records])
-    return Hits(_hit(rt, stored, ranked, answers) for stored, ranked in found)
+    return frozenset(keys)
 
 
-def _hit(rt: Runtime, turn: StoredMessage, candidate: ScoredCandidate, answers: Answers) -> Hit:
-    record, item = answers.records.get(turn.key), answers.items.get(turn.key)
-    message = turn.message
-    assert message.id is not None  # the journal gives every message an id and a time
-    assert message.created_at is not None
-    return Hit(
-        text=message.text,
-        score=candidate.score,
-        kind="record" if record is not None else "item" if item is not None else "message",
-        message_ids=(message.id,) if record is None and item is None else (),
-        session_id=turn.scope.session_id or "",
-        speaker=message.speaker,
-        created_at=message.created_at,
-        tokens=rt.tokens.text(line(turn)),
-        reasons=(*candidate.reasons, *answers.notes),
-        record=record,
-        role=message.role,
-        item=item,
+# Reads what was found: messages, records and items that the reader may see, each as a message with its reasons.
+
+
+class Line(NamedTuple):
+    """Something that a search found.
+
+    Attributes:
+        stored: The message; a record or an item as one, with its type for the speaker's name.
+        score: What it is worth; the reranker's score if there is one.
+        reasons: Why it was found.
+        words: The question's words that it has.
+        record: The record that it is; None for anything else.
+        item: The item that it is; None for anything else.
+        part_cosines: The cosine of each part of its text, in their order.
+    """
+
+    stored: StoredMessage
+    score: float
+    reasons: tuple[Reason, ...]
+    words: tuple[str, ...]
+    record: Record | None = None
+    item: Item | None = None
+    part_cosines: tuple[float, ...] = ()
+
+
+def read_lines(
+    connection: Connection,
+    rt: Runtime,
+    found: Found,
+    rows: NDArray[np.int64],
+    limit: int,
+    session: int | None = None,
+    keep: Callable[[Mapping[int, Record]], Mapping[int, Record]] = lambda records: records,
+    visible: Sequence[Message] | None = None,
+) -> list[Line]:
+    """Read texts in their order, until there are enough that may be told and say something new.
+
+    Args:
+        connection: On the snapshot of the search.
+        rt: What the memory works with.
+        found: What the search found.
+        rows: Rows of its texts, the best first.
+        limit: How many to return at most.
+        session: Number of the session that recalls, 0 before its first message: results of tools in other ones are left out
+            then, unless `Settings.recall_tool_results` says so. None: they are found, too.
+        keep: Returns the records that are told.
+        visible: Messages that the context already has. None: there is no context, and who searches sees each text that says
+            something again.
+    """
+    texts, vector = found.texts, found.question.own.vector
+    said = [fold(one.text) for one in visible or ()]
+    lines: list[Line] = []
+    for start in range(0, len(rows), _READ):
+        some = rows[start : start + _READ]
+        keys = texts.keys[some].tolist()
+        read = _read(connection, rt, found.scope, keys, keep)
+        older = sorted(
+            ((one.stored.message, fold(one.stored.message.text)) for one in read.values()),
+            key=lambda one: _age(one[0]),
+        )
+        for row, key in zip(some, keys, strict=True):
+            one = read.get(key)
+            if one is None or (stored := as_told(rt, one.stored)) is None:
+                continue
+            message = stored.message
+            is_elsewhere = session is not None and key >> storage_words.SESSION_BITS != session
+            if message.role == "tool" and is_elsewhere and not rt.settings.recall_tool_results:
+                continue  # it was true for one task, and is no memory of a user
+            if not message.text.strip() or (visible is not None and _repeats(message, said, older)):
+                continue
+            said.append(fold(message.text))
+            words = tuple(word for word, having in found.scores.words.items() if row in having)
+            lines.append(
+                one._replace(
+                    stored=stored,
+                    score=float(found.scores.total[row]),
+                    reasons=found.scores.reasons(int(row)),
+                    words=words,
+                    part_cosines=texts.part_cosines(key, vector) if stored.tokens > LINE else (),
+                )
+            )
+            if len(lines) == limit:
+                return lines
+    return lines
+
+
+def _repeats(message: Message, said: Sequence[str], older: Sequence[tuple[Message, str]]) -> bool:
+    """Tell whether a message says again what is told already; one of a model, also what anybody said earlier."""
+    text = fold(message.text)
+    if message.role == "user":
+        return text in said
+    return says_again(text, [*said, *(one for other, one in older if _age(other) < _age(message))])
+
+
+def _age(message: Message) -> float:
+    return message.created_at.timestamp() if message.created_at is not None else 0.0
+
+
+def _read(
+    connection: Connection,
+    rt: Runtime,
+    scope: SearchScope,
+    keys: Sequence[int],
+    keep: Callable[[Mapping[int, Record]], Mapping[int, Record]],
+) -> dict[int, Line]:
+    """Return what the reader may see of some texts, by key."""
+    reach = scope.reach
+    spoken, of_records, of_items = (list(filter(kind, keys)) for kind in (is_message, is_record, is_item))
+    read: dict[int, Line] = {}
+    if spoken:
+        rows = sql.find_rows(connection, reach, spoken)
+        read |= {one.key: Line(one, 0.0, (), ()) for one in sql.messages_of(connection, reach, rows, spoken)}
+    if of_records:
+        for key, record in keep(records_reads.find_records(connection, scope.reader, of_records)).items():
+            read[key] = Line(message_of_record(rt, key, record), 0.0, (), (), record)
+    if of_items:
+        items = find_by_key(connection, [folder for folder, _ in scope.folders], of_items, rt.now())
+        for key, item in items.items():
+            read[key] = Line(message_of_item(rt, reach, key, item), 0.0, (), (), None, item)
+    return read
+
+
+def as_told(rt: Runtime, turn: StoredMessage) -> StoredMessage | None:
+    """Return a message or record as it is told: redacted, without what memory told; None if it is not told.
+
+    What the user's redactor cannot read is not.
+    """
+    text = turn.message.text
+    try:
+        left = rt.own_words(turn.scope.namespace, text)
+    except RedactorError:
+        return None
+    if left == text:
+        return turn
+    said = replace(turn.message, content=left.strip(), tool_calls=(), raw=None)
+    return replace(turn, message=said, tokens=rt.tokens.message(said))
+
+
+def message_of_record(rt: Runtime, key: int, record: Record) -> StoredMessage:
+    """Return a record as a message; its type stands for the speaker's name."""
+    said = Message("user", record.text, id=record.memory_id, name=record.type, created_at=record.date)
+    scope = Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
+    return StoredMessage(key, scope, said, rt.tokens.message(said), rt.tokens.name)
+
+
+def message_of_item(rt: Runtime, reach: Scope, key: int, item: Item) -> StoredMessage:
+    """Return an item as a message; its folder and key stand for an id, and "item" for the speaker's name."""
+    said = Message("user", whole_text(item.value), id=item.address, name="item", created_at=item.updated_at)
+    return StoredMessage(key, reach, said, rt.tokens.message(said), rt.tokens.name)
+
+
+def print_of(turn: StoredMessage) -> int:
+    """Return a number that tells in this process whether a text is told as it was."""
+    said = turn.message
+    return hash((said.speaker, said.created_at, said.text))
+
+
+def prints_now(
+    connection: Connection, rt: Runtime, scope: SearchScope, keys: Iterable[int]
+) -> dict[int, int]:
+    """Return what `print_of` tells of messages, records and items by their keys, of those that the reader is told now."""
+    read = _read(connection, rt, scope, sorted(keys), lambda records: records)
+    lines = {key: as_told(rt, one.stored) for key, one in read.items()}
+    return {key: print_of(one) for key, one in lines.items() if one is not None}
+
+
+# Chooses what is told, for a context or a foreign prompt.
+
+
+def choose(
+    connection: Connection,
+    rt: Runtime,
+    found: Found,
+    hidden: Collection[int],
+    session: int,
+    keep: Callable[[Mapping[int, Record]], Mapping[int, Record]],
+    visible: Sequence[Message],
+    most: int | None,
+) -> tuple[list[Line], int]:
+    """Return the lines that are worth their tokens, the best first, and how many of them may be told.
+
+    Without a reranker these are all of them. A reranker gets more, and chooses which; how many, the scores decide.
+
+    Args:
+        connection: On the snapshot of the search.
+        rt: What the memory works with.
+        found: What the search found.
+        hidden: Keys of what the context already has.
+        session: Number of the session that recalls.
+        keep: Returns the records that are told.
+        visible: Messages that the context already has.
+        most: How many lines there may be; None: any number.
+    """
+    order = found.texts.order(found.scores.total, hidden)
+    worth = told(found.scores, order, most)
+    limit = len(worth) if most is None else min(most, len(worth))
+    if not limit:
+        return [], 0
+    lines = read_lines(connection, rt, found, worth, limit, session, keep, visible)
+    if rt.reranker is None:
+        return _without_many_episodes(lines), limit
+    first = read_lines(connection, rt, found, order, RERANKED, session, keep, visible)
+    return first, len(lines)
+
+
+def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:
+    """Leave out episodes of sessions whose own turns are told, since they say the same, and those beyond three."""
+    talks = {(one.stored.scope.namespace, one.stored.scope.session_id) for one in lines if one.record is None}
+    kept, episodes = list[Line](), 0
+    for one in lines:
+        if one.record is not None and part_of(one.record) is not None:
+            scope = one.stored.scope
+            if (scope.namespace, scope.session_id) in talks or episodes == _EPISODES:
+                continue
+            episodes += 1
+        kept.append(one)
+    return kept
+
+
+async def rerank(
+    rt: Runtime, run: Runner, query: str, lines: list[Line]
+) -> tuple[list[Line], tuple[Reason, ...]]:
+    """Put lines in the order of the reranker, if there is one; and say what did not work."""
+    if rt.reranker is None or len(lines) < 2:  # noqa: PLR2004  (one line has one order)
+        return lines, ()
+    texts = [searchable(shorten(rt, one, _JUDGED).stored.message.text) for one in lines[:RERANKED]]
+    try:
+        scores = await run.either(rt.reranker.scores, rt.reranker.ascores, searchable(query), texts)
+    except RerankerError as problem:
+        rt.health.down("reranker", str(problem))
+        return lines, (Reason("reranker_failed", f"in the order of the ranking: {problem}"),)
+    rt.health.up("reranker")
+    judged = [
+        one._replace(
+            score=given,
+            reasons=(Reason("reranker", f"the reranker gave it {given:.3g}", given), *one.reasons),
+        )
+        for one, given in zip(lines, scores, strict=False)
+    ]
+    judged.sort(key=lambda one: -one.score)
+    behind = judged[-1].score - lines[0].score  # the others stay behind, in their own order
+    return [*judged, *(one._replace(score=one.score + behind) for one in lines[RERANKED:])], ()
+
+
+def fit(
+    rt: Runtime, lines: Iterable[Line], budget: int, cost: Callable[[StoredMessage], int], longest: int = LINE
+) -> list[Line]:
+    """Choose what fits into a budget, the best first; of a long text, the part that bears on the question."""
+    short = [shorten(rt, one, longest) for one in lines]
+    return [short[place] for place in pack((cost(one.stored) for one in short), budget)]
+
+
+def shorten(rt: Runtime, one: Line, budget: int) -> Line:
+    """Return a line whose text fits into a budget: the whole, or the part that bears on the question."""
+    stored, most = one.stored, rt.settings.indexed_characters
+    text = stored.message.text
+    if stored.tokens <= budget:
+        return one
+    found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
+    part = excerpt(found_by, one.words, budget, rt.tokens.text, one.part_cosines)
+    if part == text:  # the text fits, only an image or the like does not
+        return one._replace(stored=replace(stored, tokens=rt.tokens.text(text)))
+    said = replace(stored.message, content=part, tool_calls=(), raw=None)
+    return one._replace(
+        stored=replace(stored, message=said, tokens=rt.tokens.message(said)),
+        reasons=(*one.reasons, _SHORTENED),
     )
 
 
-# Adjusts what a search found: leaves out episodes that repeat turns.
+_SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
 
 
 def without_visible_episodes(
@@ -341,12 +656,42 @@ def without_visible_episodes(
     return {key: one for key, one in records.items() if key not in ends or places.get(ends[key], -1) < first}
 
 
-# Searches a user's memory: the order of things.
+# The verbs: a search, and a recall for a prompt that somebody else builds.
 
 
 def outcome_of(result: Hits, reach: Scope, query: str, *_: object, **__: object) -> Outcome:
     """Return what a span says of a search."""
     return Outcome(len(result), query=query, contents=lambda: [hit.text for hit in result])
+
+
+def _hits(rt: Runtime, lines: Sequence[Line], token_limit: int | None, notes: tuple[Reason, ...]) -> Hits:
+    """Return lines as hits, as many as fit."""
+    if token_limit is not None:
+        longest = max(LINE, token_limit // 4)
+        lines = fit(rt, lines, token_limit, lambda turn: rt.tokens.text(line(turn)), longest)
+    rt.note_recall([one.stored.key for one in lines if one.record is not None])
+    return Hits(_hit(rt, one, notes) for one in lines)
+
+
+def _hit(rt: Runtime, one: Line, notes: tuple[Reason, ...]) -> Hit:
+    message = one.stored.message
+    assert message.id is not None  # the journal gives every message an id and a time
+    assert message.created_at is not None
+    is_message = one.record is None and one.item is None
+    return Hit(
+        text=message.text,
+        score=one.score,
+        kind="message" if is_message else "record" if one.record is not None else "item",
+        message_ids=(message.id,) if is_message else (),
+        session_id=one.stored.scope.session_id or "",
+        speaker=message.speaker,
+        created_at=message.created_at,
+        tokens=rt.tokens.text(line(one.stored)),
+        reasons=(*one.reasons, *notes),
+        record=one.record,
+        role=message.role,
+        item=one.item,
+    )
 
 
 @traced("search_memory", "search", outcome_of)
@@ -358,32 +703,94 @@ async def search(
     limit: int,
     token_limit: int | None,
     roles: object = (),
-    now: datetime | None = None,
     recall_filter: object = None,
 ) -> Hits:
     """Return the best hits: at most `limit`, of at most `token_limit` tokens together."""
-    asked, now, known = text_of("query", query), in_utc(now, "now"), roles_of(roles)
-    wanted = check_filter(recall_filter)
+    asked, known, wanted = text_of("query", query), roles_of(roles), check_filter(recall_filter)
+    _check_limits(limit, token_limit)
+
+    def look(connection: Connection, question: Question) -> tuple[list[Line], tuple[Reason, ...]]:
+        scope = search_scope(connection, reader_of(rt, reach, known), sql.overview(connection, reach))
+        if scope.is_empty:
+            return [], ()
+        found = find(connection, rt, scope, question, wanted)
+        order = found.texts.order(found.scores.total)
+        order = order[found.scores.support[order] > 0]
+        return read_lines(
+            connection, rt, found, order, max(limit, RERANKED if rt.reranker else 0)
+        ), found.notes
+
+    question = await embed(rt, run, reach, await run(rt.db.read, read_question, reach, asked))
+    lines, notes = await run(rt.db.read, look, question)
+    lines, more = await rerank(rt, run, asked, lines)
+    return await run(_hits, rt, lines[:limit], token_limit, notes + more)
+
+
+@traced("search_memory", "recall", outcome_of)
+async def recall(
+    rt: Runtime,
+    run: Runner,
+    scope: Scope,
+    query: str,
+    limit: int,
+    token_limit: int | None,
+    visible: Iterable[Message],
+    roles: Sequence[str] = (),
+    recall_filter: object = None,
+) -> Hits:
+    """Return hits for a query that are not among the visible messages, the best first: what a context would recall."""
+    asked, known, wanted = text_of("query", query), check_messages(visible), check_filter(recall_filter)
+    _check_limits(limit, token_limit)
+    reach, settings = scope.reach(), rt.settings
+
+    def look(connection: Connection, question: Question) -> tuple[list[Line], int, tuple[Reason, ...]]:
+        covered = search_scope(connection, reader_of(rt, reach, roles), sql.overview(connection, reach))
+        if covered.is_empty:
+            return [], 0, ()
+        found = find(connection, rt, covered, question, wanted)
+        session = messages_reads.find(connection, scope)
+        seen = _visible_end(connection, session, known)
+        first = min((one.seq for one in seen), default=session.next_seq if session is not None else 0)
+        lines, most = choose(
+            connection,
+            rt,
+            found,
+            {one.key for one in seen},
+            session.number if session is not None else 0,
+            lambda records: without_visible_episodes(connection, records, scope, session, first),
+            known,
+            limit,
+        )
+        return lines, most, found.notes
+
+    question = await embed(rt, run, reach, await run(rt.db.read, read_question, reach, asked))
+    lines, most, notes = await run(rt.db.read, look, question)
+    lines, more = await rerank(rt, run, asked, lines)
+    room = recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit
+    return await run(_hits, rt, _without_many_episodes(lines[:most]), room, notes + more)
+
+
+def _check_limits(limit: int, token_limit: int | None) -> None:
     at_least_one("limit", limit)
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
 
-    def look(connection: Connection, meaning: Meaning | None) -> Hits:
-        search_scope = retrieve.search_scope_of(connection, rt, reach, known)
-        if search_scope.is_empty:
-            return Hits()
-        found = retrieve.retrieve(
-            connection, rt, search_scope, asked, limit, now or rt.now(), meaning, wanted
-        )
-        answers = rerank(connection, rt, reach, found, weigh(connection, rt, found))
-        return hits(connection, rt, reach, answers, limit, token_limit)
 
-    return await retrieve.on_snapshot(rt, run, look)
+_NEWER = 8  # messages at the session's end that the caller may not have yet
+
+
+def _visible_end(
+    connection: Connection, session: Session | None, messages: Sequence[Message]
+) -> list[StoredMessage]:
+    """Return the messages of a session's end that are in the caller's prompt, without the instructions."""
+    if session is None or not messages:
+        return []
+    words = {(message.role, message.text) for message in messages if message.role != "system"}
+    last = messages_reads.tail_messages(connection, session, None, len(messages) + _NEWER)
+    return [one for _, one in last if (one.message.role, one.message.text) in words]
 
 
 # Searches for more hits as long as too few of them pass the caller's filter.
-
-T = TypeVar("T")
 
 _WIDER, _WIDEST = 4, 64  # factors of the limit: at each step, and at most
 
@@ -424,79 +831,3 @@ async def search_wider(
     if token_limit is not None:
         chosen = [chosen[place] for place in pack((cost for cost, _ in chosen), token_limit)]
     return [one for _, one in chosen]
-
-
-# Recalls for a prompt that somebody else builds: what bears on a query and is not in that prompt.
-
-_NEWER = 8  # messages at the session's end that the caller may not have yet
-
-
-@dataclass(frozen=True, slots=True)
-class _VisibleEnd:
-    """The part of the session that is in the caller's prompt."""
-
-    session: Session | None = None
-    messages: Sequence[StoredMessage] = ()
-
-    @property
-    def first(self) -> int:
-        """The place of its first turn; without one, the place behind the session."""
-        turns = (one.seq for one in self.messages if one.message.role != "system")
-        return min(turns, default=self.session.next_seq if self.session is not None else 0)
-
-
-@traced("search_memory", "recall", outcome_of)
-async def recall(
-    rt: Runtime,
-    run: Runner,
-    scope: Scope,
-    query: str,
-    limit: int,
-    token_limit: int | None,
-    visible: Iterable[Message],
-    roles: Sequence[str] = (),
-    recall_filter: object = None,
-) -> Hits:
-    """Return hits for a query that are not among the visible messages, the best first."""
-    asked, known = text_of("query", query), check_messages(visible)
-    wanted = check_filter(recall_filter)
-    at_least_one("limit", limit)
-    if token_limit is not None:
-        at_least_one("token_limit", token_limit)
-    reach = scope.reach()
-
-    def look(connection: Connection, meaning: Meaning | None) -> Hits:
-        search_scope = retrieve.search_scope_of(connection, rt, reach, roles)
-        if search_scope.is_empty:
-            return Hits()
-        found = retrieve.retrieve(
-            connection, rt, search_scope, asked, limit, rt.now(), meaning, wanted, explicit=True
-        )
-        end = _visible_end(connection, scope, known)
-        seen = {one.key for one in end.messages}
-        answers = weigh(
-            connection,
-            rt,
-            found,
-            seen,
-            lambda records: without_visible_episodes(connection, records, scope, end.session, end.first),
-            end.session.number if end.session is not None else 0,
-        )
-        worth, settings = relevant_answers(connection, rt, reach, found, answers, known), rt.settings
-        room = (
-            recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit
-        )
-        return hits(connection, rt, reach, worth, limit, room, known)
-
-    return await retrieve.on_snapshot(rt, run, look)
-
-
-def _visible_end(connection: Connection, scope: Scope, messages: Sequence[Message]) -> _VisibleEnd:
-    session = messages_reads.find(connection, scope)
-    if session is None or not messages:
-        return _VisibleEnd(session)
-    words = {(message.role, message.text) for message in messages}
-    last = messages_reads.tail_messages(connection, session, None, len(messages) + _NEWER)
-    return _VisibleEnd(
-        session, [one for _, one in reversed(last) if (one.message.role, one.message.text) in words]
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,13 +17,11 @@ from memlayer_core.messages.model import Session, WindowStart
 from memlayer_core.messages.reads import find_messages, session_from, stored_of
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.scope import Scope
-from memlayer_core.seams import FloatVector
 from memlayer_core.storage import statements
 from memlayer_core.storage.codec import parse_exact
 from memlayer_core.storage.statements import WITHIN, ListStatement, Statement
 from memlayer_core.storage.tables import messages, namespaces, records, sessions, texts, window_starts
-from memlayer_core.storage.vectors import EMBEDDED, ScopeStatistics, part_cosines
-from memlayer_core.storage.words import Candidate
+from memlayer_core.storage.vectors import EMBEDDED, ScopeStatistics
 
 # Reads what a search covers, and its candidates. Each function runs in its caller's transaction.
 
@@ -134,11 +132,11 @@ def _statistics(row: Any | None) -> ScopeStatistics:
     )
 
 
+_SAMPLED = 200  # texts that tell the languages of a user who has many
+
 READ_AHEAD = 1000
 """Characters of a message that are read before it is told. Most have fewer, and are then read whole."""
 
-_END = 8  # characters of a text in which its question mark stands
-_ASKS = re.compile("[?\uff1f]\\W*\\Z")
 _KEPT = ("key", "id", "digest", "role", "name", "tokens", "counter", "characters", "created_at")
 _ROWS = ListStatement(
     lambda keys: (
@@ -146,7 +144,6 @@ _ROWS = ListStatement(
             *(messages.c[name] for name in _KEPT),
             func.substr(messages.c.text, 1, READ_AHEAD).label("text"),
             case((messages.c.characters <= READ_AHEAD, messages.c.body)).label("body"),
-            func.substr(messages.c.text, messages.c.characters - _END + 1).label("ending"),
             sessions.c.session_id,
             sessions.c.agent_id,
         )
@@ -154,42 +151,17 @@ _ROWS = ListStatement(
         .where(messages.c.key.in_(keys), messages.c.tokens > 0, messages.c.role != "system", WITHIN)
     )
 )
-_VECTORS = ListStatement(
-    lambda keys: select(texts.c.key, texts.c.vector, texts.c.vectors).where(texts.c.key.in_(keys), EMBEDDED)
+_LANGUAGES = Statement(
+    select(texts.c.language).where(texts.c.namespace == bindparam("of"), EMBEDDED).limit(_SAMPLED)
 )
 
 
-def find_candidates(connection: Connection, reach: Scope, keys: Sequence[int]) -> dict[int, Any]:
-    """Return the rows of the messages of these keys in a scope, in the order of the keys. Other keys are ignored.
+def find_rows(connection: Connection, reach: Scope, keys: Sequence[int]) -> dict[int, Any]:
+    """Return the rows of the messages of these keys in a scope. Other keys are ignored.
 
     Of a text, no more than the beginning is read; `messages_of` makes messages of those that have no more.
     """
-    rows = {row.key: row for row in _ROWS.all(connection, keys, statements.reach_parameters(reach))}
-    return {key: rows[key] for key in keys if key in rows}
-
-
-def candidates_of(
-    rows: Mapping[int, Any], cosines: Mapping[int, float], *, has_text: bool
-) -> list[Candidate]:
-    """Return rows as candidates.
-
-    Args:
-        rows: What `find_candidates` returned.
-        cosines: The cosines of those that have one, by key.
-        has_text: Whether the beginnings of their texts are wanted.
-    """
-    return [
-        Candidate(
-            key,
-            row.role,
-            row.name,
-            row.tokens,
-            _ASKS.search(row.ending) is not None,
-            cosines.get(key),
-            row.text if has_text else "",
-        )
-        for key, row in rows.items()
-    ]
+    return {row.key: row for row in _ROWS.all(connection, keys, statements.reach_parameters(reach))}
 
 
 def messages_of(
@@ -200,7 +172,7 @@ def messages_of(
     Args:
         connection: On the snapshot of the rows.
         reach: The scope.
-        rows: What `find_candidates` returned; what is too long for these is read.
+        rows: What `find_rows` returned; what is too long for these is read.
         keys: Keys of messages; other keys are ignored.
     """
     found = [
@@ -243,10 +215,7 @@ def matching_keys(
     return {key for key, body in said if passes(conditions, body.get("metadata", {}))}
 
 
-def cosines_of(
-    connection: Connection, keys: Sequence[int], vector: FloatVector
-) -> dict[int, tuple[float, ...]]:
-    """Return the cosines of a vector to the parts of those of some texts that have vectors."""
-    rows = _VECTORS.all(connection, keys)
-    near = part_cosines(rows, vector) if rows else []
-    return dict(zip((row.key for row in rows), near, strict=True))
+def languages_of(connection: Connection, reach: Scope) -> Mapping[str, int]:
+    """Return how many of some of a user's texts each language has."""
+    rows = _LANGUAGES.tuples(connection, {"of": reach.namespace})
+    return Counter(language for (language,) in rows if language)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as
 from memlayer_core.events import RecordStored
-from memlayer_core.message import StoredMessage
-from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_whole_number, in_utc
 from memlayer_core.messages.model import ForgetReport
 from memlayer_core.messages.reads import lock_messages
-from memlayer_core.messages.render import lines_inside
 from memlayer_core.records import check, reads, writes
 from memlayer_core.records.model import (
     Claim,
@@ -34,118 +30,10 @@ from memlayer_core.scope import Scope
 from memlayer_core.show import ViewList
 from memlayer_core.storage.statements import from_micros
 from memlayer_core.storage.terms import index_terms
-from memlayer_core.storage.words import is_message
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
-
-
-# Recognizes what memlayer itself told a model, where somebody wants it to be remembered or learned.
-
-_LINE = re.compile(r"(?m)^[ \t]*- .*$")
-_HEAD = re.compile(r"- (?:\[[^\]\n]*\] )?")
-_KEPT = (
-    *("type", "category", "key", "value", "subject", "modality", "summary", "structured", "importance"),
-    *(
-        "key_topics",
-        "actions_taken",
-        "outcomes",
-        "tags",
-        "occurred_at",
-        "expires_at",
-        "valid_from",
-        "valid_until",
-    ),
-    *("decay_score", "relations", "always"),
-)
-
-
-Remembered: TypeAlias = tuple[Scope, object, Mapping[str, Any]]
-"""Whose record something becomes, its text, and its other fields."""
-
-
-def texts_of(
-    rt: Runtime, scope: Scope, reader: Reader, text: object, fields: Mapping[str, Any]
-) -> list[Remembered]:
-    """Return what is to be remembered of a text: the text, or what it quotes if it is what a model was told.
-
-    Lines that were told to a model of this user stand for the messages and records that they quote. If there are other
-    lines, these alone are remembered: the rest is known. What nobody was told is the caller's, whatever it looks like.
-    """
-    lines = lines_inside(text) if isinstance(text, str) else []
-    sources = {one: key for one in lines if (key := _source(rt, scope, one)) is not None}
-    if not sources:
-        return [(scope, text, fields)]
-    own = [_HEAD.sub("", one, count=1) if one in sources else one for one in lines if not sources.get(one)]
-    if own:
-        return [(scope, "\n".join(own), fields)]
-    keys = list(dict.fromkeys(sources.values()))
-    messages, records = rt.db.read(_read, reader, keys)
-    found = [
-        _of_record(scope, records[key], fields)
-        if key in records
-        else _of_message(scope, messages[key], fields)
-        for key in keys
-        if key in records or key in messages
-    ]
-    return found or [(scope, "\n".join(_HEAD.sub("", line, count=1) for line in lines), fields)]
-
-
-def own_words(rt: Runtime, message: Any) -> str:
-    """Return what a message's sender says: redacted, with spaces in place of lines that memory itself told.
-
-    Args:
-        rt: What the memory works with.
-        message: The row of the message, as `evidence.from_users` returns it.
-
-    Raises:
-        RedactorError: The user's redactor fails.
-    """
-    limit = rt.settings.indexed_characters
-    clean = rt.redact(message.text[: 2 * limit])[:limit]  # what a cut would part is redacted first
-    owner = Scope.of_user(message.user_id, tenant_id=message.tenant_id, agent_id=message.agent_id)
-    return without_echoes(rt, owner, clean)
-
-
-def without_echoes(rt: Runtime, scope: Scope, text: str) -> str:
-    """Return a message with spaces in place of lines that a model of this user was told: nobody says them anew."""
-
-    def blank(line: re.Match[str]) -> str:
-        is_told = rt.temporaries.source_of(scope, line[0].strip()) is not None
-        return " " * len(line[0]) if is_told else line[0]
-
-    return _LINE.sub(blank, text) if "- " in text else text
-
-
-def _source(rt: Runtime, scope: Scope, line: str) -> int | None:
-    """Return the key of what a line quotes; a model may leave out its dash."""
-    key = rt.temporaries.source_of(scope, line)
-    return key if key is not None else rt.temporaries.source_of(scope, f"- {line}")
-
-
-def _read(
-    connection: Connection, reader: Reader, keys: list[int]
-) -> tuple[dict[int, StoredMessage], dict[int, Record]]:
-    spoken = [key for key in keys if is_message(key)]
-    messages = messages_reads.find_messages(connection, reader.reach, spoken) if spoken else []
-    records = reads.find_records(connection, reader, [key for key in keys if key not in spoken])
-    return {one.key: one for one in messages}, records
-
-
-def _of_message(scope: Scope, source: StoredMessage, fields: Mapping[str, Any]) -> Remembered:
-    return (scope, source.message.text, {"occurred_at": source.message.created_at, **fields})
-
-
-def _of_record(scope: Scope, record: Record, fields: Mapping[str, Any]) -> Remembered:
-    """Return a record as it is, so that it is confirmed; another user's becomes a record of one's own."""
-    if record.owner.namespace != scope.namespace:
-        return (scope, record.text, fields)
-    same = {name: getattr(record, name) for name in _KEPT}
-    if record.source == "system_generated":
-        same["source"] = record.source
-    owner = Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
-    return (owner, record.raw, {**same, **fields})
 
 
 # Writes, changes, lists and deletes records for a caller.
@@ -162,21 +50,23 @@ def _recorded(record: Record, *_: object) -> Outcome:
 async def remember(rt: Runtime, run: Runner, scope: Scope, text: str, fields: Mapping[str, Any]) -> Record:
     """Check a record and store it; an equal one is confirmed instead. One with a key is a fact, and may replace another.
 
-    What a model was told is no text of its own: what it quotes is stored or confirmed, and the first of it returned.
+    Raises:
+        InvalidRecordError: It cannot be stored, or is nothing but what memory itself told.
     """
-
-    def write() -> list[Record]:
-        reader = reader_of(rt, scope.reach(), (), for_recall=False)
-        return [_remember(rt, *one) for one in texts_of(rt, scope, reader, text, fields)]
-
-    stored = await run(write)
-    for record in stored:
-        announce(rt, record)
-    return stored[0]
+    record = await run(_remember, rt, scope, text, fields)
+    announce(rt, record)
+    return record
 
 
 def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]) -> Record:
     now = rt.now()
+    if isinstance(text, str) and (own := rt.without_told(scope.namespace, text)) != text:
+        if not own.strip():
+            raise InvalidRecordError(
+                "this is what memory itself told, and known already",
+                hint="Pass what is new in it, in your words.",
+            )
+        text = own.strip()
     said = check.new_record(scope, text, fields, now)
 
     def narrow(existing: Record) -> PreparedRecord:
@@ -311,7 +201,7 @@ def prepare_record(rt: Runtime, record: Record) -> PreparedRecord:
             f"a record of {size:,} bytes is larger than the limit of {rt.settings.message_bytes_limit:,}",
             hint="Store a shorter text, or raise `Settings.message_bytes_limit`.",
         )
-    terms = index_terms(check.words(record)[: rt.settings.indexed_characters], by_user=True)
+    terms = index_terms(check.words(record)[: rt.settings.indexed_characters])
     return PreparedRecord(record, check.digest(record), terms, check.about(record))
 
 
@@ -520,8 +410,9 @@ async def _quoted(
     """Return words of the user in this session that hold a value; if there are none, why."""
     if quote is None or not quote.strip():
         return _MISSING
+    most = rt.settings.indexed_characters
     for message in await run(rt.db.read, reads.last_spoken, scope, _SEARCHED):
-        place = check.place_of(quote, _own_words(rt, scope, message.text))
+        place = check.place_of(quote, rt.without_told(scope.namespace, message.text[:most], " "))
         if place is None:
             continue
         if value is not None and check.place_of(value, message.text[slice(*place)]) is None:
@@ -530,11 +421,6 @@ async def _quoted(
             return "the message with these words is redacted"
         return _Quote(message, *place)
     return "the user has not said these words in this conversation"
-
-
-def _own_words(rt: Runtime, scope: Scope, text: str) -> str:
-    """Return the part of a message that is searched, without lines that memory told a model."""
-    return without_echoes(rt, scope, text[: rt.settings.indexed_characters])
 
 
 _MISSING = "no words of the user are quoted"

@@ -48,14 +48,13 @@ from memlayer_core.records.model import (
     Relation,
 )
 from memlayer_core.scope import Scope, SharedScope
-from memlayer_core.seams import FloatVector, Neighbour
 from memlayer_core.storage import statements
 from memlayer_core.storage import texts as storage_texts
 from memlayer_core.storage.codec import json_text, plain, restore
 from memlayer_core.storage.statements import LAST, ListStatement, Statement
 from memlayer_core.storage.tables import evidence, labels, messages, meta, outcomes, records, sessions, texts
 from memlayer_core.storage.terms import index_terms
-from memlayer_core.storage.vectors import EMBEDDED, nearest
+from memlayer_core.storage.vectors import COLUMNS, EMBEDDED, TextColumns, columns_from
 
 # How a record fades, as conditions in SQL: what `rules.decay` says, without logarithms, which SQLite may lack.
 #
@@ -319,9 +318,8 @@ storage_texts.register(
     storage_texts.Source(
         select(records),
         lambda row: record_of(row).text,
-        lambda row, redact: index_terms(
-            redact(check.words(record_of(row))[: storage_texts.INDEXED]), by_user=True
-        ),
+        lambda row, redact: index_terms(redact(check.words(record_of(row))[: storage_texts.INDEXED])),
+        lambda row: "r" if record_of(row).is_inferred or row.shelf != row.namespace else "u",
         lambda row: readers_of(record_of(row)),
     ),
 )
@@ -370,7 +368,7 @@ def _visible_query(count: int, *columns: str) -> ListStatement:
 @cache
 def _shared_query(count: int) -> Statement:
     return Statement(
-        select(texts.c.key, texts.c.vector, texts.c.vectors)
+        select(*COLUMNS)
         .join(records, records.c.key == texts.c.key)
         .where(texts.c.namespace == bindparam("commons"), EMBEDDED, _visible(count))
         .order_by(texts.c.key)
@@ -411,11 +409,6 @@ def profile(
     return {row.key: record_of(row) for row in rows[: others + preferences]}, rows[0].every if rows else 0
 
 
-def ask_profile(connection: Connection, reader: Reader, limit: int) -> None:
-    """Send to a server ahead of need what `profile` reads."""
-    _PROFILE.ask(connection, _profile_values(reader, limit))
-
-
 def _profile_values(reader: Reader, limit: int) -> dict[str, Any]:
     return {
         **statements.reach_parameters(reader.reach),
@@ -430,28 +423,17 @@ def visible_keys(connection: Connection, reader: Reader, keys: Collection[int]) 
     return {row.key for row in _visible_rows(connection, reader, keys, "key")}
 
 
-def ask_records(connection: Connection, reader: Reader, keys: Collection[int]) -> None:
-    """Send to a server ahead of need what `find_records` reads."""
-    named = grantees(reader.reach, reader.roles)
-    _visible_query(len(named)).ask(connection, list(keys), {**_values(reader, named), **values_of(reader)})
-
-
 def find_records(connection: Connection, reader: Reader, keys: Collection[int]) -> dict[int, Record]:
     """Return the records of these keys that the reader may see and whose importance or confidence suffices."""
     return {row.key: record_of(row) for row in _visible_rows(connection, reader, keys)}
 
 
-def scan_shared(
-    connection: Connection,
-    reader: Reader,
-    vector: FloatVector,
-    limit: int,
-    keys: Collection[int] | None = None,
-) -> list[Neighbour]:
-    """Compare a vector with those of the shared records that the reader may see, or of some keys. This is exact."""
+def shared_columns(connection: Connection, reader: Reader) -> TextColumns:
+    """Return the shared records that the reader may see, and that have vectors, as columns."""
     named = grantees(reader.reach, reader.roles)
-    rows = _shared_query(len(named)).all(connection, {**_values(reader, named), **values_of(reader)})
-    return nearest([row for row in rows if keys is None or row.key in keys], vector, limit)
+    return columns_from(
+        _shared_query(len(named)).tuples(connection, {**_values(reader, named), **values_of(reader)})
+    )
 
 
 def _visible_rows(connection: Connection, reader: Reader, keys: Collection[int], *columns: str) -> list[Any]:

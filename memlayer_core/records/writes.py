@@ -794,7 +794,7 @@ def _file(connection: Connection, some: Sequence[tuple[int, Record]], now: datet
     here = texts.existing_keys(connection, [key for key, _ in some])
     for key, record in some:
         if key not in here and record.archived_because is None:
-            terms = index_terms(words(record)[: texts.INDEXED], by_user=True)
+            terms = index_terms(words(record)[: texts.INDEXED])
             texts.add(
                 connection, "record", reads.shelf_of(record), [(key, terms)], now, reads.readers_of(record)
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import uuid
 from collections.abc import Callable
@@ -109,7 +110,7 @@ def may_write(target: Path | str | None) -> bool:
 
 # The version of the journal's tables. A new store is made in it; a store of another version is refused.
 
-SCHEMA_VERSION = 20
+SCHEMA_VERSION = 21
 """Goes up when a table changes, or the terms of texts. Versions 1 to 13 were never released: no step leads on from them."""
 
 _SECRETS = ("password", "passfile", "sslpassword")  # of a URL's query
@@ -170,6 +171,7 @@ def _create(connection: Connection, shards: int) -> None:
         insert(meta),
         [
             {"name": "store_id", "value": uuid.uuid4().hex},
+            {"name": "secret", "value": secrets.token_hex(16)},
             {"name": "shards", "value": str(shards)},
             {"name": "schema_version", "value": str(SCHEMA_VERSION)},
         ],

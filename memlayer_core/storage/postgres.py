@@ -12,7 +12,7 @@ from sqlalchemy.pool import NullPool
 from memlayer_core.errors import MissingExtraError
 from memlayer_core.settings import Settings
 from memlayer_core.storage.connections import Connections, translate_errors
-from memlayer_core.storage.statements import SNAPSHOT, Statement, error_of
+from memlayer_core.storage.statements import Statement, error_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,7 +98,6 @@ def _reading(connection: Connection) -> Iterator[None]:
     """Read on one snapshot. Its end is sent, and not waited for."""
     try:
         _READ.run(connection, _NOTHING)
-        connection.info[SNAPSHOT] = {}
         yield
     except exc.DBAPIError as problem:
         _roll_back(connection, problem)
@@ -146,7 +145,6 @@ def _wait(connection: Connection, last: str) -> None:
 def _end_read(connection: Connection) -> None:
     """Send the end of a snapshot. The next transaction receives the answer with its first rows."""
     pipeline = connection.info["pipeline"]
-    connection.info.pop(SNAPSHOT, None)
     try:
         is_answered = not pipeline.result_queue
         _COMMIT.run(connection, _NOTHING)
@@ -163,7 +161,6 @@ def _roll_back(connection: Connection, problem: Exception) -> None:
     """Roll back. A connection on which that fails is broken."""
     if connection.invalidated:
         return
-    connection.info.pop(SNAPSHOT, None)
     driven: Any = connection.connection.dbapi_connection
     broken = connection.dialect.loaded_dbapi.Error
     try:

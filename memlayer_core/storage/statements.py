@@ -43,14 +43,10 @@ if TYPE_CHECKING:
 # A turn runs a dozen small statements, and SQLAlchemy's way to each takes several times as long as SQLite's
 # answer. The ones on a turn's path are therefore compiled once; everything else goes the ordinary way.
 
-SNAPSHOT = "snapshot"
-"""The name, in the connection's `info`, of what `server_snapshot` returns."""
-
 Values = Mapping[str, Any]
 _NONE: Values = {}
 _LENGTHS = (1, 4, 16, 64, 128, 256, 500)
 _SERVER = "postgresql"
-_SENT = "sent"
 _IN_ONE = re.compile(r"IN \((%\(one_0\)s)(?:::(\w+))?\)")
 _Written = tuple[str, Callable[[Values], Any]]
 
@@ -95,26 +91,8 @@ class Statement:
         """Change something, once for each of `values`."""
         self._execute(connection, *values).close()
 
-    def ask(self, connection: Connection, values: Values) -> None:
-        """Send it to a server ahead of need, on a snapshot: who runs it there with the same values need not wait."""
-        snapshot = server_snapshot(connection)
-        if snapshot is not None:
-            cursor = self._execute(connection, values)
-            snapshot.setdefault(_SENT, []).append((self, values, cursor))
-
-    def answer(self, connection: Connection, values: Values) -> list[Any] | None:
-        """Return every row if it was sent ahead with these values, else None."""
-        snapshot = server_snapshot(connection)
-        if snapshot is None or not any(
-            one[0] is self and one[1] == values for one in snapshot.get(_SENT, ())
-        ):
-            return None
-        return self.all(connection, values)
-
     def _execute(self, connection: Connection, *values: Values) -> DBAPICursor:
         dialect = connection.dialect
-        if dialect.name == _SERVER and (sent := _sent(connection, self, values)) is not None:
-            return sent
         written = self._written.get(dialect.name)
         if written is None:
             written = self._written[dialect.name] = self._compile(dialect)
@@ -144,22 +122,6 @@ class _ArrayStatement(Statement):
 def _as_array(match: re.Match[str]) -> str:
     cast = f"::{match[2]}[]" if match[2] else ""
     return f"= ANY({match[1]}{cast})"
-
-
-def server_snapshot(connection: Connection) -> dict[str, Any] | None:
-    """Return what is noted until a server's snapshot ends; None where there is no server, or no snapshot."""
-    return connection.info.get(SNAPSHOT) if connection.dialect.name == _SERVER else None
-
-
-def _sent(connection: Connection, statement: Statement, values: Sequence[Values]) -> DBAPICursor | None:
-    """Return the cursor of a statement that was sent with these values already."""
-    snapshot = server_snapshot(connection)
-    asked: list[Any] = snapshot.get(_SENT, []) if snapshot else []
-    for place, (other, given, cursor) in enumerate(asked):
-        if other is statement and [given] == [*values]:
-            del asked[place]
-            return cursor  # type: ignore[no-any-return]  # the list is anything's
-    return None
 
 
 def _fetch(cursor: DBAPICursor, connection: Connection) -> list[tuple[Any, ...]]:
@@ -206,12 +168,6 @@ class ListStatement:
         """Change something for all of the values."""
         for statement, given in self._parts(connection, items, values):
             statement.run(connection, given)
-
-    def ask(self, connection: Connection, items: Sequence[Any], values: Values = _NONE) -> None:
-        """Send it to a server ahead of need: see `Statement.ask`."""
-        if connection.dialect.name == _SERVER:
-            for statement, given in self._parts(connection, items, values):
-                statement.ask(connection, given)
 
     def _parts(
         self, connection: Connection, items: Sequence[Any], values: Values

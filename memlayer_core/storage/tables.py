@@ -118,8 +118,9 @@ messages = Table(
 
 # Every text that a search can find: a message, a record in force, a text of an item. `key` names it in the word index and
 # in Chroma, too. It is found in its namespace, and there under its lanes of an agent and a session. The last five columns
-# are empty until it is embedded and thereby in the indexes. `vector` has the vectors of its parts, one behind the other,
-# `vectors` their number. `changed` is the version that its namespace got by that.
+# and the two before them are empty until it is embedded and thereby in the indexes. `vector` has the vectors of its parts, one behind the other,
+# `vectors` their number. `changed` is the version that its namespace got by that. `speaker` is the first letter of the role,
+# and the name; `language` the code of the text's language.
 texts = Table(
     "memlayer_texts",
     tables,
@@ -128,6 +129,8 @@ texts = Table(
     Column("namespace", String(32), nullable=False),
     Column("agent_lane", String(33), nullable=False),
     Column("session_lane", String(33), nullable=False),
+    Column("speaker", Text),
+    Column("language", String(3)),
     Column("shard", Integer),
     Column("text_hash", String(32)),
     Column("vector", LargeBinary),

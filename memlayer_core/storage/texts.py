@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import (
@@ -66,6 +66,8 @@ _COUNT = Statement(
 
 Redact = Callable[[str], str]
 """Returns a text as it may be remembered."""
+OwnWords = Callable[[str, str], str]
+"""Returns of a namespace's text what may be remembered, without what memory itself told."""
 
 
 class Source(NamedTuple):
@@ -75,12 +77,14 @@ class Source(NamedTuple):
         rows: Selects their keys and what they say.
         text: Returns what is embedded.
         terms: Returns the terms of the word index, of what the redactor leaves.
+        speaker: Returns who said it: the first letter of the role, and the name.
         owners: Returns the tokens that these are filed under; none: the namespace's.
     """
 
     rows: Select[Any]
     text: Callable[[Any], str]
     terms: Callable[[Any, Redact], Sequence[str]]
+    speaker: Callable[[Any], str]
     owners: Callable[[Any], Sequence[str]] = lambda _: ()
 
 
@@ -229,9 +233,9 @@ def without_words(connection: Connection, keys: Sequence[int]) -> list[int]:
     return sorted(there - words.existing_keys(connection, sorted(there)))
 
 
-def add_words(connection: Connection, keys: Sequence[int], redact: Redact) -> None:
+def add_words(connection: Connection, keys: Sequence[int], own_words: OwnWords) -> None:
     """Index the words of these texts, as far as that is not done."""
-    _add_words(connection, without_words(connection, keys), redact)
+    _add_words(connection, without_words(connection, keys), own_words)
 
 
 @lru_cache(maxsize=2)
@@ -239,21 +243,21 @@ def _add_statement(dialect: str) -> Statement:
     return Statement(statements.dialect_insert(dialect, texts).values(_ROW).on_conflict_do_nothing())
 
 
-def _add_words(connection: Connection, keys: Sequence[int], redact: Redact) -> None:
+def _add_words(connection: Connection, keys: Sequence[int], own_words: OwnWords) -> None:
     columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_lane, texts.c.session_lane)
     for some in statements.chunks(keys):
         rows = connection.execute(select(*columns).where(texts.c.key.in_(some)))
         for row, source, found in contents(connection, rows):
-            filed = [(row.key, source.terms(found, redact))]
+            filed = [(row.key, source.terms(found, partial(own_words, row.namespace)))]
             words.insert(connection, lanes_of_row(row), filed, source.owners(found))
 
 
-def repair_words(connection: Connection, redact: Redact) -> bool:
+def repair_words(connection: Connection, own_words: OwnWords) -> bool:
     """Make the word index contain every text, and nothing else. Returns whether anything was wrong."""
     sound = words.is_sound(connection)
     if not sound:
         words.rebuild(connection)
     every, here = set(connection.scalars(select(texts.c.key))), set(words.keys(connection))
     words.delete(connection, sorted(here - every))
-    _add_words(connection, sorted(every - here), redact)
+    _add_words(connection, sorted(every - here), own_words)
     return not sound or here != every

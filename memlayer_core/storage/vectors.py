@@ -6,11 +6,10 @@ import hashlib
 import json
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
-from math import isnan
 from typing import Any
 
 import numpy as np
@@ -64,6 +63,7 @@ class Layout:
         embedder: Identity of the embedder that made the vectors; None before the first vector.
         dimension: Length of the vectors; None before the first vector.
         scales: Scales of the embedder's cosines, by language; None before they are measured.
+        secret: Signs what a model is told. It is made with the store, and no export has it.
     """
 
     store_id: str
@@ -72,6 +72,7 @@ class Layout:
     embedder: str | None
     dimension: int | None
     scales: Mapping[str, SimilarityScale] | None = None
+    secret: str = ""
 
 
 # Keeps the vectors of the namespaces that are searched, so that an exact search reads only what is new.
@@ -80,15 +81,9 @@ class Layout:
 # search reads both on its own snapshot, and takes from the cache what belongs to them: a vector that another process
 # removed a moment ago is not found.
 
-_LOAD = Statement(
-    select(texts.c.key, texts.c.agent_lane, texts.c.session_lane, texts.c.vectors, texts.c.vector).where(
-        texts.c.namespace == bindparam("of"), texts.c.changed > bindparam("since"), texts.c.shard.is_not(None)
-    )
-)
 _ROOM = 1.25  # rows of a matrix for each row that it has: most growth then copies nothing
-_OVERHEAD = 160  # bytes that a text takes besides its vectors: its key, its lanes, its place in a dict
-
-Lanes = NDArray[np.int32]
+_OVERHEAD = 176  # bytes that a text takes besides its vectors: its columns, its place in a dict
+_AGENT, _SESSION, _SPEAKER, _LANGUAGE = range(4)  # the labels of a text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,95 +95,118 @@ class _Block:
         texts: How many texts are its own.
         vectors: How many vectors they have.
         matrix: Unit vectors, float32, shape (at least `vectors`, dimension). Those of a text stand one behind the other.
+        total: The sum of its vectors, shape (dimension,).
         starts: The row of each text's first vector, shape (at least `texts`,).
         keys: Keys of the texts, int64, shape (at least `texts`,).
-        agents: A number for each text's lane of an agent, shape (at least `texts`,).
-        sessions: The same for the lane of a session.
+        labels: Of each text the numbers of its agent's and session's lanes, its speaker and its language, int32, shape
+            (4, at least `texts`).
         places: The place of each key among the texts.
-        numbers: The number of each lane.
+        numbers: For each of the four the number of each label.
     """
 
     version: int
     texts: int
     vectors: int
     matrix: NDArray[np.float32]
+    total: NDArray[np.float32]
     starts: NDArray[np.int64]
     keys: NDArray[np.int64]
-    agents: Lanes
-    sessions: Lanes
+    labels: NDArray[np.int32]
     places: dict[int, int]
-    numbers: dict[str, int]
+    numbers: tuple[dict[str, int], ...]
 
     @property
     def bytes(self) -> int:
         return self.matrix.nbytes + len(self.keys) * _OVERHEAD
 
 
-class Similarities:
-    """The cosine of a question to every text of a scope that has a vector: that of its nearest part.
+class TextColumns:
+    """The texts of a scope that have vectors, as columns in the order of their keys.
 
-    Args:
-        keys: Keys of the texts, shape (n,).
-        values: Their cosines, shape (n,).
-        places: The place of each key; the cosine of a text of another scope is NaN.
-        parts: The cosines of all parts, shape (at least n,).
-        starts: The place of each text's first part among these, shape (n,).
+    Attributes:
+        keys: Their keys, shape (n,).
+        speakers: For each the place of its speaker in `names`, shape (n,).
+        names: Speakers: the first letter of a role, and a name.
+        parts: How many vectors each text has, shape (n,).
     """
 
-    def __init__(
-        self,
-        keys: NDArray[np.int64],
-        values: FloatVector,
-        places: Mapping[int, int],
-        parts: FloatVector,
-        starts: NDArray[np.int64],
-    ) -> None:
-        self._keys, self._values, self._places = keys, values, places
-        self._parts, self._starts = parts, starts
-        self._left = int(np.count_nonzero(~np.isnan(values)))
+    def __init__(self, block: _Block, lane: str = "") -> None:
+        self._block = block
+        keys = block.keys[: block.texts]
+        order = np.argsort(keys, kind="stable")
+        kind = {"a": _AGENT, "s": _SESSION}.get(lane[:1])
+        if kind is not None:
+            order = order[block.labels[kind, order] == block.numbers[kind].get(lane, -1)]
+        self._order = order
+        self.keys: NDArray[np.int64] = keys[order]
+        self.speakers: NDArray[np.int32] = block.labels[_SPEAKER, order]
+        self.names = list(block.numbers[_SPEAKER])
+        self.parts: NDArray[np.int64] = np.diff(block.starts[: block.texts], append=block.vectors)[order]
 
-    def __len__(self) -> int:
-        return self._left
-
-    def nearest(self, limit: int) -> list[Neighbour]:
-        """Return the nearest texts, at most `limit`, the nearest first."""
-        most = min(limit, self._left)
-        if most < 1:
-            return []
-        below = np.where(np.isnan(self._values), np.inf, -self._values)
-        some = np.argpartition(below, most - 1)[:most] if most < len(below) else np.arange(len(below))
-        best = some[np.lexsort((some, below[some]))][:most]
-        pairs = zip(self._keys[best].tolist(), self._values[best].tolist(), strict=True)
-        return list(map(Neighbour._make, pairs))
-
-    def without(self, keys: Iterable[int]) -> Similarities:
-        """Return the same without some texts."""
-        values = self._values.copy()
-        size, places = len(values), self._places
-        values[[place for key in keys if (place := places.get(key, size)) < size]] = np.nan
-        return Similarities(self._keys, values, self._places, self._parts, self._starts)
-
-    def only(self, keys: Collection[int]) -> Similarities:
-        """Return the same of some texts alone."""
-        among = np.isin(self._keys[: len(self._values)], np.fromiter(keys, np.int64, len(keys)))
-        values = np.where(among, self._values, np.float32(np.nan))
-        return Similarities(self._keys, values, self._places, self._parts, self._starts)
-
-    def of(self, keys: Iterable[int]) -> dict[int, tuple[float, ...]]:
-        """Return the cosines of those of the keys that have one: of each part, in their order."""
-        size, places = len(self._values), self._places
-        inside = {key: place for key in keys if (place := places.get(key, size)) < size}
-        wanted = list(inside.values())
-        nearest = zip(inside, self._values[wanted].tolist(), strict=True)
-        if len(self._parts) == len(self._starts):  # each text has one part
-            return {key: (one,) for key, one in nearest if not isnan(one)}
-        ends = np.append(self._starts[1:], len(self._parts))
-        parts = zip(self._starts[wanted].tolist(), ends[wanted].tolist(), strict=True)
+    def languages(self) -> dict[str, int]:
+        """Return how many texts each language has."""
+        counts = np.bincount(self._block.labels[_LANGUAGE, self._order]).tolist()
         return {
-            key: (one,) if behind == first + 1 else tuple(self._parts[first:behind].tolist())
-            for (key, one), (first, behind) in zip(nearest, parts, strict=True)
-            if not isnan(one)
+            one: some
+            for one, some in zip(self._block.numbers[_LANGUAGE], counts, strict=False)
+            if one and some
         }
+
+    def cosines(self, vector: FloatVector) -> FloatVector:
+        """Return the cosine of each text to a unit vector: that of its nearest part, shape (n,)."""
+        block = self._block
+        near = products(block.matrix[: block.vectors], vector)
+        if block.vectors != block.texts:
+            near = np.maximum.reduceat(near, block.starts[: block.texts])
+        return near[self._order]
+
+    def commonness(self) -> FloatVector:
+        """Return how much nearer than the mean text each is to all texts together, at least 0, shape (n,): it says less."""
+        mean = self._block.total / max(1, self._block.vectors)
+        nearer: FloatVector = np.maximum(self.cosines(mean) - mean @ mean, 0)
+        return nearer
+
+    def part_cosines(self, key: int, vector: FloatVector) -> tuple[float, ...]:
+        """Return the cosines of a text's parts, in their order; none if the text is not here."""
+        block, place = self._block, self._block.places.get(key, self._block.texts)
+        if place >= block.texts:
+            return ()
+        end = block.starts[place + 1] if place + 1 < block.texts else block.vectors
+        return tuple(products(block.matrix[block.starts[place] : end], vector).tolist())
+
+    def nearest(self, vector: FloatVector, limit: int) -> list[Neighbour]:
+        """Return the nearest texts, at most `limit`, the nearest first."""
+        near = self.cosines(vector)
+        best = np.argsort(-near, kind="stable")[:limit]
+        return list(map(Neighbour._make, zip(self.keys[best].tolist(), near[best].tolist(), strict=True)))
+
+
+COLUMNS = tuple(
+    texts.c[name]
+    for name in ("key", "agent_lane", "session_lane", "speaker", "language", "vectors", "vector")
+)
+"""What `columns_from` needs of texts that have vectors."""
+
+_BY_KEY = ListStatement(
+    lambda keys: select(*COLUMNS).where(texts.c.key.in_(keys), texts.c.shard.is_not(None))
+)
+
+
+def columns_from(rows: Sequence[tuple[Any, ...]]) -> TextColumns:
+    """Return texts as columns, of rows of `COLUMNS`."""
+    return TextColumns(_loaded(rows, 0))
+
+
+def columns_of(connection: Connection, keys: Sequence[int]) -> TextColumns:
+    """Return those of some texts that have vectors as columns."""
+    return columns_from(_BY_KEY.tuples(connection, keys))
+
+
+_LOAD = Statement(
+    select(*COLUMNS).where(
+        texts.c.namespace == bindparam("of"), texts.c.changed > bindparam("since"), texts.c.shard.is_not(None)
+    )
+)
 
 
 class VectorCache:
@@ -211,38 +229,17 @@ class VectorCache:
         """What the vectors take in memory."""
         return sum(block.bytes for block in self._blocks.values())
 
-    def similarities(
-        self,
-        connection: Connection,
-        reach: Scope | SharedScope | Folder,
-        overview: ScopeStatistics,
-        vector: FloatVector,
-    ) -> Similarities:
-        """Compare a vector with all vectors in a scope. This is exact, and works without Chroma.
+    def columns(
+        self, connection: Connection, reach: Scope | SharedScope | Folder, overview: ScopeStatistics
+    ) -> TextColumns:
+        """Return the texts in a scope that have vectors. What is compared with them is exact, and needs no Chroma.
 
         Args:
             connection: On the snapshot that `overview` was read on.
             reach: The scope.
             overview: How many vectors its namespace has, and their version.
-            vector: Unit length, shape (dimension,).
         """
-        block = self._block(connection, reach.namespace, overview)
-        parts, starts = products(block.matrix[: block.vectors], vector), block.starts[: block.texts]
-        near = parts if block.vectors == block.texts else np.maximum.reduceat(parts, starts)
-        lane, lanes = reach.lane, {"a": block.agents, "s": block.sessions}.get(reach.lane[0])
-        if lanes is not None:
-            near = np.where(lanes[: block.texts] == block.numbers.get(lane, -1), near, np.float32(np.nan))
-        return Similarities(block.keys[: block.texts], near, block.places, parts, starts)
-
-    def ask(
-        self, connection: Connection, reach: Scope | SharedScope | Folder, overview: ScopeStatistics
-    ) -> None:
-        """Send to a server ahead of need what `similarities` will read."""
-        known = self._blocks.get(reach.namespace)
-        if known is None or (known.version, known.texts) != (overview.version, overview.texts):
-            is_behind = known is not None and known.version < overview.version
-            since = known.version if known is not None and is_behind else -1
-            _LOAD.ask(connection, {"of": reach.namespace, "since": since})
+        return TextColumns(self._block(connection, reach.namespace, overview), reach.lane)
 
     def _block(self, connection: Connection, namespace: str, overview: ScopeStatistics) -> _Block:
         known = self._blocks.get(namespace)
@@ -300,12 +297,12 @@ def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
         0,
         0,
         np.empty((max(1, int(vectors * _ROOM)), dimension), dtype="<f4"),
+        np.zeros(dimension, dtype="<f4"),
         np.empty(size, dtype=np.int64),
         np.empty(size, dtype=np.int64),
-        np.empty(size, dtype=np.int32),
-        np.empty(size, dtype=np.int32),
+        np.empty((4, size), dtype=np.int32),
         {},
-        {},
+        ({}, {}, {}, {}),
     )
     return _appended(empty, rows, version)
 
@@ -330,29 +327,18 @@ def _extended(block: _Block, rows: Sequence[tuple[Any, ...]], overview: ScopeSta
 
 
 def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
-    first, behind, vectors = block.texts, block.texts + len(rows), block.vectors
+    first, behind, vectors, total = block.texts, block.texts + len(rows), block.vectors, block.total
     if rows:
-        keys, agents, sessions, numbers, blobs = zip(*rows, strict=True)
-        block.starts[first:behind] = np.cumsum([vectors, *numbers[:-1]])
-        joined = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(sum(numbers), -1)
+        keys, *labels, counts, blobs = zip(*rows, strict=True)
+        block.starts[first:behind] = np.cumsum([vectors, *counts[:-1]])
+        joined = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(sum(counts), -1)
         block.matrix[vectors : vectors + len(joined)] = joined
-        vectors += len(joined)
+        vectors, total = vectors + len(joined), total + joined.sum(0)
         block.keys[first:behind] = keys
-        for lanes, names in ((block.agents, agents), (block.sessions, sessions)):
-            lanes[first:behind] = [block.numbers.setdefault(name, len(block.numbers)) for name in names]
+        for column, names, numbers in zip(block.labels, labels, block.numbers, strict=True):
+            column[first:behind] = [numbers.setdefault(name or "", len(numbers)) for name in names]
         block.places.update(zip(keys, range(first, behind), strict=True))
-    return _Block(
-        version,
-        behind,
-        vectors,
-        block.matrix,
-        block.starts,
-        block.keys,
-        block.agents,
-        block.sessions,
-        block.places,
-        block.numbers,
-    )
+    return replace(block, version=version, texts=behind, vectors=vectors, total=total)
 
 
 # Vectors in SQL: to build Chroma again without a model, and to compare them one by one if Chroma cannot be used.
@@ -360,6 +346,7 @@ def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _
 EMBEDDED = texts.c.shard.is_not(None)
 """The condition that texts have their vectors; the indexes of the table contain no others. A shard of a number implies it."""
 
+_FILLED = ("speaker", "language", "shard", "text_hash", "vector", "vectors", "changed")
 _SCALES = "similarity_scales"  # a row of `meta`: JSON, a mean and a deviation by language
 _NAMESPACE = Statement(
     select(
@@ -382,22 +369,20 @@ _LOCKED = statements.rows_by(
     select(texts.c.key, texts.c.namespace, texts.c.vectors).with_for_update(), texts.c.key
 )
 _STORE = Statement(
-    update(texts)
-    .where(texts.c.key == bindparam("of"))
-    .values({name: bindparam(name) for name in ("shard", "text_hash", "vector", "vectors", "changed")})
+    update(texts).where(texts.c.key == bindparam("of")).values({name: bindparam(name) for name in _FILLED})
 )
 
 
 def index_tasks(connection: Connection, keys: Sequence[int]) -> list[IndexTask]:
     """Return index tasks for the texts of these keys."""
     rows = storage_texts.contents(connection, _TASKS.all(connection, keys))
-    return [_index_task(row, source.text(found)) for row, source, found in rows]
+    return [_index_task(row, source.text(found), source.speaker(found)) for row, source, found in rows]
 
 
-def _index_task(row: Any, text: str) -> IndexTask:
+def _index_task(row: Any, text: str, speaker: str) -> IndexTask:
     now = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     kept = _parts(row) if row.text_hash == now else ()
-    return IndexTask(row.key, row.on, storage_texts.lanes_of_row(row), text, now, kept)
+    return IndexTask(row.key, row.on, storage_texts.lanes_of_row(row), text, now, kept, speaker)
 
 
 def store(connection: Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
@@ -415,6 +400,8 @@ def store(connection: Connection, new_entries: Sequence[IndexEntry], now: dateti
             "shard": owners[here[entry.key].namespace].shard,
             "changed": versions[here[entry.key].namespace],
             "text_hash": entry.text_hash,
+            "speaker": entry.speaker,
+            "language": entry.language,
             "vector": np.ascontiguousarray(entry.vectors, dtype="<f4").tobytes(),
             "vectors": len(entry.vectors),
         }
@@ -463,19 +450,10 @@ def entries_of(connection: Connection, keys: Sequence[int]) -> list[IndexEntry]:
 def entry_of(row: Any) -> IndexEntry:
     """Return the vectors of a row of texts."""
     first, *others = _parts(row)
+    lanes = storage_texts.lanes_of_row(row)
     return IndexEntry(
-        row.key, row.shard, storage_texts.lanes_of_row(row), first, row.text_hash, tuple(others)
+        row.key, row.shard, lanes, first, row.text_hash, tuple(others), row.speaker, row.language
     )
-
-
-def nearest(rows: Sequence[Any], vector: FloatVector, limit: int) -> list[Neighbour]:
-    """Return the nearest of some rows of keys and vectors, the nearest first."""
-    if not rows or limit < 1:
-        return []
-    near = cosines(rows, vector)
-    best = np.argsort(-near, kind="stable")[:limit]
-    keys = np.array([row.key for row in rows])
-    return list(map(Neighbour._make, zip(keys[best].tolist(), near[best].tolist(), strict=True)))
 
 
 def cosines(rows: Sequence[Any], vector: FloatVector) -> FloatVector:
@@ -524,6 +502,7 @@ def layout(connection: Connection) -> Layout:
         scales={language: SimilarityScale(*pair) for language, pair in json.loads(scales).items()}
         if scales
         else None,
+        secret=known["secret"],
     )
 
 
@@ -559,7 +538,7 @@ def set_embedder(
 
 def forget(connection: Connection, now: datetime) -> None:
     """Delete all vectors and the embedder's identity, and queue index jobs for all texts."""
-    empty = dict.fromkeys(("shard", "text_hash", "vector", "vectors", "changed"))
+    empty = dict.fromkeys(_FILLED)
     connection.execute(update(texts).values(**empty))
     connection.execute(update(namespaces).values(vectors=0, texts=0))
     connection.execute(delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES])))

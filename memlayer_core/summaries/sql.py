@@ -72,11 +72,6 @@ _AS_OF = Statement(
 )
 
 
-def ask(connection: Connection, session: int) -> None:
-    """Send to a server ahead of need what `in_force` reads."""
-    _IN_FORCE.ask(connection, {"of": session})
-
-
 def in_force(connection: Connection, session: Session) -> Summary | None:
     """Return the session's summary; None if it has none since it last began."""
     return _of(session, _IN_FORCE.first(connection, {"of": session.number}))

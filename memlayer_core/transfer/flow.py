@@ -87,7 +87,7 @@ async def load(rt: Runtime, run: Runner, scope: Scope, state: object) -> Receipt
 
     def write() -> Receipt:
         messages, particulars = formats.conversation_of(state)
-        drafts = drafts_of(rt, messages)
+        drafts = drafts_of(rt, scope, messages)
         return rt.db.write(sql.restore, scope, drafts, particulars, rt.now(), rt.shards)
 
     receipt = await run(write)
@@ -377,7 +377,7 @@ class _Import:
             case MessageLine(session=number, message=message):
                 if self._session is None or self._session.number != number:
                     raise _stop(f"the message is of session {number}, whose line does not precede it")
-                self._wait(message)
+                self._wait(self._session.scope, message)
             case RecordLine() | ItemLine():
                 self._store()
                 self._keep(line)
@@ -390,9 +390,9 @@ class _Import:
             case _:
                 assert_never(line)
 
-    def _wait(self, message: Message) -> None:
+    def _wait(self, scope: Scope, message: Message) -> None:
         with errors_as(ImportStoppedError):
-            draft = draft_of(self._rt, message)
+            draft = draft_of(self._rt, scope, message)
         named = draft.message.id or ""
         if named in self._drafts:
             self._store()

@@ -14,13 +14,14 @@ from memlayer_core.messages.check import text_of
 from memlayer_core.messages.flow import drafts_of, message_of_draft
 from memlayer_core.messages.model import PreparedMessage, Session, WindowStart
 from memlayer_core.messages.render import block, line, lines_inside, quote_line, with_separator
-from memlayer_core.recall import retrieve
 from memlayer_core.recall import search as recall_search
+from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Reason, RecallFilter
-from memlayer_core.recall.pack import MARGIN, check_filter, most_that_fit, shares
-from memlayer_core.recall.retrieve import Findings, Meaning, SearchScope
+from memlayer_core.recall.pack import MARGIN, shares
+from memlayer_core.recall.search import Line, Question, SearchScope
 from memlayer_core.recall.sql import beginning
 from memlayer_core.records.flow import reader_of
+from memlayer_core.records.model import part_of
 from memlayer_core.runtime import Runner, Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, recall_budget
@@ -43,6 +44,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class _Newest:
+    """What is asked, and the newest round.
+
+    Attributes:
+        query: What to recall for; empty: nothing.
+        question: What is searched for, without vectors; None if nothing is to be recalled.
+        question_id: Id of the newest question; None: it has none yet.
+        is_asked: Whether the query is that question.
+        goes_on: Whether a model has answered to that question: its run goes on.
+        last: Place of the session's newest message; -1 without one. What was said after it is no part of the context.
+    """
+
+    query: str
+    question: Question | None = None
+    question_id: str | None = None
+    is_asked: bool = False
+    goes_on: bool = False
+    last: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class _State:
     """What decides whether and how to recall.
 
@@ -51,10 +73,7 @@ class _State:
         search_scope: Who asks, and what is searched.
         window_start: Where the window begins.
         page: The session's last messages.
-        query: What to recall for.
-        question_id: Id of the newest question; None: it has none yet.
-        is_asked: Whether the query is that question.
-        goes_on: Whether a model has answered to that question: its run goes on.
+        asked: What to recall for.
         pending: Messages that are not stored yet.
         profile: The profile.
         notes: What is true of the profile.
@@ -64,10 +83,7 @@ class _State:
     search_scope: SearchScope
     window_start: WindowStart
     page: Page
-    query: str
-    question_id: str | None = None
-    is_asked: bool = False
-    goes_on: bool = False
+    asked: _Newest
     pending: Sequence[StoredMessage] = ()
     profile: Part | None = None
     notes: tuple[Reason, ...] = ()
@@ -96,7 +112,24 @@ class _Recall:
     notes: tuple[Reason, ...] = ()
     prints: Mapping[int, int] = field(default_factory=dict)
     reserve: int = 0
-    is_kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the snapshot of a context has: the window, and what may be recalled, the best first.
+
+    Of `lines` at most `most` are told, within `room` tokens; `kept` is the recall of this run before, if it stays.
+    """
+
+    state: _State
+    view: WindowView
+    lines: Sequence[Line] = ()
+    most: int = 0
+    room: int = 0
+    reserve: int = 0
+    notes: tuple[Reason, ...] = ()
+    kept: _Recall | None = None
+    is_searched: bool = False
 
 
 async def own_context(
@@ -133,35 +166,28 @@ async def own_context(
     size = size_of(allowed.tokens)
     share = recall_budget(allowed.tokens, settings.recall_tokens)
     how = tuple(roles), recall_filter
-    drafts = await run(drafts_of, rt, pending) if pending else []
+    drafts = await run(drafts_of, rt, scope, pending) if pending else []
     waiting = rt.temporaries.show(scope)
+    newest = await run(rt.db.read, _read_newest, scope, asked, drafts, is_recalling=share > 0)
+    question = newest.question
+    if question is not None:
+        question = await recall_search.embed(rt, run, scope.reach(), question)
 
-    def look(connection: Connection, meaning: Meaning | None) -> tuple[_State, WindowView, _Recall | None]:
-        known = _read_state(connection, rt, scope, asked, allowed, roles, drafts)
-        if (kept := _kept(connection, rt, scope, known, how, share)) is not None:
-            for reserve in (kept.reserve, kept.tokens):  # as before, or more, since the run has grown
-                view = _view(connection, rt, known, waiting, allowed, reserve)
-                if view.tokens + kept.tokens <= allowed.tokens and view.keys.isdisjoint(kept.prints):
-                    return known, view, kept
-        found = None
-        if share and known.query and _may_recall(known, allowed):
-            most = most_that_fit(share)
-            found = retrieve.retrieve(
-                connection, rt, known.search_scope, known.query, most, rt.now(), meaning, wanted
-            )
-        return known, *_view_and_recall(connection, rt, scope, known, found, waiting, allowed)
+    def look(connection: Connection) -> _Read:
+        known = _read_state(connection, rt, scope, newest, allowed, roles, drafts)
+        kept = _kept(connection, rt, scope, known, how, share, waiting, allowed)
+        if kept is not None:
+            return kept
+        if question is None or not _may_recall(known, allowed):
+            return _Read(known, _view(connection, rt, known, waiting, allowed, 0))
+        return _search(connection, rt, scope, known, question, wanted, waiting, allowed)
 
-    known, seen, answer = await retrieve.on_snapshot(rt, run, look)
-    recalled = answer or _Recall()
-    if known.session is not None:
-        due = window_view.due_place(known.session, seen, known.first)
-        if seen.start is not None or due is not None:
-            await run(rt.db.write, _move, known.session.number, size, seen.start, due)
-            rt.wake()
-    if answer is not None and not answer.is_kept:
-        rt.note_recall([key for key in answer.prints if is_record(key)])
-        if known.is_asked:
-            rt.temporaries.keep_recall(scope, "own", (how, known.query, known.question_id, answer))
+    read = await run(rt.db.read, look)
+    seen, recalled = read.view, read.kept
+    if recalled is None:
+        lines, more = await recall_search.rerank(rt, run, newest.query, list(read.lines))
+        recalled = await run(_render, rt, scope, lines[: read.most], read, more)
+    await run(_note, rt, scope, read, recalled, how, size)
     above, below = seen.pieces
     made = Context(
         system=tuple(part.message for part in seen.system),
@@ -175,13 +201,27 @@ async def own_context(
         pieces=(*above, *recalled.pieces, *below),
         tokens=seen.tokens + recalled.tokens,
         token_limit=allowed.tokens,
-        reasons=(*seen.reasons, *known.notes, *recalled.notes),
+        reasons=(*seen.reasons, *read.state.notes, *recalled.notes),
         scope=scope,
         compaction=seen.compaction,
     )
-    rt.temporaries.note_texts(scope, window_view.texts_of_ours(made))
-    rt.temporaries.note_lines(scope, window_view.lines_of_ours(seen, recalled.text, tuple(recalled.prints)))
+    rt.temporaries.note_shown(scope, window_view.changed_texts(made))
     return made
+
+
+def _note(rt: Runtime, scope: Scope, read: _Read, recalled: _Recall, how: object, size: int) -> None:
+    """Note where the window begins and what is to be summed up, what was recalled, and for which question."""
+    known, seen = read.state, read.view
+    if known.session is not None:
+        due = window_view.due_place(known.session, seen, known.first)
+        if seen.start is not None or due is not None:
+            rt.db.write(_move, known.session.number, size, seen.start, due)
+            rt.wake()
+    if read.is_searched:
+        rt.note_recall([key for key in recalled.prints if is_record(key)])
+        if known.asked.is_asked:
+            recall = (how, known.asked.query, known.asked.question_id, recalled)
+            rt.temporaries.keep_recall(scope, "own", recall)
 
 
 def _move(
@@ -194,67 +234,88 @@ def _move(
         messages_reads.move_window_start(connection, session, size, start)
 
 
+_ROUND = 12  # newest messages among which the question and the round before it are, unless tools are called
+
+
+def _read_newest(
+    connection: Connection,
+    scope: Scope,
+    query: str | None,
+    drafts: Sequence[PreparedMessage],
+    *,
+    is_recalling: bool,
+) -> _Newest:
+    """Read what is asked, and the newest round.
+
+    Args:
+        connection: In a transaction.
+        scope: The session.
+        query: What to recall for; None: the newest question.
+        drafts: Messages that are not stored yet.
+        is_recalling: Whether anything is recalled at all.
+    """
+    session = messages_reads.find(connection, scope)
+    page = messages_reads.tail_messages(connection, session, None, _ROUND) if session is not None else []
+    named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
+    new: Sequence[StoredMessage] = [message_of_draft(scope, draft) for draft in drafts]
+    if session is not None and named:
+        new = new_messages(new, messages_reads.places(connection, session, named), session.next_seq)
+    newest_first = [*reversed(new), *(stored for _, stored in page)]
+    spoken = (one.message.role == "user" and one.message.model_visible for one in newest_first)
+    place = next((at for at, is_question in enumerate(spoken) if is_question), None)
+    found = newest_first[place] if place is not None else None
+    if found is None and session is not None and (last := messages_reads.last_question(connection, session)):
+        found = last[1]
+    said = found.message if found is not None else Message("user", "")
+    asked = said.text if query is None else query
+    is_asked = found is not None and asked == said.text
+    question = None
+    if asked.strip() and is_recalling:
+        before = (
+            newest_first[(place if place is not None else len(newest_first)) + 1 :]
+            if is_asked
+            else newest_first
+        )
+        both = recall_search.round_before(asked, [one.message for one in before])
+        question = recall_search.read_question(connection, scope.reach(), asked, both)
+    is_known = found is not None and (found.key or said.id in named)
+    return _Newest(
+        asked,
+        question,
+        said.id if is_known else None,
+        is_asked,
+        goes_on=any(one.message.role == "assistant" for one in newest_first[:place]),
+        last=session.next_seq - 1 if session is not None else -1,
+    )
+
+
 def _read_state(
     connection: Connection,
     rt: Runtime,
     scope: Scope,
-    query: str | None,
+    newest: _Newest,
     limits: Limits,
     roles: Sequence[str],
     drafts: Sequence[PreparedMessage],
 ) -> _State:
-    """Read the session, the search scope, and the newest question if the caller gives no query."""
+    """Read the session, the search scope and the profile."""
     new: Sequence[StoredMessage] = [message_of_draft(scope, draft) for draft in drafts]
-    reader = reader_of(rt, scope.reach(), roles)
-    window_view.ask_page(connection, scope, limits)
-    if query != "":
-        window_view.ask_profile(connection, rt, reader, limits.tokens)
-        if text := query or next(
-            (one.message.text for one in reversed(new) if one.message.role == "user"), ""
-        ):
-            retrieve.ask_words(connection, rt, reader.reach, text)
     begin = beginning(connection, scope, size_of(limits.tokens))
     session = begin.session
-    searched = retrieve.search_scope(connection, reader, begin)
-    if query != "" and not retrieve.any_index_pays(rt, searched):
-        rt.vectors.ask(connection, reader.reach, begin.own)
-    if session is not None:
-        window_view.ask_summaries(connection, session)
+    searched = recall_search.search_scope(connection, reader_of(rt, scope.reach(), roles), begin)
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     if session is not None and named:
         new = new_messages(new, messages_reads.places(connection, session, named), session.next_seq)
     first = max(begin.window_start.first, session.memory_start) if session is not None else 0
-    page = window_view.last_page(connection, session, limits, first) if session is not None else ()
-    newest_first = [*reversed(new), *(stored for _, stored in page)]
-    asking = (
-        at for at, one in enumerate(newest_first) if one.message.role == "user" and one.message.model_visible
-    )
-    place = next(asking, None)  # the user's last message is nearly always on the last page
-    question = newest_first[place] if place is not None else _last_question(connection, session)
-    said = question.message.text if question is not None else ""
+    page: Page = ()
+    if session is not None:
+        page = window_view.last_page(connection, session, limits, first, newest.last + 1)
     lasting, notes = (
-        window_view.profile(connection, rt, searched, limits.tokens, page) if query != "" else (None, ())
+        window_view.profile(connection, rt, searched, limits.tokens, page)
+        if newest.query != ""
+        else (None, ())
     )
-    return _State(
-        session,
-        searched,
-        begin.window_start,
-        page,
-        query=said if query is None else query,
-        question_id=question.message.id
-        if question is not None and (question.key or question.message.id in named)
-        else None,
-        is_asked=question is not None and query in {None, said},
-        goes_on=any(one.message.role == "assistant" for one in newest_first[:place]),
-        pending=new,
-        profile=lasting,
-        notes=notes,
-    )
-
-
-def _last_question(connection: Connection, session: Session | None) -> StoredMessage | None:
-    found = messages_reads.last_question(connection, session) if session is not None else None
-    return found[1] if found is not None else None
+    return _State(session, searched, begin.window_start, page, newest, new, lasting, notes)
 
 
 def _may_recall(state: _State, limits: Limits) -> bool:
@@ -293,117 +354,156 @@ def _view(
     )
 
 
-def _view_and_recall(
+def _search(
     connection: Connection,
     rt: Runtime,
     scope: Scope,
     state: _State,
-    findings: Findings | None,
+    question: Question,
+    wanted: RecallFilter | None,
     temporary: Sequence[StoredMessage],
     limits: Limits,
-) -> tuple[WindowView, _Recall | None]:
-    """Return the window, and what is recalled besides; None if nothing was searched."""
+) -> _Read:
+    """Return the window, and what may be recalled besides."""
+    found = recall_search.find(connection, rt, state.search_scope, question, wanted)
+
+    def lines_for(view: WindowView) -> tuple[list[Line], int]:
+        first = window_view.first_of(view, state.first) if view.summary_first is None else view.summary_first
+        said = [part.message for part in view.window]
+        return recall_search.choose(
+            connection,
+            rt,
+            found,
+            view.keys,
+            state.number,
+            lambda records: recall_search.without_visible_episodes(
+                connection, records, scope, state.session, first
+            ),
+            said,
+            rt.settings.recall_lines,
+        )
+
     view = _view(connection, rt, state, temporary, limits, 0)
-    if findings is None:
-        return view, None
-    free = limits.tokens - view.tokens
-    budget = recall_budget(limits.tokens, rt.settings.recall_tokens, free)
-    recalled = _recall(connection, rt, scope, state, findings, view, budget)
-    if recalled.tokens > free:
+    budget, reserve = recall_budget(limits.tokens, rt.settings.recall_tokens), 0
+    lines, most = lines_for(view)
+    expected = _fitting(rt, scope, lines[:most], budget)[1]
+    if expected > limits.tokens - view.tokens:
         # Older turns leave the window for the recall, and may then be recalled themselves.
-        reserve = recalled.tokens
+        reserve = expected
         view = _view(connection, rt, state, temporary, limits, reserve)
-        room = min(budget, limits.tokens - view.tokens)
-        recalled = replace(_recall(connection, rt, scope, state, findings, view, room), reserve=reserve)
-    return view, recalled
+        lines, most = lines_for(view)
+    room = min(budget, limits.tokens - view.tokens)
+    return _Read(state, view, lines, most, room, reserve, found.notes, is_searched=True)
 
 
 def _kept(
-    connection: Connection, rt: Runtime, scope: Scope, state: _State, how: object, budget: int
-) -> _Recall | None:
-    """Return what was recalled before in the run of this question, if all that it quotes is told as it was.
+    connection: Connection,
+    rt: Runtime,
+    scope: Scope,
+    state: _State,
+    how: object,
+    budget: int,
+    temporary: Sequence[StoredMessage],
+    limits: Limits,
+) -> _Read | None:
+    """Return what was recalled before in the run of this question, if all that it quotes is told as it was, and fits.
 
     A model that calls tools is shown the same from call to call; and what was forgotten, edited, archived or hidden from the
     reader meanwhile is not told again, whichever process did that.
     """
-    before = rt.temporaries.recall_of(scope, "own") if state.goes_on and state.is_asked else None
+    asked = state.asked
+    before = rt.temporaries.recall_of(scope, "own") if asked.goes_on and asked.is_asked else None
     if before is None:
         return None
-    *asked, question_id, recall = before
-    if asked != [how, state.query] or question_id not in {None, state.question_id} or recall.tokens > budget:
+    *earlier, question_id, recall = before
+    if (
+        earlier != [how, asked.query]
+        or question_id not in {None, asked.question_id}
+        or recall.tokens > budget
+    ):
         return None
-    now = retrieve.prints_now(connection, rt, state.search_scope, recall.prints)
-    return replace(recall, is_kept=True) if now == recall.prints else None
+    if recall_search.prints_now(connection, rt, state.search_scope, recall.prints) != recall.prints:
+        return None
+    for reserve in (recall.reserve, recall.tokens):  # as before, or more, since the run has grown
+        view = _view(connection, rt, state, temporary, limits, reserve)
+        if view.tokens + recall.tokens <= limits.tokens and view.keys.isdisjoint(recall.prints):
+            return _Read(state, view, kept=recall)
+    return None
 
 
-def _recall(
-    connection: Connection,
-    rt: Runtime,
-    scope: Scope,
-    state: _State,
-    findings: Findings,
-    view: WindowView,
-    budget: int,
-) -> _Recall:
-    """Choose what fits, the best first, and write it in the order of time.
+_HEADINGS = {
+    "record": "What is remembered:",
+    "episode": "Earlier talks, in short:",
+    "message": "What was said:",
+}
 
-    Args:
-        connection: On the snapshot of the search.
-        rt: What the memory works with.
-        scope: The session.
-        state: What decides how to recall.
-        findings: What the search found.
-        view: The window.
-        budget: The tokens that it may cost.
-    """
-    first = window_view.first_of(view, state.first) if view.summary_first is None else view.summary_first
-    reach = scope.reach()
-    answers = recall_search.weigh(
-        connection,
-        rt,
-        findings,
-        view.keys,
-        lambda records: recall_search.without_visible_episodes(
-            connection, records, scope, state.session, first
-        ),
-        state.number,
-    )
-    said = [part.message for part in view.window]
-    answers = recall_search.relevant_answers(connection, rt, reach, findings, answers, said)
-    found = (
-        recall_search.best(connection, rt, reach, answers, most_that_fit(budget), said) if budget > 0 else []
-    )
-    if not found:
-        return _Recall(notes=answers.notes)
-    frame = rt.tokens.text(with_separator(block([""])))
-    chosen = retrieve.fit_into_budget(rt, found, budget, budget - frame, lambda turn: turn.tokens + MARGIN)
-    chosen = recall_search.without_own_turns(chosen, answers.records)
-    while True:
-        in_time = sorted(chosen, key=lambda item: _when(item[0]))
-        lines = [line(stored) for stored, _ in in_time]
-        text = block(lines)
-        tokens = rt.tokens.text(with_separator(text)) if text else 0
+
+def _kind(one: Line) -> str:
+    if one.record is None:
+        return "message"
+    return "record" if part_of(one.record) is None else "episode"
+
+
+def _block(rt: Runtime, scope: Scope, lines: Sequence[Line]) -> str:
+    """Write lines under the headings of their kinds."""
+    written: list[str] = []
+    for kind, heading in _HEADINGS.items():
+        some = [line(one.stored) for one in lines if _kind(one) == kind]
+        written += [heading, *some] if some else []
+    return block(written, rt.sign(scope))
+
+
+def _fitting(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> tuple[list[Line], int]:
+    """Return the lines that fit, by kind and in the order of time, and what the block of them costs."""
+    if budget <= 0 or not lines:
+        return [], 0
+    frame = rt.tokens.text(with_separator(block([""], rt.sign(scope))))
+    chosen = recall_search.fit(rt, lines, budget - frame, lambda turn: turn.tokens + MARGIN)
+    while chosen:
+        tokens = rt.tokens.text(with_separator(_block(rt, scope, chosen)))
         if tokens <= budget:
             break
         chosen.pop()  # its line costs more than expected, or another counter counted it
+    kinds = list(_HEADINGS)
+    in_order = sorted(chosen, key=lambda one: (kinds.index(_kind(one)), _when(one.stored)))
+    return in_order, tokens if chosen else 0
+
+
+def _render(
+    rt: Runtime, scope: Scope, lines: Sequence[Line], read: _Read, more: tuple[Reason, ...] = ()
+) -> _Recall:
+    """Choose what fits, the best first, and write it under the headings of its kinds, in the order of time.
+
+    Args:
+        rt: What the memory works with.
+        scope: The session.
+        lines: What is worth its tokens, the best first.
+        read: What was read on the snapshot.
+        more: Further notes.
+    """
+    told, tokens = _fitting(rt, scope, lines, read.room)
+    notes = (*read.notes, *more)
+    if not told:
+        return _Recall(notes=notes, reserve=read.reserve)
+    frame = rt.tokens.text(with_separator(block([""], rt.sign(scope))))
     # Each line's part of what all of them cost is not counted once more.
-    costs = shares(max(0, tokens - frame), [stored.tokens + MARGIN for stored, _ in in_time])
+    costs = shares(max(0, tokens - frame), [one.stored.tokens + MARGIN for one in told])
     pieces = tuple(
         Piece(
             "recall",
-            stored.message.text,
+            one.stored.message.text,
             cost,
-            (stored.message.id or "",),
-            stored.message.created_at,
-            stored.message.speaker,
-            ranked.reasons,
-            ranked.score,
+            (one.stored.message.id or "",),
+            one.stored.message.created_at,
+            one.stored.message.speaker,
+            one.reasons,
+            one.score,
         )
-        for said, cost, (stored, ranked) in zip(lines, costs, in_time, strict=True)
+        for cost, one in zip(costs, told, strict=True)
     )
-    every = {stored.key: retrieve.print_of(stored) for stored, _ in found}
-    prints = {stored.key: every[stored.key] for stored, _ in in_time}
-    return _Recall(text, tokens, pieces, answers.notes, prints)
+    whole = {one.stored.key: recall_search.print_of(one.stored) for one in lines}
+    prints = {one.stored.key: whole[one.stored.key] for one in told}
+    return _Recall(_block(rt, scope, told), tokens, pieces, notes, prints, read.reserve)
 
 
 def _when(turn: StoredMessage) -> tuple[float, int]:
@@ -480,8 +580,8 @@ async def context(
         notes = (Reason("long_term_filtered", "the long-term memory cannot filter, and was not asked"),)
     elif question is not None and share:
         text, notes = await _retrieve(rt, run, scope, question)
-    lines = _fitting(rt, text, share)
-    cost = rt.tokens.text(with_separator(block(lines))) if lines else 0
+    lines = _quotes(rt, scope, text, share)
+    cost = rt.tokens.text(with_separator(block(lines, rt.sign(scope)))) if lines else 0
     made = await own_context(
         rt,
         run,
@@ -496,9 +596,7 @@ async def context(
     )
     made = replace(made, token_limit=allowed.tokens, reasons=(*made.reasons, *notes))
     if lines:
-        made = _with_lines(rt, made, lines)
-        rt.temporaries.note_texts(scope, [(made.recall, question.text if question is not None else "")])
-        rt.temporaries.note_lines(scope, [(line, 0) for line in lines])
+        made = _with_lines(rt, scope, made, lines)
     return made
 
 
@@ -544,7 +642,7 @@ async def _question(
     """Return what to ask for; None if nothing is to be recalled for it."""
     if query is not None:
         return Message("user", query) if query.strip() else None
-    drafts = await run(drafts_of, rt, pending) if pending else []
+    drafts = await run(drafts_of, rt, scope, pending) if pending else []
     for draft in reversed(drafts):
         if draft.message.role == "user" and draft.message.model_visible:
             return draft.message
@@ -576,11 +674,11 @@ async def _retrieve(
     return text, ()
 
 
-def _fitting(rt: Runtime, text: str, share: int) -> list[str]:
+def _quotes(rt: Runtime, scope: Scope, text: str, share: int) -> list[str]:
     """Return the lines of the service's text that fit, as quotes."""
     sound = [line for line in rt.redact(text).splitlines() if line.strip()]
     lines = [quote_line(None, _LABEL, line, "system") for line in sound[:_LINES]]
-    while lines and rt.tokens.text(with_separator(block(lines))) > share:
+    while lines and rt.tokens.text(with_separator(block(lines, rt.sign(scope)))) > share:
         lines.pop()
     return lines
 
@@ -601,8 +699,8 @@ def _of_session(recall_filter: object, scope: Scope) -> RecallFilter:
     )
 
 
-def _with_lines(rt: Runtime, context: Context, lines: Sequence[str]) -> Context:
-    text = block([*lines, *lines_inside(context.recall)])
+def _with_lines(rt: Runtime, scope: Scope, context: Context, lines: Sequence[str]) -> Context:
+    text = block([*lines, *lines_inside(context.recall)], rt.sign(scope))
     before = rt.tokens.text(with_separator(context.recall)) if context.recall else 0
     tokens = rt.tokens.text(with_separator(text))
     piece = Piece(

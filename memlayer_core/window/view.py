@@ -15,14 +15,12 @@ from memlayer_core.messages.model import Session, WindowStart, beginning
 from memlayer_core.messages.preview import full_text, merge_messages, parse_preview, preview
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.pack import LEAST, pack
-from memlayer_core.recall.retrieve import SearchScope
+from memlayer_core.recall.search import SearchScope
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records.check import disputes, is_line, label_and_value, place_in_profile
-from memlayer_core.records.model import Reader, Record
+from memlayer_core.records.model import Record
 from memlayer_core.runtime import Runtime
-from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, quarter_at_most
-from memlayer_core.storage.statements import server_snapshot
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.model import BATCH, Summary
 from memlayer_core.window import fit
@@ -120,26 +118,13 @@ Page = Sequence[tuple[Entry, StoredMessage]]
 """Messages of a session, the newest first."""
 
 
-def last_page(connection: Connection, session: Session, limits: Limits, first: int) -> Page:
-    """Return so many of the session's last messages from place `first` on that they are nearly always enough."""
+def last_page(connection: Connection, session: Session, limits: Limits, first: int, until: int) -> Page:
+    """Return so many of the session's last messages from place `first` on that they are nearly always enough.
+
+    Those from place `until` on are left out.
+    """
     page = fit.first_page(session.messages, session.tokens, limits)
-    asked = messages_reads.asked_page(connection, session, *_most(limits))
-    return (
-        asked[:page]
-        if asked is not None
-        else messages_reads.tail_messages(connection, session, None, page, first)
-    )
-
-
-def ask_page(connection: Connection, scope: Scope, limits: Limits) -> None:
-    """Send to a server ahead of need, before the session is known, what `last_page` returns."""
-    if server_snapshot(connection) is not None:
-        messages_reads.ask_page(connection, scope, *_most(limits))
-
-
-def _most(limits: Limits) -> tuple[int, int, float]:
-    """Return the size of the window, and what is enough of it: messages, and tokens."""
-    return fit.size_of(limits.tokens), fit.first_page(1, 1, limits), 1.3 * limits.tokens
+    return messages_reads.tail_messages(connection, session, until, page, first)
 
 
 def last_entries(
@@ -215,30 +200,11 @@ def _recount(
     return [entry._replace(tokens=counts.get(entry.seq, entry.tokens)) for entry in entries]
 
 
-# What memlayer itself adds to a prompt, so that it is known when it comes back.
-
-
-def lines_of_ours(view: WindowView, recall: str, sources: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """Yield each line that memlayer adds to a context, with the key of what it quotes; 0 if that is not known here."""
-    for text, keys in (recall, sources), *((one.message.text, one.keys) for one in view.profile):
-        yield from zip(render.lines_inside(text), keys, strict=True)
-    yield from ((line, 0) for one in view.summary for line in render.lines_inside(one.message.text))
-
-
-def texts_of_ours(context: Context) -> Iterator[tuple[str, str]]:
-    """Yield each text that memlayer adds to a message, with that message's text, for all placements of adapters.
-
-    A message that is shown changed, escaped or as a preview, comes with nothing added.
-    """
-    turns = (*context.window, *context.pending)
-    asked = next((message for message in reversed(turns) if message.role == "user"), None)
-    hosts = {message.text for message in (*context.system[-1:], *turns[:1], asked) if message is not None}
-    lasting = [message.text for message in (context.profile, context.summary) if message is not None]
-    for ours in filter(None, (*lasting, context.recall)):
-        yield from ((ours, theirs) for theirs in {"", *hosts})
-    for message in (*context.system, *turns):
+def changed_texts(context: Context) -> Iterator[str]:
+    """Yield the texts of messages that are shown otherwise than they are stored: with escapes, or as a preview."""
+    for message in (*context.system, *context.window, *context.pending):
         if render.has_escapes(message) or parse_preview(message) is not None:
-            yield "", full_text(message)
+            yield full_text(message)
 
 
 # Reads a session's window: its instructions, its newest turns, and its temporary messages.
@@ -515,7 +481,7 @@ def read_view(
     known = _summaries_of(connection, session, limits, window_start)
     left, view = known, known.before_window
     outranked: tuple[Reason, ...] = ()
-    shown = _before(rt, view, first, limits)
+    shown = _before(rt, session, view, first, limits)
     while True:
         seen = read_window(
             connection,
@@ -532,7 +498,7 @@ def read_view(
         )
         if seen.new_first is not None:
             view = left.now
-        wanted = _before(rt, view, first_of(seen, first), limits)
+        wanted = _before(rt, session, view, first_of(seen, first), limits)
         grows = wanted.version != shown.version
         beside = _cost(profile)
         if (shown.part or profile) is not None and seen.tokens + shown.tokens + beside > limits.tokens:
@@ -587,14 +553,6 @@ def due_place(session: Session, view: WindowView, first: int) -> int | None:
     return begins if begins > known and (stepped or begins - known >= BATCH) else None
 
 
-def ask_summaries(connection: Connection, session: Session) -> None:
-    """Send to a server ahead of need what a view reads first, besides the newest messages."""
-    if session.summary_version:
-        summaries_sql.ask(connection, session.number)
-    if session.instructions is not None:
-        messages_reads.ask(connection, session, session.instructions & _PLACE)
-
-
 def _summaries_of(
     connection: Connection, session: Session | None, limits: Limits, window_start: WindowStart
 ) -> _Summaries:
@@ -631,14 +589,17 @@ def first_of(view: WindowView, first: int) -> int:
     return next((part.keys[0] & _PLACE for part in view.window if part.keys), at)
 
 
-def _before(rt: Runtime, summary: Summary | None, begins: int, limits: Limits) -> _SummaryPart:
+def _before(
+    rt: Runtime, session: Session | None, summary: Summary | None, begins: int, limits: Limits
+) -> _SummaryPart:
     """Return the summary before the window; its beginning, if all of it does not fit."""
-    if summary is None or summary.first_seq >= begins:
+    if session is None or summary is None or summary.first_seq >= begins:
         return _SummaryPart()
+    sign = rt.sign(session.scope)
     room = quarter_at_most(limits.tokens, rt.settings.summary_tokens)
     text, reasons = summary.text, [_reason(summary)]
     while len(text) > 1:
-        message = Message("user", render.summary_block(text))
+        message = Message("user", render.summary_block(text, sign))
         tokens = rt.tokens.message(message)
         if tokens <= room:
             part = Part(message, (summary.version,), (), tokens, tuple(reasons))
@@ -685,7 +646,7 @@ def profile(
     """
     if not (rt.settings.profile_tokens and search_scope.own.records):
         return None, ()
-    room = quarter_at_most(token_limit, rt.settings.profile_tokens)
+    room, sign = quarter_at_most(token_limit, rt.settings.profile_tokens), rt.sign(search_scope.reach)
     found, every = records_reads.profile(connection, search_scope.reader, _most_profile(room), _FACTS)
     records = {key: record for key, record in found.items() if not _is_shown(record, page)}
     every -= len(found) - len(records)
@@ -693,7 +654,7 @@ def profile(
     fitting = list(lines)
     while fitting:
         told = sorted(fitting, key=lambda key: place_in_profile(records[key]))
-        message = Message("user", render.profile_block([lines[key] for key in told]))
+        message = Message("user", render.profile_block([lines[key] for key in told], sign))
         tokens = rt.tokens.message(message)
         if tokens <= room:
             ids = tuple(records[key].memory_id for key in told)
@@ -701,24 +662,11 @@ def profile(
             notes = (*_conflicts([records[key] for key in told]), *omission(every - len(told), room))
             return Part(message, tuple(told), ids, tokens, (reason,)), notes
         if len(fitting) == len(lines):  # only then is each line counted
-            frame = rt.tokens.message(Message("user", render.profile_block([""])))
+            frame = rt.tokens.message(Message("user", render.profile_block([""], sign)))
             fitting = [fitting[place] for place in pack(map(rt.tokens.text, lines.values()), room - frame)]
         if len(fitting) == len(told):
             fitting.pop()  # its line costs more among the others than by itself
     return None, omission(every, room)
-
-
-def text_of(rt: Runtime, records: Mapping[int, Record]) -> str:
-    """Return the text of a profile of records, which are told in their order."""
-    lines = _lines(rt, records)
-    return render.profile_block([lines[key] for key in records if key in lines])
-
-
-def ask_profile(connection: Connection, rt: Runtime, reader: Reader, token_limit: int) -> None:
-    """Send to a server ahead of need, before it is known whether there are records, what `profile` reads."""
-    if rt.settings.profile_tokens and server_snapshot(connection) is not None:
-        room = quarter_at_most(token_limit, rt.settings.profile_tokens)
-        records_reads.ask_profile(connection, reader, _most_profile(room))
 
 
 def _most_profile(tokens: int) -> int:

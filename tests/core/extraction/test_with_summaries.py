@@ -16,7 +16,7 @@ from waiting import wait_for
 from memlayer_core import Memory, Message
 from memlayer_core.errors import ConfigurationError, RedactorError
 from memlayer_core.extraction.check import operations_in, split_operations
-from memlayer_core.records.flow import own_words
+from memlayer_core.extraction.flow import _own_words as own_words
 from memlayer_core.storage import jobs
 
 TOGETHER = Tuned(
