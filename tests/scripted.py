@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from typing import Any
@@ -15,6 +14,8 @@ from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.memory import Memory as FrameworkMemory
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from pydantic import PrivateAttr
+
+from memlayer_core.models.hashing import HashingEmbedder
 
 __all__ = ["Counting", "Library", "Scripted", "answers", "said", "speaking", "takes_any_store"]
 
@@ -77,7 +78,7 @@ class Counting(BaseEmbedding):
         return self._asked
 
     def _get_text_embedding(self, text: str) -> list[float]:
-        return [1.0 + byte for byte in hashlib.sha256(text.encode()).digest()]
+        return HashingEmbedder().embed([text])[0].tolist()
 
     def _get_query_embedding(self, query: str) -> list[float]:
         self._asked.append(query)

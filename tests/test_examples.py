@@ -276,7 +276,7 @@ async def test_recall_is_added_to_one_call_and_is_not_stored(agents, session, me
     asked = {"role": "user", "content": "What am I allergic to?"}
     prompt = agents.ModelInput([asked], "Be brief.")
     added = await session.add_recall(SimpleNamespace(model_data=prompt))
-    assert added.instructions.startswith("Be brief.\n\n<recalled_memory>")
+    assert added.instructions.startswith('Be brief.\n\n<recalled_memory key="')
     assert "I am allergic to peanuts." in added.instructions
     assert added.input == [asked]
     assert await session.get_items() == []

@@ -210,7 +210,7 @@ async def test_the_sdks_runner_works_with_the_session_and_its_model_sees_what_wa
         ["I am allergic to peanuts.", "And I live in Oslo."],
         ["What am I allergic to?"],
     ]
-    assert instructions.startswith("Be brief.\n\n<recalled_memory>")
+    assert instructions.startswith('Be brief.\n\n<recalled_memory key="')
     assert "I am allergic to peanuts." in instructions
     stored = [one.text for one in await memory.chat(user_id="ada", session_id="monday").ahistory()]
     assert stored == ["I am allergic to peanuts.", "Noted.", "And I live in Oslo.", "Noted, too."]

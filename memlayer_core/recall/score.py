@@ -86,7 +86,10 @@ class Texts:
         size: int | None = None,
     ) -> None:
         embedded = np.concatenate([np.zeros(0, np.int64), *(place.keys for place in places)])
-        others = np.setdiff1d(_keys(worded), embedded)
+        others = _keys(worded)
+        for place in places:
+            at = np.minimum(np.searchsorted(place.keys, others), len(place.keys) - 1)
+            others = others[place.keys[at] != others] if len(place.keys) else others
         keys = np.concatenate([embedded, others])
         order = np.argsort(keys, kind="stable")
         if passing is not None:
@@ -118,10 +121,17 @@ class Texts:
             return ()
         return next(filter(None, (place.part_cosines(key, vector) for place in self._places)), ())
 
-    def order(self, total: Column, hidden: Collection[int] = ()) -> NDArray[np.int64]:
-        """Return the rows of the texts, the best first, without those of some keys; of equal ones the newest first."""
-        rows: NDArray[np.int64] = np.lexsort((-self.keys, -total))
-        return rows[~np.isin(self.keys[rows], _keys(hidden))] if hidden else rows
+    def order(
+        self, total: Column, hidden: Collection[int] = (), most: int | None = None
+    ) -> NDArray[np.int64]:
+        """Return the rows of the best texts, the best first, without those of some keys; of equal ones the newest first."""
+        rows = np.arange(len(total))
+        if hidden:
+            rows = rows[~np.isin(self.keys, _keys(hidden))]
+        if most is not None and most < len(rows):
+            rows = rows[np.argpartition(-total[rows], most)[:most]]
+        best: NDArray[np.int64] = rows[np.lexsort((-self.keys[rows], -total[rows]))]
+        return best
 
     def _column(self, values: Sequence[NDArray[Any]], fill: float) -> Column:
         column = np.concatenate([np.zeros(0), *values, np.full(self._others, fill)])[self._order]
@@ -180,7 +190,8 @@ class Scores:
                 had = [word for word, rows in self.words.items() if place in rows]
                 said = f"has the words {', '.join(had)}" if had else ""
             else:
-                said = _TOLD.get(name, "") if value >= _SLIGHT or name == "long" else ""
+                is_told = value >= _SLIGHT or (name == "long" and value <= -_SLIGHT)
+                said = _TOLD.get(name, "") if is_told else ""
             if said:
                 given.append(Reason(name, f"{said} ({value:+.2f})", value))
         return tuple(given) or (_LITTLE,)
@@ -217,8 +228,9 @@ def score(
         scale: The scale of the embedder's cosines.
     """
     keys, size, cosines = texts.keys, texts.size, texts.cosines(vector)
-    sessions, session = np.unique(np.where(keys > 0, keys >> SESSION_BITS, keys), return_inverse=True)
-    bm25, of_session, information = (np.zeros(count) for count in (len(keys), len(sessions), len(keys)))
+    session = _numbered(np.where(keys > 0, keys >> SESSION_BITS, keys))
+    sessions = int(session.max(initial=-1)) + 1
+    bm25, of_session, information = (np.zeros(count) for count in (len(keys), sessions, len(keys)))
     among = max(size, _USUAL)
     asked, rows_of = 0.0, dict[str, NDArray[np.int64]]()
     for word in words:
@@ -236,7 +248,7 @@ def score(
         bm25[rows] += _rarity(len(having), size) * times * (1 + _SATURATION) / (times + _SATURATION)
         information[rows] += nats
         talks = np.unique(session[rows])
-        of_session[talks] += _rarity(len(talks), len(sessions))
+        of_session[talks] += _rarity(len(talks), sessions)
     above = np.nan_to_num((cosines - texts.commonness() - scale.mean) / scale.deviation)
     near = (
         _standard(cosines, size) if texts.is_whole else above
@@ -250,7 +262,7 @@ def score(
     own: Column = sum(parts.values(), np.zeros(len(keys)))
     parts["neighbours"] = _of_neighbours(own, session)
     parts["session"] = _WEIGHTS["session"] * _standard(of_session[session], size)
-    best = np.full(len(sessions), -np.inf)
+    best = np.full(sessions, -np.inf)
     np.maximum.at(best, session, near)
     parts["topic"] = _WEIGHTS["topic"] * _standard(best[session], size)
     alone = np.isnan(cosines)  # said a moment ago, or the embedder fails: words are all there is
@@ -263,16 +275,25 @@ def _rarity(having: int, every: int) -> float:
     return math.log(1 + (max(every, having) - having + 0.5) / (having + 0.5))
 
 
+def _numbered(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return sorted values as numbers from 0 on."""
+    numbers = np.zeros(len(values), np.int64)
+    np.cumsum(values[1:] != values[:-1], out=numbers[1:])
+    return numbers
+
+
 def _standard(values: Column, size: int) -> Column:
     """Return distances from the mean in standard deviations; NaN counts as the mean, texts that are not here as zeros."""
-    known = values[~np.isnan(values)]
-    every = max(len(known), size if not np.isnan(values).any() else 0)
+    unknown = np.isnan(values)
+    is_whole = not unknown.any()
+    known = values if is_whole else values[~unknown]
+    every = max(len(known), size if is_whole else 0)
     if not every:
         return np.zeros(len(values))
     mean = known.sum() / every
-    deviation = math.sqrt(max(0.0, (known @ known) / every - mean * mean))
-    apart: Column = np.nan_to_num((values - mean) / max(deviation, 1e-6))
-    return apart
+    deviation = math.sqrt(max(0.0, np.square(known).sum() / every - mean * mean))
+    apart: Column = (values - mean) / max(deviation, 1e-6)
+    return apart if is_whole else np.nan_to_num(apart)
 
 
 def _bonus(name: str, named: Collection[str]) -> float:
@@ -306,7 +327,7 @@ def told(scores: Scores, order: NDArray[np.int64], most: int | None) -> NDArray[
         most: How many lines there may be; None: any number, however far behind the best one.
     """
     best = bears(scores, order)
-    if best < (_BAR if scores.has_words else _SURE):
+    if not len(order) or best < (_BAR if scores.has_words else _SURE):
         return order[:0]
     if best < _SURE:
         order = order[:_FEW]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -60,7 +61,9 @@ T = TypeVar("T")
 _DEPTH = 200
 """Texts that an index is asked for at the least, so that few hits are the beginning of many."""
 
-_READ = 30  # candidates that are read at once
+_READ = 30  # candidates that are read at once, and among which lines are chosen
+_MOST = 300  # candidates that are looked at for a context: who asks the same thing each day has many that say nothing new
+_COPIES = 100  # texts that are looked at for each hit: forks hold the same ones
 _EPISODES = 3  # in one recall
 _JUDGED = 400
 """Tokens of a text that a reranker is given: most cross-encoders read 512 of the question and the text together."""
@@ -328,9 +331,11 @@ def _chosen(
     rt: Runtime, every: Sequence[Asked], worded: Sequence[int], passing: Collection[int] | None
 ) -> list[int]:
     """Return the keys of the texts whose vectors are compared where there are too many: those that an index or a word found."""
-    if passing is not None and len(passing) <= rt.settings.exact_scan_limit:
-        return list(passing)
     near = [one.key for asked in every for one in asked.near or ()]
+    if passing is not None:
+        near = [key for key in near if key in passing]
+        if len(passing) <= rt.settings.exact_scan_limit or len(near) < _READ:
+            return list(passing)  # the index does not know what passes
     return list(dict.fromkeys([*near, *sorted(worded, reverse=True)[:_DEPTH]]))
 
 
@@ -372,6 +377,7 @@ class Line(NamedTuple):
         score: What it is worth; the reranker's score if there is one.
         reasons: Why it was found.
         words: The question's words that it has.
+        row: Its row among the texts of the search.
         record: The record that it is; None for anything else.
         item: The item that it is; None for anything else.
         part_cosines: The cosine of each part of its text, in their order.
@@ -381,6 +387,7 @@ class Line(NamedTuple):
     score: float
     reasons: tuple[Reason, ...]
     words: tuple[str, ...]
+    row: int = -1
     record: Record | None = None
     item: Item | None = None
     part_cosines: tuple[float, ...] = ()
@@ -407,20 +414,18 @@ def read_lines(
         session: Number of the session that recalls, 0 before its first message: results of tools in other ones are left out
             then, unless `Settings.recall_tool_results` says so. None: they are found, too.
         keep: Returns the records that are told.
-        visible: Messages that the context already has. None: there is no context, and who searches sees each text that says
-            something again.
+        visible: Messages that the context already has. None: there is no context, and who searches sees what was said again.
     """
     texts, vector = found.texts, found.question.own.vector
     said = [fold(one.text) for one in visible or ()]
     lines: list[Line] = []
+    seen: dict[object, Scope] = {}
     for start in range(0, len(rows), _READ):
         some = rows[start : start + _READ]
         keys = texts.keys[some].tolist()
         read = _read(connection, rt, found.scope, keys, keep)
-        older = sorted(
-            ((one.stored.message, fold(one.stored.message.text)) for one in read.values()),
-            key=lambda one: _age(one[0]),
-        )
+        every = read.values() if visible is not None else ()
+        older = [(one.stored.message, fold(one.stored.message.text)) for one in every]
         for row, key in zip(some, keys, strict=True):
             one = read.get(key)
             if one is None or (stored := as_told(rt, one.stored)) is None:
@@ -429,7 +434,10 @@ def read_lines(
             is_elsewhere = session is not None and key >> storage_words.SESSION_BITS != session
             if message.role == "tool" and is_elsewhere and not rt.settings.recall_tool_results:
                 continue  # it was true for one task, and is no memory of a user
-            if not message.text.strip() or (visible is not None and _repeats(message, said, older)):
+            said_then = message.role, message.text, message.created_at
+            if not message.text.strip() or seen.setdefault(said_then, stored.scope) != stored.scope:
+                continue  # of a fork, or nothing to quote
+            if visible is not None and _repeats(message, said, older):
                 continue
             said.append(fold(message.text))
             words = tuple(word for word, having in found.scores.words.items() if row in having)
@@ -439,6 +447,7 @@ def read_lines(
                     score=float(found.scores.total[row]),
                     reasons=found.scores.reasons(int(row)),
                     words=words,
+                    row=int(row),
                     part_cosines=texts.part_cosines(key, vector) if stored.tokens > LINE else (),
                 )
             )
@@ -475,11 +484,11 @@ def _read(
         read |= {one.key: Line(one, 0.0, (), ()) for one in sql.messages_of(connection, reach, rows, spoken)}
     if of_records:
         for key, record in keep(records_reads.find_records(connection, scope.reader, of_records)).items():
-            read[key] = Line(message_of_record(rt, key, record), 0.0, (), (), record)
+            read[key] = Line(message_of_record(rt, key, record), 0.0, (), (), record=record)
     if of_items:
         items = find_by_key(connection, [folder for folder, _ in scope.folders], of_items, rt.now())
         for key, item in items.items():
-            read[key] = Line(message_of_item(rt, reach, key, item), 0.0, (), (), None, item)
+            read[key] = Line(message_of_item(rt, reach, key, item), 0.0, (), (), item=item)
     return read
 
 
@@ -554,16 +563,18 @@ def choose(
         visible: Messages that the context already has.
         most: How many lines there may be; None: any number.
     """
-    order = found.texts.order(found.scores.total, hidden)
-    worth = told(found.scores, order, most)
-    limit = len(worth) if most is None else min(most, len(worth))
-    if not limit:
-        return [], 0
-    lines = read_lines(connection, rt, found, worth, limit, session, keep, visible)
-    if rt.reranker is None:
-        return _without_many_episodes(lines), limit
-    first = read_lines(connection, rt, found, order, RERANKED, session, keep, visible)
-    return first, len(lines)
+    order = found.texts.order(found.scores.total, hidden, _MOST)
+    if not len(told(found.scores, order, most)):
+        return [], 0  # nothing bears on the question, whatever the texts are: they need not be read
+    limit = RERANKED if rt.reranker is not None else _READ if most is not None else _MOST
+    lines = read_lines(connection, rt, found, order, limit, session, keep, visible)
+    # What is not told, or told already, sets no measure for the others.
+    worth = told(found.scores, np.array([one.row for one in lines], np.int64), most)[:most]
+    if rt.reranker is not None:
+        return lines, len(worth)
+    rows = set(worth.tolist())
+    chosen = _without_many_episodes([one for one in lines if one.row in rows])
+    return chosen, len(chosen)
 
 
 def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:
@@ -581,9 +592,12 @@ def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:
 
 
 async def rerank(
-    rt: Runtime, run: Runner, query: str, lines: list[Line]
+    rt: Runtime, run: Runner, scope: SearchScope, query: str, lines: list[Line]
 ) -> tuple[list[Line], tuple[Reason, ...]]:
-    """Put lines in the order of the reranker, if there is one; and say what did not work."""
+    """Put lines in the order of the reranker, if there is one; and say what did not work.
+
+    What was forgotten, edited or hidden from the reader while it was asked is left out.
+    """
     if rt.reranker is None or len(lines) < 2:  # noqa: PLR2004  (one line has one order)
         return lines, ()
     texts = [searchable(shorten(rt, one, _JUDGED).stored.message.text) for one in lines[:RERANKED]]
@@ -593,16 +607,23 @@ async def rerank(
         rt.health.down("reranker", str(problem))
         return lines, (Reason("reranker_failed", f"in the order of the ranking: {problem}"),)
     rt.health.up("reranker")
+    now = await run(rt.db.read, prints_now, rt, scope, [one.stored.key for one in lines])
+    pairs = [
+        (one, given)
+        for one, given in zip_longest(lines, scores)
+        if now.get(one.stored.key) == print_of(one.stored)
+    ]
     judged = [
         one._replace(
             score=given,
             reasons=(Reason("reranker", f"the reranker gave it {given:.3g}", given), *one.reasons),
         )
-        for one, given in zip(lines, scores, strict=False)
+        for one, given in pairs
+        if given is not None
     ]
     judged.sort(key=lambda one: -one.score)
-    behind = judged[-1].score - lines[0].score  # the others stay behind, in their own order
-    return [*judged, *(one._replace(score=one.score + behind) for one in lines[RERANKED:])], ()
+    behind = min((one.score for one in judged), default=0.0) - lines[0].score  # in their own order
+    return [*judged, *(one._replace(score=one.score + behind) for one, given in pairs if given is None)], ()
 
 
 def fit(
@@ -709,20 +730,21 @@ async def search(
     asked, known, wanted = text_of("query", query), roles_of(roles), check_filter(recall_filter)
     _check_limits(limit, token_limit)
 
-    def look(connection: Connection, question: Question) -> tuple[list[Line], tuple[Reason, ...]]:
+    def look(
+        connection: Connection, question: Question
+    ) -> tuple[SearchScope, list[Line], tuple[Reason, ...]]:
         scope = search_scope(connection, reader_of(rt, reach, known), sql.overview(connection, reach))
         if scope.is_empty:
-            return [], ()
+            return scope, [], ()
         found = find(connection, rt, scope, question, wanted)
-        order = found.texts.order(found.scores.total)
+        order = found.texts.order(found.scores.total, (), max(limit, RERANKED) * _COPIES)
         order = order[found.scores.support[order] > 0]
-        return read_lines(
-            connection, rt, found, order, max(limit, RERANKED if rt.reranker else 0)
-        ), found.notes
+        most = max(limit, RERANKED) if rt.reranker is not None else limit
+        return scope, read_lines(connection, rt, found, order, most), found.notes
 
     question = await embed(rt, run, reach, await run(rt.db.read, read_question, reach, asked))
-    lines, notes = await run(rt.db.read, look, question)
-    lines, more = await rerank(rt, run, asked, lines)
+    scope, lines, notes = await run(rt.db.read, look, question)
+    lines, more = await rerank(rt, run, scope, asked, lines)
     return await run(_hits, rt, lines[:limit], token_limit, notes + more)
 
 
@@ -743,10 +765,12 @@ async def recall(
     _check_limits(limit, token_limit)
     reach, settings = scope.reach(), rt.settings
 
-    def look(connection: Connection, question: Question) -> tuple[list[Line], int, tuple[Reason, ...]]:
+    def look(
+        connection: Connection, question: Question
+    ) -> tuple[SearchScope, list[Line], int, tuple[Reason, ...]]:
         covered = search_scope(connection, reader_of(rt, reach, roles), sql.overview(connection, reach))
         if covered.is_empty:
-            return [], 0, ()
+            return covered, [], 0, ()
         found = find(connection, rt, covered, question, wanted)
         session = messages_reads.find(connection, scope)
         seen = _visible_end(connection, session, known)
@@ -761,11 +785,11 @@ async def recall(
             known,
             limit,
         )
-        return lines, most, found.notes
+        return covered, lines, most, found.notes
 
     question = await embed(rt, run, reach, await run(rt.db.read, read_question, reach, asked))
-    lines, most, notes = await run(rt.db.read, look, question)
-    lines, more = await rerank(rt, run, asked, lines)
+    covered, lines, most, notes = await run(rt.db.read, look, question)
+    lines, more = await rerank(rt, run, covered, asked, lines)
     room = recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit
     return await run(_hits, rt, _without_many_episodes(lines[:most]), room, notes + more)
 

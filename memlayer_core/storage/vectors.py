@@ -162,7 +162,7 @@ class TextColumns:
 
     def commonness(self) -> FloatVector:
         """Return how much nearer than the mean text each is to all texts together, at least 0, shape (n,): it says less."""
-        mean = self._block.total / max(1, self._block.vectors)
+        mean: FloatVector = self._block.total / np.float32(max(1, self._block.vectors))
         nearer: FloatVector = np.maximum(self.cosines(mean) - mean @ mean, 0)
         return nearer
 

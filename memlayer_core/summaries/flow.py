@@ -261,7 +261,7 @@ async def _refused(
 def _limit(rt: Runtime) -> int:
     """Return the tokens that a summary may have, so that it fits into a context with what stands around it."""
     room = quarter_at_most(rt.settings.max_tokens, rt.settings.summary_tokens)
-    return max(_LEAST, room - rt.tokens.message(Message("user", summary_block("", str))))
+    return max(_LEAST, room - rt.tokens.message(Message("user", summary_block("", lambda _: "00000000"))))
 
 
 async def _condense(

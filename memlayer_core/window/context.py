@@ -53,6 +53,7 @@ class _Newest:
         question_id: Id of the newest question; None: it has none yet.
         is_asked: Whether the query is that question.
         goes_on: Whether a model has answered to that question: its run goes on.
+        is_bare: Whether the caller wants the session alone: no recall, no profile.
         last: Place of the session's newest message; -1 without one. What was said after it is no part of the context.
     """
 
@@ -61,6 +62,7 @@ class _Newest:
     question_id: str | None = None
     is_asked: bool = False
     goes_on: bool = False
+    is_bare: bool = False
     last: int = -1
 
 
@@ -185,7 +187,9 @@ async def own_context(
     read = await run(rt.db.read, look)
     seen, recalled = read.view, read.kept
     if recalled is None:
-        lines, more = await recall_search.rerank(rt, run, newest.query, list(read.lines))
+        lines, more = await recall_search.rerank(
+            rt, run, read.state.search_scope, newest.query, list(read.lines)
+        )
         recalled = await run(_render, rt, scope, lines[: read.most], read, more)
     await run(_note, rt, scope, read, recalled, how, size)
     above, below = seen.pieces
@@ -285,6 +289,7 @@ def _read_newest(
         said.id if is_known else None,
         is_asked,
         goes_on=any(one.message.role == "assistant" for one in newest_first[:place]),
+        is_bare=query == "",
         last=session.next_seq - 1 if session is not None else -1,
     )
 
@@ -310,11 +315,10 @@ def _read_state(
     page: Page = ()
     if session is not None:
         page = window_view.last_page(connection, session, limits, first, newest.last + 1)
-    lasting, notes = (
-        window_view.profile(connection, rt, searched, limits.tokens, page)
-        if newest.query != ""
-        else (None, ())
-    )
+    lasting: Part | None = None
+    notes: tuple[Reason, ...] = ()
+    if not newest.is_bare:
+        lasting, notes = window_view.profile(connection, rt, searched, limits.tokens, page)
     return _State(session, searched, begin.window_start, page, newest, new, lasting, notes)
 
 
@@ -459,14 +463,14 @@ def _fitting(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> t
         return [], 0
     frame = rt.tokens.text(with_separator(block([""], rt.sign(scope))))
     chosen = recall_search.fit(rt, lines, budget - frame, lambda turn: turn.tokens + MARGIN)
-    while chosen:
-        tokens = rt.tokens.text(with_separator(_block(rt, scope, chosen)))
-        if tokens <= budget:
-            break
-        chosen.pop()  # its line costs more than expected, or another counter counted it
     kinds = list(_HEADINGS)
-    in_order = sorted(chosen, key=lambda one: (kinds.index(_kind(one)), _when(one.stored)))
-    return in_order, tokens if chosen else 0
+    while chosen:
+        in_order = sorted(chosen, key=lambda one: (kinds.index(_kind(one)), _when(one.stored)))
+        tokens = rt.tokens.text(with_separator(_block(rt, scope, in_order)))
+        if tokens <= budget:
+            return in_order, tokens
+        chosen.pop()  # its line costs more than expected, or another counter counted it
+    return [], 0
 
 
 def _render(

@@ -364,11 +364,14 @@ def test_a_restart_brings_the_earlier_turns_back(open_at):
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-async def test_a_turn_of_an_engine_embeds_its_question_once(kind, counting):
+async def test_a_turn_of_an_engine_embeds_its_question_once_alone_and_once_with_the_round_before(
+    kind, counting
+):
     session, embedding = counting
     chat = engine(kind, answers("yes"), session)
 
     await chat.achat("which pet do I have?")
     await asyncio.to_thread(chat.chat, "and its name?")
 
-    assert embedding.asked == ["which pet do I have?", "and its name?"]
+    first, second = "which pet do I have?", "and its name?"
+    assert embedding.asked == [first, second, f"{first} yes {second}"]

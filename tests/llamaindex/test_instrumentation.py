@@ -105,7 +105,7 @@ def test_the_dispatcher_hears_what_is_stored_and_what_is_read(session, heard, do
 def test_a_read_tells_how_much_was_recalled(session, remembers, heard, do):
     do(session, "get", "which pet do I have?")
 
-    assert heard.of(MemoryReadEvent)[-1].pieces == {"recall": 2}
+    assert heard.of(MemoryReadEvent)[-1].pieces == {"recall": 1}
 
 
 def test_what_happens_in_the_background_is_heard_too(session, memory, heard):

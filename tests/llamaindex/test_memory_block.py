@@ -320,10 +320,10 @@ async def test_forty_sessions_at_once_on_one_block_keep_apart(memory, framework)
 
     async def one(number):
         talk = framework(shared, session_id=f"session {number}")
-        await talk.aput_messages([*turn(f"my number is secret{number}"), ChatMessage("bye")])
+        await talk.aput_messages([*turn(f"my code is secret{number}"), ChatMessage("bye")])
         await talk.aget()
         await talk.areset()
-        return await talk.aget(input="what is my number?")
+        return await talk.aget(input="what is my code?")
 
     told = [str(said(messages)) for messages in await asyncio.gather(*map(one, range(40)))]
 

@@ -236,7 +236,7 @@ def _ask_with_a_summary(kind, method, memory):
     roles = [message.role.value for message in llm.last_chat_messages]
     assert roles.count("system") == 1
     assert roles[:2] == ["system", "user"]
-    assert "<conversation_summary>" in llm.last_chat_messages[1].content
+    assert "<conversation_summary key=" in llm.last_chat_messages[1].content
 
 
 @pytest.mark.trap("llamaindex", 17, 23)
@@ -277,7 +277,7 @@ async def test_what_has_no_words_is_never_quoted(memory):
     for told, number in (  # a tool's result is no memory of other sessions, but can be searched for
         ((await new.aget(asked))[0].content, 1),
         (await MemlayerMemoryBlock(memory, user_id="ada").aget([asked]), 1),
-        (await MemlayerToolSpec(new).aretrieve_from_memory(keywords=["my parrot"]), 2),
+        (await MemlayerToolSpec(new).aretrieve_from_memory(keywords=["my parrot"]), 1),
     ):
         quotes = [line for line in told.splitlines() if line.startswith("- [")]
         assert len(quotes) == number

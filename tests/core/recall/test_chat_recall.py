@@ -41,7 +41,7 @@ def test_what_is_told_already_neither_comes_again_nor_hides_what_bears_less_on_t
     chat.add_messages(told)
     memory.flush()
 
-    assert texts(do(chat, "recall", WALK)) == [WALK]
+    assert texts(do(chat, "recall", WALK))[0] == WALK
     assert texts(do(chat, "recall", WALK, exclude=told))[0] == "the parrot bit the postman"
     assert WALK not in texts(do(chat, "recall", WALK, exclude=told))
 
@@ -54,10 +54,15 @@ def test_the_same_words_of_another_session_are_told_once(chat, memory, do) -> No
 
 
 def test_what_a_search_finds_and_is_not_worth_telling_is_left_out(chat, memory, do) -> None:
+    for number in range(30):
+        memory.chat(user_id="ada", session_id="walks").add("user", f"Route {number} to the tea shop.")
+    memory.flush()
     asked = "do I like milk in my tea?"
 
-    assert len(memory.search(asked, user_id="ada")) > 1
-    assert texts(do(chat, "recall", asked)) == ["I like tea with milk"]
+    assert len(memory.search(asked, user_id="ada", limit=40)) > 20
+    found = texts(do(chat, "recall", asked, limit=40))
+    assert found[0] == "I like tea with milk"
+    assert len(found) < 20
     assert do(chat, "recall", "please write a poem") == ()
 
 
@@ -89,7 +94,7 @@ def test_it_keeps_to_limits_and_refuses_what_makes_no_sense(chat, do) -> None:
         do(chat, "recall", None)
 
 
-def test_what_has_nothing_but_what_stands_before_it_has_a_reason_too() -> None:
+def test_every_line_has_a_reason_also_without_a_vector() -> None:
     def fails(texts: list[str]) -> list[list[float]]:
         raise RuntimeError("no vector today")
 
@@ -98,5 +103,6 @@ def test_what_has_nothing_but_what_stands_before_it_has_a_reason_too() -> None:
         talk = memory.chat(user_id="ada", session_id="old")
         talk.add_messages([Message("user", long), Message("assistant", "Fine.")])
         context = memory.chat(user_id="ada", session_id="now").context("Where did the zeppelin land?")
-    told = {piece.text: {reason.code for reason in piece.reasons} for piece in context.pieces}
-    assert told["Fine."] == {"little"}
+    (piece,) = [piece for piece in context.pieces if piece.kind == "recall"]
+    assert "The zeppelin landed in Lakehurst." in piece.text
+    assert {"words", "excerpt"} <= {reason.code for reason in piece.reasons}

@@ -73,7 +73,7 @@ def test_a_long_answer_is_recalled_in_short_and_displaces_nothing(memory) -> Non
         hit for hit in memory.search("named cat", user_id="u", token_limit=200) if hit.speaker == "assistant"
     ]
     assert "Her cat is named Pixel." in short[0].text
-    assert short[0].tokens <= 200 // 4 + 20
+    assert short[0].tokens <= 100 + 20
     assert "excerpt" in {reason.code for reason in short[0].reasons}
     context = memory.chat(user_id="u", session_id="now").context("What is her cat named?", token_limit=800)
     recalled = [piece for piece in context.pieces if piece.kind == "recall"]

@@ -129,7 +129,7 @@ filters = st.builds(
 )
 def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
     """Return a store that compares vectors one by one, one that asks Chroma, and one in PostgreSQL."""
-    limits = QUIET.replace(exact_scan_limit=5, recall_candidates=5) if request.param == "index" else QUIET
+    limits = QUIET.replace(exact_scan_limit=5) if request.param == "index" else QUIET
     at: Any = {"path": tmp_path_factory.mktemp("store")}
     if request.param == "postgres":
         at = {"database_url": request.getfixturevalue("_shared_postgres")[0]}
@@ -169,7 +169,7 @@ def test_recall_and_context_tell_nothing_that_does_not_pass(full: Memory, wanted
 
 
 HIDDEN = 300
-FEW = QUIET.replace(recall_candidates=5)
+FEW = QUIET
 
 
 def nearness(texts: list[str]) -> list[list[float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +13,7 @@ from tuned import Tuned
 
 from memlayer_core import Memory, Message, RecallFilter
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.recall.rank import FIRST, ScoredCandidate, choose, reorder
+from memlayer_core.recall.search import RERANKED
 
 QUIET = Tuned(index_delay=3600, durability="normal", episodes=False)
 KAYAKS = [f"The kayak with number {number} is red." for number in range(12)]
@@ -96,7 +95,7 @@ def test_at_most_fifty_are_judged_and_the_others_follow_in_the_order_of_the_rank
     assert orders[0] == orders[1]
     assert len(orders[0]) == 80
     [(_, judged)] = judge.asked
-    assert judged == orders[1][:FIRST]
+    assert judged == orders[1][:RERANKED]
 
 
 def test_a_long_text_is_judged_by_the_part_that_bears_on_the_question() -> None:
@@ -262,25 +261,12 @@ def test_what_is_no_reranker_is_refused_with_what_to_pass(wrong: Any) -> None:
     assert "BaseDocumentCompressor" in refused.value.hint
 
 
-ranked = st.lists(st.tuples(st.floats(-5, 5), st.booleans()), max_size=12).map(
-    lambda rows: [
-        ScoredCandidate(key, score, 1.0, is_standing=standing)
-        for key, (score, standing) in enumerate(sorted(rows, key=lambda row: -row[0]), start=1)
-    ]
-)
+@given(st.lists(st.floats(-9, 9), min_size=12, max_size=12))
+def test_an_order_loses_and_invents_nothing_and_scores_never_rise(scores: list[float]) -> None:
+    def judge(_query: str, texts: list[str]) -> list[float]:
+        return [scores[KAYAKS.index(text)] for text in texts]
 
-
-@given(candidates=ranked, data=st.data())
-def test_an_order_loses_and_invents_nothing_and_scores_never_rise(candidates: Any, data: Any) -> None:
-    keys = [one.key for one in candidates]
-    judged = data.draw(st.dictionaries(st.sampled_from(keys), st.floats(-9, 9))) if keys else {}
-    order = reorder(candidates, judged)
-    assert sorted(one.key for one in order) == keys
-    scores = [one.score for one in order]
-    assert all(left >= right - 1e-9 for left, right in itertools.pairwise(scores))
-    first = [judged[one.key] for one in order[: len(judged)]]
-    assert first == sorted(judged.values(), reverse=True)
-    passing = [one for one in candidates if data.draw(st.booleans())]
-    chosen = choose(passing, order)
-    assert len(chosen) == len(passing)
-    assert {one.key for one in chosen if one.is_standing} == {one.key for one in passing if one.is_standing}
+    with opened(judge) as memory:
+        hits = memory.search(QUESTION, user_id="ada", limit=12)
+    assert sorted(hit.text for hit in hits) == sorted(KAYAKS)
+    assert [hit.score for hit in hits] == sorted(scores, reverse=True)

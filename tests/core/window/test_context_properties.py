@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -166,27 +165,20 @@ def test_a_recall_costs_what_parts_it_from_its_question_too(memory) -> None:
 
 
 def test_what_makes_room_for_a_recall_may_be_recalled_at_once_and_not_only_the_next_time() -> None:
-    pears = " pear" * 54
-    said = [
-        Message("tool", "«0» pear", tool_call_id="nobody0"),
-        Message("user", "«1» pear"),
-        Message("user", "Where is «2»?" + pears),
-    ]
-    for at in range(3, 9, 2):
-        call = ToolCall(f"r3-{at}", "look", json.dumps({"at": f"«{at}» pear"}))
-        said += [
-            Message("assistant", f"«{at}» pear", tool_calls=(call,)),
-            Message("tool", f"«{at + 1}»{pears}", tool_call_id=f"r3-{at}"),
-        ]
-    said += [
-        Message("assistant", "«9»"),
-        Message("user", "«10»", model_visible=False),
-        Message("assistant", "«11»"),
-    ]
-    settings = WAYS["messages are truncated"].replace(recall_tokens=87)
+    settings = Tuned(index_delay=0, recall_tokens=200)
     with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
-        chat = a_session(memory, said)
-        first, again = chat.context(token_limit=350), chat.context(token_limit=350)
-    assert "compacted" in {reason.code for reason in first.reasons}
-    assert "«1»" in first.recall
-    assert (again.messages, again.tokens) == (first.messages, first.tokens)
+        old = memory.chat(user_id="ada", session_id="old")
+        for place in ("drawer", "hall", "garage"):
+            old.add("user", f"The spare key was in the {place} once, I think.")
+        chat = memory.chat(user_id="ada", session_id="now")
+        chat.add("user", "By the way, the spare key is in the blue cupboard.")
+        for number in range(12):
+            chat.add("user", f"The weather on day {number} of the month was fine, as always.")
+            chat.add("assistant", f"Noted as remark number {number}, nothing else to say about it.")
+        memory.flush()
+        chat.add("user", "Where is the spare key?")
+        limit = chat.context("").tokens + 30
+        context, again = chat.context(token_limit=limit), chat.context(token_limit=limit)
+    assert "blue cupboard" not in str([one.text for one in context.window])
+    assert "blue cupboard" in context.recall
+    assert (again.messages, again.tokens) == (context.messages, context.tokens)

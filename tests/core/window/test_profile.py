@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tuned import Tuned
 
 from memlayer_core import Chat, Context, Memory, Message
-from memlayer_core.messages.render import PROFILE_CLOSE, PROFILE_OPEN
+from memlayer_core.messages.render import lines_inside
 from memlayer_core.records.flow import reader_of
 from memlayer_core.records.reads import profile
 from tests.conftest import PROMPT
@@ -36,7 +36,7 @@ def facts(context: Context) -> list[str]:
     """Return what a context tells of its user, as texts."""
     if context.profile is None:
         return []
-    lines = context.profile.text.removeprefix(PROFILE_OPEN).removesuffix(PROFILE_CLOSE).strip().splitlines()
+    lines = lines_inside(context.profile.text)
     return [line.partition("] ")[2] for line in lines]
 
 
@@ -122,7 +122,7 @@ def test_a_change_stays_in_its_place_so_that_a_prompt_goes_on_as_the_one_before_
 
 
 def test_the_most_important_is_told_where_not_all_of_it_fits(open_with) -> None:
-    memory = open_with(PROMPT.replace(profile_tokens=60))
+    memory = open_with(PROMPT.replace(profile_tokens=80))
     chat = memory.chat(user_id="louis", session_id="s")
     for number in range(20):
         chat.remember(f"Owns the boat number {number}.", type="profile", importance=number / 20)
@@ -130,7 +130,7 @@ def test_the_most_important_is_told_where_not_all_of_it_fits(open_with) -> None:
     shown = [int(fact.removesuffix(".").split()[-1]) for fact in facts(told)]
     assert 1 <= len(shown) < 20
     assert shown == sorted(range(20), reverse=True)[: len(shown)][::-1]
-    assert memory.tokens.message(told.profile) <= 60
+    assert memory.tokens.message(told.profile) <= 80
     (piece,) = told.pieces
     left = 20 - len(shown)
     assert f"{left} less important ones left out" in str(piece.reasons[0])
@@ -223,7 +223,8 @@ def test_the_limit_holds_and_the_newest_turn_goes_before_the_profile(said, known
             assert bare.tokens > limit
         if told.profile is not None:
             assert memory.tokens.message(told.profile) <= limit // 4
-        assert told.tokens == sum(piece.tokens for piece in told.pieces)
+        assert bare.tokens == sum(piece.tokens for piece in bare.pieces)
+        assert told.tokens >= sum(piece.tokens for piece in told.pieces)  # a recall has a frame, too
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_no_fact_ends_the_block_or_begins_a_line_of_its_own(memory, text) -> Non
     chat.add("user", "Hello")
     told = chat.context()
     assert len(facts(told)) == 1
-    assert told.messages[0].text.count(PROFILE_CLOSE) == 1
+    assert told.messages[0].text.count("</user_profile>") == 1
     assert len(re.findall(r"<\s*/?\s*user_profile", told.profile.text, re.IGNORECASE)) == 2
 
 

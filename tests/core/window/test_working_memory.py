@@ -190,8 +190,8 @@ class Short:
 def test_a_policy_of_ones_own_holds_as_the_built_in_ones_do(chat) -> None:
     for number in range(40):
         chat.add_messages([Message("user", f"question {number}"), Message("assistant", f"answer {number}")])
-    whole = chat.context()
-    part = chat.context(policy=Short(whole.tokens // 4))
+    whole = chat.context("")  # nothing is recalled
+    part = chat.context("", policy=Short(whole.tokens // 4))
     assert whole.tokens // 5 < part.tokens <= whole.tokens // 4
     assert part.window == whole.window[-len(part.window) :]
     assert any("Short(tokens=" in reason.text for reason in part.reasons if reason.code == "not_recent")
