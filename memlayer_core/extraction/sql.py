@@ -15,7 +15,6 @@ from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.reads import lock_messages
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records import writes as records_writes
-from memlayer_core.records.check import ordinal_of
 from memlayer_core.records.model import (
     Claim,
     LedgerEntry,
@@ -24,6 +23,7 @@ from memlayer_core.records.model import (
     Reader,
     Record,
     RecordFilter,
+    ordinal_of,
 )
 from memlayer_core.scope import Scope
 from memlayer_core.seams import FloatVector

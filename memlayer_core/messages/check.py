@@ -219,14 +219,14 @@ def identifier(name: str, value: object) -> None:
     """
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidMessageError(
-            f"`{name}` must be a non-empty string without NUL characters, got {value!r}",
+            f"`{name}` must be a non-empty string without NUL characters, got {value!r:.80}",
             hint=f"Leave `{name}` out, or pass a plain string.",
         )
     try:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidMessageError(
-            f"`{name}` holds a lone surrogate, which no database can store: {value!r}",
+            f"`{name}` holds a lone surrogate, which no database can store: {value!r:.80}",
             hint=f"Replace the broken characters of `{name}`.",
         ) from None
 

@@ -1,13 +1,4 @@
-"""Checks records, writes them as JSON and as lines, and decides what a repetition, a revision or a merge makes of them.
-
-::
-
-    {"memory_id": "louis_mem_001", "tenant_id": "default", "user_id": "louis", "type": "semantic",
-     "access_control": {"visibility": "private"}, "content": {"raw": "…"}, "metadata": {"importance": 0.92, …},
-     "time": {"created_at": "2026-05-04T09:30:00Z", …}, "scope": "private"}
-
-Fields without a value are left out. A vector is written if the record has one, and ignored when it is read: it is
-made again from the text.
+"""Makes records and lines of them, and decides what a repetition, a revision or a merge makes of them.
 
 What fades is never stored: it follows from the value that was given, the last use, and the present. So to compute it
 again changes nothing, and a record that is used again is as it was.
@@ -25,8 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,13 +25,11 @@ from datetime import UTC, datetime, timedelta
 from math import log2
 from typing import Any, get_type_hints
 
-from memlayer_core.errors import InvalidRecordError, errors_as
-from memlayer_core.message import JSON
-from memlayer_core.messages.check import json_value
+from memlayer_core.errors import InvalidRecordError
 from memlayer_core.records import model
-from memlayer_core.records.model import Access, Record, RecordFields, Relation
+from memlayer_core.records.model import LISTS, Access, Record, RecordFields, Relation
 from memlayer_core.scope import Scope
-from memlayer_core.storage.codec import Form, short_repr
+from memlayer_core.storage.codec import short_repr
 
 # Checks records, and decides what a repetition, a revision or a merge makes of them.
 
@@ -57,35 +44,12 @@ TOLERANCE = 1e-9
 
 _FIELDS = frozenset(get_type_hints(RecordFields))
 _ACCESS = frozenset(field.name for field in fields_of(Access))
-_LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
-_MOMENTS = tuple(name for name, kind in get_type_hints(Record).items() if kind in {datetime, datetime | None})
-_ID = re.compile(r"(?s)(.+)_mem_(\d{3,15})")
 _ROLES = 100
 
 
 def fold(text: str | None) -> str:
     """Return a text without differences of case, width and spaces."""
     return " ".join(unicodedata.normalize("NFKC", text or "").casefold().split())
-
-
-def memory_id(user_id: str, ordinal: int) -> str:
-    """Return a record's id: its user's, and its number among that user's records."""
-    return f"{user_id}_mem_{ordinal:03d}"
-
-
-def ordinal_of(record_id: object) -> tuple[str, int]:
-    """Return the user of a record's id, and the number in it.
-
-    Raises:
-        InvalidRecordError: It is no id of a record.
-    """
-    found = _ID.fullmatch(record_id) if isinstance(record_id, str) else None
-    if found is None or memory_id(found[1], int(found[2])) != record_id:
-        raise InvalidRecordError(
-            f"{record_id!r:.100} is no id of a record",
-            hint="A `memory_id` looks like `louis_mem_001`; `memory.records` returns them.",
-        )
-    return found[1], int(found[2])
 
 
 def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datetime) -> Record:
@@ -107,7 +71,7 @@ def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datet
         first_observed=now,
         is_rated="importance" in fields,
     )
-    return as_fact(_check_expiry(check_record(_with_fields(made, fields)), fields, now), fields)
+    return as_fact(_check_expiry(model.check_record(_with_fields(made, fields)), fields, now), fields)
 
 
 def as_fact(record: Record, fields: Mapping[str, Any]) -> Record:
@@ -173,7 +137,7 @@ def next_version(
     changed = merge(existing, others) if others else existing
     if text is not None and text != existing.raw:
         changed = replace(changed, raw=text, summary=None)  # type: ignore[arg-type]  # checked below
-    changed = as_fact(_check_expiry(check_record(_with_fields(changed, fields)), fields, now), fields)
+    changed = as_fact(_check_expiry(model.check_record(_with_fields(changed, fields)), fields, now), fields)
     if changed == existing:
         return existing
     return replace(changed, version=existing.version + 1, updated_at=now)
@@ -189,7 +153,7 @@ def merge(record: Record, others: Sequence[Record]) -> Record:
     everyone = (record, *others)
     ties = dict.fromkeys(tie for one in everyone for tie in one.relations)
     lists: Any = {
-        name: tuple(dict.fromkeys(each for one in everyone for each in getattr(one, name))) for name in _LISTS
+        name: tuple(dict.fromkeys(each for one in everyone for each in getattr(one, name))) for name in LISTS
     }
     return replace(
         record,
@@ -204,45 +168,6 @@ def merge(record: Record, others: Sequence[Record]) -> Record:
     )
 
 
-def check_record(record: Record) -> Record:
-    """Check a record.
-
-    Raises:
-        InvalidRecordError: A field of it cannot be stored.
-    """
-    _check_choice("type", record.type, model.TYPES)
-    _check_choice("source", record.source, model.SOURCES)
-    _check_choice("modality", record.modality, (None, *model.MODALITIES))
-    _check_choice("always", record.always, (True, False))
-    _check_text("text", record.raw)
-    for name in ("summary", "category", "key", "value", "subject", "archived_because"):
-        if getattr(record, name) is not None:
-            _check_text(name, getattr(record, name))
-    for name in _LISTS:
-        for one in getattr(record, name):
-            _check_text(name, one)
-    for name in ("importance", "confidence", "decay_score"):
-        _check_share(name, getattr(record, name))
-    for name, least in (("version", 1), ("mentions", 1), ("accesses", 0)):
-        value = getattr(record, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-            raise InvalidRecordError(
-                f"`{name}` must be a whole number of at least {least}, got {short_repr(value)}",
-                hint="It is counted by memlayer.",
-            )
-    structured = None if record.structured is None else _json_copy(record.structured)
-    for tie in record.relations:
-        if not isinstance(tie, Relation):
-            raise InvalidRecordError(
-                f"`relations` holds {short_repr(tie)}", hint='Give `Relation("related_to", memory_id)`.'
-            )
-        _check_text("relations.type", tie.type)
-        ordinal_of(tie.target_memory_id)
-    _check_access(record.access_control, record.tenant_id)
-    times: Any = {name: _in_utc(name, getattr(record, name)) for name in _MOMENTS}
-    return replace(record, structured=structured, **times)
-
-
 def check_filter(type_: object, tags: Iterable[object], record_id: object) -> None:
     """Check the filter of a list of records.
 
@@ -250,11 +175,11 @@ def check_filter(type_: object, tags: Iterable[object], record_id: object) -> No
         InvalidRecordError: No record can match it.
     """
     if type_ is not None:
-        _check_choice("type", type_, model.TYPES)
+        model.check_choice("type", type_, model.TYPES)
     for tag in tags:
-        _check_text("tags", tag)
+        model.check_text("tags", tag)
     if record_id is not None:
-        ordinal_of(record_id)
+        model.ordinal_of(record_id)
 
 
 def roles_of(roles: object) -> tuple[str, ...]:
@@ -265,7 +190,7 @@ def roles_of(roles: object) -> tuple[str, ...]:
     """
     named = tuple(dict.fromkeys(_list_of("roles", roles)))
     for role in named:
-        _check_text("roles", role)
+        model.check_text("roles", role)
     if len(named) > _ROLES:
         raise InvalidRecordError(
             f"`roles` names {len(named)} roles, more than {_ROLES}", hint="Pass only roles that records name."
@@ -283,7 +208,7 @@ def _with_fields(record: Record, fields: Mapping[str, Any]) -> Record:
             )
     given = {name: value for name, value in fields.items() if name not in _ACCESS}
     access = {name: value for name, value in fields.items() if name in _ACCESS}
-    for named, lists in ((given, (*_LISTS, "relations")), (access, ("allowed_users", "allowed_roles"))):
+    for named, lists in ((given, (*LISTS, "relations")), (access, ("allowed_users", "allowed_roles"))):
         for name in lists:
             if name in named:
                 named[name] = tuple(dict.fromkeys(_list_of(name, named[name])))
@@ -291,7 +216,7 @@ def _with_fields(record: Record, fields: Mapping[str, Any]) -> Record:
     made = replace(record, **given, access_control=replace(record.access_control, **access))
     if not made.is_inferred:
         return made
-    _check_share("confidence", made.confidence)
+    model.check_share("confidence", made.confidence)
     return replace(made, confidence=min(made.confidence, INFERRED))
 
 
@@ -317,73 +242,6 @@ def _list_of(name: str, value: object) -> Iterable[Any]:
                 hint='Give `Relation("related_to", memory_id)`.' if name == "relations" else "Pass strings.",
             )
     return found
-
-
-def _check_choice(name: str, value: object, choices: Sequence[str | bool | None]) -> None:
-    if not any(value is one or (isinstance(value, str) and value == one) for one in choices):
-        raise InvalidRecordError(
-            f"unknown `{name}` {value!r:.80}", hint=f"Use one of {', '.join(map(repr, choices))}."
-        )
-
-
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise InvalidRecordError(
-            f"`{name}` must be text without NUL characters, and not empty: got {short_repr(value)}",
-            hint="Pass a plain, non-empty string.",
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidRecordError(
-            f"`{name}` holds a lone surrogate, which no database can store: {short_repr(value)}",
-            hint="Decode the text with the right codec, or replace its broken characters.",
-        ) from None
-
-
-def _check_share(name: str, value: object) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not 0 <= value <= 1:  # type: ignore[operator]  # it is a number
-        raise InvalidRecordError(
-            f"`{name}` must be a number from 0 to 1, got {short_repr(value)}", hint="Such as 0.9."
-        )
-
-
-def _json_copy(value: object) -> Any:
-    """Return a copy as it will come back from the journal."""
-    if not isinstance(value, Mapping):
-        raise InvalidRecordError(
-            f"`structured` must be a mapping, got {short_repr(value)}", hint="Pass a dict of JSON values."
-        )
-    with errors_as(InvalidRecordError):
-        json_value("structured", value)
-    return json.loads(json.dumps(value, ensure_ascii=False, default=dict))
-
-
-def _check_access(access: Access, tenant_id: str) -> None:
-    _check_choice("visibility", access.visibility, model.VISIBILITIES)
-    for role in access.allowed_roles:
-        _check_text("allowed_roles", role)
-    for user in access.allowed_users:
-        with errors_as(InvalidRecordError, "`allowed_users`: "):
-            Scope(user, tenant_id=tenant_id)
-
-
-def _in_utc(name: str, value: object) -> datetime | None:
-    if value is None:
-        return None
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise InvalidRecordError(
-            f"`{name}` must be a datetime with a time zone, got {short_repr(value)}",
-            hint="Such as `datetime(2027, 1, 1, tzinfo=UTC)`, or `datetime.now(UTC) + timedelta(days=7)`.",
-        )
-    try:
-        return value.astimezone(UTC)
-    except OverflowError:
-        raise InvalidRecordError(
-            f"`{name}` {value!r} lies outside of what a UTC time can be",
-            hint="Use a date between the years 1 and 9999.",
-        ) from None
 
 
 # Decides which records say the same, and narrows the access of one that is remembered again.
@@ -418,13 +276,12 @@ def words(record: Record) -> str:
     return " ".join((record.text, *filter(None, more)))
 
 
-_NAMES = frozenset(field.name for field in fields_of(Access))
 _WIDTHS = ("private", "share", "public")
 
 
 def names_access(fields: Mapping[str, Any]) -> bool:
     """Tell whether a caller's fields set the access of a record."""
-    return not _NAMES.isdisjoint(fields)
+    return not _ACCESS.isdisjoint(fields)
 
 
 def narrow_access(record: Record, access: Access) -> Record:
@@ -504,7 +361,7 @@ def redact_record(record: Record, redact: Callable[[str], str]) -> Record:
         for name in _TEXTS
         if (text := getattr(record, name)) is not None
     }
-    for name in _LISTS:
+    for name in LISTS:
         left = (redact(one).strip() for one in getattr(record, name))
         changed[name] = tuple(dict.fromkeys(filter(None, left)))
     return replace(record, **changed, structured=_redacted(record.structured, redact))
@@ -516,91 +373,6 @@ def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
     if isinstance(value, Mapping):
         return {name: _redacted(one, redact) for name, one in value.items()}
     return [_redacted(one, redact) for one in value] if isinstance(value, list | tuple) else value
-
-
-# Records as JSON that reads back equal, in the form and with the names that memory layers use.
-
-_FORM = Form(
-    Record,
-    "record",
-    InvalidRecordError,
-    hint="`record_to_json` writes records.",
-    parts={
-        "content": ("raw", "summary", "structured"),
-        "fact": (
-            "subject",
-            "category",
-            "key",
-            "value",
-            "modality",
-            "valid_from",
-            "valid_until",
-            "always",
-            "mentions",
-            "first_observed",
-            "expires_at",
-        ),
-        "episode": ("key_topics", "actions_taken", "outcomes", "occurred_at"),
-        "metadata": ("importance", "confidence", "tags", "source", "version", "archived_because"),
-        "time": ("created_at", "updated_at", "last_accessed", "decay_score"),
-        "decay": ("is_rated", "accesses"),
-    },
-)
-
-
-def record_to_json(record: Record) -> dict[str, JSON]:
-    """Return a record as a dict that `json.dumps` can write."""
-    form = _FORM.write(record) | {"scope": record.scope}
-    if record.embedding is not None:
-        form["embedding"] = {"model": record.embedding.model, "vector": record.embedding.vector.tolist()}
-    return form
-
-
-def record_from_json(source: str | bytes | Mapping[str, JSON]) -> Record:
-    """Return the record that `record_to_json` wrote, equal to it.
-
-    What other memory layers write has no `fact`: it was first observed when it was created.
-
-    Args:
-        source: The dict, or it as JSON text.
-
-    Raises:
-        InvalidRecordError: It is no JSON, was cut off, or could not be stored as a record.
-    """
-    form = dict(_FORM.object_of(source))
-    form.pop("embedding", None)
-    visibility = form.pop("scope", None)
-    record = _FORM.read(_completed(form, visibility))
-    if visibility not in (None, record.scope):
-        raise InvalidRecordError(
-            f"`scope` says {visibility!r:.80}, and `access_control` says {record.scope!r:.80}",
-            hint="They mean the same: pass one of them, or equal ones.",
-        )
-    with errors_as(InvalidRecordError):
-        _ = record.owner  # it checks the ids
-    for name in (record.memory_id, record.replaced_by):
-        if name is not None and ordinal_of(name)[0] != record.user_id:
-            raise InvalidRecordError(
-                f"{name!r:.100} is no id of a record of {record.user_id!r:.100}",
-                hint="A record's id is its user's, `_mem_`, and a number.",
-            )
-    return check_record(record)
-
-
-def _completed(form: Mapping[str, Any], visibility: object) -> dict[str, Any]:
-    """Return a record's form with what another field of it says, too."""
-    fact, time, access, metadata = (
-        form.get(part) or {} for part in ("fact", "time", "access_control", "metadata")
-    )
-    whole = dict(form)
-    if isinstance(metadata, Mapping) and "quarantine" in metadata:  # as memlayer 0.1 called it
-        rest = {name: value for name, value in metadata.items() if name != "quarantine"}
-        whole["metadata"] = {"archived_because": metadata["quarantine"], **rest}
-    if isinstance(fact, Mapping) and isinstance(time, Mapping) and "created_at" in time:
-        whole["fact"] = {"first_observed": time["created_at"], **fact}
-    if isinstance(access, Mapping) and visibility is not None and "visibility" not in access:
-        whole["access_control"] = {"visibility": visibility, **access}
-    return whole
 
 
 # Decides how a fact looks in a profile, and where.
@@ -619,7 +391,7 @@ def place_in_profile(record: Record) -> tuple[int, float, datetime, int]:
     Preferences come after all other facts, and records that are no lines at the end. The place changes only if the fact
     does, so that prompts begin alike.
     """
-    ordinal = ordinal_of(record.memory_id)[1]
+    ordinal = model.ordinal_of(record.memory_id)[1]
     if not is_line(record):
         return 2, 0.0, _NEVER, ordinal
     return int(record.category == "preference"), -record.confidence, record.first_observed, ordinal

@@ -24,6 +24,7 @@ from memlayer_core.records.model import (
     RecordFilter,
     Task,
     Why,
+    ordinal_of,
 )
 from memlayer_core.runtime import Journal, Runner, Runtime
 from memlayer_core.scope import Scope
@@ -135,7 +136,7 @@ async def forget_record(rt: Journal, run: Runner, reach: Scope, record_id: str) 
 
 async def why(rt: Runtime, run: Runner, reach: Scope, record_id: str) -> Why:
     """Return what a record rests on."""
-    check.ordinal_of(record_id)
+    ordinal_of(record_id)
     found = await run(rt.db.read, _why, rt, reader_of(rt, reach, (), for_recall=False), record_id)
     if found is None:
         raise UnknownRecordError(
@@ -157,7 +158,7 @@ def _why(connection: Connection, rt: Runtime, reader: Reader, record_id: str) ->
     versions = reads.list_records(connection, reader, wanted)
     if not versions:
         return None
-    newest, ordinal = versions[0], check.ordinal_of(record_id)[1]
+    newest, ordinal = versions[0], ordinal_of(record_id)[1]
     after: list[Record] = []
     if newest.replaced_by not in (None, record_id):
         wanted = RecordFilter(newest.replaced_by, all_versions=True, limit=1)
@@ -218,7 +219,7 @@ def _others(record_id: str, merge: object) -> list[str]:
         raise InvalidRecordError(f"`merge` must be a list, got {merge!r:.80}", hint="A list of record ids.")
     others = list(dict.fromkeys(merge))
     for one in (record_id, *others):
-        check.ordinal_of(one)
+        ordinal_of(one)
     if record_id in others:
         raise InvalidRecordError(
             f"{record_id!r:.100} cannot be merged into itself", hint="`merge` names the other records."
@@ -393,7 +394,7 @@ async def forget(
 
 
 async def _record(rt: Runtime, run: Runner, scope: Scope, record_id: str) -> Record:
-    check.ordinal_of(record_id)
+    ordinal_of(record_id)
     reader = reader_of(rt, scope.reach(), (), for_recall=False)
     found = await run(rt.db.read, reads.list_records, reader, RecordFilter(record_id, limit=1))
     if not found:

@@ -1,16 +1,32 @@
-"""Records: what is remembered of a user beyond one session, who may see it, its evidence and its two times."""
+"""Records: what is remembered of a user beyond one session, who may see it, its evidence and its two times.
+
+As JSON, a record has the form and the names that memory layers use, and reads back equal::
+
+    {"memory_id": "louis_mem_001", "tenant_id": "default", "user_id": "louis", "type": "semantic",
+     "access_control": {"visibility": "private"}, "content": {"raw": "…"}, "metadata": {"importance": 0.92, …},
+     "time": {"created_at": "2026-05-04T09:30:00Z", …}, "scope": "private"}
+
+Fields without a value are left out. A vector is written if the record has one, and ignored when it is read: it is
+made again from the text.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal, Self, TypedDict, get_args
+from typing import Any, Literal, Self, TypedDict, get_args, get_type_hints
 
+from memlayer_core.errors import InvalidRecordError, errors_as
 from memlayer_core.message import JSON, Role
+from memlayer_core.messages.check import identifier, in_utc, json_value
 from memlayer_core.scope import Scope
 from memlayer_core.seams import FloatVector
 from memlayer_core.show import Cell, Colour, Mark, Tabular, View, Viewable, ViewList, line_of
+from memlayer_core.storage.codec import Form, short_repr
 
 # Records: what is remembered of a user beyond one session, and who may see it.
 
@@ -204,6 +220,44 @@ class Record(Tabular):
         """Scope of its user, with the agent if one is named; or of its session if that has no user."""
         return Scope(self.user_id, self.session_id, self.agent_id, self.tenant_id).reach()
 
+    def to_json(self) -> dict[str, JSON]:
+        """Return the record as a dict that `json.dumps` can write."""
+        form = _FORM.write(self) | {"scope": self.scope}
+        if self.embedding is not None:
+            form["embedding"] = {"model": self.embedding.model, "vector": self.embedding.vector.tolist()}
+        return form
+
+    @classmethod
+    def from_json(cls, source: str | bytes | Mapping[str, JSON]) -> Record:
+        """Return the record that `to_json` wrote, equal to it.
+
+        What other memory layers write has no `fact`: it was first observed when it was created.
+
+        Args:
+            source: The dict, or it as JSON text.
+
+        Raises:
+            InvalidRecordError: It is no JSON, was cut off, or could not be stored as a record.
+        """
+        form = dict(_FORM.object_of(source))
+        form.pop("embedding", None)
+        visibility = form.pop("scope", None)
+        record = _FORM.read(_completed(form, visibility))
+        if visibility not in (None, record.scope):
+            raise InvalidRecordError(
+                f"`scope` says {visibility!r:.80}, and `access_control` says {record.scope!r:.80}",
+                hint="They mean the same: pass one of them, or equal ones.",
+            )
+        with errors_as(InvalidRecordError):
+            _ = record.owner  # it checks the ids
+        for name in (record.memory_id, record.replaced_by):
+            if name is not None and ordinal_of(name)[0] != record.user_id:
+                raise InvalidRecordError(
+                    f"{name!r:.100} is no id of a record of {record.user_id!r:.100}",
+                    hint="A record's id is its user's, `_mem_`, and a number.",
+                )
+        return check_record(record)
+
     @classmethod
     def _table(cls, values: Sequence[Self]) -> View:
         return View(
@@ -237,6 +291,189 @@ def _state(record: Record) -> Mark:
     if record.replaced_by is not None:
         return Mark("replaced by " + record.replaced_by.replace(record.memory_id, "its next version"))
     return Mark("inferred", "amber") if record.is_inferred else Mark("in force", "green")
+
+
+# The JSON of records.
+
+_FORM = Form(
+    Record,
+    "record",
+    InvalidRecordError,
+    hint="`Record.to_json` writes records.",
+    parts={
+        "content": ("raw", "summary", "structured"),
+        "fact": (
+            "subject",
+            "category",
+            "key",
+            "value",
+            "modality",
+            "valid_from",
+            "valid_until",
+            "always",
+            "mentions",
+            "first_observed",
+            "expires_at",
+        ),
+        "episode": ("key_topics", "actions_taken", "outcomes", "occurred_at"),
+        "metadata": ("importance", "confidence", "tags", "source", "version", "archived_because"),
+        "time": ("created_at", "updated_at", "last_accessed", "decay_score"),
+        "decay": ("is_rated", "accesses"),
+    },
+)
+
+
+def _completed(form: Mapping[str, Any], visibility: object) -> dict[str, Any]:
+    """Return a record's form with what another field of it says, too."""
+    fact, time, access, metadata = (
+        form.get(part) or {} for part in ("fact", "time", "access_control", "metadata")
+    )
+    whole = dict(form)
+    if isinstance(metadata, Mapping) and "quarantine" in metadata:  # as memlayer 0.1 called it
+        rest = {name: value for name, value in metadata.items() if name != "quarantine"}
+        whole["metadata"] = {"archived_because": metadata["quarantine"], **rest}
+    if isinstance(fact, Mapping) and isinstance(time, Mapping) and "created_at" in time:
+        whole["fact"] = {"first_observed": time["created_at"], **fact}
+    if isinstance(access, Mapping) and visibility is not None and "visibility" not in access:
+        whole["access_control"] = {"visibility": visibility, **access}
+    return whole
+
+
+# Checks of a record, wherever it comes from.
+
+LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
+"""The fields that are lists of texts."""
+_MOMENTS = tuple(name for name, kind in get_type_hints(Record).items() if kind in {datetime, datetime | None})
+_ID = re.compile(r"(?s)(.+)_mem_(\d{3,15})")
+
+
+def memory_id(user_id: str, ordinal: int) -> str:
+    """Return a record's id: its user's, and its number among that user's records."""
+    return f"{user_id}_mem_{ordinal:03d}"
+
+
+def ordinal_of(record_id: object) -> tuple[str, int]:
+    """Return the user of a record's id, and the number in it.
+
+    Raises:
+        InvalidRecordError: It is no id of a record.
+    """
+    found = _ID.fullmatch(record_id) if isinstance(record_id, str) else None
+    if found is None or memory_id(found[1], int(found[2])) != record_id:
+        raise InvalidRecordError(
+            f"{record_id!r:.100} is no id of a record",
+            hint="A `memory_id` looks like `louis_mem_001`; `memory.records` returns them.",
+        )
+    return found[1], int(found[2])
+
+
+def check_record(record: Record) -> Record:
+    """Check a record.
+
+    Raises:
+        InvalidRecordError: A field of it cannot be stored.
+    """
+    check_choice("type", record.type, TYPES)
+    check_choice("source", record.source, SOURCES)
+    check_choice("modality", record.modality, (None, *MODALITIES))
+    check_choice("always", record.always, (True, False))
+    check_text("text", record.raw)
+    for name in ("summary", "category", "key", "value", "subject", "archived_because"):
+        if getattr(record, name) is not None:
+            check_text(name, getattr(record, name))
+    for name in LISTS:
+        for one in getattr(record, name):
+            check_text(name, one)
+    for name in ("importance", "confidence", "decay_score"):
+        check_share(name, getattr(record, name))
+    for name, least in (("version", 1), ("mentions", 1), ("accesses", 0)):
+        value = getattr(record, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+            raise InvalidRecordError(
+                f"`{name}` must be a whole number of at least {least}, got {short_repr(value)}",
+                hint="It is counted by memlayer.",
+            )
+    structured = None if record.structured is None else _json_copy(record.structured)
+    for tie in record.relations:
+        if not isinstance(tie, Relation):
+            raise InvalidRecordError(
+                f"`relations` holds {short_repr(tie)}", hint='Give `Relation("related_to", memory_id)`.'
+            )
+        check_text("relations.type", tie.type)
+        ordinal_of(tie.target_memory_id)
+    _check_access(record.access_control, record.tenant_id)
+    with errors_as(InvalidRecordError):
+        times: Any = {name: _in_utc(name, getattr(record, name)) for name in _MOMENTS}
+    return replace(record, structured=structured, **times)
+
+
+def check_choice(name: str, value: object, choices: Sequence[str | bool | None]) -> None:
+    """Check that a value is one of some.
+
+    Raises:
+        InvalidRecordError: It is not.
+    """
+    if not any(value is one or (isinstance(value, str) and value == one) for one in choices):
+        raise InvalidRecordError(
+            f"unknown `{name}` {value!r:.80}", hint=f"Use one of {', '.join(map(repr, choices))}."
+        )
+
+
+def check_text(name: str, value: object) -> None:
+    """Check a text that is stored.
+
+    Raises:
+        InvalidRecordError: It is no text, is empty, or cannot be stored in a database.
+    """
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise InvalidRecordError(
+            f"`{name}` must be text without NUL characters, and not empty: got {short_repr(value)}",
+            hint="Pass a plain, non-empty string.",
+        )
+    with errors_as(InvalidRecordError):
+        identifier(name, value)
+
+
+def check_share(name: str, value: object) -> None:
+    """Check a number from 0 to 1.
+
+    Raises:
+        InvalidRecordError: It is not.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or not 0 <= value <= 1:  # type: ignore[operator]  # it is a number
+        raise InvalidRecordError(
+            f"`{name}` must be a number from 0 to 1, got {short_repr(value)}", hint="Such as 0.9."
+        )
+
+
+def _json_copy(value: object) -> Any:
+    """Return a copy as it will come back from the journal."""
+    if not isinstance(value, Mapping):
+        raise InvalidRecordError(
+            f"`structured` must be a mapping, got {short_repr(value)}", hint="Pass a dict of JSON values."
+        )
+    with errors_as(InvalidRecordError):
+        json_value("structured", value)
+    return json.loads(json.dumps(value, ensure_ascii=False, default=dict))
+
+
+def _check_access(access: Access, tenant_id: str) -> None:
+    check_choice("visibility", access.visibility, VISIBILITIES)
+    for role in access.allowed_roles:
+        check_text("allowed_roles", role)
+    for user in access.allowed_users:
+        with errors_as(InvalidRecordError, "`allowed_users`: "):
+            Scope(user, tenant_id=tenant_id)
+
+
+def _in_utc(name: str, value: object) -> datetime | None:
+    if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
+        raise InvalidRecordError(
+            f"`{name}` must be a datetime with a time zone, got {short_repr(value)}",
+            hint="Such as `datetime(2027, 1, 1, tzinfo=UTC)`, or `datetime.now(UTC) + timedelta(days=7)`.",
+        )
+    return in_utc(value, name)
 
 
 class RecordFields(TypedDict, total=False):

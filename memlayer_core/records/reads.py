@@ -46,6 +46,8 @@ from memlayer_core.records.model import (
     Record,
     RecordFilter,
     Relation,
+    memory_id,
+    ordinal_of,
 )
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.storage import statements
@@ -171,7 +173,7 @@ def columns_of_draft(draft: PreparedRecord, ordinal: int) -> dict[str, Any]:
         "namespace": owner.namespace,
         "ordinal": ordinal,
         "version": record.version,
-        "replaced_by": None if record.replaced_by is None else check.ordinal_of(record.replaced_by)[1],
+        "replaced_by": None if record.replaced_by is None else ordinal_of(record.replaced_by)[1],
         "shelf": shelf_of(record).namespace,
         "lane": owner.session_lane,
         "tenant_id": record.tenant_id,
@@ -251,10 +253,10 @@ def tag_label(tag: str) -> str:
 def record_of(row: Any) -> Record:
     """Return the record of a row."""
     body: Mapping[str, Any] = json.loads(row.body)
-    replaced_by = None if row.replaced_by is None else check.memory_id(row.user_id, row.replaced_by)
+    replaced_by = None if row.replaced_by is None else memory_id(row.user_id, row.replaced_by)
     lists: Any = {name: tuple(body.get(name, ())) for name in _LISTS}
     return Record(
-        memory_id=check.memory_id(row.user_id, row.ordinal),
+        memory_id=memory_id(row.user_id, row.ordinal),
         tenant_id=row.tenant_id,
         user_id=row.user_id,
         agent_id=row.agent_id,
@@ -470,7 +472,7 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
     if record_filter.tags:
         query = query.where(_has_tags(record_filter.tags))
     if record_filter.record_id is not None:
-        user_id, ordinal = check.ordinal_of(record_filter.record_id)
+        user_id, ordinal = ordinal_of(record_filter.record_id)
         query = query.where(records.c.user_id == user_id, records.c.ordinal == ordinal)
     newest = (records.c.updated_at.desc(), records.c.version.desc(), records.c.number.desc())
     # Only of the page, texts and vectors are read: a sort takes all columns with it.
@@ -776,7 +778,7 @@ def _evidence(row: Any) -> Evidence:
 
 def note_outcome(connection: Connection, scope: Scope, entry: LedgerEntry) -> None:
     """Store what a call did."""
-    body = {"records": [check.ordinal_of(one)[1] for one in entry.record_ids], "refused": entry.refusals}
+    body = {"records": [ordinal_of(one)[1] for one in entry.record_ids], "refused": entry.refusals}
     row = {
         "namespace": scope.namespace,
         "agent_id": scope.agent_id,
@@ -831,7 +833,7 @@ def _entry(row: Any, user_id: str) -> LedgerEntry:
         at=statements.from_micros(row.at),
         reason=row.reason,
         session_id=row.session_id,
-        record_ids=tuple(check.memory_id(user_id, one) for one in body.get("records", ())),
+        record_ids=tuple(memory_id(user_id, one) for one in body.get("records", ())),
         refusals=tuple(body.get("refused", ())),
         model=row.model,
     )

@@ -35,7 +35,7 @@ from memlayer_core.messages.reads import lock_messages
 from memlayer_core.messages.writes import Change, Follower, register
 from memlayer_core.records import model as records_model
 from memlayer_core.records import reads
-from memlayer_core.records.check import confirm, memory_id, ordinal_of, words
+from memlayer_core.records.check import confirm, words
 from memlayer_core.records.model import (
     Claim,
     Decision,
@@ -45,6 +45,8 @@ from memlayer_core.records.model import (
     PreparedRecord,
     Record,
     Relation,
+    memory_id,
+    ordinal_of,
 )
 from memlayer_core.records.reads import KEPT, OWN, USED
 from memlayer_core.records.reconcile import reconcile

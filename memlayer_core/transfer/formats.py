@@ -43,7 +43,6 @@ from memlayer_core.items.model import Item, PutItem
 from memlayer_core.message import JSON, Message
 from memlayer_core.messages import check
 from memlayer_core.messages.model import SessionDetails
-from memlayer_core.records.check import record_from_json, record_to_json
 from memlayer_core.records.model import Evidence, Record
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.storage.codec import Codec, Form, json_text, moment_to_json, parse_json, read, short_repr
@@ -332,7 +331,7 @@ def form_of(line: Line) -> dict[str, Any]:
         case MessageLine(number, message):
             return {"message": check.message_to_json(message), "session": number}
         case RecordLine(versions, evidence):
-            *before, newest = map(record_to_json, versions)
+            *before, newest = (one.to_json() for one in versions)
             quotes = [_QUOTE.write(one) for one in evidence]
             return {
                 "record": newest,
@@ -451,7 +450,7 @@ def _session_line(number: int, fields: Mapping[str, Any], tenant_id: str | None)
 
 
 def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> RecordLine:
-    read = [record_from_json(form) for form in forms]
+    read = [Record.from_json(form) for form in forms]
     moved = [one if tenant_id is None else replace(one, tenant_id=tenant_id) for one in read]
     numbers = [one.version for one in moved]
     alike = {(one.owner, one.memory_id) for one in moved}

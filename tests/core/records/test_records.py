@@ -25,9 +25,9 @@ from memlayer_core.errors import (
 from memlayer_core.events import RecordStored
 from memlayer_core.index.flow import compare
 from memlayer_core.messages.model import ForgetReport
-from memlayer_core.records import check
+from memlayer_core.records import check, model
 from memlayer_core.records import writes as records_writes
-from memlayer_core.records.check import digest, narrow_access, record_from_json, record_to_json
+from memlayer_core.records.check import digest, narrow_access
 from memlayer_core.records.model import SOURCES, TYPES, VISIBILITIES, Access, Relation
 from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage import vectors
@@ -124,7 +124,7 @@ def test_a_record_has_every_field_and_reads_back_equal(store, do) -> None:
     assert record.scope == "share"
     assert record.expires_at == datetime(2099, 12, 31, 15, tzinfo=UTC)
     assert do(store, "records", user_id="louis", tenant_id="app_iOS") == [record, first]
-    assert record_from_json(json.dumps(record_to_json(record))) == record
+    assert Record.from_json(json.dumps(record.to_json())) == record
 
 
 @pytest.mark.requirement("M12")
@@ -149,7 +149,7 @@ def test_a_record_in_json_has_exactly_the_names_of_the_schema(store) -> None:
     chat.remember(NUTS, **fields, relations=relations, visibility="share", allowed_users=["eve"])
     store.flush()
     (record,) = [one for one in store.records(user_id="louis") if one.relations]
-    form = record_to_json(replace(record, last_accessed=record.created_at))
+    form = replace(record, last_accessed=record.created_at).to_json()
     top = {"memory_id", "tenant_id", "user_id", "agent_id", "type", "scope"}
     parts = {
         "content": {"raw", "summary", "structured"},
@@ -201,24 +201,24 @@ LAYER = {
 
 @pytest.mark.requirement("M08", "M09", "M13", "M14", "M15")
 def test_a_record_of_another_memory_layer_loads_as_it_stands() -> None:
-    record = record_from_json(json.dumps(LAYER))
+    record = Record.from_json(json.dumps(LAYER))
     assert (record.memory_id, record.tenant_id, record.agent_id) == ("louis_mem_002", "app_iOS", "assistant")
     assert (record.importance, record.confidence, record.decay_score) == (0.92, 0.96, 0.95)
     assert record.first_observed == record.created_at == datetime(2026, 1, 5, 10, tzinfo=UTC)
     assert record.structured["tone"] == ["concise", "humorous"]
     assert record.relations == (Relation("related_to", "louis_mem_001"),)
-    form = record_to_json(record)
+    form = record.to_json()
     assert {key: value for key, value in LAYER.items() if key != "embedding"}.items() <= form.items()
-    assert record_from_json(form) == record
+    assert Record.from_json(form) == record
 
 
 def test_its_scope_alone_is_its_visibility() -> None:
     shared = {**LAYER, "scope": "public", "access_control": {}}
-    assert record_from_json(shared).access_control == Access("public")
+    assert Record.from_json(shared).access_control == Access("public")
     with pytest.raises(InvalidRecordError, match="`scope` says"):
-        record_from_json({**LAYER, "scope": "public"})
+        Record.from_json({**LAYER, "scope": "public"})
     with pytest.raises(InvalidRecordError):
-        record_from_json({**LAYER, "fact": "none"})
+        Record.from_json({**LAYER, "fact": "none"})
 
 
 def test_what_is_not_said_has_a_default(store) -> None:
@@ -240,7 +240,7 @@ def test_its_vector_is_kept_with_the_name_of_its_model(store) -> None:
     embedding = store.records(user_id="louis")[0].embedding
     assert embedding.model == store.admin.status().embedder
     assert float(embedding.vector @ store.runtime.embedder.embed([NUTS])[0]) == pytest.approx(1)
-    assert record_to_json(store.records(user_id="louis")[0])["embedding"]["model"] == embedding.model
+    assert store.records(user_id="louis")[0].to_json()["embedding"]["model"] == embedding.model
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -988,7 +988,7 @@ words = st.text(
 lists = st.lists(words, max_size=3, unique=True).map(tuple)
 shares = st.floats(0, 1)
 moments = st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
-ids = st.builds(check.memory_id, st.just("louis"), st.integers(1, 10**12))
+ids = st.builds(model.memory_id, st.just("louis"), st.integers(1, 10**12))
 records = st.builds(
     Record,
     memory_id=ids,
@@ -1028,16 +1028,16 @@ records = st.builds(
 
 @given(record=records)
 def test_every_record_reads_back_equal_from_json(record) -> None:
-    assert record_from_json(json.dumps(record_to_json(record))) == record
+    assert Record.from_json(json.dumps(record.to_json())) == record
 
 
 @given(user=words, number=st.integers(1, 10**12), other=words)
 def test_an_id_names_one_user_and_one_number(user, number, other) -> None:
-    assert check.ordinal_of(check.memory_id(user, number)) == (user, number)
-    strange = check.memory_id(check.memory_id(user, number), 1)
-    assert check.ordinal_of(strange) == (check.memory_id(user, number), 1)
+    assert model.ordinal_of(model.memory_id(user, number)) == (user, number)
+    strange = model.memory_id(model.memory_id(user, number), 1)
+    assert model.ordinal_of(strange) == (model.memory_id(user, number), 1)
     if user != other:
-        assert check.memory_id(user, number) != check.memory_id(other, number)
+        assert model.memory_id(user, number) != model.memory_id(other, number)
 
 
 @given(record=records, again=records, now=moments)
