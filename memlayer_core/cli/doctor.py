@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import sqlalchemy as sa
 from packaging.requirements import Requirement
-from sqlalchemy import Connection, false, func, select, update
 
 from memlayer_core.chroma import places, server
 from memlayer_core.cli.app import StorePlace, state
@@ -207,7 +207,7 @@ def _lock(target: Path | str | None) -> Finding:
     """Take the lock that every write takes, for a moment."""
     try:
         with closing(open_database(target, _Impatient())) as db:
-            nothing = update(tables.meta).values(value="").where(false())
+            nothing = sa.update(tables.meta).values(value="").where(sa.false())
             db.write(lambda connection: connection.execute(nothing))
     except StoreUnavailableError as problem:
         mend = (
@@ -218,12 +218,12 @@ def _lock(target: Path | str | None) -> Finding:
     return "fine", "the journal can be written to"
 
 
-def _queue(connection: Connection, place: str) -> Iterator[Finding]:
+def _queue(connection: sa.Connection, place: str) -> Iterator[Finding]:
     backlog = storage_jobs.backlog(connection)
-    query = select(jobs.c.dead, jobs.c.kind, jobs.c.error).where(jobs.c.error.is_not(None)).distinct()
+    query = sa.select(jobs.c.dead, jobs.c.kind, jobs.c.error).where(jobs.c.error.is_not(None)).distinct()
     failures = connection.execute(query.order_by(jobs.c.dead.desc()).limit(5)).all()
     what = "; ".join(f"{row.kind}: {row.error}" for row in failures)
-    oldest = connection.scalar(select(func.min(jobs.c.due)).where(jobs.c.dead == 0))
+    oldest = connection.scalar(sa.select(sa.func.min(jobs.c.due)).where(jobs.c.dead == 0))
     if backlog.dead:
         mend = f"Mend the cause, then `memlayer work {place} --revive --once` tries them again."
         yield "wrong", f"{backlog.dead} job(s) given up: {what}", mend
@@ -260,12 +260,12 @@ def totals(db: Database) -> dict[str, int]:
     """Return how many users, sessions, messages and vectors a store has."""
     namespaces, texts = tables.namespaces, tables.texts
     counts = {
-        "users": select(func.count()).where(namespaces.c.user_id != ""),
-        "sessions": select(func.count()).select_from(tables.sessions),
-        "messages": select(func.count()).select_from(tables.messages),
-        "vectors": select(func.count()).where(texts.c.shard.is_not(None)),
+        "users": sa.select(sa.func.count()).where(namespaces.c.user_id != ""),
+        "sessions": sa.select(sa.func.count()).select_from(tables.sessions),
+        "messages": sa.select(sa.func.count()).select_from(tables.messages),
+        "vectors": sa.select(sa.func.count()).where(texts.c.shard.is_not(None)),
     }
-    query = select(*(count.scalar_subquery().label(name) for name, count in counts.items()))
+    query = sa.select(*(count.scalar_subquery().label(name) for name, count in counts.items()))
     return dict(db.read(lambda connection: connection.execute(query).mappings().one()))
 
 
@@ -273,7 +273,7 @@ def look(path: Path | None, db: Database, last: int) -> tuple[View, dict[str, An
     """Return the state of a store with its users, for people and as values that JSON has."""
     layout, backlog, kept = db.read(vectors.layout), db.read(storage_jobs.backlog), totals(db)
     users = ViewList("Users", db.read(list_users, "", last))
-    query = select(jobs.c.kind, jobs.c.subject, jobs.c.error).where(jobs.c.dead != 0).limit(5)
+    query = sa.select(jobs.c.kind, jobs.c.subject, jobs.c.error).where(jobs.c.dead != 0).limit(5)
     dead = [dict(row) for row in db.read(lambda connection: connection.execute(query).mappings().all())]
     shown = state(
         backlog,

@@ -126,25 +126,12 @@ def _batch(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Ba
     rows = rt.db.read(sql.rows_of, jobs)
     if not rows or model is None:
         return None
-    words = {row.key: _own_words(rt, row) for row in rows}
+    first, most = rows[0], rt.settings.indexed_characters
+    owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
+    # What a cut would part is redacted first.
+    words = {row.key: rt.own_words(owner.namespace, row.text[: 2 * most])[:most] for row in rows}
     rows = [row for row in rows if words[row.key].strip()]
-    return _Batch(rt, ModelUsage(rt, model, _KIND), rows, words) if rows else None
-
-
-def _own_words(rt: Runtime, message: Any) -> str:
-    """Return what a message's sender says: redacted, with spaces in place of what memory itself told.
-
-    Args:
-        rt: What the memory works with.
-        message: The row of the message, as `evidence.from_users` returns it.
-
-    Raises:
-        RedactorError: The user's redactor fails.
-    """
-    limit = rt.settings.indexed_characters
-    clean = rt.redact(message.text[: 2 * limit])[:limit]  # what a cut would part is redacted first
-    owner = Scope.of_user(message.user_id, tenant_id=message.tenant_id, agent_id=message.agent_id)
-    return rt.without_told(owner.namespace, clean, " ")
+    return _Batch(rt, ModelUsage(rt, model, _KIND), owner, rows, words) if rows else None
 
 
 def _commit(rt: Runtime, batch: _Batch, jobs: Sequence[Job], model: str) -> bool:
@@ -172,11 +159,11 @@ def _limit(connection: Connection, rt: Runtime, namespace: str) -> str | None:
 class _Batch:
     """Messages of one session, and what a model says about them."""
 
-    def __init__(self, rt: Runtime, usage: ModelUsage, rows: Sequence[Any], words: dict[int, str]) -> None:
-        self._rt, self.usage, self._words = rt, usage, words
+    def __init__(
+        self, rt: Runtime, usage: ModelUsage, owner: Scope, rows: Sequence[Any], words: dict[int, str]
+    ) -> None:
+        self._rt, self.usage, self._owner, self._words = rt, usage, owner, words
         self.rows, self.is_read = rows, False
-        first = rows[0]
-        self._owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
         self._schema = check.fact_schema(rt.fact_schema)
         self.statements: list[tuple[PreparedRecord, Claim]] = []
         self.refusals: list[str] = []
@@ -207,8 +194,7 @@ class _Batch:
             ModelError: The model does not answer.
         """
         lines, facts = self._lines(rows), self._facts(rows)
-        instructions = self._instructions()
-        count = self._rt.tokens.text
+        instructions, count = self._instructions(), self._rt.tokens.text
         room = self._rt.settings.extraction_tokens - count(instructions)
         asked = prompt = check.prompt_of(self._rt.now(), facts, lines, room, count)
         problem = "it was too long"
@@ -227,9 +213,8 @@ class _Batch:
         if len(rows) == 1 or tries == 1:
             self.problem = f"the model's answer about {len(rows)} message(s) could not be read: {problem}"
             return
-        middle = len(rows) // 2
-        await self.ask(run, rows[:middle], tries=1)
-        await self.ask(run, rows[middle:], tries=1)
+        for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+            await self.ask(run, half, tries=1)
 
     def side_task(self, keys: Sequence[int]) -> SideTask:
         """Return what a model is asked for in the call that sums up messages with these keys."""
@@ -255,8 +240,8 @@ class _Batch:
         for number, row in enumerate(rows, 1):
             if row.key in self._before:
                 lines.append(self._before[row.key])
-            said_at = from_micros(row.created_at)
-            lines.append(Line("user", self._words[row.key], said_at, number, row.key, row.text))
+            at = from_micros(row.created_at)
+            lines.append(Line("user", self._words[row.key], at, number, row.key, row.text))
         return lines
 
     def _facts(self, rows: Sequence[Any]) -> list[Record]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, select
+import sqlalchemy as sa
 
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages import reads as messages_reads
@@ -64,23 +64,23 @@ class Commit:
     model: str
 
 
-def learns(connection: Connection) -> bool:
+def learns(connection: sa.Connection) -> bool:
     """Return whether a model was ever given to learn from this store."""
-    return connection.scalar(select(meta.c.value).where(meta.c.name == _SINCE)) is not None
+    return connection.scalar(sa.select(meta.c.value).where(meta.c.name == _SINCE)) is not None
 
 
-def begin(connection: Connection, now: datetime, days: float) -> None:
+def begin(connection: sa.Connection, now: datetime, days: float) -> None:
     """Note that a model learns from this store from now on. The first time, messages of the last days are queued for it."""
     first = dialect_insert(connection.dialect.name, meta).values(name=_SINCE, value=str(to_micros(now)))
     if connection.scalar(first.on_conflict_do_nothing().returning(meta.c.name)) is None or not days:
         return
     said = messages.c.role == "user", messages.c.created_at >= to_micros(now - timedelta(days=days))
-    keys = connection.scalars(select(messages.c.key).where(*said).order_by(messages.c.key)).all()
+    keys = connection.scalars(sa.select(messages.c.key).where(*said).order_by(messages.c.key)).all()
     for some in chunks(keys):
         queue(connection, some, 1, now, now)
 
 
-def queue(connection: Connection, keys: Sequence[int], turns: int, now: datetime, later: datetime) -> None:
+def queue(connection: sa.Connection, keys: Sequence[int], turns: int, now: datetime, later: datetime) -> None:
     """Queue jobs of kind `"learn"` for those of some messages that a user said.
 
     All that wait in a session wait for its next message, until `later`, or until there are as many as `turns`.
@@ -95,7 +95,7 @@ def queue(connection: Connection, keys: Sequence[int], turns: int, now: datetime
         )
 
 
-def rows_of(connection: Connection, jobs: Sequence[Job]) -> list[Any]:
+def rows_of(connection: sa.Connection, jobs: Sequence[Job]) -> list[Any]:
     """Return the rows of the messages that jobs are about, in the order in which they were said.
 
     Those of which somebody deleted a record are left out: their words are not read again.
@@ -105,7 +105,7 @@ def rows_of(connection: Connection, jobs: Sequence[Job]) -> list[Any]:
     return [row for row in rows if row.key not in gone]
 
 
-def _unchanged(connection: Connection, rows: Sequence[Any]) -> set[int]:
+def _unchanged(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
     """Lock messages, and return the keys of those that still say what they said when they were read."""
     keys = sorted(row.key for row in rows)
     lock_messages(connection, keys)
@@ -114,7 +114,7 @@ def _unchanged(connection: Connection, rows: Sequence[Any]) -> set[int]:
     return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}
 
 
-def conversation(connection: Connection, rows: Sequence[Any]) -> list[StoredMessage]:
+def conversation(connection: sa.Connection, rows: Sequence[Any]) -> list[StoredMessage]:
     """Return the messages of one session with those that stand directly before each of them."""
     session = messages_reads.find_by_number(connection, session_of(rows[0].key))
     if session is None:
@@ -123,7 +123,7 @@ def conversation(connection: Connection, rows: Sequence[Any]) -> list[StoredMess
     return messages_reads.read(connection, session, sorted(seqs | {seq - 1 for seq in seqs if seq > 0}))
 
 
-def known_facts(connection: Connection, reader: Reader) -> list[tuple[Record, list[int]]]:
+def known_facts(connection: sa.Connection, reader: Reader) -> list[tuple[Record, list[int]]]:
     """Return the facts of a user that are in force, the last written first, with the keys of their messages."""
     found = records_reads.list_records(connection, reader, RecordFilter(limit=_KNOWN))
     facts = [
@@ -136,12 +136,12 @@ def known_facts(connection: Connection, reader: Reader) -> list[tuple[Record, li
     return [(fact, sources.get(ordinal, [])) for fact, ordinal in zip(facts, ordinals, strict=True)]
 
 
-def vectors_of(connection: Connection, keys: Sequence[int]) -> Mapping[int, FloatVector]:
+def vectors_of(connection: sa.Connection, keys: Sequence[int]) -> Mapping[int, FloatVector]:
     """Return the stored vectors of messages, of their first parts, by their keys."""
     return {entry.key: entry.vector for entry in vectors.entries_of(connection, keys)}
 
 
-def commit(connection: Connection, batch: Commit, now: datetime, shards: int) -> list[Record]:
+def commit(connection: sa.Connection, batch: Commit, now: datetime, shards: int) -> list[Record]:
     """Write what a model said of a batch, once. Returns the records that are new or changed.
 
     Raises:

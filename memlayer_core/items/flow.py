@@ -190,13 +190,9 @@ def _numbers_to_refresh(ready: Sequence[_Ready], answers: Sequence[Any]) -> list
     return sorted(found)
 
 
-_FOLDERS = 16
-"""Most folders inside a searched one for which an index is used."""
-
+_FOLDERS = 16  # most folders inside a searched one for which an index is used
 _MORE = 50  # texts that an index is asked for beyond those that are wanted, since filters choose among them
-
-_COMPARED = 1000
-"""Most texts that are compared without an index: their vectors are read at every search, since filters choose among them."""
+_COMPARED = 1000  # most texts that are compared without an index: each search reads all their vectors
 
 
 async def search(rt: Runtime, run: Runner, item_query: ItemQuery, request: FindItems) -> list[Item]:
@@ -234,10 +230,8 @@ async def _catch_up(rt: Runtime, run: Runner, texts: Sequence[ItemText]) -> None
 def _search(
     rt: Runtime, item_query: ItemQuery, request: FindItems, vector: FloatVector | None, compare_all: bool
 ) -> list[Item]:
-    if vector is not None and not compare_all:
-        by_index = _by_index(rt, item_query, request, vector)
-        if by_index is not None:
-            return by_index
+    if vector is not None and not compare_all and (found := _by_index(rt, item_query, request, vector)):
+        return found
     return rt.db.read(_compare, rt, item_query, request, vector)
 
 
@@ -293,9 +287,8 @@ def _compare(
         postings = postings_of(connection, [(folder, ()) for folder in folders], words)
         shares = check.by_words(words, postings, len(pairs))
     scored = check.scores(pairs, near, shares)
-    return _page(
-        connection, item_query, request, check.order((text.number for text in texts), scored), scored
-    )
+    numbers = check.order((text.number for text in texts), scored)
+    return _page(connection, item_query, request, numbers, scored)
 
 
 def _page(

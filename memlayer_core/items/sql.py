@@ -14,21 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    false,
-    func,
-    insert,
-    or_,
-    select,
-    true,
-    update,
-)
+import sqlalchemy as sa
 
 from memlayer_core.items.check import expiry, folder_of_user, is_within, value_from_json
 from memlayer_core.items.model import Change, Condition, Item, ItemQuery, ItemText, Put
@@ -50,18 +36,18 @@ from memlayer_core.storage.vectors import EMBEDDED, ScopeStatistics, cosines
 
 _AT_ONCE = 1000  # vectors that are compared at a time
 _NEWEST = (tables.items.c.updated_at.desc(), tables.items.c.number.desc())
-_SHOWN = select(tables.items, tables.folders.c.labels).join(
+_SHOWN = sa.select(tables.items, tables.folders.c.labels).join(
     tables.folders, tables.folders.c.namespace == tables.items.c.namespace
 )
 
 _BY_TEXT = ListStatement(
     lambda keys: (
-        select(tables.items, tables.folders.c.labels, tables.item_texts.c.key.label("text_key"))
+        sa.select(tables.items, tables.folders.c.labels, tables.item_texts.c.key.label("text_key"))
         .join(tables.item_texts, tables.item_texts.c.item == tables.items.c.number)
         .join(tables.folders, tables.folders.c.namespace == tables.items.c.namespace)
         .where(
             tables.item_texts.c.key.in_(keys),
-            or_(tables.items.c.expires_at.is_(None), tables.items.c.expires_at > bindparam("now")),
+            sa.or_(tables.items.c.expires_at.is_(None), tables.items.c.expires_at > sa.bindparam("now")),
         )
     )
 )
@@ -72,14 +58,16 @@ def item_digest(folder: Folder, key: str) -> bytes:
     return hashlib.blake2b(f"{folder.namespace}:{key}".encode(), digest_size=16).digest()
 
 
-def inside(column: Any, top: Folder) -> ColumnElement[bool]:
+def inside(column: Any, top: Folder) -> sa.ColumnElement[bool]:
     """Return the condition that a column of namespaces is a folder or a folder inside it."""
-    within = select(tables.folders_within.c.namespace).where(tables.folders_within.c.folder == top.namespace)
-    return and_(column.in_(within))
+    within = sa.select(tables.folders_within.c.namespace).where(
+        tables.folders_within.c.folder == top.namespace
+    )
+    return sa.and_(column.in_(within))
 
 
 def get(
-    connection: Connection, addresses: Sequence[tuple[Folder, str]], live_at: datetime | None
+    connection: sa.Connection, addresses: Sequence[tuple[Folder, str]], live_at: datetime | None
 ) -> list[Item | None]:
     """Return the item under each key; None if there is none."""
     digests = [item_digest(folder, key) for folder, key in addresses]
@@ -90,14 +78,14 @@ def get(
     return [found.get(digest) for digest in digests]
 
 
-def find(connection: Connection, item_query: ItemQuery, limit: int, offset: int) -> list[Item]:
+def find(connection: sa.Connection, item_query: ItemQuery, limit: int, offset: int) -> list[Item]:
     """Return the items of a query, the last put first."""
     query = _SHOWN.where(_matches(item_query)).order_by(*_NEWEST).limit(limit).offset(offset)
     return [_item(row) for row in connection.execute(query)]
 
 
 def find_by_key(
-    connection: Connection, folders: Collection[Folder], keys: Sequence[int], now: datetime
+    connection: sa.Connection, folders: Collection[Folder], keys: Sequence[int], now: datetime
 ) -> dict[int, Item]:
     """Return the items in some folders that these texts find and that live now, by the keys of the texts."""
     named = {folder.namespace for folder in folders}
@@ -105,7 +93,9 @@ def find_by_key(
     return {row.text_key: _item(row) for row in rows if row.namespace in named}
 
 
-def find_by_number(connection: Connection, item_query: ItemQuery, numbers: Sequence[int]) -> dict[int, Item]:
+def find_by_number(
+    connection: sa.Connection, item_query: ItemQuery, numbers: Sequence[int]
+) -> dict[int, Item]:
     """Return the items of a query that have one of these numbers, by their numbers."""
     found: dict[int, Item] = {}
     for some in statements.chunks(numbers):
@@ -116,10 +106,10 @@ def find_by_number(connection: Connection, item_query: ItemQuery, numbers: Seque
     return found
 
 
-def texts(connection: Connection, item_query: ItemQuery, limit: int | None) -> list[ItemText]:
+def texts(connection: sa.Connection, item_query: ItemQuery, limit: int | None) -> list[ItemText]:
     """Return the texts of a query's items, those of the last put first."""
     query = (
-        select(tables.items.c.number, tables.item_texts.c.key, EMBEDDED.label("embedded"))
+        sa.select(tables.items.c.number, tables.item_texts.c.key, EMBEDDED.label("embedded"))
         .outerjoin(tables.item_texts, tables.item_texts.c.item == tables.items.c.number)
         .outerjoin(tables.texts, tables.texts.c.key == tables.item_texts.c.key)
         .where(_matches(item_query))
@@ -129,12 +119,12 @@ def texts(connection: Connection, item_query: ItemQuery, limit: int | None) -> l
     return [ItemText(row.number, row.key, row.embedded) for row in connection.execute(query)]
 
 
-def texts_of(connection: Connection, item_query: ItemQuery, keys: Sequence[int]) -> list[tuple[int, int]]:
+def texts_of(connection: sa.Connection, item_query: ItemQuery, keys: Sequence[int]) -> list[tuple[int, int]]:
     """Return pairs of an item's number and a text's key, for those of the keys whose items match the query."""
     found: list[tuple[int, int]] = []
     for some in statements.chunks(keys):
         rows = connection.execute(
-            select(tables.items.c.number, tables.item_texts.c.key)
+            sa.select(tables.items.c.number, tables.item_texts.c.key)
             .join(tables.item_texts, tables.item_texts.c.item == tables.items.c.number)
             .where(tables.item_texts.c.key.in_(some), _matches(item_query, by_number=True))
         )
@@ -143,11 +133,11 @@ def texts_of(connection: Connection, item_query: ItemQuery, keys: Sequence[int])
 
 
 def scan(
-    connection: Connection, item_query: ItemQuery, vector: FloatVector, keys: Sequence[int] | None = None
+    connection: sa.Connection, item_query: ItemQuery, vector: FloatVector, keys: Sequence[int] | None = None
 ) -> list[Neighbour]:
     """Compare a vector with the vectors of a query's items: with all of them, or with those of some keys."""
     every = (
-        select(tables.texts.c.key, tables.texts.c.vector, tables.texts.c.vectors)
+        sa.select(tables.texts.c.key, tables.texts.c.vector, tables.texts.c.vectors)
         .join(tables.item_texts, tables.item_texts.c.key == tables.texts.c.key)
         .join(tables.items, tables.items.c.number == tables.item_texts.c.item)
         .where(EMBEDDED, _matches(item_query, by_number=keys is not None))
@@ -158,7 +148,7 @@ def scan(
     return [near for query in some for near in _compare(connection, query, vector)]
 
 
-def _compare(connection: Connection, query: Any, vector: FloatVector) -> list[Neighbour]:
+def _compare(connection: sa.Connection, query: Any, vector: FloatVector) -> list[Neighbour]:
     found: list[Neighbour] = []
     for some in connection.execute(query).partitions(_AT_ONCE):
         near = cosines(some, vector)
@@ -167,15 +157,19 @@ def _compare(connection: Connection, query: Any, vector: FloatVector) -> list[Ne
 
 
 def list_folders(
-    connection: Connection, top: Folder, live_at: datetime | None, limit: int | None = None
+    connection: sa.Connection, top: Folder, live_at: datetime | None, limit: int | None = None
 ) -> list[Folder]:
     """Return the folders that hold items: those inside a folder, and the folder itself."""
-    held = exists().where(tables.items.c.namespace == tables.folders.c.namespace, _live(live_at))
-    query = select(tables.folders.c.labels).where(inside(tables.folders.c.namespace, top), held).limit(limit)
+    held = sa.exists().where(tables.items.c.namespace == tables.folders.c.namespace, _live(live_at))
+    query = (
+        sa.select(tables.folders.c.labels).where(inside(tables.folders.c.namespace, top), held).limit(limit)
+    )
     return [Folder(top.tenant_id, tuple(json.loads(labels))) for labels in connection.scalars(query)]
 
 
-def pages(connection: Connection, top: Folder, after: int, limit: int) -> list[tuple[Item, tuple[str, ...]]]:
+def pages(
+    connection: sa.Connection, top: Folder, after: int, limit: int
+) -> list[tuple[Item, tuple[str, ...]]]:
     """Return items with numbers above `after`, in an order that no write changes, each with its texts."""
     page = _SHOWN.where(inside(tables.items.c.namespace, top), tables.items.c.number > after).order_by(
         tables.items.c.number
@@ -183,7 +177,7 @@ def pages(connection: Connection, top: Folder, after: int, limit: int) -> list[t
     found = [_item(row) for row in connection.execute(page.limit(limit))]
     said: dict[int, list[str]] = {item.number: [] for item in found}
     for some in statements.chunks(list(said)):
-        query = select(tables.item_texts.c.item, tables.item_texts.c.text).where(
+        query = sa.select(tables.item_texts.c.item, tables.item_texts.c.text).where(
             tables.item_texts.c.item.in_(some)
         )
         for row in connection.execute(query.order_by(tables.item_texts.c.number)):
@@ -191,46 +185,46 @@ def pages(connection: Connection, top: Folder, after: int, limit: int) -> list[t
     return [(item, tuple(said[item.number])) for item in found]
 
 
-def _matches(item_query: ItemQuery, *, by_number: bool = False) -> ColumnElement[bool]:
+def _matches(item_query: ItemQuery, *, by_number: bool = False) -> sa.ColumnElement[bool]:
     """Return the condition on `items`; `by_number`: for rows that are named, which are looked up and then checked."""
     around = tables.folders_within.c
-    checked = exists().where(
+    checked = sa.exists().where(
         around.folder == item_query.folder.namespace, around.namespace == tables.items.c.namespace
     )
     within = checked if by_number else inside(tables.items.c.namespace, item_query.folder)
-    return and_(within, _live(item_query.live_at), *map(_holds, item_query.conditions))
+    return sa.and_(within, _live(item_query.live_at), *map(_holds, item_query.conditions))
 
 
-def _live(at: datetime | None) -> ColumnElement[bool]:
+def _live(at: datetime | None) -> sa.ColumnElement[bool]:
     if at is None:
-        return true()
-    return or_(tables.items.c.expires_at.is_(None), tables.items.c.expires_at > statements.to_micros(at))
+        return sa.true()
+    return sa.or_(tables.items.c.expires_at.is_(None), tables.items.c.expires_at > statements.to_micros(at))
 
 
-def _holds(condition: Condition) -> ColumnElement[bool]:
+def _holds(condition: Condition) -> sa.ColumnElement[bool]:
     """Return a condition on `items`. A missing field passes `"is_not"`."""
-    here = and_(
+    here = sa.and_(
         tables.item_fields.c.item == tables.items.c.number, tables.item_fields.c.path == condition.path
     )
     match condition.test:
         case "is" | "is_not":
-            found = exists().where(here, tables.item_fields.c.digest == condition.digest)
+            found = sa.exists().where(here, tables.item_fields.c.digest == condition.digest)
         case "there" | "missing":
-            found = exists().where(here)
+            found = sa.exists().where(here)
         case "object":
-            found = exists().where(here, tables.item_fields.c.is_object == 1)
+            found = sa.exists().where(here, tables.item_fields.c.is_object == 1)
         case "gt" | "gte" | "lt" | "lte":
-            found = exists().where(here, _beyond(condition))
+            found = sa.exists().where(here, _beyond(condition))
         case "never":
-            return false()
+            return sa.false()
         case _:
             assert_never(condition.test)
     return ~found if condition.test in {"is_not", "missing"} else found
 
 
-def _beyond(condition: Condition) -> ColumnElement[bool]:
+def _beyond(condition: Condition) -> sa.ColumnElement[bool]:
     bound = condition.bound
-    column: ColumnElement[Any] = (
+    column: sa.ColumnElement[Any] = (
         tables.item_fields.c.text if isinstance(bound, str) else tables.item_fields.c.number
     )
     match condition.test:
@@ -260,7 +254,7 @@ def _item(row: Any) -> Item:
 storage_texts.register(
     "item",
     storage_texts.Source(
-        select(tables.item_texts.c.key, tables.item_texts.c.text),
+        sa.select(tables.item_texts.c.key, tables.item_texts.c.text),
         lambda row: row.text,
         lambda row, _: index_terms(row.text[: storage_texts.INDEXED]),
         lambda _: "i",
@@ -273,20 +267,20 @@ storage_texts.register(
 _LISTED = 100  # folders that bear a user's id
 _SEARCHED = 32  # folders of a user that a recall looks into
 
-DECLARED = exists().where(tables.meta.c.name.like(bindparam("declared_names")))
+DECLARED = sa.exists().where(tables.meta.c.name.like(sa.bindparam("declared_names")))
 """The condition that a tenant has declared namespaces of its users; `declared_names` gives the parameter."""
 
 _PATTERNS = Statement(
-    select(tables.meta.c.value)
-    .where(tables.meta.c.name.like(bindparam("declared_names")))
+    sa.select(tables.meta.c.value)
+    .where(tables.meta.c.name.like(sa.bindparam("declared_names")))
     .order_by(tables.meta.c.name)
 )
-_newest = select(func.max(tables.items.c.updated_at)).where(
+_newest = sa.select(sa.func.max(tables.items.c.updated_at)).where(
     tables.items.c.namespace == tables.folders.c.namespace
 )
 _FOLDERS = ListStatement(
     lambda tops: (
-        select(
+        sa.select(
             tables.folders.c.labels,
             tables.namespaces.c.shard,
             tables.namespaces.c.vectors,
@@ -298,14 +292,14 @@ _FOLDERS = ListStatement(
         .join(tables.namespaces, tables.namespaces.c.namespace == tables.folders.c.namespace)
         .where(
             tables.folders.c.namespace.in_(
-                select(tables.folders_within.c.namespace).where(tables.folders_within.c.folder.in_(tops))
+                sa.select(tables.folders_within.c.namespace).where(tables.folders_within.c.folder.in_(tops))
             )
         )
     )
 )
 
 
-def declare(connection: Connection, tenant_id: str, namespace: tuple[str, ...]) -> None:
+def declare(connection: sa.Connection, tenant_id: str, namespace: tuple[str, ...]) -> None:
     """Note that a namespace of a tenant belongs to its users. To do it again changes nothing."""
     written = json_text(namespace)
     name = _prefix(tenant_id) + hashlib.blake2b(written.encode(), digest_size=12).hexdigest()
@@ -313,14 +307,14 @@ def declare(connection: Connection, tenant_id: str, namespace: tuple[str, ...]) 
     connection.execute(made.on_conflict_do_nothing())
 
 
-def folders_of(connection: Connection, tenant_id: str, user_id: str) -> list[Folder]:
+def folders_of(connection: sa.Connection, tenant_id: str, user_id: str) -> list[Folder]:
     """Return the folders of a user: one in each namespace that was declared."""
     rows = _PATTERNS.all(connection, {"declared_names": declared_names(tenant_id)})
     return [folder_of_user(tenant_id, json.loads(row.value), user_id) for row in rows]
 
 
 def searched_folders(
-    connection: Connection, tenant_id: str, user_id: str
+    connection: sa.Connection, tenant_id: str, user_id: str
 ) -> list[tuple[Folder, ScopeStatistics]]:
     """Return the folders of a user that hold items and that a recall looks into, those with the newest items first.
 
@@ -338,12 +332,12 @@ def searched_folders(
     ]
 
 
-def undeclared_folders(connection: Connection, tenant_id: str, user_id: str) -> list[tuple[str, ...]]:
+def undeclared_folders(connection: sa.Connection, tenant_id: str, user_id: str) -> list[tuple[str, ...]]:
     """Return the labels of folders with items that bear a user's id and are not declared to be a user's."""
     own = folders_of(connection, tenant_id, user_id)
-    held = exists().where(tables.items.c.namespace == tables.folders.c.namespace)
+    held = sa.exists().where(tables.items.c.namespace == tables.folders.c.namespace)
     bearing = tables.folders.c.labels.contains(json_text(user_id), autoescape=True)
-    query = select(tables.folders.c.labels).where(
+    query = sa.select(tables.folders.c.labels).where(
         inside(tables.folders.c.namespace, Folder(tenant_id)), bearing, held
     )
     every = (tuple(json.loads(labels)) for labels in connection.scalars(query.limit(_LISTED)))
@@ -364,7 +358,7 @@ def _prefix(tenant_id: str) -> str:
 _MICRO = timedelta(microseconds=1)
 
 
-def change(connection: Connection, changes: Sequence[Change], now: datetime, shards: int) -> None:
+def change(connection: sa.Connection, changes: Sequence[Change], now: datetime, shards: int) -> None:
     """Write and delete items, in the order of their folders' names."""
     kept = {put.folder for put in changes if isinstance(put, Put)}
     for folder in sorted({one.folder for one in changes}, key=lambda one: one.namespace):
@@ -374,7 +368,7 @@ def change(connection: Connection, changes: Sequence[Change], now: datetime, sha
             lock_owners(connection, [folder.namespace])
     gone: list[Any] = []
     for one in changes:
-        same = select(tables.items.c.number, tables.items.c.namespace).where(
+        same = sa.select(tables.items.c.number, tables.items.c.namespace).where(
             tables.items.c.digest == item_digest(one.folder, one.key)
         )
         row = connection.execute(same).first()
@@ -385,10 +379,12 @@ def change(connection: Connection, changes: Sequence[Change], now: datetime, sha
     _delete(connection, gone, now)
 
 
-def restore(connection: Connection, put: Put, now: datetime, shards: int) -> bool:
+def restore(connection: sa.Connection, put: Put, now: datetime, shards: int) -> bool:
     """Store an item that comes from elsewhere, unless what is here is as new. Returns whether it was stored."""
     _hold(connection, put.folder, shards)
-    same = select(tables.items.c.updated_at).where(tables.items.c.digest == item_digest(put.folder, put.key))
+    same = sa.select(tables.items.c.updated_at).where(
+        tables.items.c.digest == item_digest(put.folder, put.key)
+    )
     here = connection.scalar(same)
     if here is not None and put.updated_at is not None and here >= statements.to_micros(put.updated_at):
         return False
@@ -396,35 +392,37 @@ def restore(connection: Connection, put: Put, now: datetime, shards: int) -> boo
     return True
 
 
-def refresh(connection: Connection, numbers: Sequence[int], now: datetime) -> None:
+def refresh(connection: sa.Connection, numbers: Sequence[int], now: datetime) -> None:
     """Let the time to live of items begin anew."""
     for some in statements.chunks(numbers):
         lock_owners(
             connection,
             connection.scalars(
-                select(tables.items.c.namespace).where(tables.items.c.number.in_(some)).distinct()
+                sa.select(tables.items.c.namespace).where(tables.items.c.number.in_(some)).distinct()
             ),
         )
-        again = update(tables.items).where(tables.items.c.number.in_(some), tables.items.c.ttl.is_not(None))
+        again = sa.update(tables.items).where(
+            tables.items.c.number.in_(some), tables.items.c.ttl.is_not(None)
+        )
         connection.execute(again.values(expires_at=statements.to_micros(now) + tables.items.c.ttl))
 
 
-def sweep(connection: Connection, top: Folder, now: datetime) -> int:
+def sweep(connection: sa.Connection, top: Folder, now: datetime) -> int:
     """Delete what has expired in a folder and inside it. Returns how many items."""
     return _delete_where(connection, top, tables.items.c.expires_at <= statements.to_micros(now), now)
 
 
-def forget(connection: Connection, top: Folder, now: datetime) -> int:
+def forget(connection: sa.Connection, top: Folder, now: datetime) -> int:
     """Delete everything in a folder and inside it, for good. Returns how many items."""
     return _delete_where(connection, top, tables.items.c.number.is_not(None), now)
 
 
-def _delete_where(connection: Connection, top: Folder, condition: Any, now: datetime) -> int:
+def _delete_where(connection: sa.Connection, top: Folder, condition: Any, now: datetime) -> int:
     whose = (
-        select(tables.items.c.namespace).where(inside(tables.items.c.namespace, top), condition).distinct()
+        sa.select(tables.items.c.namespace).where(inside(tables.items.c.namespace, top), condition).distinct()
     )
     lock_owners(connection, connection.scalars(whose))
-    these = select(tables.items.c.number, tables.items.c.namespace).where(
+    these = sa.select(tables.items.c.number, tables.items.c.namespace).where(
         inside(tables.items.c.namespace, top), condition
     )
     rows = connection.execute(these).all()
@@ -432,7 +430,7 @@ def _delete_where(connection: Connection, top: Folder, condition: Any, now: date
     return len(rows)
 
 
-def _hold(connection: Connection, folder: Folder, shards: int) -> None:
+def _hold(connection: sa.Connection, folder: Folder, shards: int) -> None:
     """Lock a folder until the transaction ends. It is created if it does not exist."""
     if owners_locked(connection, [folder.namespace]):
         return
@@ -450,7 +448,7 @@ def _hold(connection: Connection, folder: Folder, shards: int) -> None:
     )
 
 
-def _put(connection: Connection, put: Put, number: int | None, now: datetime) -> None:
+def _put(connection: sa.Connection, put: Put, number: int | None, now: datetime) -> None:
     since = put.updated_at or now
     ends = expiry(put.ttl, now)
     changed = {
@@ -468,15 +466,15 @@ def _put(connection: Connection, put: Put, number: int | None, now: datetime) ->
             **changed,
         }
         number = connection.execute(
-            insert(tables.items).values(row).returning(tables.items.c.number)
+            sa.insert(tables.items).values(row).returning(tables.items.c.number)
         ).scalar_one()
     else:
-        connection.execute(update(tables.items).where(tables.items.c.number == number).values(changed))
-        connection.execute(delete(tables.item_fields).where(tables.item_fields.c.item == number))
+        connection.execute(sa.update(tables.items).where(tables.items.c.number == number).values(changed))
+        connection.execute(sa.delete(tables.item_fields).where(tables.item_fields.c.item == number))
         enqueue_erasure(connection, now)
     if put.fields:
         connection.execute(
-            insert(tables.item_fields),
+            sa.insert(tables.item_fields),
             [
                 {
                     "item": number,
@@ -492,9 +490,9 @@ def _put(connection: Connection, put: Put, number: int | None, now: datetime) ->
     _file(connection, put, number, now)
 
 
-def _file(connection: Connection, put: Put, number: int, now: datetime) -> None:
+def _file(connection: sa.Connection, put: Put, number: int, now: datetime) -> None:
     """Write down what an item is found by. What it was found by before stays, with its vectors, if that is the same."""
-    query = select(tables.item_texts.c.key, tables.item_texts.c.text).where(
+    query = sa.select(tables.item_texts.c.key, tables.item_texts.c.text).where(
         tables.item_texts.c.item == number
     )
     here = connection.execute(query.order_by(tables.item_texts.c.number)).all()
@@ -503,19 +501,19 @@ def _file(connection: Connection, put: Put, number: int, now: datetime) -> None:
     _remove(connection, put.folder.namespace, [row.key for row in here], now)
     added: list[tuple[int, Sequence[str]]] = []
     for text, terms in put.texts:
-        new = insert(tables.item_texts).values(item=number, text=text).returning(tables.item_texts.c.key)
+        new = sa.insert(tables.item_texts).values(item=number, text=text).returning(tables.item_texts.c.key)
         added.append((connection.execute(new).scalar_one(), terms))
     storage_texts.add(connection, "item", put.folder, added, now)
 
 
-def _remove(connection: Connection, namespace: str, keys: Sequence[int], now: datetime) -> None:
+def _remove(connection: sa.Connection, namespace: str, keys: Sequence[int], now: datetime) -> None:
     """Delete texts of one folder, and everything that finds them."""
     for some in statements.chunks(keys):
-        connection.execute(delete(tables.item_texts).where(tables.item_texts.c.key.in_(some)))
+        connection.execute(sa.delete(tables.item_texts).where(tables.item_texts.c.key.in_(some)))
     storage_texts.remove(connection, namespace, keys, now)
 
 
-def _delete(connection: Connection, rows: Iterable[Any], now: datetime) -> None:
+def _delete(connection: sa.Connection, rows: Iterable[Any], now: datetime) -> None:
     """Delete items, and the folders that they leave empty."""
     gone: dict[str, list[int]] = {}
     for row in rows:
@@ -523,10 +521,10 @@ def _delete(connection: Connection, rows: Iterable[Any], now: datetime) -> None:
     for namespace, numbers in sorted(gone.items()):
         enqueue_erasure(connection, now)
         for some in statements.chunks(numbers):
-            keys = select(tables.item_texts.c.key).where(tables.item_texts.c.item.in_(some))
+            keys = sa.select(tables.item_texts.c.key).where(tables.item_texts.c.item.in_(some))
             _remove(connection, namespace, list(connection.scalars(keys)), now)
-            connection.execute(delete(tables.item_fields).where(tables.item_fields.c.item.in_(some)))
-            connection.execute(delete(tables.items).where(tables.items.c.number.in_(some)))
-        if not connection.scalar(select(exists().where(tables.items.c.namespace == namespace))):
+            connection.execute(sa.delete(tables.item_fields).where(tables.item_fields.c.item.in_(some)))
+            connection.execute(sa.delete(tables.items).where(tables.items.c.number.in_(some)))
+        if not connection.scalar(sa.select(sa.exists().where(tables.items.c.namespace == namespace))):
             for table in (tables.folders, tables.folders_within, tables.namespaces):
-                connection.execute(delete(table).where(table.c.namespace == namespace))
+                connection.execute(sa.delete(table).where(table.c.namespace == namespace))

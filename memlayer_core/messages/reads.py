@@ -7,17 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    Connection,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    func,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import Entry, Message, Raw, StoredMessage, ToolCall, Version
@@ -133,7 +123,7 @@ def _body(message: Message, text: str) -> str | None:
 texts.register(
     "message",
     texts.Source(
-        select(messages.c.key, messages.c.text, messages.c.role, messages.c.name, messages.c.created_at),
+        sa.select(messages.c.key, messages.c.text, messages.c.role, messages.c.name, messages.c.created_at),
         lambda row: row.text,
         lambda row, redact: index_terms(
             redact(row.text[: texts.INDEXED]),
@@ -147,41 +137,41 @@ texts.register(
 
 # The rows of sessions and of their users in SQL: locked, created and read. Each runs in its caller's transaction.
 
-_LOCK = Statement(select(sessions).where(sessions.c.lane == bindparam("lane")).with_for_update())
+_LOCK = Statement(sa.select(sessions).where(sessions.c.lane == sa.bindparam("lane")).with_for_update())
 _COUNT = Statement(
-    update(sessions)
-    .where(sessions.c.lane == bindparam("of"))
+    sa.update(sessions)
+    .where(sessions.c.lane == sa.bindparam("of"))
     .values(
-        next_seq=sessions.c.next_seq + bindparam("more"),
-        messages=sessions.c.messages + bindparam("more"),
-        tokens=sessions.c.tokens + bindparam("cost"),
-        updated_at=bindparam("at"),
-        idle_since=bindparam("at"),
+        next_seq=sessions.c.next_seq + sa.bindparam("more"),
+        messages=sessions.c.messages + sa.bindparam("more"),
+        tokens=sessions.c.tokens + sa.bindparam("cost"),
+        updated_at=sa.bindparam("at"),
+        idle_since=sa.bindparam("at"),
     )
     .returning(sessions)
 )
-_NAMED = ListStatement(lambda digests: select(messages).where(messages.c.id_digest.in_(digests)))
+_NAMED = ListStatement(lambda digests: sa.select(messages).where(messages.c.id_digest.in_(digests)))
 
 
-def lock_session(connection: Connection, scope: Scope) -> Any | None:
+def lock_session(connection: sa.Connection, scope: Scope) -> Any | None:
     """Lock the session until the transaction ends. Returns its row; None if there is no such session."""
     return _LOCK.first(connection, {"lane": scope.session_lane})
 
 
-def lock_messages(connection: Connection, keys: Iterable[int]) -> None:
+def lock_messages(connection: sa.Connection, keys: Iterable[int]) -> None:
     """Lock messages that will be deleted, edited or learned from, before users and records (see `records/sql/writes.py`).
 
     They are locked in the order of their keys, as everywhere, so that there is no deadlock. SQLite has one writer, and needs
     no locks.
     """
     if connection.dialect.name != "sqlite":
-        locked = select(messages.c.key).order_by(messages.c.key).with_for_update()
+        locked = sa.select(messages.c.key).order_by(messages.c.key).with_for_update()
         for some in statements.chunks(sorted(keys)):
             connection.execute(locked.where(messages.c.key.in_(some)))
 
 
 def lock_and_count(
-    connection: Connection, scope: Scope, drafts: Sequence[PreparedMessage], now: datetime
+    connection: sa.Connection, scope: Scope, drafts: Sequence[PreparedMessage], now: datetime
 ) -> Any | None:
     """Lock the session until the transaction ends, and count messages that will be added to its end.
 
@@ -198,7 +188,7 @@ def lock_and_count(
 
 
 def lock_or_make_session(
-    connection: Connection, scope: Scope, now: datetime, shards: int, **more: Any
+    connection: sa.Connection, scope: Scope, now: datetime, shards: int, **more: Any
 ) -> Any:
     """Lock the session until the transaction ends, and create it, with `more` columns, if needed. Returns its row."""
     row = lock_session(connection, scope)
@@ -210,7 +200,7 @@ def lock_or_make_session(
 
 
 def make_sibling(
-    connection: Connection, row: Any, scope: Scope, now: datetime, shards: int, *, superseded: bool
+    connection: sa.Connection, row: Any, scope: Scope, now: datetime, shards: int, *, superseded: bool
 ) -> int:
     """Create another session of the same user. Returns its number.
 
@@ -231,7 +221,7 @@ def make_sibling(
     return number
 
 
-def version_sessions(connection: Connection, lanes: Sequence[str]) -> list[Any]:
+def version_sessions(connection: sa.Connection, lanes: Sequence[str]) -> list[Any]:
     """Return the sessions that hold versions of some sessions, directly or not, locked in the order of their numbers.
 
     Args:
@@ -244,7 +234,7 @@ def version_sessions(connection: Connection, lanes: Sequence[str]) -> list[Any]:
             row
             for some in statements.chunks(sorted(lanes))
             for row in connection.execute(
-                select(sessions)
+                sa.select(sessions)
                 .where(sessions.c.origin.in_(some))
                 .order_by(sessions.c.number)
                 .with_for_update()
@@ -258,24 +248,26 @@ def version_sessions(connection: Connection, lanes: Sequence[str]) -> list[Any]:
 
 def inside(number: int) -> Any:
     """Return the condition on `messages` for a session."""
-    return and_(
+    return sa.and_(
         messages.c.key >= statements.key_of(number, 0), messages.c.key <= statements.key_of(number, LAST)
     )
 
 
-def list_where(connection: Connection, scope: Scope, *where: Any) -> list[StoredMessage]:
+def list_where(connection: sa.Connection, scope: Scope, *where: Any) -> list[StoredMessage]:
     """Return the messages of a session for which conditions hold, in their order."""
-    rows = connection.execute(select(messages).where(*where).order_by(messages.c.key))
+    rows = connection.execute(sa.select(messages).where(*where).order_by(messages.c.key))
     return [stored_of(row, scope) for row in rows]
 
 
-def list_by_id(connection: Connection, scope: Scope, number: int, ids: Sequence[str]) -> list[StoredMessage]:
+def list_by_id(
+    connection: sa.Connection, scope: Scope, number: int, ids: Sequence[str]
+) -> list[StoredMessage]:
     """Return the messages of a session that have one of the ids, in their order."""
     rows = _NAMED.all(connection, [statements.id_digest(number, one) for one in ids])
     return sorted((stored_of(row, scope) for row in rows), key=lambda one: one.key)
 
 
-def _make_session(connection: Connection, scope: Scope, now: datetime, **more: Any) -> int | None:
+def _make_session(connection: sa.Connection, scope: Scope, now: datetime, **more: Any) -> int | None:
     """Create a session's row, with `more` columns. Returns its number; None if the session exists already."""
     number: int | None = connection.scalar(
         statements.dialect_insert(connection.dialect.name, sessions)
@@ -297,7 +289,7 @@ def _make_session(connection: Connection, scope: Scope, now: datetime, **more: A
     return number
 
 
-def _ensure_user(connection: Connection, scope: Scope, shards: int) -> None:
+def _ensure_user(connection: sa.Connection, scope: Scope, shards: int) -> None:
     """Create the user's row if needed, and lock it: it is not deleted before the transaction ends."""
     connection.execute(
         statements.dialect_insert(connection.dialect.name, namespaces).on_conflict_do_update(
@@ -318,51 +310,51 @@ def _ensure_user(connection: Connection, scope: Scope, shards: int) -> None:
 T = TypeVar("T")
 _OPENING = 200  # characters that a label is made of
 
-_FIND = Statement(select(sessions).where(sessions.c.lane == bindparam("lane")))
-_ENTRY = select(
+_FIND = Statement(sa.select(sessions).where(sessions.c.lane == sa.bindparam("lane")))
+_ENTRY = sa.select(
     messages.c.key,
     messages.c.role,
     messages.c.tokens,
     messages.c.counter,
     messages.c.characters,
     messages.c.links,
-).where(messages.c.key.between(bindparam("first"), bindparam("last")))
+).where(messages.c.key.between(sa.bindparam("first"), sa.bindparam("last")))
 _NAMED_TRANSCRIPT = ListStatement(
-    lambda digests: select(messages.c.id, messages.c.key).where(messages.c.id_digest.in_(digests))
+    lambda digests: sa.select(messages.c.id, messages.c.key).where(messages.c.id_digest.in_(digests))
 )
-_TAIL = Statement(_ENTRY.order_by(messages.c.key.desc()).limit(bindparam("most")))
+_TAIL = Statement(_ENTRY.order_by(messages.c.key.desc()).limit(sa.bindparam("most")))
 _whole = (
-    select(messages)
-    .where(messages.c.key.between(bindparam("first"), bindparam("last")))
+    sa.select(messages)
+    .where(messages.c.key.between(sa.bindparam("first"), sa.bindparam("last")))
     .order_by(messages.c.key)
 )
 _FULL = Statement(_whole)
 _LAST = Statement(
-    select(messages)
-    .where(messages.c.key.between(bindparam("first"), bindparam("last")))
+    sa.select(messages)
+    .where(messages.c.key.between(sa.bindparam("first"), sa.bindparam("last")))
     .order_by(messages.c.key.desc())
-    .limit(bindparam("most"))
+    .limit(sa.bindparam("most"))
 )
 _QUESTION = Statement(
-    select(messages)
+    sa.select(messages)
     .where(
-        messages.c.key.between(bindparam("first"), bindparam("last")),
+        messages.c.key.between(sa.bindparam("first"), sa.bindparam("last")),
         messages.c.role == "user",
         messages.c.links.is_(None),  # hidden ones have some
     )
     .order_by(messages.c.key.desc())
     .limit(1)
 )
-_SOME = Statement(_whole.limit(bindparam("most")).offset(bindparam("past")))
+_SOME = Statement(_whole.limit(sa.bindparam("most")).offset(sa.bindparam("past")))
 _RECORDS = ListStatement(
     lambda keys: (
-        select(messages, sessions.c.session_id, sessions.c.agent_id)
+        sa.select(messages, sessions.c.session_id, sessions.c.agent_id)
         .join(sessions, sessions.c.number == statements.session_of(messages.c.key))
         .where(messages.c.key.in_(keys), messages.c.tokens > 0, WITHIN)  # hidden ones cost nothing
     )
 )
 _said_first = (  # by a user, and to a model
-    select(func.substr(messages.c.text, 1, _OPENING))
+    sa.select(sa.func.substr(messages.c.text, 1, _OPENING))
     .where(
         messages.c.key.between(sessions.c.number * 2**32, sessions.c.number * 2**32 + LAST),
         messages.c.role == "user",
@@ -373,33 +365,33 @@ _said_first = (  # by a user, and to a model
     .scalar_subquery()
 )
 _LISTED = Statement(
-    select(sessions, _said_first.label("opening"))
-    .where(WITHIN, sessions.c.superseded <= bindparam("superseded"))
+    sa.select(sessions, _said_first.label("opening"))
+    .where(WITHIN, sessions.c.superseded <= sa.bindparam("superseded"))
     .order_by(sessions.c.updated_at.desc(), sessions.c.number.desc())
-    .limit(bindparam("most"))
-    .offset(bindparam("behind"))
+    .limit(sa.bindparam("most"))
+    .offset(sa.bindparam("behind"))
 )
 
 
-def find(connection: Connection, scope: Scope) -> Session | None:
+def find(connection: sa.Connection, scope: Scope) -> Session | None:
     """Return the session of a scope; None if there is none."""
     row = _FIND.first(connection, {"lane": scope.session_lane})
     return session_from(row) if row is not None else None
 
 
-def find_by_number(connection: Connection, number: int) -> Session | None:
+def find_by_number(connection: sa.Connection, number: int) -> Session | None:
     """Return the session of this number; None if there is none."""
-    row = connection.execute(select(sessions).where(sessions.c.number == number)).first()
+    row = connection.execute(sa.select(sessions).where(sessions.c.number == number)).first()
     return session_from(row) if row is not None else None
 
 
-def places(connection: Connection, session: Session, ids: Sequence[str]) -> dict[str, int]:
+def places(connection: sa.Connection, session: Session, ids: Sequence[str]) -> dict[str, int]:
     """Return the places of a session's messages by their ids. Ids that it does not have are left out."""
     rows = _NAMED_TRANSCRIPT.tuples(connection, [statements.id_digest(session.number, one) for one in ids])
     return {name: key & LAST for name, key in rows}
 
 
-def keys_of(connection: Connection, scope: Scope, ids: Sequence[str]) -> list[int]:
+def keys_of(connection: sa.Connection, scope: Scope, ids: Sequence[str]) -> list[int]:
     """Return the keys of a session's messages by their ids, in the order of the session."""
     session = find(connection, scope)
     if session is None:
@@ -410,7 +402,7 @@ def keys_of(connection: Connection, scope: Scope, ids: Sequence[str]) -> list[in
 
 
 def list_sessions(
-    connection: Connection, reach: Scope, limit: int, offset: int, *, superseded: bool = False
+    connection: sa.Connection, reach: Scope, limit: int, offset: int, *, superseded: bool = False
 ) -> list[Session]:
     """Return the sessions in a scope, the last used first; superseded ones only with `superseded=True`."""
     values = {
@@ -424,7 +416,7 @@ def list_sessions(
 
 
 def inventory(
-    connection: Connection, tenant_id: str, user_id: str | None, after: int, limit: int
+    connection: sa.Connection, tenant_id: str, user_id: str | None, after: int, limit: int
 ) -> list[Session]:
     """Return a page of sessions of a tenant, or of one user, in the order of their numbers.
 
@@ -432,13 +424,15 @@ def inventory(
     """
     whose = sessions.c.tenant_id == tenant_id
     if user_id is not None:
-        whose = and_(whose, sessions.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace)
-    query = select(sessions).where(sessions.c.number > after, whose).order_by(sessions.c.number).limit(limit)
+        whose = sa.and_(whose, sessions.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace)
+    query = (
+        sa.select(sessions).where(sessions.c.number > after, whose).order_by(sessions.c.number).limit(limit)
+    )
     return [session_from(row) for row in connection.execute(query)]
 
 
 def tail(
-    connection: Connection, session: Session, before: int | None, limit: int, first: int = 0
+    connection: sa.Connection, session: Session, before: int | None, limit: int, first: int = 0
 ) -> list[Entry]:
     """Return a session's last entries from place `first` on, the newest first."""
     last = (
@@ -453,7 +447,7 @@ def tail(
 
 
 def tail_messages(
-    connection: Connection, session: Session, before: int | None, limit: int, first: int = 0
+    connection: sa.Connection, session: Session, before: int | None, limit: int, first: int = 0
 ) -> list[tuple[Entry, StoredMessage]]:
     """Return the same with the messages."""
     last = (
@@ -467,7 +461,7 @@ def tail_messages(
     return [(entry_of(row), stored_of(row, session.scope)) for row in rows]
 
 
-def last_question(connection: Connection, session: Session) -> tuple[Entry, StoredMessage] | None:
+def last_question(connection: sa.Connection, session: Session) -> tuple[Entry, StoredMessage] | None:
     """Return the user's last message in working memory that a model may see."""
     span = {
         "first": statements.key_of(session.number, session.memory_start),
@@ -477,7 +471,7 @@ def last_question(connection: Connection, session: Session) -> tuple[Entry, Stor
     return (entry_of(row), stored_of(row, session.scope)) if row is not None else None
 
 
-def read(connection: Connection, session: Session, seqs: Sequence[int]) -> list[StoredMessage]:
+def read(connection: sa.Connection, session: Session, seqs: Sequence[int]) -> list[StoredMessage]:
     """Return those messages of a session, in their order."""
     found: list[StoredMessage] = []
     for first, last in _ranges([seq for seq in seqs if 0 <= seq <= LAST]):
@@ -490,7 +484,7 @@ def read(connection: Connection, session: Session, seqs: Sequence[int]) -> list[
 
 
 def history(
-    connection: Connection, session: Session, after: int, limit: int | None, offset: int = 0
+    connection: sa.Connection, session: Session, after: int, limit: int | None, offset: int = 0
 ) -> list[StoredMessage]:
     """Return a session's messages behind a place, without the first `offset` of them."""
     span = {
@@ -504,11 +498,11 @@ def history(
     return [stored_of(row, session.scope) for row in rows]
 
 
-def versions(connection: Connection, session: Session) -> list[Version]:
+def versions(connection: sa.Connection, session: Session) -> list[Version]:
     """Return the withdrawn and replaced messages of a session, in no particular order."""
     first = sessions.c.number * PLACES
     kept = (
-        select(messages, sessions.c.created_at.label("left"))
+        sa.select(messages, sessions.c.created_at.label("left"))
         .join(sessions, messages.c.key.between(first, first + LAST))
         .where(sessions.c.origin == session.scope.session_lane)
     )
@@ -522,7 +516,7 @@ def versions(connection: Connection, session: Session) -> list[Version]:
     ]
 
 
-def find_messages(connection: Connection, reach: Scope, keys: Sequence[int]) -> list[StoredMessage]:
+def find_messages(connection: sa.Connection, reach: Scope, keys: Sequence[int]) -> list[StoredMessage]:
     """Return the messages of these keys that are in a scope. This decides who may see which message."""
     found: list[StoredMessage] = []
     scopes: dict[tuple[str, str | None], Scope] = {}
@@ -534,10 +528,10 @@ def find_messages(connection: Connection, reach: Scope, keys: Sequence[int]) -> 
     return found
 
 
-def count_before(connection: Connection, key: int) -> int:
+def count_before(connection: sa.Connection, key: int) -> int:
     """Return how many messages of its session are in front of a message."""
     first = statements.key_of(key >> 32, 0)
-    query = select(func.count()).where(messages.c.key >= first, messages.c.key < key)
+    query = sa.select(sa.func.count()).where(messages.c.key >= first, messages.c.key < key)
     return connection.scalar(query) or 0
 
 
@@ -582,7 +576,7 @@ def session_from(row: Any) -> Session:
 # Lists the users of a store in SQL. Each function runs in its caller's transaction.
 
 
-def list_users(connection: Connection, text: str, limit: int, offset: int = 0) -> list[User]:
+def list_users(connection: sa.Connection, text: str, limit: int, offset: int = 0) -> list[User]:
     """Return users and sessions without a user, of all tenants, the last used first.
 
     Args:
@@ -592,8 +586,10 @@ def list_users(connection: Connection, text: str, limit: int, offset: int = 0) -
         offset: How many to skip.
     """
     of_user = sessions.c.namespace == namespaces.c.namespace
-    used = select(func.max(sessions.c.updated_at)).where(of_user).scalar_subquery()
-    query = select(namespaces.c.namespace, namespaces.c.tenant_id, namespaces.c.user_id, used.label("used"))
+    used = sa.select(sa.func.max(sessions.c.updated_at)).where(of_user).scalar_subquery()
+    query = sa.select(
+        namespaces.c.namespace, namespaces.c.tenant_id, namespaces.c.user_id, used.label("used")
+    )
     query = query.where(namespaces.c.user_id != "")
     if text:
         query = query.where(
@@ -605,14 +601,14 @@ def list_users(connection: Connection, text: str, limit: int, offset: int = 0) -
     some = page.subquery()
 
     def counted(what: Any, table: Any, *where: Any) -> Any:
-        return select(what).where(table.c.namespace == some.c.namespace, *where).scalar_subquery()
+        return sa.select(what).where(table.c.namespace == some.c.namespace, *where).scalar_subquery()
 
     rows = connection.execute(
-        select(
+        sa.select(
             some,
-            counted(func.count(), sessions).label("sessions"),
-            counted(func.coalesce(func.sum(sessions.c.messages), 0), sessions).label("messages"),
-            counted(func.count(), records, records.c.replaced_by.is_(None)).label("records"),
+            counted(sa.func.count(), sessions).label("sessions"),
+            counted(sa.func.coalesce(sa.func.sum(sessions.c.messages), 0), sessions).label("messages"),
+            counted(sa.func.count(), records, records.c.replaced_by.is_(None)).label("records"),
         ).order_by(some.c.used.desc().nulls_last(), some.c.namespace)
     )
     return [
@@ -631,43 +627,43 @@ def list_users(connection: Connection, text: str, limit: int, offset: int = 0) -
 # Where the windows of a session begin, in SQL. Each function runs in its caller's transaction.
 
 _FIND_WINDOW_STARTS = Statement(
-    select(window_starts.c.first_seq, window_starts.c.version).where(
-        window_starts.c.session == bindparam("of"), window_starts.c.size == bindparam("size")
+    sa.select(window_starts.c.first_seq, window_starts.c.version).where(
+        window_starts.c.session == sa.bindparam("of"), window_starts.c.size == sa.bindparam("size")
     )
 )
-_UNMARK = Statement(delete(window_starts).where(window_starts.c.session == bindparam("of")))
+_UNMARK = Statement(sa.delete(window_starts).where(window_starts.c.session == sa.bindparam("of")))
 
 
-def find_window_start(connection: Connection, session: Session, size: int) -> WindowStart:
+def find_window_start(connection: sa.Connection, session: Session, size: int) -> WindowStart:
     """Return where the window of this size begins; the session's beginning if no start is stored."""
     found = _FIND_WINDOW_STARTS.first(connection, {"of": session.number, "size": size})
     return WindowStart(found.first_seq, found.version) if found is not None else WindowStart()
 
 
-def move_window_start(connection: Connection, session: int, size: int, start: WindowStart) -> None:
+def move_window_start(connection: sa.Connection, session: int, size: int, start: WindowStart) -> None:
     """Store where a window begins, and the version of the summaries before it.
 
     A start only moves forward, and only to a message that exists.
     """
     if not connection.scalar(
-        select(exists().where(messages.c.key == statements.key_of(session, start.first)))
+        sa.select(sa.exists().where(messages.c.key == statements.key_of(session, start.first)))
     ):
         return
     made = statements.dialect_insert(connection.dialect.name, window_starts)
     further = window_starts.c.first_seq < made.excluded.first_seq
-    newer = and_(
+    newer = sa.and_(
         window_starts.c.first_seq == made.excluded.first_seq, window_starts.c.version < made.excluded.version
     )
     connection.execute(
         made.on_conflict_do_update(
             index_elements=["session", "size"],
             set_={"first_seq": made.excluded.first_seq, "version": made.excluded.version},
-            where=or_(further, newer),
+            where=sa.or_(further, newer),
         ),
         {"session": session, "size": size, "first_seq": start.first, "version": start.version},
     )
 
 
-def unmark(connection: Connection, session: int) -> None:
+def unmark(connection: sa.Connection, session: int) -> None:
     """Delete the window starts of a session, since more messages fit than when they were stored."""
     _UNMARK.run(connection, {"of": session})

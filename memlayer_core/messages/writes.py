@@ -11,19 +11,7 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    and_,
-    bindparam,
-    case,
-    delete,
-    exists,
-    func,
-    insert,
-    literal,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from memlayer_core.errors import UnknownMessageError
 from memlayer_core.message import Entry, Message, Receipt, StoredMessage
@@ -72,9 +60,9 @@ class Follower:
             where the ended part stops (None: at its last message).
     """
 
-    change: Callable[[Connection, Change], AbstractContextManager[None]]
-    delete: Callable[[Connection, int, datetime], None]
-    end: Callable[[Connection, Any, int, int | None], None] | None = None
+    change: Callable[[sa.Connection, Change], AbstractContextManager[None]]
+    delete: Callable[[sa.Connection, int, datetime], None]
+    end: Callable[[sa.Connection, Any, int, int | None], None] | None = None
 
 
 _FOLLOWERS: list[Follower] = []
@@ -86,7 +74,7 @@ def register(follower: Follower) -> None:
 
 
 @contextmanager
-def follow(connection: Connection, change: Change) -> Iterator[None]:
+def follow(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Change messages inside of this context. Everything that rests on them follows."""
     with ExitStack() as stack:
         for follower in _FOLLOWERS:
@@ -94,14 +82,14 @@ def follow(connection: Connection, change: Change) -> Iterator[None]:
         yield
 
 
-def session_deleted(connection: Connection, number: int, now: datetime) -> None:
+def session_deleted(connection: sa.Connection, number: int, now: datetime) -> None:
     """Delete what rests on a session."""
     for follower in _FOLLOWERS:
         follower.delete(connection, number, now)
 
 
 def session_ended(
-    connection: Connection, row: Any, min_messages: int | None, until: int | None = None
+    connection: sa.Connection, row: Any, min_messages: int | None, until: int | None = None
 ) -> None:
     """Owe what is written about an ended part of a session; without `min_messages`, nothing."""
     for follower in _FOLLOWERS:
@@ -113,25 +101,25 @@ def session_ended(
 #
 # What is replaced or withdrawn stays as a version, in a session that is superseded: it can be read, and is not recalled.
 
-_STORE = Statement(insert(messages))
+_STORE = Statement(sa.insert(messages))
 _TOTALS = Statement(
-    update(sessions)
-    .where(sessions.c.number == bindparam("of"))
+    sa.update(sessions)
+    .where(sessions.c.number == sa.bindparam("of"))
     .values(
-        next_seq=bindparam("next"),
-        messages=sessions.c.messages + bindparam("more"),
-        tokens=sessions.c.tokens + bindparam("cost"),
-        updated_at=bindparam("at"),
-        instructions=bindparam("by"),
-        idle_since=case(
-            (sessions.c.next_seq < bindparam("next"), bindparam("at")), else_=sessions.c.idle_since
+        next_seq=sa.bindparam("next"),
+        messages=sessions.c.messages + sa.bindparam("more"),
+        tokens=sessions.c.tokens + sa.bindparam("cost"),
+        updated_at=sa.bindparam("at"),
+        instructions=sa.bindparam("by"),
+        idle_since=sa.case(
+            (sessions.c.next_seq < sa.bindparam("next"), sa.bindparam("at")), else_=sessions.c.idle_since
         ),
     )
 )
 
 
 def apply(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     row: Any,
     splice: Splice,
@@ -193,7 +181,7 @@ def apply(
 
 
 def erase_versions(
-    connection: Connection, scope: Scope, ids: Sequence[str], now: datetime
+    connection: sa.Connection, scope: Scope, ids: Sequence[str], now: datetime
 ) -> list[StoredMessage]:
     """Delete all versions of messages of a session. Returns them, the newest last.
 
@@ -209,23 +197,23 @@ def erase_versions(
         gone = reads.list_by_id(connection, where, copy.number, ids)
         apply(connection, where, copy, Splice(tuple(one.key for one in gone)), now)
         if gone and len(gone) == copy.messages:
-            connection.execute(delete(sessions).where(sessions.c.number == copy.number))
+            connection.execute(sa.delete(sessions).where(sessions.c.number == copy.number))
             statements.retire(connection, copy.number)
-            left = exists().where(sessions.c.namespace == copy.namespace)
-            connection.execute(delete(namespaces).where(namespaces.c.namespace == copy.namespace, ~left))
+            left = sa.exists().where(sessions.c.namespace == copy.namespace)
+            connection.execute(sa.delete(namespaces).where(namespaces.c.namespace == copy.namespace, ~left))
         erased.extend(gone)
     return erased
 
 
 def _store_versions(
-    connection: Connection, row: Any, keys: Sequence[int], target: Scope, now: datetime, shards: int
+    connection: sa.Connection, row: Any, keys: Sequence[int], target: Scope, now: datetime, shards: int
 ) -> None:
     """Copy messages into a superseded session, where nothing finds them."""
     number = reads.make_sibling(connection, row, target, now, shards, superseded=True)
     places = {key: statements.key_of(number, place) for place, key in enumerate(keys)}
     tokens, instructions = 0, None
     for some in statements.chunks(keys):
-        found = select(messages).where(messages.c.key.in_(some)).order_by(messages.c.key)
+        found = sa.select(messages).where(messages.c.key.in_(some)).order_by(messages.c.key)
         copies = [
             {
                 **one,
@@ -235,16 +223,16 @@ def _store_versions(
             }
             for one in connection.execute(found).mappings()
         ]
-        connection.execute(insert(messages), copies)
+        connection.execute(sa.insert(messages), copies)
         tokens += sum(one["tokens"] for one in copies)
         shown = [one["key"] for one in copies if one["role"] == "system" and one["tokens"]]
         instructions = shown[-1] if shown else instructions
     totals = {"next_seq": len(keys), "messages": len(keys), "tokens": tokens, "instructions": instructions}
-    counted = update(sessions).where(sessions.c.number == number)
+    counted = sa.update(sessions).where(sessions.c.number == number)
     connection.execute(counted.values(**totals, idle_since=None))
 
 
-def _change(connection: Connection, scope: Scope, row: Any, splice: Splice, now: datetime) -> int:
+def _change(connection: sa.Connection, scope: Scope, row: Any, splice: Splice, now: datetime) -> int:
     """Delete and replace messages, with everything that finds them. Returns how many tokens more there are."""
     drafts = dict(splice.replacements)
     keys = sorted([*splice.removals, *drafts])
@@ -270,27 +258,27 @@ def _change(connection: Connection, scope: Scope, row: Any, splice: Splice, now:
 
 
 def _write(
-    connection: Connection, number: int, removals: Sequence[int], drafts: Mapping[int, PreparedMessage]
+    connection: sa.Connection, number: int, removals: Sequence[int], drafts: Mapping[int, PreparedMessage]
 ) -> tuple[int, list[Any]]:
     """Delete and replace messages. Returns the tokens of those that left, and rows of the others as they were."""
     lost = 0
     for some in statements.chunks(removals):
-        gone = delete(messages).where(messages.c.key.in_(some)).returning(messages.c.tokens)
+        gone = sa.delete(messages).where(messages.c.key.in_(some)).returning(messages.c.tokens)
         lost += sum(connection.scalars(gone))
     columns = messages.c.key, messages.c.text, messages.c.tokens
     before = [
         one
         for some in statements.chunks([*drafts])
-        for one in connection.execute(select(*columns).where(messages.c.key.in_(some)))
+        for one in connection.execute(sa.select(*columns).where(messages.c.key.in_(some)))
     ]
     for key, draft in drafts.items():
         values = {name: value for name, value in reads.row_of(key, number, draft).items() if name != "origin"}
-        connection.execute(update(messages).where(messages.c.key == key).values(values))
+        connection.execute(sa.update(messages).where(messages.c.key == key).values(values))
     return lost, before
 
 
 def _make_findable(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     row: Any,
     fresh: Sequence[tuple[int, PreparedMessage]],
@@ -302,7 +290,7 @@ def _make_findable(
 
 
 def _move(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     row: Any,
     behind: Sequence[Entry],
@@ -319,7 +307,9 @@ def _move(
     old_keys = [one["old"] for one in keys]
     with follow(connection, Change(scope, row.number, old_keys, now, places)):
         _move_versions(connection, row.lane, places)
-        moving = update(messages).where(messages.c.key == bindparam("old")).values(key=bindparam("new"))
+        moving = (
+            sa.update(messages).where(messages.c.key == sa.bindparam("old")).values(key=sa.bindparam("new"))
+        )
         connection.execute(moving, keys)
         texts.move(connection, row.namespace, keys, now)
     reads.unmark(connection, row.number)
@@ -328,16 +318,16 @@ def _move(
             (new for old, new in places.items() if old >= row.memory_start), (keys[-1]["new"] & LAST) + 1
         )
         connection.execute(
-            update(sessions).where(sessions.c.number == row.number).values(memory_start=begins)
+            sa.update(sessions).where(sessions.c.number == row.number).values(memory_start=begins)
         )
 
 
-def _move_versions(connection: Connection, lane: str, places: Mapping[int, int]) -> None:
+def _move_versions(connection: sa.Connection, lane: str, places: Mapping[int, int]) -> None:
     """Update the places of versions, so that they stay in front of the same messages."""
     old, end = sorted(places), max(places.values()) + 1
     first = sessions.c.number * PLACES
     behind = (
-        select(messages.c.key, messages.c.origin)
+        sa.select(messages.c.key, messages.c.origin)
         .join(sessions, messages.c.key.between(first, first + LAST))
         .where(sessions.c.origin == lane, messages.c.origin >= old[0])
     )
@@ -347,19 +337,21 @@ def _move_versions(connection: Connection, lane: str, places: Mapping[int, int])
         for at in [bisect_left(old, row.origin)]
     ]
     if moved:
-        moving = update(messages).where(messages.c.key == bindparam("of")).values(origin=bindparam("to"))
+        moving = (
+            sa.update(messages).where(messages.c.key == sa.bindparam("of")).values(origin=sa.bindparam("to"))
+        )
         connection.execute(moving, moved)
 
 
 def _in_force(
-    connection: Connection, row: Any, splice: Splice, fresh: Sequence[tuple[int, PreparedMessage]]
+    connection: sa.Connection, row: Any, splice: Splice, fresh: Sequence[tuple[int, PreparedMessage]]
 ) -> int | None:
     """Return the key of the system message in force. The messages are searched only if it may be another stored one."""
     drafts = dict(splice.replacements)
     moves = any(front is not None for front, _ in splice.insertions)
     if moves or row.instructions in {*splice.removals, *drafts} or any(map(is_instruction, drafts.values())):
         shown = reads.inside(row.number), messages.c.role == "system", messages.c.tokens > 0
-        key: int | None = connection.scalar(select(func.max(messages.c.key)).where(*shown))
+        key: int | None = connection.scalar(sa.select(sa.func.max(messages.c.key)).where(*shown))
         return key
     newest: int | None = row.instructions
     return next((key for key, draft in reversed(fresh) if is_instruction(draft)), newest)
@@ -372,7 +364,7 @@ def _in_force(
 
 
 def append(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     drafts: Sequence[PreparedMessage],
     now: datetime,
@@ -406,7 +398,7 @@ def append(
     return splice.receipt
 
 
-def delete_message(connection: Connection, scope: Scope, place: str | int, now: datetime) -> Message:
+def delete_message(connection: sa.Connection, scope: Scope, place: str | int, now: datetime) -> Message:
     """Delete one message, named by its id or its place, and what is kept of what it said before. Returns it.
 
     Raises:
@@ -424,7 +416,7 @@ def delete_message(connection: Connection, scope: Scope, place: str | int, now: 
 
 
 def withdraw(
-    connection: Connection, scope: Scope, ids: Sequence[str], now: datetime, shards: int, fork_id: str
+    connection: sa.Connection, scope: Scope, ids: Sequence[str], now: datetime, shards: int, fork_id: str
 ) -> list[Message]:
     """Take messages out of a session, and keep them in the session `fork_id`. Returns those that it had."""
     row = reads.lock_session(connection, scope)
@@ -436,7 +428,7 @@ def withdraw(
 
 
 def edit_message(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     place: str | int,
     change: Callable[[Message], PreparedMessage],
@@ -459,7 +451,7 @@ def edit_message(
 
 
 def fork_session(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     into: str,
     until: str | int | None,
@@ -492,11 +484,11 @@ def fork_session(
         vectors.copy(connection, dict(zip((one.key for one in page), keys, strict=True)), target, now)
         copied += len(page)
         begins += sum(one.seq < row.memory_start for one in page)
-    connection.execute(update(sessions).where(sessions.c.number == number).values(memory_start=begins))
+    connection.execute(sa.update(sessions).where(sessions.c.number == number).values(memory_start=begins))
     return copied
 
 
-def _at(connection: Connection, scope: Scope, place: str | int) -> tuple[Any, StoredMessage]:
+def _at(connection: sa.Connection, scope: Scope, place: str | int) -> tuple[Any, StoredMessage]:
     """Return the session's row, locked, and one message: by its id, or by its place from either end.
 
     Raises:
@@ -504,7 +496,7 @@ def _at(connection: Connection, scope: Scope, place: str | int) -> tuple[Any, St
     """
     row = reads.lock_session(connection, scope)
     if row is not None:
-        query = select(messages).where(reads.inside(row.number)).limit(1)
+        query = sa.select(messages).where(reads.inside(row.number)).limit(1)
         if isinstance(place, str):
             query = query.where(messages.c.id_digest == statements.id_digest(row.number, place))
         elif place >= 0:
@@ -523,7 +515,7 @@ _PAGE = 64  # messages of a history's end that are always looked at
 
 
 def resync(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     drafts: Sequence[PreparedMessage],
     incoming: Sequence[Digest],
@@ -570,7 +562,7 @@ def resync(
 
 
 def _align(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     row: Any,
     drafts: Sequence[PreparedMessage],
@@ -586,7 +578,7 @@ def _align(
     """
     here = reads.inside(row.number)
     size = _PAGE + 2 * len(incoming)
-    newest = select(messages.c.key).where(here).order_by(messages.c.key.desc())
+    newest = sa.select(messages.c.key).where(here).order_by(messages.c.key.desc())
     first = connection.scalar(newest.limit(1).offset(size - 1)) or 0
     page = reads.list_where(connection, scope, here, messages.c.key >= first)
     strays: list[StoredMessage] = []
@@ -645,7 +637,7 @@ def _in_order(some: Sequence[StoredMessage]) -> list[StoredMessage]:
 
 
 def session_ids(
-    connection: Connection, tenant_id: str, user_id: str | None, agent_id: str | None
+    connection: sa.Connection, tenant_id: str, user_id: str | None, agent_id: str | None
 ) -> list[str]:
     """Return the ids of the sessions that have messages, the oldest session first.
 
@@ -656,12 +648,12 @@ def session_ids(
         agent_id: The agent; None: sessions without an agent.
     """
     if user_id is None:
-        whose = and_(
-            sessions.c.tenant_id == tenant_id, sessions.c.user_id == literal(ALONE) + sessions.c.session_id
+        whose = sa.and_(
+            sessions.c.tenant_id == tenant_id, sessions.c.user_id == sa.literal(ALONE) + sessions.c.session_id
         )
     else:
         whose = sessions.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace
-    query = select(sessions.c.session_id).where(
+    query = sa.select(sessions.c.session_id).where(
         whose,
         sessions.c.agent_id.is_not_distinct_from(agent_id),
         sessions.c.messages > 0,
@@ -671,23 +663,23 @@ def session_ids(
 
 
 def list_messages(
-    connection: Connection, session: Session, part: Part | None, limit: int | None, offset: int
+    connection: sa.Connection, session: Session, part: Part | None, limit: int | None, offset: int
 ) -> list[StoredMessage]:
     """Return a session's messages in their order, or those of one part."""
-    query = select(messages).where(_within(session, part)).order_by(messages.c.key)
+    query = sa.select(messages).where(_within(session, part)).order_by(messages.c.key)
     rows = connection.execute(query.offset(offset).limit(LAST if limit is None else limit))
     return [reads.stored_of(row, session.scope) for row in rows]
 
 
-def count_list(connection: Connection, session: Session, part: Part | None) -> int:
+def count_list(connection: sa.Connection, session: Session, part: Part | None) -> int:
     """Return how many messages a session or one of its parts has."""
     if part is None:
         return session.messages
-    return connection.scalar(select(func.count()).where(_within(session, part))) or 0
+    return connection.scalar(sa.select(sa.func.count()).where(_within(session, part))) or 0
 
 
 def take_from_list(
-    connection: Connection, scope: Scope, part: Part | None, first: int, count: int | None, now: datetime
+    connection: sa.Connection, scope: Scope, part: Part | None, first: int, count: int | None, now: datetime
 ) -> list[StoredMessage]:
     """Delete messages from a place on, with their versions. Returns them.
 
@@ -703,14 +695,14 @@ def take_from_list(
     if row is None:
         return []
     if first < 0:
-        first += connection.scalar(select(func.count()).where(_within(row, part))) or 0
+        first += connection.scalar(sa.select(sa.func.count()).where(_within(row, part))) or 0
     found = list_messages(connection, reads.session_from(row), part, count, first) if first >= 0 else []
     apply(connection, scope, row, messages_splice.remove(found, erase=True), now)
     return found
 
 
 def archive_list(
-    connection: Connection, scope: Scope, count: int, now: datetime, min_messages: int | None
+    connection: sa.Connection, scope: Scope, count: int, now: datetime, min_messages: int | None
 ) -> list[StoredMessage]:
     """Archive the oldest active messages: working memory begins behind them. Returns them.
 
@@ -734,7 +726,7 @@ def archive_list(
 
 
 def insert_into_list(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     drafts: Sequence[PreparedMessage],
     now: datetime,
@@ -756,9 +748,9 @@ def insert_into_list(
     """
     row = reads.lock_or_make_session(connection, scope, now, shards)
     if place is None:
-        front = select(func.min(messages.c.key)).where(_within(row, "active"))
+        front = sa.select(sa.func.min(messages.c.key)).where(_within(row, "active"))
     else:
-        front = select(messages.c.key).where(reads.inside(row.number)).order_by(messages.c.key).limit(1)
+        front = sa.select(messages.c.key).where(reads.inside(row.number)).order_by(messages.c.key).limit(1)
         front = front.offset(place if place >= 0 else max(0, row.messages + place))
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     known = reads.list_by_id(connection, scope, row.number, named)
@@ -770,7 +762,7 @@ def insert_into_list(
 
 
 def hear(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     drafts: Sequence[PreparedMessage],
     now: datetime,
@@ -783,7 +775,7 @@ def hear(
     """
     row = reads.lock_or_make_session(connection, scope, now, shards)
     told = [draft.digest for draft in drafts]
-    newest = select(messages.c.key).where(reads.inside(row.number)).order_by(messages.c.key.desc())
+    newest = sa.select(messages.c.key).where(reads.inside(row.number)).order_by(messages.c.key.desc())
     first = connection.scalar(newest.limit(1).offset(_PAGE + 2 * len(told))) or 0
     past = _among(connection, row.number, told, first)
     if first and told[0] not in past:
@@ -794,7 +786,7 @@ def hear(
 
 
 def _among(
-    connection: Connection,
+    connection: sa.Connection,
     number: int,
     incoming: Sequence[bytes],
     first: int,
@@ -805,7 +797,7 @@ def _among(
         (one.key, bytes(one.digest))
         for some in statements.chunks(wanted)
         for one in connection.execute(
-            select(messages.c.key, messages.c.digest).where(
+            sa.select(messages.c.key, messages.c.digest).where(
                 reads.inside(number), messages.c.key >= first, messages.c.digest.in_(some)
             )
         )
@@ -814,7 +806,7 @@ def _among(
 
 
 def replace_list(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     drafts: Sequence[PreparedMessage],
     now: datetime,
@@ -835,7 +827,7 @@ def replace_list(
     """
     row = reads.lock_or_make_session(connection, scope, now, shards)
     columns = (messages.c.key, messages.c.id, messages.c.digest, messages.c.created_at)
-    present = connection.execute(select(*columns).where(reads.inside(row.number)).order_by(messages.c.key))
+    present = connection.execute(sa.select(*columns).where(reads.inside(row.number)).order_by(messages.c.key))
     splice = messages_splice.rewrite(
         [reads.head_of(one, scope) for one in present], drafts, erase=fork_id is None
     )
@@ -853,49 +845,49 @@ def _within(session: Any, part: Part | None) -> Any:
         case None:
             return reads.inside(session.number)
         case "active":
-            return and_(
+            return sa.and_(
                 reads.inside(session.number),
                 messages.c.key >= statements.key_of(session.number, session.memory_start),
             )
         case "archived":
-            return and_(
+            return sa.and_(
                 reads.inside(session.number),
                 messages.c.key < statements.key_of(session.number, session.memory_start),
             )
 
 
-def _begin_at(connection: Connection, number: int, place: int, now: datetime) -> None:
+def _begin_at(connection: sa.Connection, number: int, place: int, now: datetime) -> None:
     """Note where a session's working memory begins; with nothing behind that, it is ended."""
-    goes_on = exists().where(reads.inside(number), messages.c.key >= statements.key_of(number, place))
-    idle = case((goes_on, func.coalesce(sessions.c.idle_since, statements.to_micros(now))), else_=None)
-    begun = update(sessions).where(sessions.c.number == number)
+    goes_on = sa.exists().where(reads.inside(number), messages.c.key >= statements.key_of(number, place))
+    idle = sa.case((goes_on, sa.func.coalesce(sessions.c.idle_since, statements.to_micros(now))), else_=None)
+    begun = sa.update(sessions).where(sessions.c.number == number)
     connection.execute(begun.values(memory_start=place, idle_since=idle))
 
 
 # Titles, ends and deletion of whole sessions, in SQL. Each function runs in its caller's transaction.
 
-_SPAN = messages.c.key.between(bindparam("first"), bindparam("last"))
-_KEYS = Statement(select(messages.c.key).where(_SPAN))
-_DELETE_MESSAGES = Statement(delete(messages).where(_SPAN))
-_DELETE_SESSION = Statement(delete(sessions).where(sessions.c.number == bindparam("of")))
-_IDLE = Statement(select(sessions.c.number).where(sessions.c.idle_since < bindparam("before")).limit(1))
+_SPAN = messages.c.key.between(sa.bindparam("first"), sa.bindparam("last"))
+_KEYS = Statement(sa.select(messages.c.key).where(_SPAN))
+_DELETE_MESSAGES = Statement(sa.delete(messages).where(_SPAN))
+_DELETE_SESSION = Statement(sa.delete(sessions).where(sessions.c.number == sa.bindparam("of")))
+_IDLE = Statement(sa.select(sessions.c.number).where(sessions.c.idle_since < sa.bindparam("before")).limit(1))
 _LEAVE = ListStatement(
-    lambda names: delete(namespaces).where(
+    lambda names: sa.delete(namespaces).where(
         namespaces.c.namespace.in_(names),
-        ~exists().where(sessions.c.namespace == namespaces.c.namespace),
-        ~exists().where(records.c.namespace == namespaces.c.namespace),
+        ~sa.exists().where(sessions.c.namespace == namespaces.c.namespace),
+        ~sa.exists().where(records.c.namespace == namespaces.c.namespace),
     )
 )
 
 
-def rename_session(connection: Connection, scope: Scope, title: str | None) -> bool:
+def rename_session(connection: sa.Connection, scope: Scope, title: str | None) -> bool:
     """Set a session's title; None removes it. Returns whether the session exists."""
-    named = update(sessions).where(sessions.c.lane == scope.session_lane).values(title=title)
+    named = sa.update(sessions).where(sessions.c.lane == scope.session_lane).values(title=title)
     return connection.execute(named).rowcount > 0
 
 
 def end_session(
-    connection: Connection, scope: Scope, now: datetime, min_messages: int | None
+    connection: sa.Connection, scope: Scope, now: datetime, min_messages: int | None
 ) -> Session | None:
     """End a session: its working memory begins behind its last message.
 
@@ -912,7 +904,7 @@ def end_session(
     if row is None or (row.idle_since is None and (row.superseded or row.memory_start >= row.next_seq)):
         return None
     connection.execute(
-        update(sessions)
+        sa.update(sessions)
         .where(sessions.c.number == row.number)
         .values(memory_start=row.next_seq, idle_since=None)
     )
@@ -921,32 +913,32 @@ def end_session(
     return reads.session_from(row)
 
 
-def is_idle(connection: Connection, before: datetime) -> bool:
+def is_idle(connection: sa.Connection, before: datetime) -> bool:
     """Return whether there is a session that has not ended and has no message since `before`."""
     return bool(_IDLE.all(connection, {"before": statements.to_micros(before)}))
 
 
 def end_idle(
-    connection: Connection, before: datetime, limit: int, now: datetime, min_messages: int | None
+    connection: sa.Connection, before: datetime, limit: int, now: datetime, min_messages: int | None
 ) -> list[Session]:
     """End sessions without messages since `before`, the longest idle ones first. Returns them as they were.
 
     Their working memory stays, so that a user can continue.
     """
     rows = connection.execute(
-        select(sessions)
+        sa.select(sessions)
         .where(sessions.c.idle_since < statements.to_micros(before))
         .order_by(sessions.c.idle_since)
         .limit(limit)
         .with_for_update(skip_locked=True)
     ).all()
     for row in rows:
-        connection.execute(update(sessions).where(sessions.c.number == row.number).values(idle_since=None))
+        connection.execute(sa.update(sessions).where(sessions.c.number == row.number).values(idle_since=None))
         session_ended(connection, row, min_messages)
     return [reads.session_from(row) for row in rows]
 
 
-def clear_session(connection: Connection, scope: Scope, now: datetime) -> int:
+def clear_session(connection: sa.Connection, scope: Scope, now: datetime) -> int:
     """Delete a session's messages and their versions. Returns how many messages it had.
 
     Places are not used again, so that no key ever means two messages.
@@ -964,13 +956,13 @@ def clear_session(connection: Connection, scope: Scope, now: datetime) -> int:
     return len(keys)
 
 
-def keys_within(connection: Connection, rows: Sequence[Any]) -> dict[int, list[int]]:
+def keys_within(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, list[int]]:
     """Return the keys of the messages of sessions, by their numbers."""
     return {row.number: [one.key for one in _KEYS.all(connection, _span(row.number))] for row in rows}
 
 
 def delete_sessions(
-    connection: Connection, rows: Sequence[Any], keys_of: Mapping[int, Sequence[int]], now: datetime
+    connection: sa.Connection, rows: Sequence[Any], keys_of: Mapping[int, Sequence[int]], now: datetime
 ) -> int:
     """Delete sessions. They and their owners are locked. Returns the number of their messages."""
     gone = 0
@@ -988,7 +980,7 @@ def delete_sessions(
     return gone
 
 
-def leave(connection: Connection, names: set[str]) -> None:
+def leave(connection: sa.Connection, names: set[str]) -> None:
     """Delete users' rows, which are locked, unless they have a session or a record."""
     _LEAVE.run(connection, sorted(names))
     make_anonymous(connection, names)

@@ -392,6 +392,13 @@ class Line(NamedTuple):
     item: Item | None = None
     part_cosines: tuple[float, ...] = ()
 
+    @property
+    def kind(self) -> str:
+        """What it is: a `"record"`, an `"episode"`, or a `"message"` or an item."""
+        if self.record is None:
+            return "message"
+        return "record" if part_of(self.record) is None else "episode"
+
 
 def read_lines(
     connection: Connection,
@@ -582,7 +589,7 @@ def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:
     talks = {(one.stored.scope.namespace, one.stored.scope.session_id) for one in lines if one.record is None}
     kept, episodes = list[Line](), 0
     for one in lines:
-        if one.record is not None and part_of(one.record) is not None:
+        if one.kind == "episode":
             scope = one.stored.scope
             if (scope.namespace, scope.session_id) in talks or episodes == _EPISODES:
                 continue

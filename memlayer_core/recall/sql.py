@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, case, exists, func, literal, or_, select
+import sqlalchemy as sa
 
 from memlayer_core.items.check import passes
 from memlayer_core.items.model import Condition
@@ -25,8 +25,8 @@ from memlayer_core.storage.vectors import EMBEDDED, ScopeStatistics
 
 # Reads what a search covers, and its candidates. Each function runs in its caller's transaction.
 
-_HELD = exists().where(records.c.shelf == namespaces.c.namespace, records.c.replaced_by.is_(None))
-_USED = select(literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
+_HELD = sa.exists().where(records.c.shelf == namespaces.c.namespace, records.c.replaced_by.is_(None))
+_USED = sa.select(sa.literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
 _COVERED = (
     namespaces.c.namespace.label("name"),
     namespaces.c.shard.label("shard"),
@@ -35,14 +35,14 @@ _COVERED = (
     namespaces.c.version.label("vectors_version"),
     namespaces.c.indexed.label("indexed"),
     _HELD.label("held"),
-    select(func.count()).select_from(_USED).scalar_subquery().label("used"),
+    sa.select(sa.func.count()).select_from(_USED).scalar_subquery().label("used"),
     DECLARED.label("declared"),
 )
-_NAMED = namespaces.c.namespace.in_([bindparam("of"), bindparam("commons")])
-_OVERVIEW = Statement(select(*_COVERED).where(_NAMED))
+_NAMED = namespaces.c.namespace.in_([sa.bindparam("of"), sa.bindparam("commons")])
+_OVERVIEW = Statement(sa.select(*_COVERED).where(_NAMED))
 _current = sessions.alias("current")
 _BEGINNING = Statement(
-    select(
+    sa.select(
         *_COVERED,
         *(column for column in _current.c if column.name != "namespace"),
         window_starts.c.first_seq,
@@ -50,11 +50,13 @@ _BEGINNING = Statement(
     )
     .outerjoin(
         _current,
-        and_(_current.c.namespace == namespaces.c.namespace, _current.c.lane == bindparam("session_lane")),
+        sa.and_(
+            _current.c.namespace == namespaces.c.namespace, _current.c.lane == sa.bindparam("session_lane")
+        ),
     )
     .outerjoin(
         window_starts,
-        and_(window_starts.c.session == _current.c.number, window_starts.c.size == bindparam("size")),
+        sa.and_(window_starts.c.session == _current.c.number, window_starts.c.size == sa.bindparam("size")),
     )
     .where(_NAMED)
 )
@@ -79,14 +81,14 @@ class Beginning:
     has_folders: bool = False
 
 
-def overview(connection: Connection, reach: Scope) -> Beginning:
+def overview(connection: sa.Connection, reach: Scope) -> Beginning:
     """Return how much of the user's own data a search can find, and how many records that others share."""
     rows = {row.name: row for row in _OVERVIEW.all(connection, _reach_values(reach))}
     own, shared = _statistics(rows.get(reach.namespace)), _statistics(rows.get(reach.commons.namespace))
     return Beginning(own=own, shared=shared, has_folders=_has_folders(reach, rows))
 
 
-def beginning(connection: Connection, scope: Scope, size: int) -> Beginning:
+def beginning(connection: sa.Connection, scope: Scope, size: int) -> Beginning:
     """Return the session of a scope, where its window of a size begins, and what a search of its user covers.
 
     Args:
@@ -140,10 +142,10 @@ READ_AHEAD = 1000
 _KEPT = ("key", "id", "digest", "role", "name", "tokens", "counter", "characters", "created_at")
 _ROWS = ListStatement(
     lambda keys: (
-        select(
+        sa.select(
             *(messages.c[name] for name in _KEPT),
-            func.substr(messages.c.text, 1, READ_AHEAD).label("text"),
-            case((messages.c.characters <= READ_AHEAD, messages.c.body)).label("body"),
+            sa.func.substr(messages.c.text, 1, READ_AHEAD).label("text"),
+            sa.case((messages.c.characters <= READ_AHEAD, messages.c.body)).label("body"),
             sessions.c.session_id,
             sessions.c.agent_id,
         )
@@ -152,11 +154,11 @@ _ROWS = ListStatement(
     )
 )
 _LANGUAGES = Statement(
-    select(texts.c.language).where(texts.c.namespace == bindparam("of"), EMBEDDED).limit(_SAMPLED)
+    sa.select(texts.c.language).where(texts.c.namespace == sa.bindparam("of"), EMBEDDED).limit(_SAMPLED)
 )
 
 
-def find_rows(connection: Connection, reach: Scope, keys: Sequence[int]) -> dict[int, Any]:
+def find_rows(connection: sa.Connection, reach: Scope, keys: Sequence[int]) -> dict[int, Any]:
     """Return the rows of the messages of these keys in a scope. Other keys are ignored.
 
     Of a text, no more than the beginning is read; `messages_of` makes messages of those that have no more.
@@ -165,7 +167,7 @@ def find_rows(connection: Connection, reach: Scope, keys: Sequence[int]) -> dict
 
 
 def messages_of(
-    connection: Connection, reach: Scope, rows: Mapping[int, Any], keys: Sequence[int]
+    connection: sa.Connection, reach: Scope, rows: Mapping[int, Any], keys: Sequence[int]
 ) -> list[StoredMessage]:
     """Return the messages of these keys that are in a scope.
 
@@ -185,7 +187,7 @@ def messages_of(
 
 
 def matching_keys(
-    connection: Connection, reach: Scope, recall_filter: RecallFilter, conditions: Sequence[Condition]
+    connection: sa.Connection, reach: Scope, recall_filter: RecallFilter, conditions: Sequence[Condition]
 ) -> set[int]:
     """Return the keys of the messages in a scope that pass a filter, whatever records it wants.
 
@@ -195,13 +197,13 @@ def matching_keys(
         recall_filter: Speakers, sessions and times.
         conditions: What must hold for their metadata.
     """
-    query = (select(messages.c.key, messages.c.body) if conditions else select(messages.c.key)).join(
+    query = (sa.select(messages.c.key, messages.c.body) if conditions else sa.select(messages.c.key)).join(
         sessions, sessions.c.number == statements.session_of(messages.c.key)
     )
     query = query.where(WITHIN, sessions.c.superseded == 0)
     if recall_filter.speakers:
         said_by = sorted(recall_filter.speakers)
-        query = query.where(or_(messages.c.name.in_(said_by), messages.c.role.in_(said_by)))
+        query = query.where(sa.or_(messages.c.name.in_(said_by), messages.c.role.in_(said_by)))
     if recall_filter.sessions:
         query = query.where(sessions.c.session_id.in_(sorted(recall_filter.sessions)))
     if recall_filter.since is not None:
@@ -215,7 +217,7 @@ def matching_keys(
     return {key for key, body in said if passes(conditions, body.get("metadata", {}))}
 
 
-def languages_of(connection: Connection, reach: Scope) -> Mapping[str, int]:
+def languages_of(connection: sa.Connection, reach: Scope) -> Mapping[str, int]:
     """Return how many of some of a user's texts each language has."""
     rows = _LANGUAGES.tuples(connection, {"of": reach.namespace})
     return Counter(language for (language,) in rows if language)

@@ -11,26 +11,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    Float,
-    Text,
-    and_,
-    bindparam,
-    case,
-    delete,
-    distinct,
-    exists,
-    func,
-    insert,
-    literal_column,
-    not_,
-    or_,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 
 from memlayer_core.records import check
 from memlayer_core.records.check import ACCESSES, HALF_LIFE, PATIENCE, TOLERANCE
@@ -65,43 +46,43 @@ from memlayer_core.storage.vectors import COLUMNS, EMBEDDED, TextColumns, column
 _ALWAYS = 1e300
 """Stands for no threshold: nothing is halved so often."""
 
-_HALF_LIFE = literal_column(str(statements.micros_of(HALF_LIFE)), BigInteger)
-_PATIENCE = literal_column(str(statements.micros_of(PATIENCE)), BigInteger)
-_NOW = bindparam("now", type_=BigInteger)
+_HALF_LIFE = sa.literal_column(str(statements.micros_of(HALF_LIFE)), sa.BigInteger)
+_PATIENCE = sa.literal_column(str(statements.micros_of(PATIENCE)), sa.BigInteger)
+_NOW = sa.bindparam("now", type_=sa.BigInteger)
 
-USED: Any = case(
+USED: Any = sa.case(
     (records.c.last_accessed > records.c.updated_at, records.c.last_accessed), else_=records.c.updated_at
 )
 """When a record was last used: recalled or written."""
 
-_COUNTED = case((records.c.accesses < ACCESSES, records.c.accesses), else_=ACCESSES)
+_COUNTED = sa.case((records.c.accesses < ACCESSES, records.c.accesses), else_=ACCESSES)
 _IDLE = _NOW - USED - _PATIENCE * (1 + _COUNTED)
-_FADED = case((and_(records.c.always == 0, _IDLE > 0), _IDLE), else_=0)
+_FADED = sa.case((sa.and_(records.c.always == 0, _IDLE > 0), _IDLE), else_=0)
 
 _IMPORTANCE = records.c.importance_halvings * _HALF_LIFE + _FADED
 _DECAY_SCORE = records.c.decay_halvings * (_HALF_LIFE + _FADED)
 
-KEPT = and_(
-    or_(
+KEPT = sa.and_(
+    sa.or_(
         records.c.importance_halvings.is_(None),
-        bindparam("kept_importance", type_=Float) >= _IMPORTANCE,
+        sa.bindparam("kept_importance", type_=sa.Float) >= _IMPORTANCE,
     ),
-    bindparam("kept_decay_score", type_=Float) >= _DECAY_SCORE,
+    sa.bindparam("kept_decay_score", type_=sa.Float) >= _DECAY_SCORE,
 )
 """The condition that records have not faded; `kept_values` gives its values."""
 
-WORTH = case(
+WORTH = sa.case(
     (
         records.c.type == "episodic",
-        and_(
-            records.c.importance > bindparam("above", type_=Float),
-            or_(
+        sa.and_(
+            records.c.importance > sa.bindparam("above", type_=sa.Float),
+            sa.or_(
                 records.c.importance_halvings.is_(None),
-                bindparam("above_faded", type_=Float) > _IMPORTANCE,
+                sa.bindparam("above_faded", type_=sa.Float) > _IMPORTANCE,
             ),
         ),
     ),
-    else_=records.c.confidence >= bindparam("least", type_=Float),
+    else_=records.c.confidence >= sa.bindparam("least", type_=sa.Float),
 )
 """The condition that records are important or certain enough for a reader; `values_of` gives its values."""
 
@@ -318,7 +299,7 @@ def _digest(*parts: str) -> str:
 storage_texts.register(
     "record",
     storage_texts.Source(
-        select(records),
+        sa.select(records),
         lambda row: record_of(row).text,
         lambda row, redact: index_terms(redact(check.words(record_of(row))[: storage_texts.INDEXED])),
         lambda row: "r" if record_of(row).is_inferred or row.shelf != row.namespace else "u",
@@ -329,23 +310,23 @@ storage_texts.register(
 
 # Reads records in SQL, and decides who may see them: no other code does. Each function runs in its caller's transaction.
 
-_AGENT = or_(bindparam("agent", type_=Text).is_(None), records.c.agent_id == bindparam("agent"))
-_LANE = or_(bindparam("lane", type_=Text).is_(None), records.c.lane == bindparam("lane"))
-OWN = and_(records.c.namespace == bindparam("of"), _AGENT, _LANE)
+_AGENT = sa.or_(sa.bindparam("agent", type_=sa.Text).is_(None), records.c.agent_id == sa.bindparam("agent"))
+_LANE = sa.or_(sa.bindparam("lane", type_=sa.Text).is_(None), records.c.lane == sa.bindparam("lane"))
+OWN = sa.and_(records.c.namespace == sa.bindparam("of"), _AGENT, _LANE)
 """The condition on `records` that keeps a query to a user's own; `reached` gives its values."""
 
 _IN_FORCE = records.c.replaced_by.is_(None)
 _FREE = records.c.archived_because.is_(None)
-_LASTING = or_(records.c.expires_at.is_(None), records.c.expires_at > bindparam("now"))
+_LASTING = sa.or_(records.c.expires_at.is_(None), records.c.expires_at > sa.bindparam("now"))
 
 
 def _grant(names: Sequence[str]) -> Any:
     """Return the condition that records are shared, and one of the labels may see them."""
-    named: list[Any] = [bindparam(name) for name in names]
-    allowed = exists().where(labels.c.number == records.c.number, labels.c.label.in_(named))
-    return and_(
-        records.c.shelf == bindparam("commons"),
-        or_(records.c.visibility == "public", allowed),
+    named: list[Any] = [sa.bindparam(name) for name in names]
+    allowed = sa.exists().where(labels.c.number == records.c.number, labels.c.label.in_(named))
+    return sa.and_(
+        records.c.shelf == sa.bindparam("commons"),
+        sa.or_(records.c.visibility == "public", allowed),
         _AGENT,
         _LANE,
     )
@@ -358,29 +339,29 @@ def _names(count: int) -> list[str]:
 
 def _visible(count: int) -> Any:
     """Return the condition that a reader with so many labels may see records. No other code decides that."""
-    return and_(or_(OWN, _grant(_names(count))), _IN_FORCE, _FREE, _LASTING, KEPT, WORTH)
+    return sa.and_(sa.or_(OWN, _grant(_names(count))), _IN_FORCE, _FREE, _LASTING, KEPT, WORTH)
 
 
 @cache
 def _visible_query(count: int, *columns: str) -> ListStatement:
     wanted = [records.c[name] for name in columns or records.c.keys()]
-    return ListStatement(lambda keys: select(*wanted).where(records.c.key.in_(keys), _visible(count)))
+    return ListStatement(lambda keys: sa.select(*wanted).where(records.c.key.in_(keys), _visible(count)))
 
 
 @cache
 def _shared_query(count: int) -> Statement:
     return Statement(
-        select(*COLUMNS)
+        sa.select(*COLUMNS)
         .join(records, records.c.key == texts.c.key)
-        .where(texts.c.namespace == bindparam("commons"), EMBEDDED, _visible(count))
+        .where(texts.c.namespace == sa.bindparam("commons"), EMBEDDED, _visible(count))
         .order_by(texts.c.key)
     )
 
 
 _PROFILE = Statement(
-    select(records, func.count().over().label("every"))
+    sa.select(records, sa.func.count().over().label("every"))
     # As text, so that the database uses its partial index, which it does not with parameters.
-    .where(OWN, text("always = 1 AND replaced_by IS NULL"), _LASTING, KEPT, WORTH)
+    .where(OWN, sa.text("always = 1 AND replaced_by IS NULL"), _LASTING, KEPT, WORTH)
     .order_by(
         records.c.type == "preference",
         records.c.importance.desc(),
@@ -388,18 +369,20 @@ _PROFILE = Statement(
         records.c.ordinal,
         records.c.number,
     )
-    .limit(bindparam("most"))
+    .limit(sa.bindparam("most"))
     # Without statistics, SQLite may hold the index of all of a user's records for as good.
     .with_hint(records, "INDEXED BY memlayer_records_profile", "sqlite")
 )
 
 _OUTDATED = ListStatement(
-    lambda keys: select(records.c.key).where(records.c.key.in_(keys), OWN, records.c.replaced_by.is_not(None))
+    lambda keys: sa.select(records.c.key).where(
+        records.c.key.in_(keys), OWN, records.c.replaced_by.is_not(None)
+    )
 )
 
 
 def profile(
-    connection: Connection, reader: Reader, limit: int, preferences: int
+    connection: sa.Connection, reader: Reader, limit: int, preferences: int
 ) -> tuple[dict[int, Record], int]:
     """Return a user's own records that are told always by their keys, and how many there are in all.
 
@@ -420,17 +403,17 @@ def _profile_values(reader: Reader, limit: int) -> dict[str, Any]:
     }
 
 
-def visible_keys(connection: Connection, reader: Reader, keys: Collection[int]) -> set[int]:
+def visible_keys(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> set[int]:
     """Return those of the keys whose records the reader may see and whose importance or confidence suffices."""
     return {row.key for row in _visible_rows(connection, reader, keys, "key")}
 
 
-def find_records(connection: Connection, reader: Reader, keys: Collection[int]) -> dict[int, Record]:
+def find_records(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> dict[int, Record]:
     """Return the records of these keys that the reader may see and whose importance or confidence suffices."""
     return {row.key: record_of(row) for row in _visible_rows(connection, reader, keys)}
 
 
-def shared_columns(connection: Connection, reader: Reader) -> TextColumns:
+def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:
     """Return the shared records that the reader may see, and that have vectors, as columns."""
     named = grantees(reader.reach, reader.roles)
     return columns_from(
@@ -438,27 +421,29 @@ def shared_columns(connection: Connection, reader: Reader) -> TextColumns:
     )
 
 
-def _visible_rows(connection: Connection, reader: Reader, keys: Collection[int], *columns: str) -> list[Any]:
+def _visible_rows(
+    connection: sa.Connection, reader: Reader, keys: Collection[int], *columns: str
+) -> list[Any]:
     """Return rows of records that the reader may see."""
     named = grantees(reader.reach, reader.roles)
     values = {**_values(reader, named), **values_of(reader)}
     return _visible_query(len(named), *columns).all(connection, list(keys), values)
 
 
-def list_records(connection: Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:
+def list_records(connection: sa.Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:
     """Return a user's records, the last written first, each with its vector."""
     named = grantees(reader.reach, reader.roles)
-    told = and_(_LASTING, KEPT)
-    mine: Any = OWN if record_filter.all_versions else and_(OWN, _IN_FORCE)
+    told = sa.and_(_LASTING, KEPT)
+    mine: Any = OWN if record_filter.all_versions else sa.and_(OWN, _IN_FORCE)
     if not (record_filter.all_versions or record_filter.every):
-        mine = and_(mine, told, _FREE)
+        mine = sa.and_(mine, told, _FREE)
     if record_filter.as_of is not None:
-        mine = and_(OWN, _held_at(record_filter.as_of))
-    is_archived = and_(_IN_FORCE, not_(told)).label("is_archived")
-    query = select(records.c.number, is_archived)
+        mine = sa.and_(OWN, _held_at(record_filter.as_of))
+    is_archived = sa.and_(_IN_FORCE, sa.not_(told)).label("is_archived")
+    query = sa.select(records.c.number, is_archived)
     if record_filter.shared:
         others = _grant(_names(len(named)))
-        query = query.where(or_(mine, and_(others, told, _IN_FORCE, _FREE)))
+        query = query.where(sa.or_(mine, sa.and_(others, told, _IN_FORCE, _FREE)))
     else:
         query = query.where(mine)
     if record_filter.since is not None:
@@ -477,18 +462,18 @@ def list_records(connection: Connection, reader: Reader, record_filter: RecordFi
     newest = (records.c.updated_at.desc(), records.c.version.desc(), records.c.number.desc())
     # Only of the page, texts and vectors are read: a sort takes all columns with it.
     page = query.order_by(*newest).limit(record_filter.limit).offset(record_filter.offset).subquery()
-    whole = select(records, texts.c.vector, texts.c.vectors, page.c.is_archived)
+    whole = sa.select(records, texts.c.vector, texts.c.vectors, page.c.is_archived)
     whole = whole.join(page, page.c.number == records.c.number)
     rows = connection.execute(
         whole.outerjoin(texts, texts.c.key == records.c.key).order_by(*newest),
         {**_values(reader, named), **values_of(reader)},
     ).all()
-    embedder = connection.scalar(select(meta.c.value).where(meta.c.name == "embedder")) or ""
+    embedder = connection.scalar(sa.select(meta.c.value).where(meta.c.name == "embedder")) or ""
     return [_with_vector(row, embedder) for row in rows]
 
 
 def matching_keys(
-    connection: Connection,
+    connection: sa.Connection,
     reader: Reader,
     types: Collection[str],
     tags: Collection[str],
@@ -508,7 +493,7 @@ def matching_keys(
         until: Only records whose `date` is before this moment.
     """
     named = grantees(reader.reach, reader.roles)
-    query = select(records if since or until else records.c.key).where(_visible(len(named)))
+    query = sa.select(records if since or until else records.c.key).where(_visible(len(named)))
     if types:
         query = query.where(records.c.type.in_(sorted(types)))
     if tags:
@@ -526,19 +511,19 @@ def matching_keys(
 
 def _has_tags(tags: Collection[str]) -> Any:
     """Return the condition that records have all of some tags."""
-    having = select(labels.c.number).where(labels.c.label.in_({tag_label(tag) for tag in tags}))
-    every = func.count(distinct(labels.c.label)) == len(set(tags))
+    having = sa.select(labels.c.number).where(labels.c.label.in_({tag_label(tag) for tag in tags}))
+    every = sa.func.count(sa.distinct(labels.c.label)) == len(set(tags))
     return records.c.number.in_(having.group_by(labels.c.number).having(every))
 
 
-def replaced(connection: Connection, reach: Scope, ordinal: int) -> list[Record]:
+def replaced(connection: sa.Connection, reach: Scope, ordinal: int) -> list[Record]:
     """Return the user's records that a record replaced, in the order of their ids."""
-    others = and_(OWN, records.c.replaced_by == ordinal, records.c.ordinal != ordinal)
-    query = select(records).where(others).order_by(records.c.ordinal)
+    others = sa.and_(OWN, records.c.replaced_by == ordinal, records.c.ordinal != ordinal)
+    query = sa.select(records).where(others).order_by(records.c.ordinal)
     return [record_of(row) for row in connection.execute(query, statements.reach_parameters(reach))]
 
 
-def outdated(connection: Connection, reach: Scope, keys: Sequence[int]) -> set[int]:
+def outdated(connection: sa.Connection, reach: Scope, keys: Sequence[int]) -> set[int]:
     """Return those of the keys whose records are the user's own and have a newer version."""
     return {row.key for row in _OUTDATED.all(connection, keys, statements.reach_parameters(reach))}
 
@@ -546,35 +531,40 @@ def outdated(connection: Connection, reach: Scope, keys: Sequence[int]) -> set[i
 def _held_at(moment: datetime) -> Any:
     """Return the condition that a record is a fact that held at a moment. What was corrected never held."""
     at = statements.to_micros(moment)
-    begun = or_(
-        records.c.valid_from <= at, and_(records.c.valid_from.is_(None), records.c.valid_until.is_not(None))
+    begun = sa.or_(
+        records.c.valid_from <= at,
+        sa.and_(records.c.valid_from.is_(None), records.c.valid_until.is_not(None)),
     )
     ended = records.c.valid_until > at
-    lasting = and_(records.c.replaced_by.is_(None), records.c.valid_until.is_(None))
-    expired = and_(records.c.expires_at.is_not(None), records.c.expires_at <= at)
-    return and_(begun, or_(ended, lasting), not_(expired))
+    lasting = sa.and_(records.c.replaced_by.is_(None), records.c.valid_until.is_(None))
+    expired = sa.and_(records.c.expires_at.is_not(None), records.c.expires_at <= at)
+    return sa.and_(begun, sa.or_(ended, lasting), sa.not_(expired))
 
 
 def pages(
-    connection: Connection, tenant_id: str, user_id: str | None, after: tuple[str, int], limit: int
+    connection: sa.Connection, tenant_id: str, user_id: str | None, after: tuple[str, int], limit: int
 ) -> list[tuple[tuple[str, int], list[Record]]]:
     """Return a page of a tenant's or a user's records with their versions, in an order that no write changes."""
     namespace, ordinal = after
-    behind = or_(
+    behind = sa.or_(
         records.c.namespace > namespace,
-        and_(records.c.namespace == namespace, records.c.ordinal > ordinal),
+        sa.and_(records.c.namespace == namespace, records.c.ordinal > ordinal),
     )
     whose = records.c.tenant_id == tenant_id
     if user_id is not None:
         whose = records.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace
     order = (records.c.namespace, records.c.ordinal)
-    places = connection.execute(select(*order).where(whose, behind).distinct().order_by(*order).limit(limit))
+    places = connection.execute(
+        sa.select(*order).where(whose, behind).distinct().order_by(*order).limit(limit)
+    )
     found = {(row.namespace, row.ordinal): list[Record]() for row in places}
     if found:
         last = max(found)
-        until = or_(records.c.namespace < last[0], and_(records.c.namespace == last[0], order[1] <= last[1]))
+        until = sa.or_(
+            records.c.namespace < last[0], sa.and_(records.c.namespace == last[0], order[1] <= last[1])
+        )
         rows = connection.execute(
-            select(records).where(whose, behind, until).order_by(*order, records.c.version)
+            sa.select(records).where(whose, behind, until).order_by(*order, records.c.version)
         )
         for row in rows:
             found[row.namespace, row.ordinal].append(record_of(row))
@@ -602,7 +592,7 @@ def _with_vector(row: Any, embedder: str) -> Record:
 # The words that records rest on, in SQL. Each function runs in its caller's transaction.
 
 _SPOKEN = (
-    select(
+    sa.select(
         *(messages.c[name] for name in ("key", "id", "digest", "text", "created_at")),
         *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id", "session_id")),
     )
@@ -611,12 +601,12 @@ _SPOKEN = (
 )
 _FROM_USERS = statements.rows_by(_SPOKEN, messages.c.key)
 _ROWS = (
-    select(
+    sa.select(
         evidence,
         messages.c.id,
         messages.c.role,
         sessions.c.session_id,
-        func.substr(messages.c.text, evidence.c.start + 1, evidence.c.until - evidence.c.start).label(
+        sa.func.substr(messages.c.text, evidence.c.start + 1, evidence.c.until - evidence.c.start).label(
             "quote"
         ),
     )
@@ -625,7 +615,7 @@ _ROWS = (
 )
 
 
-def from_users(connection: Connection, keys: Sequence[int]) -> list[Any]:
+def from_users(connection: sa.Connection, keys: Sequence[int]) -> list[Any]:
     """Return those of some messages that a user said: their key, id, text and time, and whose they are.
 
     Hidden messages, replaced versions and sessions without a user are left out.
@@ -637,9 +627,9 @@ def from_users(connection: Connection, keys: Sequence[int]) -> list[Any]:
     ]
 
 
-def last_spoken(connection: Connection, scope: Scope, limit: int) -> list[Any]:
+def last_spoken(connection: sa.Connection, scope: Scope, limit: int) -> list[Any]:
     """Return what the user said last in a session, the newest first, in the rows of `from_users`."""
-    number = connection.scalar(select(sessions.c.number).where(sessions.c.lane == scope.session_lane))
+    number = connection.scalar(sa.select(sessions.c.number).where(sessions.c.lane == scope.session_lane))
     if number is None:
         return []
     inside = messages.c.key.between(statements.key_of(number, 0), statements.key_of(number, LAST))
@@ -647,7 +637,7 @@ def last_spoken(connection: Connection, scope: Scope, limit: int) -> list[Any]:
 
 
 def add_evidence(
-    connection: Connection,
+    connection: sa.Connection,
     owner: Scope,
     ordinal: int,
     statement: Claim,
@@ -657,7 +647,7 @@ def add_evidence(
     """Let a record rest on the words of a statement. Returns on how many messages more it rests by that."""
     keys = [key for key, _, _ in statement.quotes]
     these = evidence.c.namespace == owner.namespace, evidence.c.ordinal == ordinal, evidence.c.kind == kind
-    here = set(connection.scalars(select(evidence.c.message).where(*these, evidence.c.message.in_(keys))))
+    here = set(connection.scalars(sa.select(evidence.c.message).where(*these, evidence.c.message.in_(keys))))
     rows = [
         {
             "namespace": owner.namespace,
@@ -674,75 +664,77 @@ def add_evidence(
         if key not in here
     ]
     if rows:
-        connection.execute(insert(evidence), rows)
+        connection.execute(sa.insert(evidence), rows)
     return len(rows)
 
 
-def rests_on(connection: Connection, namespace: str, ordinal: int, keys: Collection[int]) -> bool:
+def rests_on(connection: sa.Connection, namespace: str, ordinal: int, keys: Collection[int]) -> bool:
     """Return whether a record rests on one of some messages already, or on a copy of it in a fork."""
-    ids = select(messages.c.id).where(messages.c.key.in_(keys))
+    ids = sa.select(messages.c.id).where(messages.c.key.in_(keys))
     these = evidence.c.namespace == namespace, evidence.c.ordinal == ordinal, messages.c.id.in_(ids)
-    found = select(evidence.c.number).join(messages, messages.c.key == evidence.c.message).where(*these)
+    found = sa.select(evidence.c.number).join(messages, messages.c.key == evidence.c.message).where(*these)
     return connection.scalar(found.limit(1)) is not None
 
 
 def evidence_of(
-    connection: Connection, places: Sequence[tuple[str, int]]
+    connection: sa.Connection, places: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], tuple[Evidence, ...]]:
     """Return what records rest on, by their namespace and number, in the order in which it was said."""
     found: dict[tuple[str, int], list[Evidence]] = {}
     for namespace in sorted({namespace for namespace, _ in places}):
         ordinals = [ordinal for one, ordinal in places if one == namespace]
         for some in statements.chunks(ordinals):
-            these = and_(evidence.c.namespace == namespace, evidence.c.ordinal.in_(some))
+            these = sa.and_(evidence.c.namespace == namespace, evidence.c.ordinal.in_(some))
             for row in connection.execute(_ROWS.where(these).order_by(evidence.c.said_at, evidence.c.number)):
                 found.setdefault((namespace, row.ordinal), []).append(_evidence(row))
     return {place: tuple(some) for place, some in found.items()}
 
 
-def sources_of(connection: Connection, namespace: str, ordinals: Collection[int]) -> dict[int, list[int]]:
+def sources_of(connection: sa.Connection, namespace: str, ordinals: Collection[int]) -> dict[int, list[int]]:
     """Return the keys of the messages that records rest on, by the records' numbers."""
     found: dict[int, list[int]] = {}
     for some in statements.chunks(sorted(ordinals)):
         these = evidence.c.namespace == namespace, evidence.c.ordinal.in_(some)
-        for row in connection.execute(select(evidence.c.ordinal, evidence.c.message).where(*these)):
+        for row in connection.execute(sa.select(evidence.c.ordinal, evidence.c.message).where(*these)):
             found.setdefault(row.ordinal, []).append(row.message)
     return found
 
 
-def forgotten_messages(connection: Connection, keys: Sequence[int]) -> set[int]:
+def forgotten_messages(connection: sa.Connection, keys: Sequence[int]) -> set[int]:
     """Return those of some messages of which somebody deleted a record: nothing is read in them again."""
     return {
         key
         for some in statements.chunks(keys)
         for key in connection.scalars(
-            select(evidence.c.message).where(evidence.c.message.in_(some), evidence.c.ordinal.is_(None))
+            sa.select(evidence.c.message).where(evidence.c.message.in_(some), evidence.c.ordinal.is_(None))
         )
     }
 
 
-def release_evidence(connection: Connection, namespace: str, ordinals: Collection[int]) -> None:
+def release_evidence(connection: sa.Connection, namespace: str, ordinals: Collection[int]) -> None:
     """Let no record rest on words any more that some records rest on. The words are not read again."""
     for some in statements.chunks(sorted(ordinals)):
-        these = and_(evidence.c.namespace == namespace, evidence.c.ordinal.in_(some))
-        connection.execute(update(evidence).where(these).values(ordinal=None, start=0, until=0))
+        these = sa.and_(evidence.c.namespace == namespace, evidence.c.ordinal.in_(some))
+        connection.execute(sa.update(evidence).where(these).values(ordinal=None, start=0, until=0))
 
 
-def forget_evidence(connection: Connection, reach: Scope) -> None:
+def forget_evidence(connection: sa.Connection, reach: Scope) -> None:
     """Delete what a user's records rest on, or those of a user with one agent."""
     whose = evidence.c.namespace == reach.namespace
     if reach.agent_id is not None:
-        whose = and_(whose, evidence.c.agent_id == reach.agent_id)
-    connection.execute(delete(evidence).where(whose))
+        whose = sa.and_(whose, evidence.c.agent_id == reach.agent_id)
+    connection.execute(sa.delete(evidence).where(whose))
 
 
-def restore_evidence(connection: Connection, owner: Scope, ordinal: int, quotes: Sequence[Evidence]) -> None:
+def restore_evidence(
+    connection: sa.Connection, owner: Scope, ordinal: int, quotes: Sequence[Evidence]
+) -> None:
     """Let a record from elsewhere rest on those of its messages that are here."""
     for quote in quotes:
         named = sessions.c.namespace == owner.namespace, sessions.c.session_id == quote.session_id
-        numbers = connection.scalars(select(sessions.c.number).where(*named)).all()
+        numbers = connection.scalars(sa.select(sessions.c.number).where(*named)).all()
         digests = [statements.id_digest(number, quote.message_id) for number in numbers]
-        key = connection.scalar(select(messages.c.key).where(messages.c.id_digest.in_(digests)))
+        key = connection.scalar(sa.select(messages.c.key).where(messages.c.id_digest.in_(digests)))
         if key is None or rests_on(connection, owner.namespace, ordinal, [key]):
             continue
         row = {
@@ -756,7 +748,7 @@ def restore_evidence(connection: Connection, owner: Scope, ordinal: int, quotes:
             "said_at": 0 if quote.said_at is None else statements.to_micros(quote.said_at),
             "model": quote.model,
         }
-        connection.execute(insert(evidence).values(row))
+        connection.execute(sa.insert(evidence).values(row))
 
 
 def _evidence(row: Any) -> Evidence:
@@ -776,7 +768,7 @@ def _evidence(row: Any) -> Evidence:
 # What calls of models and of agents' tools did, in SQL. Each function runs in its caller's transaction.
 
 
-def note_outcome(connection: Connection, scope: Scope, entry: LedgerEntry) -> None:
+def note_outcome(connection: sa.Connection, scope: Scope, entry: LedgerEntry) -> None:
     """Store what a call did."""
     body = {"records": [ordinal_of(one)[1] for one in entry.record_ids], "refused": entry.refusals}
     row = {
@@ -791,38 +783,42 @@ def note_outcome(connection: Connection, scope: Scope, entry: LedgerEntry) -> No
         "model": entry.model,
         "at": statements.to_micros(entry.at),
     }
-    connection.execute(insert(outcomes).values(row))
+    connection.execute(sa.insert(outcomes).values(row))
 
 
-def newest_outcomes(connection: Connection, reach: Scope, limit: int, offset: int) -> list[LedgerEntry]:
+def newest_outcomes(connection: sa.Connection, reach: Scope, limit: int, offset: int) -> list[LedgerEntry]:
     """Return a page of what was done for a user, the last first; with an agent, only for this agent."""
     page = (
-        select(outcomes).where(_whose(reach)).order_by(outcomes.c.number.desc()).limit(limit).offset(offset)
+        sa.select(outcomes)
+        .where(_whose(reach))
+        .order_by(outcomes.c.number.desc())
+        .limit(limit)
+        .offset(offset)
     )
     return [_entry(row, reach.user_id) for row in connection.execute(page)]
 
 
-def forget_outcomes(connection: Connection, reach: Scope) -> None:
+def forget_outcomes(connection: sa.Connection, reach: Scope) -> None:
     """Delete what was done for a user, for a user with one agent, or for one session."""
-    connection.execute(delete(outcomes).where(_whose(reach)))
+    connection.execute(sa.delete(outcomes).where(_whose(reach)))
 
 
-def forget_sessions(connection: Connection, lanes: Iterable[str]) -> None:
+def forget_sessions(connection: sa.Connection, lanes: Iterable[str]) -> None:
     """Delete what was done for sessions."""
-    connection.execute(delete(outcomes).where(outcomes.c.lane.in_(sorted(lanes))))
+    connection.execute(sa.delete(outcomes).where(outcomes.c.lane.in_(sorted(lanes))))
 
 
-def prune_outcomes(connection: Connection, before: datetime, limit: int) -> int:
+def prune_outcomes(connection: sa.Connection, before: datetime, limit: int) -> int:
     """Delete what was done before a moment. Returns how many entries, at most `limit`."""
-    old = select(outcomes.c.number).where(outcomes.c.at < statements.to_micros(before)).limit(limit)
-    return connection.execute(delete(outcomes).where(outcomes.c.number.in_(old))).rowcount
+    old = sa.select(outcomes.c.number).where(outcomes.c.at < statements.to_micros(before)).limit(limit)
+    return connection.execute(sa.delete(outcomes).where(outcomes.c.number.in_(old))).rowcount
 
 
 def _whose(reach: Scope) -> Any:
     whose = outcomes.c.namespace == reach.namespace
     if reach.session_id is not None:
-        return and_(whose, outcomes.c.lane == reach.session_lane)
-    return whose if reach.agent_id is None else and_(whose, outcomes.c.agent_id == reach.agent_id)
+        return sa.and_(whose, outcomes.c.lane == reach.session_lane)
+    return whose if reach.agent_id is None else sa.and_(whose, outcomes.c.agent_id == reach.agent_id)
 
 
 def _entry(row: Any, user_id: str) -> LedgerEntry:

@@ -14,21 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    Text,
-    and_,
-    bindparam,
-    case,
-    delete,
-    exists,
-    func,
-    insert,
-    not_,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 from memlayer_core.messages.reads import lock_messages
@@ -62,15 +48,18 @@ from memlayer_core.storage.terms import index_terms
 _DAY = 86_400_000_000  # microseconds
 _IN_FORCE = tables.records.c.replaced_by.is_(None)
 _OWNED = Statement(
-    select(tables.records).where(
+    sa.select(tables.records).where(
         OWN,
-        or_(bindparam("session", type_=Text).is_(None), tables.records.c.session_id == bindparam("session")),
+        sa.or_(
+            sa.bindparam("session", type_=sa.Text).is_(None),
+            tables.records.c.session_id == sa.bindparam("session"),
+        ),
     )
 )
 
 
 def remember(
-    connection: Connection,
+    connection: sa.Connection,
     draft: PreparedRecord,
     now: datetime,
     shards: int,
@@ -96,7 +85,7 @@ def remember(
         supersede(connection, [row], row.ordinal, now)
         return add_version(connection, narrowed, row.ordinal, now, shards)
     connection.execute(
-        update(tables.records)
+        sa.update(tables.records)
         .where(tables.records.c.number == row.number)
         .values(reads.changing_columns(record))
     )
@@ -104,7 +93,7 @@ def remember(
 
 
 def revise(
-    connection: Connection,
+    connection: sa.Connection,
     reach: Scope,
     record_id: str,
     others: Sequence[str],
@@ -136,7 +125,7 @@ def revise(
     return add_version(connection, noted, rows[0].ordinal, now, shards)
 
 
-def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) -> bool:
+def forget(connection: sa.Connection, reach: Scope, record_id: str, now: datetime) -> bool:
     """Delete a record with every version of it, and whatever it took in. Returns whether there was one."""
     user_id, ordinal = ordinal_of(record_id)
     if user_id != reach.user_id:
@@ -144,17 +133,17 @@ def forget(connection: Connection, reach: Scope, record_id: str, now: datetime) 
     gone, found = set[int](), {ordinal}
     while found - gone:
         gone |= found
-        merged = and_(
+        merged = sa.and_(
             tables.records.c.replaced_by.in_(gone), tables.records.c.about.is_(None)
         )  # a past fact is not taken in
-        taken_in = select(tables.records.c.ordinal).where(OWN, merged)
+        taken_in = sa.select(tables.records.c.ordinal).where(OWN, merged)
         found = set(connection.scalars(taken_in, statements.reach_parameters(reach)))
     return forget_all(connection, reach, tables.records.c.ordinal.in_(gone), now) > 0
 
 
-def forget_all(connection: Connection, reach: Scope, condition: Any, now: datetime) -> int:
+def forget_all(connection: sa.Connection, reach: Scope, condition: Any, now: datetime) -> int:
     """Delete a user's records that meet a condition, with every version of them. Returns how many records."""
-    query = select(tables.records).where(OWN, condition)
+    query = sa.select(tables.records).where(OWN, condition)
     if connection.execute(query, statements.reach_parameters(reach)).first() is None:
         return 0
     texts.lock_owners(connection, [reach.namespace, reach.commons.namespace])
@@ -163,12 +152,12 @@ def forget_all(connection: Connection, reach: Scope, condition: Any, now: dateti
     )
 
 
-def list_rows(connection: Connection, reach: Scope) -> list[Any]:
+def list_rows(connection: sa.Connection, reach: Scope) -> list[Any]:
     """Return the rows of every version of a user's records: of one agent or one session, if the scope names it."""
     return _OWNED.all(connection, {**statements.reach_parameters(reach.reach()), "session": reach.session_id})
 
 
-def delete_records(connection: Connection, rows: Sequence[Any], now: datetime) -> int:
+def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> int:
     """Delete records, of which these are all versions. They are locked. Returns how many records."""
     if not rows:
         return 0
@@ -178,13 +167,15 @@ def delete_records(connection: Connection, rows: Sequence[Any], now: datetime) -
             connection, namespace, {row.ordinal for row in rows if row.namespace == namespace}
         )
     for some in statements.chunks([row.number for row in rows]):
-        connection.execute(delete(tables.labels).where(tables.labels.c.number.in_(some)))
-        connection.execute(delete(tables.records).where(tables.records.c.number.in_(some)))
+        connection.execute(sa.delete(tables.labels).where(tables.labels.c.number.in_(some)))
+        connection.execute(sa.delete(tables.records).where(tables.records.c.number.in_(some)))
     enqueue_erasure(connection, now)
     return len({row.ordinal for row in rows})
 
 
-def restore(connection: Connection, versions: Sequence[PreparedRecord], now: datetime, shards: int) -> bool:
+def restore(
+    connection: sa.Connection, versions: Sequence[PreparedRecord], now: datetime, shards: int
+) -> bool:
     """Store a record that comes from elsewhere, the oldest version first. Returns whether anything was stored.
 
     One whose words are in force here, or that is here already, as it is or further on, is left alone.
@@ -229,21 +220,21 @@ def _renumbered(versions: Sequence[PreparedRecord], owner: Scope, ordinal: int) 
     ]
 
 
-def note_recall(connection: Connection, keys: Sequence[int], now: datetime) -> None:
+def note_recall(connection: sa.Connection, keys: Sequence[int], now: datetime) -> None:
     """Note when records were recalled, and on how many days; a later moment that is noted already stays."""
     at = statements.to_micros(now)
-    first_today = or_(
+    first_today = sa.or_(
         tables.records.c.last_accessed.is_(None), tables.records.c.last_accessed < at - at % _DAY
     )
-    noted = {"last_accessed": at, "accesses": tables.records.c.accesses + case((first_today, 1), else_=0)}
+    noted = {"last_accessed": at, "accesses": tables.records.c.accesses + sa.case((first_today, 1), else_=0)}
     for some in statements.chunks(keys):
-        earlier = or_(tables.records.c.last_accessed.is_(None), tables.records.c.last_accessed < at)
+        earlier = sa.or_(tables.records.c.last_accessed.is_(None), tables.records.c.last_accessed < at)
         connection.execute(
-            update(tables.records).where(tables.records.c.key.in_(some), earlier).values(noted)
+            sa.update(tables.records).where(tables.records.c.key.in_(some), earlier).values(noted)
         )
 
 
-def hold(connection: Connection, owner: Scope, shards: int) -> None:
+def hold(connection: sa.Connection, owner: Scope, shards: int) -> None:
     """Lock a user's records and the tenant's shared ones until the transaction ends.
 
     Both are locked in the order of their names, as everywhere.
@@ -255,7 +246,7 @@ def hold(connection: Connection, owner: Scope, shards: int) -> None:
             texts.lock_owners(connection, [namespace])
 
 
-def hold_own(connection: Connection, owner: Scope, shards: int) -> None:
+def hold_own(connection: sa.Connection, owner: Scope, shards: int) -> None:
     """Lock a user's records until the transaction ends. The user's row is created if needed."""
     made = statements.dialect_insert(connection.dialect.name, tables.namespaces).on_conflict_do_update(
         index_elements=["namespace"], set_={"shard": tables.namespaces.c.shard}
@@ -273,10 +264,10 @@ def _namespace_row(shelf: Scope | SharedScope, shards: int) -> dict[str, Any]:
     }
 
 
-def count(connection: Connection, owner: Scope, ordinal: int = 0) -> int:
+def count(connection: sa.Connection, owner: Scope, ordinal: int = 0) -> int:
     """Return the number of a user's next record, or note that `ordinal` is used. No number is used twice."""
     highest = tables.namespaces.c.records
-    counted = update(tables.namespaces).where(tables.namespaces.c.namespace == owner.namespace)
+    counted = sa.update(tables.namespaces).where(tables.namespaces.c.namespace == owner.namespace)
     if ordinal:
         connection.execute(counted.where(highest < ordinal).values(records=ordinal))
         return ordinal
@@ -285,7 +276,7 @@ def count(connection: Connection, owner: Scope, ordinal: int = 0) -> int:
 
 
 def add_version(
-    connection: Connection,
+    connection: sa.Connection,
     draft: PreparedRecord,
     ordinal: int,
     now: datetime,
@@ -297,11 +288,11 @@ def add_version(
     shelf = reads.shelf_of(draft.record)
     row = reads.columns_of_draft(draft, ordinal)
     stored = connection.execute(
-        insert(tables.records).values(row).returning(tables.records.c.number, tables.records.c.key)
+        sa.insert(tables.records).values(row).returning(tables.records.c.number, tables.records.c.key)
     ).one()
     named = [{"number": stored.number, "label": label} for label in sorted(reads.labels_of(draft.record))]
     if named:
-        connection.execute(insert(tables.labels), named)
+        connection.execute(sa.insert(tables.labels), named)
     if draft.record.replaced_by is None and draft.record.archived_because is None and is_filed:
         if isinstance(shelf, SharedScope):
             made = statements.dialect_insert(
@@ -313,17 +304,17 @@ def add_version(
     return replace(draft.record, memory_id=memory_id(draft.record.user_id, ordinal))
 
 
-def supersede(connection: Connection, rows: Sequence[Any], ordinal: int, now: datetime) -> None:
+def supersede(connection: sa.Connection, rows: Sequence[Any], ordinal: int, now: datetime) -> None:
     """Replace versions in force by the record of this number."""
     given_up = [row for row in rows if row.replaced_by is None]
     take_away(connection, given_up, now)
     for some in statements.chunks([row.number for row in given_up]):
         connection.execute(
-            update(tables.records).where(tables.records.c.number.in_(some)).values(replaced_by=ordinal)
+            sa.update(tables.records).where(tables.records.c.number.in_(some)).values(replaced_by=ordinal)
         )
 
 
-def take_away(connection: Connection, rows: Sequence[Any], now: datetime) -> None:
+def take_away(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> None:
     """Delete everything that finds these records."""
     shelves: dict[str, list[int]] = {}
     for row in rows:
@@ -332,14 +323,14 @@ def take_away(connection: Connection, rows: Sequence[Any], now: datetime) -> Non
         texts.remove(connection, namespace, some, now)
 
 
-def _find(connection: Connection, reach: Scope, record_id: str) -> Any:
+def _find(connection: sa.Connection, reach: Scope, record_id: str) -> Any:
     """Return the row of a user's record in force.
 
     Raises:
         UnknownRecordError: There is none.
     """
     user_id, ordinal = ordinal_of(record_id)
-    query = select(tables.records).where(OWN, tables.records.c.ordinal == ordinal, _IN_FORCE)
+    query = sa.select(tables.records).where(OWN, tables.records.c.ordinal == ordinal, _IN_FORCE)
     row = (
         connection.execute(query, statements.reach_parameters(reach)).first()
         if user_id == reach.user_id
@@ -353,21 +344,21 @@ def _find(connection: Connection, reach: Scope, record_id: str) -> Any:
     return row
 
 
-def same_words(connection: Connection, digest: bytes) -> Any | None:
+def same_words(connection: sa.Connection, digest: bytes) -> Any | None:
     """Return the row of the record in force with these words; None if there is none."""
     return connection.execute(
-        select(tables.records).where(tables.records.c.digest == digest, _IN_FORCE)
+        sa.select(tables.records).where(tables.records.c.digest == digest, _IN_FORCE)
     ).first()
 
 
-def _versions(connection: Connection, owner: Scope, ordinal: int) -> Sequence[Any]:
-    these = and_(tables.records.c.namespace == owner.namespace, tables.records.c.ordinal == ordinal)
-    return connection.execute(select(tables.records).where(these).order_by(tables.records.c.version)).all()
+def _versions(connection: sa.Connection, owner: Scope, ordinal: int) -> Sequence[Any]:
+    these = sa.and_(tables.records.c.namespace == owner.namespace, tables.records.c.ordinal == ordinal)
+    return connection.execute(sa.select(tables.records).where(these).order_by(tables.records.c.version)).all()
 
 
-def _ever_said(connection: Connection, owner: Scope, digest: bytes) -> bool:
-    said = exists().where(tables.records.c.namespace == owner.namespace, tables.records.c.digest == digest)
-    return connection.scalar(select(said)) is True
+def _ever_said(connection: sa.Connection, owner: Scope, digest: bytes) -> bool:
+    said = sa.exists().where(tables.records.c.namespace == owner.namespace, tables.records.c.digest == digest)
+    return connection.scalar(sa.select(said)) is True
 
 
 # Episodes of ended sessions, in SQL. Each function runs in its caller's transaction.
@@ -376,7 +367,7 @@ def _ever_said(connection: Connection, owner: Scope, digest: bytes) -> bool:
 # something of that part is taken back, its record goes at once, and another one is owed of what is left.
 
 
-def begin(connection: Connection, session: Any, min_messages: int, until: int | None = None) -> None:
+def begin(connection: sa.Connection, session: Any, min_messages: int, until: int | None = None) -> None:
     """Owe an episode about the messages since the session began, or since its last episode, if they are enough.
 
     Args:
@@ -390,26 +381,28 @@ def begin(connection: Connection, session: Any, min_messages: int, until: int | 
     if last < first:  # an empty session has no last place
         return
     told = (
-        select(tables.messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(min_messages)
+        sa.select(tables.messages.c.key)
+        .where(_inside(session.number, first, last), _TOLD)
+        .limit(min_messages)
     )
     if len(connection.scalars(told).all()) < min_messages:
         return
     row = {"session": session.number, "first_seq": first, "until_seq": last}
-    connection.execute(insert(tables.episodes).values(row))
+    connection.execute(sa.insert(tables.episodes).values(row))
 
 
-def owe(connection: Connection, session: int, min_messages: int, until: int) -> None:
+def owe(connection: sa.Connection, session: int, min_messages: int, until: int) -> None:
     """Owe an episode about the turns before a place that were just summed up, as `begin` does."""
     begin(
         connection,
-        connection.execute(select(tables.sessions).where(tables.sessions.c.number == session)).one(),
+        connection.execute(sa.select(tables.sessions).where(tables.sessions.c.number == session)).one(),
         min_messages,
         until,
     )
 
 
 def append_episode(
-    connection: Connection,
+    connection: sa.Connection,
     session: int,
     first: int,
     until: int,
@@ -431,7 +424,7 @@ def append_episode(
         now: The present.
         shards: Number of shards of the index.
     """
-    row = connection.execute(select(tables.sessions).where(tables.sessions.c.number == session)).one()
+    row = connection.execute(sa.select(tables.sessions).where(tables.sessions.c.number == session)).one()
     behind = _behind(connection, row)
     if behind > until:
         return None
@@ -441,18 +434,18 @@ def append_episode(
     record = remember(connection, _chained(connection, session, first, draft), now, shards)
     ordinal = ordinal_of(record.memory_id)[1]
     part = {"session": session, "first_seq": first, "until_seq": until, "ordinal": ordinal}
-    connection.execute(insert(tables.episodes).values(part))
+    connection.execute(sa.insert(tables.episodes).values(part))
     return record
 
 
-def find_episode(connection: Connection, number: int) -> Episode | None:
+def find_episode(connection: sa.Connection, number: int) -> Episode | None:
     """Return the episode of a number."""
-    row = connection.execute(select(tables.episodes).where(tables.episodes.c.number == number)).first()
+    row = connection.execute(sa.select(tables.episodes).where(tables.episodes.c.number == number)).first()
     return _from(row) if row is not None else None
 
 
 def store_episode(
-    connection: Connection,
+    connection: sa.Connection,
     episode: Episode,
     draft: PreparedRecord | None,
     model_costs: Sequence[Cost],
@@ -465,7 +458,7 @@ def store_episode(
     Without a record there is nothing to tell, and there will be no episode. What models were paid is noted
     in any case. Returns the record where one was stored.
     """
-    this_one = select(tables.sessions.c.namespace).where(tables.sessions.c.number == episode.session)
+    this_one = sa.select(tables.sessions.c.namespace).where(tables.sessions.c.number == episode.session)
     namespace = connection.scalar(this_one.with_for_update())
     record = _store(connection, episode, draft, job, now, shards)
     spend(connection, model_costs, namespace or "")
@@ -473,7 +466,7 @@ def store_episode(
 
 
 def _store(
-    connection: Connection,
+    connection: sa.Connection,
     episode: Episode,
     draft: PreparedRecord | None,
     job: Job,
@@ -481,28 +474,28 @@ def _store(
     shards: int,
 ) -> Record | None:
     row = connection.execute(
-        select(tables.episodes).where(tables.episodes.c.number == episode.number)
+        sa.select(tables.episodes).where(tables.episodes.c.number == episode.number)
     ).first()
     if row is not None and row.version != episode.version:
         again = {"attempts": 0, "due": statements.to_micros(now), "owner": None}
-        connection.execute(update(tables.jobs).where(tables.jobs.c.id == job.id).values(again))
+        connection.execute(sa.update(tables.jobs).where(tables.jobs.c.id == job.id).values(again))
         return None
     finish(connection, [job])
     if row is None or row.ordinal is not None:  # the session is gone, or somebody else was quicker
         return None
     this = tables.episodes.c.number == episode.number
     if draft is None:
-        connection.execute(update(tables.episodes).where(this).values(ordinal=0))
+        connection.execute(sa.update(tables.episodes).where(this).values(ordinal=0))
         return None
     chained = _chained(connection, episode.session, episode.first_seq, draft)
     record = remember(connection, chained, now, shards)
     ordinal = ordinal_of(record.memory_id)[1]
-    connection.execute(update(tables.episodes).where(this).values(ordinal=ordinal))
+    connection.execute(sa.update(tables.episodes).where(this).values(ordinal=ordinal))
     return record
 
 
 def restore_episode(
-    connection: Connection, versions: Sequence[PreparedRecord], now: datetime, shards: int
+    connection: sa.Connection, versions: Sequence[PreparedRecord], now: datetime, shards: int
 ) -> bool:
     """Store a record that comes from elsewhere, as `noting` does.
 
@@ -512,7 +505,7 @@ def restore_episode(
     ends, session = records_model.part_of(newest.record), None
     if ends is not None:
         lane = _session_of(newest.record).session_lane
-        held = select(tables.sessions.c.number).where(tables.sessions.c.lane == lane).with_for_update()
+        held = sa.select(tables.sessions.c.number).where(tables.sessions.c.lane == lane).with_for_update()
         session = connection.scalar(held)  # sessions are locked before records, as everywhere
     stored = restore(connection, versions, now, shards)
     if ends is not None and session is not None:
@@ -520,19 +513,19 @@ def restore_episode(
     return stored
 
 
-def numbers_of(connection: Connection, session: int, keys: Sequence[int]) -> list[int]:
+def numbers_of(connection: sa.Connection, session: int, keys: Sequence[int]) -> list[int]:
     """Return the numbers of the episodes that tell of any of these messages; instructions are in none.
 
     Asked before the messages change: afterwards nothing tells what they were.
     """
-    parts = connection.execute(select(tables.episodes).where(tables.episodes.c.session == session)).all()
+    parts = connection.execute(sa.select(tables.episodes).where(tables.episodes.c.session == session)).all()
     if not parts:
         return []
     told = {
         key & LAST
         for some in statements.chunks(keys)
         for key in connection.scalars(
-            select(tables.messages.c.key).where(
+            sa.select(tables.messages.c.key).where(
                 tables.messages.c.key.in_(some), tables.messages.c.role != "system"
             )
         )
@@ -540,22 +533,22 @@ def numbers_of(connection: Connection, session: int, keys: Sequence[int]) -> lis
     return [row.number for row in parts if any(row.first_seq <= seq <= row.until_seq for seq in told)]
 
 
-def withdraw(connection: Connection, scope: Scope, numbers: Sequence[int], now: datetime) -> None:
+def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], now: datetime) -> None:
     """Delete the records of episodes whose source has changed, and owe new ones of what is left of it.
 
     The messages are changed before: what a write locks, it locks in the order that `noting` gives.
     """
     if not numbers:
         return
-    hit = connection.execute(select(tables.episodes).where(tables.episodes.c.number.in_(numbers))).all()
+    hit = connection.execute(sa.select(tables.episodes).where(tables.episodes.c.number.in_(numbers))).all()
     ordinals = {row.ordinal for row in hit} - {None}
     # Equal words of one session are one record, and may be told by several of its episodes.
-    shared = and_(tables.episodes.c.session == hit[0].session, tables.episodes.c.ordinal.in_(ordinals))
-    rows = {row.number: row for row in (*hit, *connection.execute(select(tables.episodes).where(shared)))}
+    shared = sa.and_(tables.episodes.c.session == hit[0].session, tables.episodes.c.ordinal.in_(ordinals))
+    rows = {row.number: row for row in (*hit, *connection.execute(sa.select(tables.episodes).where(shared)))}
     reach, these = scope.reach(), tables.records.c.ordinal.in_(ordinals)
     there = set(
         connection.scalars(
-            select(tables.records.c.ordinal).where(OWN, these), statements.reach_parameters(reach)
+            sa.select(tables.records.c.ordinal).where(OWN, these), statements.reach_parameters(reach)
         )
     )
     forget_all(connection, reach, these, now)
@@ -568,14 +561,14 @@ def withdraw(connection: Connection, scope: Scope, numbers: Sequence[int], now: 
             continue
         changed = {"version": row.version + 1, "ordinal": None}
         connection.execute(
-            update(tables.episodes).where(tables.episodes.c.number == row.number).values(changed)
+            sa.update(tables.episodes).where(tables.episodes.c.number == row.number).values(changed)
         )
-        waiting = and_(tables.jobs.c.kind == "episode", tables.jobs.c.subject == row.number)
+        waiting = sa.and_(tables.jobs.c.kind == "episode", tables.jobs.c.subject == row.number)
         anew = {"dead": 0, "attempts": 0, "due": statements.to_micros(now), "owner": None, "error": None}
-        connection.execute(update(tables.jobs).where(waiting).values(anew))
+        connection.execute(sa.update(tables.jobs).where(waiting).values(anew))
 
 
-def move(connection: Connection, numbers: Sequence[int], places: Mapping[int, int]) -> None:
+def move(connection: sa.Connection, numbers: Sequence[int], places: Mapping[int, int]) -> None:
     """Let episodes tell of the same messages, which have other places by now.
 
     Args:
@@ -584,50 +577,55 @@ def move(connection: Connection, numbers: Sequence[int], places: Mapping[int, in
         places: The new place of each message that moved, by its old one; their order has stayed.
     """
     first_moved = min(places, default=0)
-    for row in connection.execute(select(tables.episodes).where(tables.episodes.c.number.in_(numbers))).all():
+    for row in connection.execute(
+        sa.select(tables.episodes).where(tables.episodes.c.number.in_(numbers))
+    ).all():
         inside = [new for old, new in places.items() if row.first_seq <= old <= row.until_seq]
         first = row.first_seq if row.first_seq < first_moved else min(inside)
         changed = {"first_seq": first, "until_seq": max(inside)}
         connection.execute(
-            update(tables.episodes).where(tables.episodes.c.number == row.number).values(changed)
+            sa.update(tables.episodes).where(tables.episodes.c.number == row.number).values(changed)
         )
 
 
-def drop(connection: Connection, session: int) -> None:
+def drop(connection: sa.Connection, session: int) -> None:
     """Delete the episodes of a session, and the work that is owed for them: the session is deleted."""
     _drop(connection, [row.number for row in _OF_SESSION.all(connection, {"of": session})])
 
 
-def _tie(connection: Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
+def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
     """Note which part of its session an episode tells of, if it is in force and that is not known yet."""
-    in_force = and_(tables.records.c.digest == digest, tables.records.c.replaced_by.is_(None))
-    ordinal = connection.scalar(select(tables.records.c.ordinal).where(in_force))
-    known = exists().where(tables.episodes.c.session == session, tables.episodes.c.ordinal == ordinal)
+    in_force = sa.and_(tables.records.c.digest == digest, tables.records.c.replaced_by.is_(None))
+    ordinal = connection.scalar(sa.select(tables.records.c.ordinal).where(in_force))
+    known = sa.exists().where(tables.episodes.c.session == session, tables.episodes.c.ordinal == ordinal)
     named = tables.messages.c.id_digest.in_([statements.id_digest(session, one) for one in ends])
-    places = [key & LAST for key in connection.scalars(select(tables.messages.c.key).where(named))]
-    if ordinal is None or not places or connection.scalar(select(known)):
+    places = [key & LAST for key in connection.scalars(sa.select(tables.messages.c.key).where(named))]
+    if ordinal is None or not places or connection.scalar(sa.select(known)):
         return
     part = {"session": session, "first_seq": min(places), "until_seq": max(places), "ordinal": ordinal}
-    connection.execute(insert(tables.episodes).values(part))
+    connection.execute(sa.insert(tables.episodes).values(part))
 
 
-def _behind(connection: Connection, session: Any) -> int:
+def _behind(connection: sa.Connection, session: Any) -> int:
     """Return the place behind the session's episodes, in the part of it that goes on."""
-    newest = select(func.coalesce(func.max(tables.episodes.c.until_seq), -1)).where(
+    newest = sa.select(sa.func.coalesce(sa.func.max(tables.episodes.c.until_seq), -1)).where(
         tables.episodes.c.session == session.number
     )
     return max(int(session.memory_start), int(connection.execute(newest).scalar_one()) + 1)
 
 
-def _chained(connection: Connection, session: int, first: int, draft: PreparedRecord) -> PreparedRecord:
+def _chained(connection: sa.Connection, session: int, first: int, draft: PreparedRecord) -> PreparedRecord:
     """Return the record of an episode with its relation to the episode before it."""
-    before = and_(
+    before = sa.and_(
         tables.episodes.c.session == session,
         tables.episodes.c.until_seq < first,
         tables.episodes.c.ordinal > 0,
     )
     newest = (
-        select(tables.episodes.c.ordinal).where(before).order_by(tables.episodes.c.until_seq.desc()).limit(1)
+        sa.select(tables.episodes.c.ordinal)
+        .where(before)
+        .order_by(tables.episodes.c.until_seq.desc())
+        .limit(1)
     )
     ordinal = connection.scalar(newest)
     if ordinal is None:
@@ -640,25 +638,27 @@ def _session_of(record: Record) -> Scope:
     return Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
 
 
-def _drop(connection: Connection, numbers: Sequence[int]) -> None:
+def _drop(connection: sa.Connection, numbers: Sequence[int]) -> None:
     for some in statements.chunks(numbers):
         connection.execute(
-            delete(tables.jobs).where(tables.jobs.c.kind == "episode", tables.jobs.c.subject.in_(some))
+            sa.delete(tables.jobs).where(tables.jobs.c.kind == "episode", tables.jobs.c.subject.in_(some))
         )
-        connection.execute(delete(tables.episodes).where(tables.episodes.c.number.in_(some)))
+        connection.execute(sa.delete(tables.episodes).where(tables.episodes.c.number.in_(some)))
 
 
-_OF_SESSION = Statement(select(tables.episodes.c.number).where(tables.episodes.c.session == bindparam("of")))
-_TOLD = and_(tables.messages.c.role != "system", tables.messages.c.tokens > 0)  # hidden ones cost nothing
+_OF_SESSION = Statement(
+    sa.select(tables.episodes.c.number).where(tables.episodes.c.session == sa.bindparam("of"))
+)
+_TOLD = sa.and_(tables.messages.c.role != "system", tables.messages.c.tokens > 0)  # hidden ones cost nothing
 
 
 def _inside(session: int, first: int, until: int) -> Any:
     return tables.messages.c.key.between(statements.key_of(session, first), statements.key_of(session, until))
 
 
-def _tells(connection: Connection, session: int, first: int, until: int) -> bool:
+def _tells(connection: sa.Connection, session: int, first: int, until: int) -> bool:
     """Return whether models may see any message of a part."""
-    return connection.scalar(select(exists().where(_inside(session, first, until), _TOLD))) is True
+    return connection.scalar(sa.select(sa.exists().where(_inside(session, first, until), _TOLD))) is True
 
 
 def _from(row: Any) -> Episode:
@@ -667,7 +667,7 @@ def _from(row: Any) -> Episode:
 
 
 @contextmanager
-def _follow(connection: Connection, change: Change) -> Iterator[None]:
+def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Take back episodes of messages that change, so that they are written again."""
     numbers = numbers_of(connection, change.session, change.keys)
     yield
@@ -687,7 +687,7 @@ _IN_FORCE_FACTS = tables.records.c.replaced_by.is_(None)
 
 
 def store_fact(
-    connection: Connection,
+    connection: sa.Connection,
     draft: PreparedRecord,
     statement: Claim,
     now: datetime,
@@ -746,14 +746,14 @@ def store_fact(
     return decision, made
 
 
-def _known(connection: Connection, draft: PreparedRecord, statement: Claim) -> list[Any]:
+def _known(connection: sa.Connection, draft: PreparedRecord, statement: Claim) -> list[Any]:
     """Return the rows of facts in force that a statement may be about."""
     named = [ordinal_of(one)[1] for one in statement.targets]
-    by_id = and_(
+    by_id = sa.and_(
         tables.records.c.namespace == draft.record.owner.namespace, tables.records.c.ordinal.in_(named)
     )
     by_key = tables.records.c.about == draft.about if draft.record.key is not None else by_id
-    return list(connection.execute(select(tables.records).where(or_(by_id, by_key), _IN_FORCE_FACTS)))
+    return list(connection.execute(sa.select(tables.records).where(sa.or_(by_id, by_key), _IN_FORCE_FACTS)))
 
 
 def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
@@ -769,7 +769,7 @@ def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
 
 
 def _confirm(
-    connection: Connection,
+    connection: sa.Connection,
     owner: Scope,
     row: Any,
     again: Record,
@@ -784,14 +784,14 @@ def _confirm(
         return known
     record = confirm(known, again, now)
     columns = reads.changing_columns(record)
-    connection.execute(update(tables.records).where(tables.records.c.number == row.number).values(columns))
+    connection.execute(sa.update(tables.records).where(tables.records.c.number == row.number).values(columns))
     reads.add_evidence(connection, owner, row.ordinal, statement, "confirmed", model)
     if not statement.quotes:
         _file(connection, [(row.key, record)], now)
     return record
 
 
-def _file(connection: Connection, some: Sequence[tuple[int, Record]], now: datetime) -> None:
+def _file(connection: sa.Connection, some: Sequence[tuple[int, Record]], now: datetime) -> None:
     """File records in force for searches, those that are not yet."""
     here = texts.existing_keys(connection, [key for key, _ in some])
     for key, record in some:
@@ -803,20 +803,20 @@ def _file(connection: Connection, some: Sequence[tuple[int, Record]], now: datet
 
 
 def _close(
-    connection: Connection, rows: Sequence[Any], successor: int, until: datetime | None, now: datetime
+    connection: sa.Connection, rows: Sequence[Any], successor: int, until: datetime | None, now: datetime
 ) -> None:
     """Take facts out of force. Without `until` they were never true."""
     take_away(connection, rows, now)
     closed = {"replaced_by": successor, "valid_until": None if until is None else statements.to_micros(until)}
     numbers = [row.number for row in rows]
     connection.execute(
-        update(tables.records)
+        sa.update(tables.records)
         .where(tables.records.c.number.in_(numbers))
         .values(closed | {"updated_at": statements.to_micros(now)})
     )
 
 
-def reopen_facts(connection: Connection, deleted_rows: Sequence[Any], now: datetime) -> None:
+def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: datetime) -> None:
     """Put facts in force again whose successors are deleted; what those had given way to takes their place.
 
     Args:
@@ -825,31 +825,31 @@ def reopen_facts(connection: Connection, deleted_rows: Sequence[Any], now: datet
         now: The present.
     """
     for row in deleted_rows:
-        closed = and_(
+        closed = sa.and_(
             tables.records.c.namespace == row.namespace,
             tables.records.c.replaced_by == row.ordinal,
-            or_(tables.records.c.ordinal != row.ordinal, tables.records.c.valid_until.is_not(None)),
+            sa.or_(tables.records.c.ordinal != row.ordinal, tables.records.c.valid_until.is_not(None)),
             tables.records.c.about.is_not(None),
         )
         if row.replaced_by not in {None, row.ordinal}:
             after = {"replaced_by": row.replaced_by, "valid_until": row.valid_until}
             connection.execute(
-                update(tables.records).where(closed, tables.records.c.ordinal != row.ordinal).values(after)
+                sa.update(tables.records).where(closed, tables.records.c.ordinal != row.ordinal).values(after)
             )
             continue
-        for one in connection.execute(select(tables.records).where(closed)).all():
+        for one in connection.execute(sa.select(tables.records).where(closed)).all():
             if same_words(connection, bytes(one.digest)) is not None:
                 continue
             again = {"replaced_by": None, "valid_until": None, "updated_at": statements.to_micros(now)}
             connection.execute(
-                update(tables.records).where(tables.records.c.number == one.number).values(again)
+                sa.update(tables.records).where(tables.records.c.number == one.number).values(again)
             )
             if not reads.sources_of(connection, one.namespace, [one.ordinal]):
                 _file(connection, [(one.key, reads.record_of(one))], now)
 
 
 def revise_fact(
-    connection: Connection,
+    connection: sa.Connection,
     reach: Scope,
     record_id: str,
     others: Sequence[str],
@@ -860,13 +860,13 @@ def revise_fact(
     """Change records as `writes.revise` does. A fact then says what the caller says, whatever it said before."""
     ordinals = [ordinal_of(one)[1] for one in (record_id, *others)]
     these = tables.records.c.namespace == reach.namespace, tables.records.c.ordinal.in_(ordinals)
-    first = select(tables.records).where(*these, tables.records.c.ordinal == ordinals[0], _IN_FORCE_FACTS)
+    first = sa.select(tables.records).where(*these, tables.records.c.ordinal == ordinals[0], _IN_FORCE_FACTS)
     before = connection.execute(first).first()
     record = revise(connection, reach, record_id, others, change, now, shards)
     if others or (before is not None and _says(reads.record_of(before)) != _says(record)):
         reads.release_evidence(connection, reach.namespace, ordinals)
         taken_in = tables.records.c.namespace == reach.namespace, tables.records.c.ordinal.in_(ordinals[1:])
-        connection.execute(update(tables.records).where(*taken_in).values(about=None))
+        connection.execute(sa.update(tables.records).where(*taken_in).values(about=None))
     return record
 
 
@@ -875,7 +875,7 @@ def _says(record: Record) -> tuple[object, ...]:
 
 
 def restore_fact(
-    connection: Connection,
+    connection: sa.Connection,
     versions: Sequence[PreparedRecord],
     quotes: Sequence[Evidence],
     now: datetime,
@@ -891,7 +891,7 @@ def restore_fact(
     reads.restore_evidence(connection, newest.record.owner, row.ordinal, quotes)
     if newest.about is None or newest.record.key is None or newest.record.archived_because is not None:
         return True
-    peers = select(tables.records).where(
+    peers = sa.select(tables.records).where(
         tables.records.c.about == newest.about, _IN_FORCE_FACTS, tables.records.c.number != row.number
     )
     known = {memory_id(one.user_id, one.ordinal): one for one in connection.execute(peers)}
@@ -906,13 +906,13 @@ def restore_fact(
     return True
 
 
-def forget_fact(connection: Connection, reach: Scope, record_id: str, now: datetime) -> bool:
+def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: datetime) -> bool:
     """Delete a record as `writes.forget` does. What it had replaced is in force again."""
     user_id, ordinal = ordinal_of(record_id)
     if user_id != reach.user_id:
         return False
     newest = tables.records.c.version.desc()
-    own = select(tables.records).where(OWN, tables.records.c.ordinal == ordinal).order_by(newest).limit(1)
+    own = sa.select(tables.records).where(OWN, tables.records.c.ordinal == ordinal).order_by(newest).limit(1)
     row = connection.execute(own, statements.reach_parameters(reach)).first()
     if row is None:
         return False
@@ -924,14 +924,14 @@ def forget_fact(connection: Connection, reach: Scope, record_id: str, now: datet
     return True
 
 
-def withdraw_evidence(connection: Connection, condition: Any, now: datetime) -> None:
+def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) -> None:
     """Delete evidence that meets a condition, and what rests on nothing else. What that had replaced is in force again."""
-    rows = connection.execute(select(tables.evidence).where(condition)).all()
+    rows = connection.execute(sa.select(tables.evidence).where(condition)).all()
     if not rows:
         return
     texts.lock_owners(connection, {row.namespace for row in rows})
     for some in statements.chunks([row.number for row in rows]):
-        connection.execute(delete(tables.evidence).where(tables.evidence.c.number.in_(some)))
+        connection.execute(sa.delete(tables.evidence).where(tables.evidence.c.number.in_(some)))
     for namespace, ordinal in sorted(
         {(row.namespace, row.ordinal) for row in rows if row.ordinal is not None}
     ):
@@ -939,7 +939,7 @@ def withdraw_evidence(connection: Connection, condition: Any, now: datetime) -> 
         mentions = sum(row.kind != "ended" for row in withdrawn)
         of_it = tables.records.c.namespace == namespace, tables.records.c.ordinal == ordinal
         versions = connection.execute(
-            select(tables.records).where(*of_it).order_by(tables.records.c.version)
+            sa.select(tables.records).where(*of_it).order_by(tables.records.c.version)
         ).all()
         if versions and mentions < len(withdrawn) and versions[-1].replaced_by == ordinal:
             reopen_facts(connection, versions[-1:], now)
@@ -948,17 +948,17 @@ def withdraw_evidence(connection: Connection, condition: Any, now: datetime) -> 
         left = versions[-1].mentions - mentions
         if left > 0:
             last = tables.records.c.number == versions[-1].number
-            connection.execute(update(tables.records).where(last).values(mentions=left))
+            connection.execute(sa.update(tables.records).where(last).values(mentions=left))
             continue
         delete_records(connection, versions, now)
         reopen_facts(connection, versions[-1:], now)
 
 
-def _words(connection: Connection, keys: Sequence[int]) -> dict[int, tuple[Any, ...]]:
+def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, tuple[Any, ...]]:
     """Return what those of some messages say on which a record rests."""
     columns = tables.messages.c.text, tables.messages.c.role, tables.messages.c.created_at
     query = (
-        select(tables.messages.c.key, *columns)
+        sa.select(tables.messages.c.key, *columns)
         .join(tables.evidence, tables.evidence.c.message == tables.messages.c.key)
         .distinct()
     )
@@ -970,7 +970,7 @@ def _words(connection: Connection, keys: Sequence[int]) -> dict[int, tuple[Any, 
 
 
 @contextmanager
-def _follow_facts(connection: Connection, change: Change) -> Iterator[None]:
+def _follow_facts(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Take back what rests on messages that change. They are read anew."""
     before = _words(connection, change.keys)
     yield
@@ -979,8 +979,8 @@ def _follow_facts(connection: Connection, change: Change) -> Iterator[None]:
             {"old": statements.key_of(change.session, old), "new": statements.key_of(change.session, new)}
             for old, new in sorted(change.places.items(), reverse=True)
         ]
-        moving = update(tables.evidence).where(tables.evidence.c.message == bindparam("old"))
-        connection.execute(moving.values(message=bindparam("new")), moved)
+        moving = sa.update(tables.evidence).where(tables.evidence.c.message == sa.bindparam("old"))
+        connection.execute(moving.values(message=sa.bindparam("new")), moved)
         return
     now_there = _words(connection, list(before))
     changed = [key for key, statement in before.items() if now_there.get(key) != statement]
@@ -988,7 +988,7 @@ def _follow_facts(connection: Connection, change: Change) -> Iterator[None]:
         withdraw_evidence(connection, tables.evidence.c.message.in_(some), change.now)
 
 
-def _drop_facts(connection: Connection, session: int, now: datetime) -> None:
+def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
     """Take back what rests on a session, as it is deleted."""
     withdraw_evidence(
         connection,
@@ -1013,24 +1013,26 @@ def refused_fact(decision: Decision, draft: PreparedRecord) -> InvalidRecordErro
 # A record is archived when it has faded or expired: nothing has to be written for that.
 
 _IN_FORCE_UPKEEP = tables.records.c.replaced_by.is_(None)
-_EXPIRED = and_(tables.records.c.expires_at.is_not(None), tables.records.c.expires_at <= bindparam("now"))
-_ARCHIVED = and_(_IN_FORCE_UPKEEP, or_(_EXPIRED, and_(not_(KEPT), bindparam("now") >= USED)))
+_EXPIRED = sa.and_(
+    tables.records.c.expires_at.is_not(None), tables.records.c.expires_at <= sa.bindparam("now")
+)
+_ARCHIVED = sa.and_(_IN_FORCE_UPKEEP, sa.or_(_EXPIRED, sa.and_(sa.not_(KEPT), sa.bindparam("now") >= USED)))
 """The condition that records were archived at a moment, and were not used since."""
 
 
-def count_archived(connection: Connection, settings: Settings, at: datetime) -> tuple[int, int]:
+def count_archived(connection: sa.Connection, settings: Settings, at: datetime) -> tuple[int, int]:
     """Return how many records of all users have faded at a moment, and how many have expired."""
-    faded = and_(not_(_EXPIRED), not_(KEPT))
-    totals = [func.coalesce(func.sum(case((one, 1), else_=0)), 0) for one in (faded, _EXPIRED)]
-    row = connection.execute(select(*totals).where(_IN_FORCE_UPKEEP), _values(settings, at, 0)).one()
+    faded = sa.and_(sa.not_(_EXPIRED), sa.not_(KEPT))
+    totals = [sa.func.coalesce(sa.func.sum(sa.case((one, 1), else_=0)), 0) for one in (faded, _EXPIRED)]
+    row = connection.execute(sa.select(*totals).where(_IN_FORCE_UPKEEP), _values(settings, at, 0)).one()
     return int(row[0]), int(row[1])
 
 
 def find_archived(
-    connection: Connection, settings: Settings, at: datetime, days: float, limit: int
+    connection: sa.Connection, settings: Settings, at: datetime, days: float, limit: int
 ) -> list[tuple[Scope, list[int]]]:
     """Return numbers of records that are archived for some days at a moment, by their owners; at most `limit`."""
-    query = select(tables.records).where(_ARCHIVED).order_by(tables.records.c.number).limit(limit)
+    query = sa.select(tables.records).where(_ARCHIVED).order_by(tables.records.c.number).limit(limit)
     found: dict[Scope, list[int]] = {}
     for row in connection.execute(query, _values(settings, at, days)):
         found.setdefault(reads.record_of(row).owner, []).append(row.ordinal)
@@ -1038,7 +1040,7 @@ def find_archived(
 
 
 def delete_archived(
-    connection: Connection,
+    connection: sa.Connection,
     settings: Settings,
     at: datetime,
     days: float,
@@ -1060,12 +1062,14 @@ def delete_archived(
         now: The present, for jobs.
     """
     of_owner = tables.records.c.namespace == owner.namespace
-    archived = select(tables.records).where(of_owner, tables.records.c.ordinal.in_(ordinals), _ARCHIVED)
+    archived = sa.select(tables.records).where(of_owner, tables.records.c.ordinal.in_(ordinals), _ARCHIVED)
 
     texts.lock_owners(connection, [owner.namespace, owner.commons.namespace])
     heads = list(connection.execute(archived, _values(settings, at, days)))
     these = of_owner, tables.records.c.ordinal.in_(_with_predecessors(connection, owner, heads))
-    deleted = delete_records(connection, list(connection.execute(select(tables.records).where(*these))), now)
+    deleted = delete_records(
+        connection, list(connection.execute(sa.select(tables.records).where(*these))), now
+    )
     for head in heads:
         ids = (memory_id(head.user_id, head.ordinal),)
         entry = LedgerEntry(
@@ -1075,11 +1079,11 @@ def delete_archived(
     return deleted
 
 
-def _with_predecessors(connection: Connection, owner: Scope, heads: Iterable[Any]) -> set[int]:
+def _with_predecessors(connection: sa.Connection, owner: Scope, heads: Iterable[Any]) -> set[int]:
     """Return the numbers of records and of all that they replaced: else that would be in force again."""
     every = found = {row.ordinal for row in heads}
     while found:
-        before = select(tables.records.c.ordinal).where(
+        before = sa.select(tables.records.c.ordinal).where(
             tables.records.c.namespace == owner.namespace, tables.records.c.replaced_by.in_(found)
         )
         found = set(connection.scalars(before)) - every

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, exc
+import sqlalchemy as sa
 
 from memlayer_core.errors import JournalCorruptError, StoreClosedError, StoreError, StoreUnavailableError
 
@@ -103,15 +103,15 @@ class Connections:
 
     def __init__(
         self,
-        pool: Engine,
-        main_engine: Engine,
-        begin: Callable[[Connection], AbstractContextManager[Any]] = Connection.begin,
+        pool: sa.Engine,
+        main_engine: sa.Engine,
+        begin: Callable[[sa.Connection], AbstractContextManager[Any]] = sa.Connection.begin,
     ) -> None:
         self._pool, self._apart, self._begin = pool, main_engine, begin
-        self._idle: Connection | None = None
+        self._idle: sa.Connection | None = None
         self._closed = False
 
-    def run(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in a transaction."""
         if threading.current_thread() is not threading.main_thread():
             with self._pool.connect() as connection, self._begin(connection):
@@ -138,15 +138,15 @@ class Connections:
             idle.close()
         self._pool.dispose()
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, connection: sa.Connection) -> None:
         self._idle = connection
         if self._closed:
             self.close()
 
-    def _roll_back(self, connection: Connection) -> None:
+    def _roll_back(self, connection: sa.Connection) -> None:
         try:
             connection.rollback()
-        except exc.SQLAlchemyError:
+        except sa.exc.SQLAlchemyError:
             connection.invalidate()
         else:
             self._keep(connection)
@@ -158,14 +158,14 @@ def translate_errors() -> Iterator[None]:
     try:
         yield
     except (
-        exc.DBAPIError,
-        exc.TimeoutError,
+        sa.exc.DBAPIError,
+        sa.exc.TimeoutError,
         sqlite3.Error,
     ) as problem:  # a new connection raises the driver's own
         raise _ours(problem) from None
 
 
-def _ours(problem: exc.DBAPIError | exc.TimeoutError | sqlite3.Error) -> StoreError:
+def _ours(problem: sa.exc.DBAPIError | sa.exc.TimeoutError | sqlite3.Error) -> StoreError:
     driven = getattr(problem, "orig", None) or problem
     if type(driven).__module__.partition(".")[0] == "blockbuster":
         return StoreError(
@@ -184,7 +184,7 @@ def _ours(problem: exc.DBAPIError | exc.TimeoutError | sqlite3.Error) -> StoreEr
         )
     if is_damaged:
         return damage_error(_short(problem))
-    passes = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError, sqlite3.OperationalError)
+    passes = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError, sqlite3.OperationalError)
     if isinstance(problem, passes):
         return StoreUnavailableError(
             f"the journal could not be reached or written: {_short(problem)}",
@@ -230,9 +230,9 @@ class Writer:
         connect: Opens a connection whose transactions write.
     """
 
-    def __init__(self, connect: Callable[[], Connection]) -> None:
+    def __init__(self, connect: Callable[[], sa.Connection]) -> None:
         self._connect = connect
-        self._connection: Connection | None = connect()
+        self._connection: sa.Connection | None = connect()
         self._tickets: SimpleQueue[_Ticket[Any] | None] = SimpleQueue()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="memlayer-writer", daemon=True)
@@ -243,7 +243,7 @@ class Writer:
         """How many writes wait for their turn."""
         return self._tickets.qsize()
 
-    def run(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` and commit it; nothing of it stays when it raises.
 
         Raises:
@@ -327,21 +327,21 @@ class Writer:
 class _Ticket(Generic[T]):
     """A piece of work that waits to be committed."""
 
-    def __init__(self, work: Callable[[Connection], T]) -> None:
+    def __init__(self, work: Callable[[sa.Connection], T]) -> None:
         self._work = work
         self._answer: list[T] = []
         self._finished = threading.Lock()
         self._finished.acquire()
         self.problem: BaseException | None = None
 
-    def run(self, connection: Connection) -> None:
+    def run(self, connection: sa.Connection) -> None:
         try:
             self._answer = [self._work(connection)]
         except BaseException as problem:
             self.problem = problem
             raise
 
-    def run_in_savepoint(self, connection: Connection) -> None:
+    def run_in_savepoint(self, connection: sa.Connection) -> None:
         try:
             with connection.begin_nested():
                 self.run(connection)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import URL, exc, insert, inspect, make_url, select, text
+import sqlalchemy as sa
 from sqlalchemy import Connection as Connection  # noqa: PLC0414  (others import it from here)
 
 from memlayer_core.errors import ConfigurationError, NewerSchemaError, OlderSchemaError
@@ -86,8 +86,8 @@ def open_database(target: Path | str | None, settings: Settings, *, read_only: b
     if target is None or isinstance(target, Path):
         return SqliteDatabase(target, settings, read_only=read_only)
     try:
-        url = make_url(target)
-    except (exc.ArgumentError, ValueError):  # a port that is no number
+        url = sa.make_url(target)
+    except (sa.exc.ArgumentError, ValueError):  # a port that is no number
         raise ConfigurationError(
             "`database_url` is no database URL",
             hint="Use `postgresql+psycopg://user@host:5432/name`; for SQLite give a directory instead.",
@@ -129,7 +129,7 @@ def ensure_tables(connection: Connection, *, shards: int) -> None:
         OlderSchemaError: An earlier memlayer wrote the store. Nothing is changed.
     """
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(728190416)"))  # one process makes the tables
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(728190416)"))  # one process makes the tables
     if _version(connection) == 0:
         _create(connection, shards)
     else:
@@ -158,9 +158,9 @@ def check_version(connection: Connection) -> None:
 
 
 def _version(connection: Connection) -> int:
-    if not inspect(connection).has_table(meta.name):
+    if not sa.inspect(connection).has_table(meta.name):
         return 0
-    found = connection.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar()
+    found = connection.execute(sa.select(meta.c.value).where(meta.c.name == "schema_version")).scalar()
     return int(found) if found is not None else 0
 
 
@@ -168,7 +168,7 @@ def _create(connection: Connection, shards: int) -> None:
     tables.create_all(connection, checkfirst=False)
     words.create(connection)
     connection.execute(
-        insert(meta),
+        sa.insert(meta),
         [
             {"name": "store_id", "value": uuid.uuid4().hex},
             {"name": "secret", "value": secrets.token_hex(16)},
@@ -181,7 +181,7 @@ def _create(connection: Connection, shards: int) -> None:
 def _way_over(connection: Connection) -> str:
     """Name the two commands that carry a store over, for each of its tenants."""
     tenants = connection.scalars(
-        select(namespaces.c.tenant_id).distinct().order_by(namespaces.c.tenant_id)
+        sa.select(namespaces.c.tenant_id).distinct().order_by(namespaces.c.tenant_id)
     ).all()
     here, there, condition = _places(connection.engine.url)
     tenant = shlex.quote(tenants[0] if tenants else "default")
@@ -195,7 +195,7 @@ def _way_over(connection: Connection) -> str:
     return hint
 
 
-def _places(url: URL) -> tuple[str, str, str]:
+def _places(url: sa.URL) -> tuple[str, str, str]:
     """Return the arguments that name the store, those that name a new one, and what must be done before."""
     if url.get_backend_name() == "sqlite":
         directory = Path(url.database or "").parent

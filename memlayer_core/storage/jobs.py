@@ -7,23 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Connection,
-    Select,
-    and_,
-    bindparam,
-    case,
-    delete,
-    exists,
-    func,
-    insert,
-    literal,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from memlayer_core.show import Report, Tabular, View
 from memlayer_core.storage import words
@@ -151,7 +135,7 @@ class Cost(Tabular):
 
 
 def spend(
-    connection: Connection, model_costs: Sequence[Cost], namespace: str = "", now: datetime | None = None
+    connection: sa.Connection, model_costs: Sequence[Cost], namespace: str = "", now: datetime | None = None
 ) -> None:
     """Add to the costs of a user; of nobody without a namespace, and if the user was forgotten meanwhile.
 
@@ -165,7 +149,7 @@ def spend(
     """
     if not model_costs:
         return
-    here = select(namespaces.c.namespace).where(namespaces.c.namespace == namespace)
+    here = sa.select(namespaces.c.namespace).where(namespaces.c.namespace == namespace)
     whose = connection.scalar(here.with_for_update(read=True)) or ""
     for cost in model_costs:
         counts = {name: getattr(cost, name) for name in _COUNTS}
@@ -178,18 +162,18 @@ def spend(
         if now is not None:
             same = costs.c.day == noted.excluded.day
             sums = ("day_calls", "day_tokens")
-            added |= {name: case((same, costs.c[name]), else_=0) + noted.excluded[name] for name in sums}
+            added |= {name: sa.case((same, costs.c[name]), else_=0) + noted.excluded[name] for name in sums}
             added["day"] = noted.excluded.day
         connection.execute(
             noted.on_conflict_do_update(index_elements=["namespace", "kind", "model"], set_=added)
         )
 
 
-def spent_on_day(connection: Connection, namespace: str, kind: str, now: datetime) -> tuple[int, int]:
+def spent_on_day(connection: sa.Connection, namespace: str, kind: str, now: datetime) -> tuple[int, int]:
     """Return the calls and tokens of a user's models for a kind of work on the present day, in UTC."""
-    sums = [func.coalesce(func.sum(costs.c[name]), 0) for name in ("day_calls", "day_tokens")]
+    sums = [sa.func.coalesce(sa.func.sum(costs.c[name]), 0) for name in ("day_calls", "day_tokens")]
     today = costs.c.namespace == namespace, costs.c.kind == kind, costs.c.day == _day(now)
-    calls, tokens = connection.execute(select(*sums).where(*today)).one()
+    calls, tokens = connection.execute(sa.select(*sums).where(*today)).one()
     return int(calls), int(tokens)
 
 
@@ -197,19 +181,19 @@ def _day(now: datetime) -> int:
     return now.date().toordinal()
 
 
-def make_anonymous(connection: Connection, names: Collection[str]) -> None:
+def make_anonymous(connection: sa.Connection, names: Collection[str]) -> None:
     """Turn costs into those of nobody where their user is forgotten."""
-    here = exists().where(namespaces.c.namespace == costs.c.namespace)
-    theirs = delete(costs).where(costs.c.namespace.in_(names), ~here)
+    here = sa.exists().where(namespaces.c.namespace == costs.c.namespace)
+    theirs = sa.delete(costs).where(costs.c.namespace.in_(names), ~here)
     gone = connection.execute(theirs.returning(costs)).all()
     spend(connection, [_cost_of(row) for row in gone])
 
 
-def cost_ledger(connection: Connection, namespace: str | None = None) -> list[Cost]:
+def cost_ledger(connection: sa.Connection, namespace: str | None = None) -> list[Cost]:
     """Return the costs by kind of work and model: of one user, or of everybody together."""
-    totals = [func.sum(costs.c[name]).label(name) for name in _COUNTS]
+    totals = [sa.func.sum(costs.c[name]).label(name) for name in _COUNTS]
     by = (costs.c.kind, costs.c.model)
-    query = select(*by, *totals).group_by(*by).order_by(*by)
+    query = sa.select(*by, *totals).group_by(*by).order_by(*by)
     if namespace is not None:
         query = query.where(costs.c.namespace == namespace)
     return [_cost_of(row) for row in connection.execute(query)]
@@ -223,57 +207,64 @@ def _cost_of(row: Any) -> Cost:
 # Background work as rows with leases. If a worker dies, its leases end, and another worker does the jobs.
 
 _OWED = ("kind", "subject", "namespace", "attempts", "due", "dead")
-_OWE = Statement(insert(jobs).values({name: bindparam(name) for name in _OWED}))
+_OWE = Statement(sa.insert(jobs).values({name: sa.bindparam(name) for name in _OWED}))
 _GATHERING = timedelta(seconds=10)
 """How long an erasure waits for more deletions: one costs about as much as a thousand."""
 
 _DAY = timedelta(days=1)
 
 _INDEX = jobs.alias()
-_INDEXES = exists().where(_INDEX.c.kind == "index", _INDEX.c.dead == 0)
-_WAITS = and_(jobs.c.owner.is_(None), jobs.c.error.is_(None), jobs.c.dead == 0)
-_GATHERS = and_(
-    or_(jobs.c.kind.in_(["erase", "compact"]), and_(jobs.c.kind == "learn", ~_INDEXES)),
+_INDEXES = sa.exists().where(_INDEX.c.kind == "index", _INDEX.c.dead == 0)
+_WAITS = sa.and_(jobs.c.owner.is_(None), jobs.c.error.is_(None), jobs.c.dead == 0)
+_GATHERS = sa.and_(
+    sa.or_(jobs.c.kind.in_(["erase", "compact"]), sa.and_(jobs.c.kind == "learn", ~_INDEXES)),
     _WAITS,
 )
 """Jobs that are delayed in order to do several at once. From what waits to be indexed there may be more to learn."""
-_WAITING = and_(jobs.c.subject == 0, jobs.c.kind == "erase", jobs.c.owner.is_(None), jobs.c.dead == 0)
+_WAITING = sa.and_(jobs.c.subject == 0, jobs.c.kind == "erase", jobs.c.owner.is_(None), jobs.c.dead == 0)
 _OWE_ERASURE = Statement(
-    insert(jobs).from_select(
+    sa.insert(jobs).from_select(
         ["kind", "subject", "namespace", "attempts", "due", "dead"],
-        select(literal("erase"), literal(0), literal(""), literal(0), bindparam("due"), literal(0)).where(
-            ~exists(select(jobs.c.id).where(_WAITING))
-        ),
+        sa.select(
+            sa.literal("erase"),
+            sa.literal(0),
+            sa.literal(""),
+            sa.literal(0),
+            sa.bindparam("due"),
+            sa.literal(0),
+        ).where(~sa.exists(sa.select(jobs.c.id).where(_WAITING))),
     )
 )
 
-_DUE = and_(jobs.c.dead == 0, or_(jobs.c.due <= bindparam("now"), jobs.c.due > bindparam("latest")))
+_DUE = sa.and_(
+    jobs.c.dead == 0, sa.or_(jobs.c.due <= sa.bindparam("now"), jobs.c.due > sa.bindparam("latest"))
+)
 
 
-def _oldest(*conditions: ColumnElement[bool]) -> ListStatement:
-    def build(kinds: list[BindParameter[Any]]) -> Select[Any]:
-        due = select(jobs).where(_DUE, jobs.c.kind.in_(kinds), *conditions).order_by(jobs.c.due, jobs.c.id)
-        return due.limit(bindparam("most")).with_for_update(skip_locked=True)
+def _oldest(*conditions: sa.ColumnElement[bool]) -> ListStatement:
+    def build(kinds: list[sa.BindParameter[Any]]) -> sa.Select[Any]:
+        due = sa.select(jobs).where(_DUE, jobs.c.kind.in_(kinds), *conditions).order_by(jobs.c.due, jobs.c.id)
+        return due.limit(sa.bindparam("most")).with_for_update(skip_locked=True)
 
     return ListStatement(build)
 
 
 _OLDEST = _oldest()
-_OLDEST_INSIDE = _oldest(jobs.c.subject.between(bindparam("first"), bindparam("last")))
-_IS_DUE = ListStatement(lambda kinds: select(jobs.c.id).where(_DUE, jobs.c.kind.in_(kinds)).limit(1))
+_OLDEST_INSIDE = _oldest(jobs.c.subject.between(sa.bindparam("first"), sa.bindparam("last")))
+_IS_DUE = ListStatement(lambda kinds: sa.select(jobs.c.id).where(_DUE, jobs.c.kind.in_(kinds)).limit(1))
 _LEASE = ListStatement(
     lambda ids: (
-        update(jobs)
+        sa.update(jobs)
         .where(jobs.c.id.in_(ids))
-        .values(owner=bindparam("by"), due=bindparam("until"), attempts=jobs.c.attempts + 1)
+        .values(owner=sa.bindparam("by"), due=sa.bindparam("until"), attempts=jobs.c.attempts + 1)
     )
 )
-_FINISH = ListStatement(lambda ids: delete(jobs).where(jobs.c.id.in_(ids)))
-_QUEUED = Statement(select(jobs.c.id).where(jobs.c.dead == 0).limit(1))
+_FINISH = ListStatement(lambda ids: sa.delete(jobs).where(jobs.c.id.in_(ids)))
+_QUEUED = Statement(sa.select(jobs.c.id).where(jobs.c.dead == 0).limit(1))
 
 
 def enqueue(
-    connection: Connection, kind: JobKind, subjects: Sequence[int], namespace: str, now: datetime
+    connection: sa.Connection, kind: JobKind, subjects: Sequence[int], namespace: str, now: datetime
 ) -> None:
     """Queue a job for each subject."""
     if subjects:
@@ -281,7 +272,7 @@ def enqueue(
         _OWE.run(connection, *({**fixed, "subject": subject} for subject in subjects))
 
 
-def enqueue_erasure(connection: Connection, now: datetime) -> None:
+def enqueue_erasure(connection: sa.Connection, now: datetime) -> None:
     """Queue an erasure of deleted data from SQLite's files, unless one waits already.
 
     PostgreSQL erases its files itself when it vacuums the tables.
@@ -291,31 +282,33 @@ def enqueue_erasure(connection: Connection, now: datetime) -> None:
 
 
 def enqueue_once(
-    connection: Connection, kind: JobKind, subjects: Sequence[int], due: datetime, namespace: str = ""
+    connection: sa.Connection, kind: JobKind, subjects: Sequence[int], due: datetime, namespace: str = ""
 ) -> None:
     """Queue a job for each subject that has none of this kind that waits or runs; without a namespace, of the whole store."""
-    here = select(jobs.c.subject).where(jobs.c.kind == kind, jobs.c.subject.in_(subjects), jobs.c.dead == 0)
+    here = sa.select(jobs.c.subject).where(
+        jobs.c.kind == kind, jobs.c.subject.in_(subjects), jobs.c.dead == 0
+    )
     waiting = set(connection.scalars(here))
     enqueue(connection, kind, [subject for subject in subjects if subject not in waiting], namespace, due)
 
 
 def enqueue_texts(
-    connection: Connection, kind: JobKind, now: datetime, *conditions: ColumnElement[bool]
+    connection: sa.Connection, kind: JobKind, now: datetime, *conditions: sa.ColumnElement[bool]
 ) -> None:
     """Queue a job for each text that meets conditions."""
-    due = {"attempts": literal(0), "due": literal(to_micros(now)), "dead": literal(0)}
-    every = select(literal(kind), texts.c.key, texts.c.namespace, *due.values()).where(*conditions)
-    connection.execute(insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
+    due = {"attempts": sa.literal(0), "due": sa.literal(to_micros(now)), "dead": sa.literal(0)}
+    every = sa.select(sa.literal(kind), texts.c.key, texts.c.namespace, *due.values()).where(*conditions)
+    connection.execute(sa.insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
 
 
-def is_day_over(connection: Connection, kind: JobKind, now: datetime) -> bool:
+def is_day_over(connection: sa.Connection, kind: JobKind, now: datetime) -> bool:
     """Return whether `enqueue_daily` has something to do."""
-    noted = connection.scalar(select(meta.c.value).where(meta.c.name == f"{kind}_queued"))
+    noted = connection.scalar(sa.select(meta.c.value).where(meta.c.name == f"{kind}_queued"))
     day_ago, day_ahead = _day_around(now)
     return noted is None or not day_ago < noted <= day_ahead
 
 
-def enqueue_daily(connection: Connection, kind: JobKind, now: datetime) -> None:
+def enqueue_daily(connection: sa.Connection, kind: JobKind, now: datetime) -> None:
     """Queue a job of the whole store, if it was queued a day ago or earlier: once for all processes.
 
     The first time, only the moment is noted. A moment in the future was noted by a clock that was wrong.
@@ -325,8 +318,8 @@ def enqueue_daily(connection: Connection, kind: JobKind, now: datetime) -> None:
     if connection.scalar(first.returning(meta.c.name)) is not None:
         return
     day_ago, day_ahead = _day_around(now)
-    is_over = or_(meta.c.value <= day_ago, meta.c.value > day_ahead)
-    if connection.execute(update(meta).where(meta.c.name == name, is_over).values(value=at)).rowcount:
+    is_over = sa.or_(meta.c.value <= day_ago, meta.c.value > day_ahead)
+    if connection.execute(sa.update(meta).where(meta.c.name == name, is_over).values(value=at)).rowcount:
         enqueue_once(connection, kind, [0], now)
 
 
@@ -338,20 +331,20 @@ def _sortable(moment: datetime) -> str:
     return f"{to_micros(moment):020d}"
 
 
-def is_hurried(connection: Connection, now: datetime) -> bool:
+def is_hurried(connection: sa.Connection, now: datetime) -> bool:
     """Return whether no job is delayed in order to do several at once."""
-    later = exists().where(_GATHERS, jobs.c.due > to_micros(now))
-    return not connection.scalar(select(later))
+    later = sa.exists().where(_GATHERS, jobs.c.due > to_micros(now))
+    return not connection.scalar(sa.select(later))
 
 
-def hurry(connection: Connection, now: datetime) -> None:
+def hurry(connection: sa.Connection, now: datetime) -> None:
     """Make jobs due now that are only delayed in order to do several at once."""
-    later = update(jobs).where(_GATHERS, jobs.c.due > to_micros(now))
+    later = sa.update(jobs).where(_GATHERS, jobs.c.due > to_micros(now))
     connection.execute(later.values(due=to_micros(now)))
 
 
 def lease(
-    connection: Connection,
+    connection: sa.Connection,
     kinds: Sequence[JobKind],
     limit: int,
     owner: str,
@@ -381,7 +374,7 @@ def lease(
     return taken
 
 
-def is_due(connection: Connection, kinds: Sequence[JobKind], now: datetime, until: datetime) -> bool:
+def is_due(connection: sa.Connection, kinds: Sequence[JobKind], now: datetime, until: datetime) -> bool:
     """Return whether `lease` would lease a job of these kinds: to look costs less than to write."""
     return bool(_IS_DUE.all(connection, kinds, _moments(now, until)))
 
@@ -390,7 +383,7 @@ def _moments(now: datetime, until: datetime) -> dict[str, int]:
     return {"now": to_micros(now), "latest": to_micros(latest(now, until))}
 
 
-def erase(connection: Connection, job: Job, until: datetime, *, goes_on: bool) -> bool:
+def erase(connection: sa.Connection, job: Job, until: datetime, *, goes_on: bool) -> bool:
     """Do a part of an erasure, and extend its lease until `until`. Returns whether there is more to do.
 
     Nothing finds deleted data even before. After the last part, `tidy(whole=True)` erases it from the log, too.
@@ -401,23 +394,23 @@ def erase(connection: Connection, job: Job, until: datetime, *, goes_on: bool) -
         until: When it becomes due again, unless it is done by then.
         goes_on: Whether this is not the first part.
     """
-    connection.execute(update(jobs).where(jobs.c.id == job.id).values(due=to_micros(until)))
+    connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(due=to_micros(until)))
     return words.erase(connection, goes_on=goes_on)
 
 
-def finish(connection: Connection, batch: Sequence[Job]) -> None:
+def finish(connection: sa.Connection, batch: Sequence[Job]) -> None:
     """Delete jobs that are done."""
     _FINISH.run(connection, [job.id for job in batch])
 
 
-def finish_once(connection: Connection, batch: Sequence[Job]) -> bool:
+def finish_once(connection: sa.Connection, batch: Sequence[Job]) -> bool:
     """Delete jobs that are done. Returns False if another worker has leased one since, or has done it."""
-    theirs = or_(*(and_(jobs.c.id == job.id, jobs.c.attempts == job.attempts) for job in batch))
-    return connection.execute(delete(jobs).where(theirs)).rowcount == len(batch)
+    theirs = sa.or_(*(sa.and_(jobs.c.id == job.id, jobs.c.attempts == job.attempts) for job in batch))
+    return connection.execute(sa.delete(jobs).where(theirs)).rowcount == len(batch)
 
 
 def gather(
-    connection: Connection,
+    connection: sa.Connection,
     kind: JobKind,
     subjects: tuple[int, int],
     number: int,
@@ -434,14 +427,14 @@ def gather(
         now: The present.
         later: When fewer are due.
     """
-    wait = and_(jobs.c.kind == kind, jobs.c.subject.between(*subjects), _WAITS)
-    count = connection.scalar(select(func.count()).where(wait)) or 0
+    wait = sa.and_(jobs.c.kind == kind, jobs.c.subject.between(*subjects), _WAITS)
+    count = connection.scalar(sa.select(sa.func.count()).where(wait)) or 0
     due = to_micros(now if count >= number else later)
-    connection.execute(update(jobs).where(wait).values(due=due))
+    connection.execute(sa.update(jobs).where(wait).values(due=due))
 
 
 def fail(
-    connection: Connection,
+    connection: sa.Connection,
     batch: Sequence[Job],
     error: str,
     due: datetime | None,
@@ -462,53 +455,53 @@ def fail(
         changed["due"] = to_micros(due)
     if not count_attempt:
         changed["attempts"] = jobs.c.attempts - 1
-    connection.execute(update(jobs).where(jobs.c.id.in_([job.id for job in batch])).values(changed))
+    connection.execute(sa.update(jobs).where(jobs.c.id.in_([job.id for job in batch])).values(changed))
 
 
-def reclaim(connection: Connection, owner: str, now: datetime) -> None:
+def reclaim(connection: sa.Connection, owner: str, now: datetime) -> None:
     """End the leases of all other owners on index jobs, since their processes died. Their attempts count.
 
     Other kinds of jobs are left out: any process does them, also without the index.
     """
     of_holder = jobs.c.kind.in_(["index", "upsert", "unindex", "compact"])
-    held = update(jobs).where(jobs.c.owner.is_not(None), jobs.c.owner != owner, jobs.c.dead == 0)
+    held = sa.update(jobs).where(jobs.c.owner.is_not(None), jobs.c.owner != owner, jobs.c.dead == 0)
     connection.execute(held.where(of_holder).values(owner=None, due=to_micros(now)))
 
 
-def release(connection: Connection, owner: str, now: datetime) -> None:
+def release(connection: sa.Connection, owner: str, now: datetime) -> None:
     """Give back all leases of `owner`, which ends. The attempts do not count."""
     connection.execute(
-        update(jobs)
+        sa.update(jobs)
         .where(jobs.c.owner == owner, jobs.c.dead == 0)
         .values(owner=None, due=to_micros(now), attempts=jobs.c.attempts - 1)
     )
 
 
-def revive(connection: Connection, now: datetime) -> int:
+def revive(connection: sa.Connection, now: datetime) -> int:
     """Make all dead letters due again. Returns how many there were."""
     return connection.execute(
-        update(jobs).where(jobs.c.dead == 1).values(dead=0, attempts=0, due=to_micros(now), owner=None)
+        sa.update(jobs).where(jobs.c.dead == 1).values(dead=0, attempts=0, due=to_micros(now), owner=None)
     ).rowcount
 
 
-def count_kinds(connection: Connection) -> dict[str, int]:
+def count_kinds(connection: sa.Connection) -> dict[str, int]:
     """Return how many jobs of each kind are queued, the most frequent first."""
-    number = func.count().label("number")
-    rows = connection.execute(select(jobs.c.kind, number).where(jobs.c.dead == 0).group_by(jobs.c.kind))
+    number = sa.func.count().label("number")
+    rows = connection.execute(sa.select(jobs.c.kind, number).where(jobs.c.dead == 0).group_by(jobs.c.kind))
     return {row.kind: row.number for row in sorted(rows, key=lambda row: (-row.number, row.kind))}
 
 
-def has_jobs(connection: Connection) -> bool:
+def has_jobs(connection: sa.Connection) -> bool:
     """Return whether any job is queued."""
     return bool(_QUEUED.all(connection, {}))
 
 
-def backlog(connection: Connection, besides: Sequence[JobKind] = ()) -> Backlog:
+def backlog(connection: sa.Connection, besides: Sequence[JobKind] = ()) -> Backlog:
     """Return how many jobs are queued and dead, of other kinds than `besides`."""
     counted = {
         row.dead: row.number
         for row in connection.execute(
-            select(jobs.c.dead, func.count().label("number"))
+            sa.select(jobs.c.dead, sa.func.count().label("number"))
             .where(jobs.c.kind.not_in(besides))
             .group_by(jobs.c.dead)
         )

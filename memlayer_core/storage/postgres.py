@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url, text
+import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from memlayer_core.errors import MissingExtraError
@@ -20,10 +20,10 @@ T = TypeVar("T")
 _DEADLOCK = "40P01"
 _AGAIN = 5  # times that what the server rolled back, since it waited in a circle with others, is done again
 
-_READ = Statement(text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+_READ = Statement(sa.text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
 # Who waited for a lock sees what was committed meanwhile.
-_WRITE = Statement(text("BEGIN ISOLATION LEVEL READ COMMITTED"))
-_COMMIT = Statement(text("COMMIT"))
+_WRITE = Statement(sa.text("BEGIN ISOLATION LEVEL READ COMMITTED"))
+_COMMIT = Statement(sa.text("COMMIT"))
 _NOTHING: dict[str, Any] = {}
 
 
@@ -47,11 +47,11 @@ class PostgresDatabase:
         self._readers = Connections(self._pool, self._engine, _reading)
         self._writers = Connections(self._pool, self._engine, _writing)
 
-    def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def read(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on one snapshot. It may be run twice."""
         return self._run(self._readers, work, *args, **kwargs)
 
-    def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def write(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` and commit it; nothing of it stays when it raises. It may be run several times."""
         return self._run(self._writers, work, *args, **kwargs)
 
@@ -73,7 +73,7 @@ class PostgresDatabase:
     def _run(
         self,
         connections: Connections,
-        work: Callable[Concatenate[Connection, P], T],
+        work: Callable[Concatenate[sa.Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
@@ -83,7 +83,7 @@ class PostgresDatabase:
             while True:
                 try:
                     return connections.run(work, *args, **kwargs)
-                except exc.DBAPIError as problem:
+                except sa.exc.DBAPIError as problem:
                     if getattr(problem.orig, "sqlstate", None) == _DEADLOCK and deadlocks < _AGAIN:
                         deadlocks += 1
                     elif problem.connection_invalidated and problem.statement != "COMMIT" and not breaks:
@@ -94,12 +94,12 @@ class PostgresDatabase:
 
 
 @contextmanager
-def _reading(connection: Connection) -> Iterator[None]:
+def _reading(connection: sa.Connection) -> Iterator[None]:
     """Read on one snapshot. Its end is sent, and not waited for."""
     try:
         _READ.run(connection, _NOTHING)
         yield
-    except exc.DBAPIError as problem:
+    except sa.exc.DBAPIError as problem:
         _roll_back(connection, problem)
         raise
     except Exception:
@@ -112,7 +112,7 @@ def _reading(connection: Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(connection: Connection) -> Iterator[None]:
+def _writing(connection: sa.Connection) -> Iterator[None]:
     """Commit what is done inside, or roll it back.
 
     The server has answered before it is asked to commit: if it had closed the connection, nothing was written.
@@ -134,7 +134,7 @@ def _writing(connection: Connection) -> Iterator[None]:
         raise
 
 
-def _wait(connection: Connection, last: str) -> None:
+def _wait(connection: sa.Connection, last: str) -> None:
     """Wait for the answers to everything that was sent, the `last` statement with it."""
     try:
         connection.info["pipeline"].sync()
@@ -142,7 +142,7 @@ def _wait(connection: Connection, last: str) -> None:
         raise error_of(last, problem, connection) from problem
 
 
-def _end_read(connection: Connection) -> None:
+def _end_read(connection: sa.Connection) -> None:
     """Send the end of a snapshot. The next transaction receives the answer with its first rows."""
     pipeline = connection.info["pipeline"]
     try:
@@ -153,11 +153,11 @@ def _end_read(connection: Connection) -> None:
             pipeline.result_queue.append(None)  # the driver's mark for it
         else:
             _wait(connection, "COMMIT")  # an error is not left to the next transaction
-    except exc.DBAPIError:
+    except sa.exc.DBAPIError:
         connection.invalidate()  # what was read is good
 
 
-def _roll_back(connection: Connection, problem: Exception) -> None:
+def _roll_back(connection: sa.Connection, problem: Exception) -> None:
     """Roll back. A connection on which that fails is broken."""
     if connection.invalidated:
         return
@@ -170,13 +170,13 @@ def _roll_back(connection: Connection, problem: Exception) -> None:
             driven.rollback()
     except broken:
         connection.invalidate()
-        if isinstance(problem, exc.DBAPIError):
+        if isinstance(problem, sa.exc.DBAPIError):
             problem.connection_invalidated = True
 
 
-def _postgres_engine(url: str, settings: Settings, **pool: Any) -> Engine:
-    engine = create_engine(
-        make_url(url).set(drivername="postgresql+psycopg"),
+def _postgres_engine(url: str, settings: Settings, **pool: Any) -> sa.Engine:
+    engine = sa.create_engine(
+        sa.make_url(url).set(drivername="postgresql+psycopg"),
         isolation_level="AUTOCOMMIT",  # transactions begin and end where we say so
         skip_autocommit_rollback=True,
         pool_reset_on_return=None,
@@ -184,10 +184,10 @@ def _postgres_engine(url: str, settings: Settings, **pool: Any) -> Engine:
         **pool,
     )
     if settings.durability == "normal":
-        event.listen(engine, "connect", _commit_asynchronously)
-    event.listen(engine, "connect", _enter_pipeline)
-    event.listen(engine, "close", _leave_pipeline)
-    event.listen(engine, "after_cursor_execute", _wait_for_rows)
+        sa.event.listen(engine, "connect", _commit_asynchronously)
+    sa.event.listen(engine, "connect", _enter_pipeline)
+    sa.event.listen(engine, "close", _leave_pipeline)
+    sa.event.listen(engine, "after_cursor_execute", _wait_for_rows)
     return engine
 
 
@@ -206,6 +206,6 @@ def _leave_pipeline(driven: Any, record: Any) -> None:
         record.info.pop("mode").__exit__(None, None, None)
 
 
-def _wait_for_rows(connection: Connection, *_: object) -> None:
+def _wait_for_rows(connection: sa.Connection, *_: object) -> None:
     """Receive rows where SQLAlchemy runs a statement, since it looks at them at once."""
     connection.info["pipeline"].sync()

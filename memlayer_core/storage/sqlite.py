@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, FromClause, create_engine, event, text
+import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
@@ -50,7 +50,7 @@ class SqliteDatabase:
         with connections.translate_errors(), connections.inside_sqlite():
             self._writer = Writer(writing.connect)
 
-    def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def read(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on one snapshot."""
         if self._private:  # a database in memory has one connection
             return self.write(work, *args, **kwargs)
@@ -59,7 +59,7 @@ class SqliteDatabase:
         with connections.translate_errors(), connections.inside_sqlite():
             return self._readers.run(work, *args, **kwargs)
 
-    def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def write(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` and commit it; nothing of it stays when it raises."""
         if self._gone:
             raise self._removed()
@@ -84,7 +84,7 @@ class SqliteDatabase:
         ):
             if not _emptied_log(connection):
                 return False  # it would grow by the whole database
-            pages, size = (connection.scalar(text(f"PRAGMA page_{one}")) or 0 for one in ("count", "size"))
+            pages, size = (connection.scalar(sa.text(f"PRAGMA page_{one}")) or 0 for one in ("count", "size"))
             if pages * size > _REWRITTEN:
                 return True
             connection.exec_driver_sql("COMMIT")  # SQLite does it in a transaction of its own
@@ -97,7 +97,7 @@ class SqliteDatabase:
         Raises:
             StoreError: One is damaged.
         """
-        found: str = self.read(lambda c: c.execute(text("PRAGMA quick_check(1)")).scalar_one())
+        found: str = self.read(lambda c: c.execute(sa.text("PRAGMA quick_check(1)")).scalar_one())
         if found != "ok":
             raise connections.damage_error(found.strip().splitlines()[-1])
 
@@ -145,9 +145,9 @@ def journal_file(directory: Path) -> Path:
 
 def _sqlite_engine(
     directory: Path | None, settings: Settings, poolclass: type[Pool], *, read_only: bool
-) -> Engine:
+) -> sa.Engine:
     if directory is None:
-        engine = create_engine(
+        engine = sa.create_engine(
             "sqlite://",
             poolclass=poolclass,
             connect_args={"check_same_thread": False, "cached_statements": 256},
@@ -157,7 +157,7 @@ def _sqlite_engine(
             _make_private(directory)
         pooled = {"pool_size": _READERS, "max_overflow": 0, "pool_timeout": settings.busy_timeout}
         file = journal_file(directory)
-        engine = create_engine(
+        engine = sa.create_engine(
             f"sqlite:///{file}",
             poolclass=poolclass,
             creator=lambda: sqlite3.connect(
@@ -180,11 +180,11 @@ def _sqlite_engine(
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
 
-    def begin(connection: Connection) -> None:
+    def begin(connection: sa.Connection) -> None:
         connection.exec_driver_sql(connection.get_execution_options().get("memlayer_begin", "BEGIN"))
 
-    event.listen(engine, "connect", prepare)
-    event.listen(engine, "begin", begin)
+    sa.event.listen(engine, "connect", prepare)
+    sa.event.listen(engine, "begin", begin)
     engine.dialect.statement_compiler = _Compiler
     return engine
 
@@ -192,7 +192,7 @@ def _sqlite_engine(
 class _Compiler(SQLiteCompiler):
     """Writes hints such as `INDEXED BY` behind a table's name; SQLAlchemy's own compiler leaves them out."""
 
-    def get_from_hint_text(self, table: FromClause, text: str | None) -> str | None:
+    def get_from_hint_text(self, table: sa.FromClause, text: str | None) -> str | None:
         return text
 
 
@@ -219,14 +219,14 @@ def read_only_uri(file: Path) -> str:
     return f"{file.absolute().as_uri()}?mode=ro{'&immutable=1' if rests else ''}"
 
 
-def _emptied_log(connection: Connection) -> bool:
+def _emptied_log(connection: sa.Connection) -> bool:
     """Empty the write-ahead log. Returns False where a reader needs it for longer than writers should wait."""
-    patience = connection.scalar(text("PRAGMA busy_timeout"))
-    connection.execute(text(f"PRAGMA busy_timeout = {_CHECKPOINT_MS}"))
+    patience = connection.scalar(sa.text("PRAGMA busy_timeout"))
+    connection.execute(sa.text(f"PRAGMA busy_timeout = {_CHECKPOINT_MS}"))
     try:
-        held_back: int = connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)")).one()[0]
+        held_back: int = connection.execute(sa.text("PRAGMA wal_checkpoint(TRUNCATE)")).one()[0]
     finally:
-        connection.execute(text(f"PRAGMA busy_timeout = {patience}"))
+        connection.execute(sa.text(f"PRAGMA busy_timeout = {patience}"))
     return not held_back
 
 

@@ -9,24 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Connection,
-    Dialect,
-    Executable,
-    Integer,
-    Select,
-    Table,
-    Text,
-    and_,
-    bindparam,
-    cast,
-    exc,
-    func,
-    or_,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -61,12 +44,12 @@ class Statement:
         statement: A Core statement, or `text`.
     """
 
-    def __init__(self, statement: Executable) -> None:
+    def __init__(self, statement: sa.Executable) -> None:
         self._statement = statement
         self._written: dict[str, _Written] = {}
         self._row: Any = None
 
-    def all(self, connection: Connection, values: Values) -> list[Any]:
+    def all(self, connection: sa.Connection, values: Values) -> list[Any]:
         """Return every row, its columns as attributes."""
         cursor = self._execute(connection, values)
         rows = _fetch(cursor, connection)
@@ -75,23 +58,23 @@ class Statement:
         cursor.close()
         return list(map(self._row._make, rows))
 
-    def tuples(self, connection: Connection, values: Values) -> list[tuple[Any, ...]]:
+    def tuples(self, connection: sa.Connection, values: Values) -> list[tuple[Any, ...]]:
         """Return every row as a plain tuple, for statements with thousands of rows."""
         cursor = self._execute(connection, values)
         rows = _fetch(cursor, connection)
         cursor.close()
         return rows
 
-    def first(self, connection: Connection, values: Values) -> Any | None:
+    def first(self, connection: sa.Connection, values: Values) -> Any | None:
         """Return the first row, or None."""
         found = self.all(connection, values)
         return found[0] if found else None
 
-    def run(self, connection: Connection, *values: Values) -> None:
+    def run(self, connection: sa.Connection, *values: Values) -> None:
         """Change something, once for each of `values`."""
         self._execute(connection, *values).close()
 
-    def _execute(self, connection: Connection, *values: Values) -> DBAPICursor:
+    def _execute(self, connection: sa.Connection, *values: Values) -> DBAPICursor:
         dialect = connection.dialect
         written = self._written.get(dialect.name)
         if written is None:
@@ -107,14 +90,14 @@ class Statement:
             raise error_of(sql, problem, connection, cursor) from problem
         return cursor
 
-    def _compile(self, dialect: Dialect) -> _Written:
+    def _compile(self, dialect: sa.Dialect) -> _Written:
         return _compile(self._statement, dialect)
 
 
 class _ArrayStatement(Statement):
     """A statement for a server, with one parameter for all values: its driver reads a text of many anew each time."""
 
-    def _compile(self, dialect: Dialect) -> _Written:
+    def _compile(self, dialect: sa.Dialect) -> _Written:
         sql, arguments = super()._compile(dialect)
         return _IN_ONE.sub(_as_array, sql), arguments
 
@@ -124,7 +107,7 @@ def _as_array(match: re.Match[str]) -> str:
     return f"= ANY({match[1]}{cast})"
 
 
-def _fetch(cursor: DBAPICursor, connection: Connection) -> list[tuple[Any, ...]]:
+def _fetch(cursor: DBAPICursor, connection: sa.Connection) -> list[tuple[Any, ...]]:
     dialect = connection.dialect
     try:
         return [*cursor.fetchall()]
@@ -143,12 +126,12 @@ class ListStatement:
         build: Makes the statement of the parameters to compare with. Naming a value twice must change nothing.
     """
 
-    def __init__(self, build: Callable[[list[BindParameter[Any]]], Executable]) -> None:
+    def __init__(self, build: Callable[[list[sa.BindParameter[Any]]], sa.Executable]) -> None:
         self._build = build
         self._prepared: dict[int, Statement] = {}
         self._array: Statement | None = None
 
-    def all(self, connection: Connection, items: Sequence[Any], values: Values = _NONE) -> list[Any]:
+    def all(self, connection: sa.Connection, items: Sequence[Any], values: Values = _NONE) -> list[Any]:
         """Return every row for any of the values."""
         found: list[Any] = []
         for statement, given in self._parts(connection, items, values):
@@ -156,7 +139,7 @@ class ListStatement:
         return found
 
     def tuples(
-        self, connection: Connection, items: Sequence[Any], values: Values = _NONE
+        self, connection: sa.Connection, items: Sequence[Any], values: Values = _NONE
     ) -> list[tuple[Any, ...]]:
         """Return every row for any of the values as a plain tuple, for statements with thousands of rows."""
         found: list[tuple[Any, ...]] = []
@@ -164,17 +147,17 @@ class ListStatement:
             found.extend(statement.tuples(connection, given))
         return found
 
-    def run(self, connection: Connection, items: Sequence[Any], values: Values = _NONE) -> None:
+    def run(self, connection: sa.Connection, items: Sequence[Any], values: Values = _NONE) -> None:
         """Change something for all of the values."""
         for statement, given in self._parts(connection, items, values):
             statement.run(connection, given)
 
     def _parts(
-        self, connection: Connection, items: Sequence[Any], values: Values
+        self, connection: sa.Connection, items: Sequence[Any], values: Values
     ) -> Iterator[tuple[Statement, Values]]:
         if connection.dialect.name == _SERVER:
             if self._array is None:
-                self._array = _ArrayStatement(self._build([bindparam("one_0")]))
+                self._array = _ArrayStatement(self._build([sa.bindparam("one_0")]))
             if items:
                 yield self._array, {**values, "one_0": [*items]}
             return
@@ -189,17 +172,19 @@ class ListStatement:
 
     def _of(self, length: int) -> Statement:
         if length not in self._prepared:
-            parameters: list[BindParameter[Any]] = [bindparam(f"one_{place}") for place in range(length)]
+            parameters: list[sa.BindParameter[Any]] = [
+                sa.bindparam(f"one_{place}") for place in range(length)
+            ]
             self._prepared[length] = Statement(self._build(parameters))
         return self._prepared[length]
 
 
-def rows_by(query: Select[Any], column: ColumnElement[Any]) -> ListStatement:
+def rows_by(query: sa.Select[Any], column: sa.ColumnElement[Any]) -> ListStatement:
     """Return a statement that reads a query's rows with one of the values in a column, in the column's order."""
     return ListStatement(lambda values: query.where(column.in_(values)).order_by(column))
 
 
-def dialect_insert(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
+def dialect_insert(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
     """Return an `INSERT` that knows `ON CONFLICT`, in the dialect of this name."""
     if dialect == "sqlite":
         return sqlite.insert(table)
@@ -208,7 +193,7 @@ def dialect_insert(dialect: str, table: Table) -> sqlite.Insert | postgresql.Ins
     return postgresql.insert(table)
 
 
-def _compile(statement: Executable, dialect: Dialect) -> _Written:
+def _compile(statement: sa.Executable, dialect: sa.Dialect) -> _Written:
     """Return the statement's text and what makes a driver's arguments of values."""
     compiled = statement.compile(dialect=dialect)  # type: ignore[attr-defined]  # every statement has it
     assert isinstance(compiled, SQLCompiler)
@@ -222,8 +207,8 @@ def _compile(statement: Executable, dialect: Dialect) -> _Written:
 
 
 def error_of(
-    sql: str, problem: Exception, connection: Connection, cursor: DBAPICursor | None = None
-) -> exc.DBAPIError | BaseException:
+    sql: str, problem: Exception, connection: sa.Connection, cursor: DBAPICursor | None = None
+) -> sa.exc.DBAPIError | BaseException:
     """Return a driver's error as SQLAlchemy raises it, without the values, since they may quote messages."""
     dialect = connection.dialect
     is_broken = dialect.is_disconnect(problem, connection.connection, cursor)  # type: ignore[arg-type]
@@ -231,7 +216,7 @@ def error_of(
         connection.invalidate(problem)
     elif cursor is not None:
         cursor.close()
-    return exc.DBAPIError.instance(
+    return sa.exc.DBAPIError.instance(
         sql,
         None,
         problem,
@@ -256,10 +241,10 @@ AT_ONCE = 500
 LAST = 0xFFFF_FFFF
 """The last place that a session can have."""
 
-WITHIN = and_(
-    sessions.c.namespace == bindparam("of"),
-    or_(bindparam("agent", type_=Text).is_(None), sessions.c.agent_id == bindparam("agent")),
-    or_(bindparam("lane", type_=Text).is_(None), sessions.c.lane == bindparam("lane")),
+WITHIN = sa.and_(
+    sessions.c.namespace == sa.bindparam("of"),
+    sa.or_(sa.bindparam("agent", type_=sa.Text).is_(None), sessions.c.agent_id == sa.bindparam("agent")),
+    sa.or_(sa.bindparam("lane", type_=sa.Text).is_(None), sessions.c.lane == sa.bindparam("lane")),
 )
 """The condition on `sessions` that keeps a query within the reach that `reached` gives."""
 
@@ -317,22 +302,22 @@ def chunks(keys: Sequence[T]) -> Iterable[Sequence[T]]:
 
 
 _RETIRED = "retired_session"
-_HIGHEST = select(func.coalesce(func.max(sessions.c.number), 0)).scalar_subquery()
-_DELETED = func.coalesce(
-    select(cast(meta.c.value, Integer)).where(meta.c.name == _RETIRED).scalar_subquery(), 0
+_HIGHEST = sa.select(sa.func.coalesce(sa.func.max(sessions.c.number), 0)).scalar_subquery()
+_DELETED = sa.func.coalesce(
+    sa.select(sa.cast(meta.c.value, sa.Integer)).where(meta.c.name == _RETIRED).scalar_subquery(), 0
 )
-_NEXT = Statement(select((func.max(_HIGHEST, _DELETED) + 1).label("number")))
-_NOTED = sqlite.insert(meta).values(name=_RETIRED, value=bindparam("value"))
+_NEXT = Statement(sa.select((sa.func.max(_HIGHEST, _DELETED) + 1).label("number")))
+_NOTED = sqlite.insert(meta).values(name=_RETIRED, value=sa.bindparam("value"))
 _RETIRE = Statement(
     _NOTED.on_conflict_do_update(
         index_elements=["name"],
         set_={"value": _NOTED.excluded.value},
-        where=cast(meta.c.value, Integer) < cast(_NOTED.excluded.value, Integer),
+        where=sa.cast(meta.c.value, sa.Integer) < sa.cast(_NOTED.excluded.value, sa.Integer),
     )
 )
 
 
-def next_number(connection: Connection) -> dict[str, int]:
+def next_number(connection: sa.Connection) -> dict[str, int]:
     """Return the number of a new session as a column; an empty dict if the database numbers sessions itself."""
     if connection.dialect.name != "sqlite":
         return {}
@@ -341,7 +326,7 @@ def next_number(connection: Connection) -> dict[str, int]:
     return {"number": row.number}
 
 
-def retire(connection: Connection, number: int) -> None:
+def retire(connection: sa.Connection, number: int) -> None:
     """Note that the session of this number is deleted."""
     if connection.dialect.name == "sqlite":
         _RETIRE.run(connection, {"value": str(number)})

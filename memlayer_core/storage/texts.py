@@ -12,17 +12,7 @@ from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    BindParameter,
-    Connection,
-    Select,
-    bindparam,
-    case,
-    delete,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage import statements, words
@@ -31,36 +21,36 @@ from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, namespaces, texts
 
 Kind = Literal["message", "record", "item"]
-_ROW: dict[str, BindParameter[Any]] = {
-    name: bindparam(name) for name in ("key", "kind", "namespace", "agent_lane", "session_lane")
+_ROW: dict[str, sa.BindParameter[Any]] = {
+    name: sa.bindparam(name) for name in ("key", "kind", "namespace", "agent_lane", "session_lane")
 }
-_VERSION = bindparam("new_version", type_=BigInteger)
-_HERE = ListStatement(lambda keys: select(texts.c.key).where(texts.c.key.in_(keys)))
+_VERSION = sa.bindparam("new_version", type_=sa.BigInteger)
+_HERE = ListStatement(lambda keys: sa.select(texts.c.key).where(texts.c.key.in_(keys)))
 _REMOVE = ListStatement(
-    lambda keys: delete(texts).where(texts.c.key.in_(keys)).returning(texts.c.key, texts.c.vectors)
+    lambda keys: sa.delete(texts).where(texts.c.key.in_(keys)).returning(texts.c.key, texts.c.vectors)
 )
 _UNQUEUE = ListStatement(  # those that are being done are left alone
-    lambda keys: delete(jobs).where(
+    lambda keys: sa.delete(jobs).where(
         jobs.c.id.in_(
-            select(jobs.c.id)
+            sa.select(jobs.c.id)
             .where(jobs.c.kind == "index", jobs.c.subject.in_(keys))
             .with_for_update(skip_locked=True)
         )
     )
 )
 _OWNERS = statements.rows_by(
-    select(
+    sa.select(
         namespaces.c.namespace, namespaces.c.shard, namespaces.c.version, namespaces.c.indexed
     ).with_for_update(),
     namespaces.c.namespace,
 )
 _COUNT = Statement(
-    update(namespaces)
-    .where(namespaces.c.namespace == bindparam("of"))
+    sa.update(namespaces)
+    .where(namespaces.c.namespace == sa.bindparam("of"))
     .values(
-        vectors=namespaces.c.vectors + bindparam("more_vectors"),
-        texts=namespaces.c.texts + bindparam("more_texts"),
-        version=case((_VERSION > 0, _VERSION), else_=namespaces.c.version),
+        vectors=namespaces.c.vectors + sa.bindparam("more_vectors"),
+        texts=namespaces.c.texts + sa.bindparam("more_texts"),
+        version=sa.case((_VERSION > 0, _VERSION), else_=namespaces.c.version),
     )
 )
 
@@ -81,7 +71,7 @@ class Source(NamedTuple):
         owners: Returns the tokens that these are filed under; none: the namespace's.
     """
 
-    rows: Select[Any]
+    rows: sa.Select[Any]
     text: Callable[[Any], str]
     terms: Callable[[Any, Redact], Sequence[str]]
     speaker: Callable[[Any], str]
@@ -99,7 +89,7 @@ def register(kind: Kind, source: Source) -> None:
 
 
 def add(
-    connection: Connection,
+    connection: sa.Connection,
     kind: Kind,
     scope: Scope | SharedScope | Folder,
     rows: Sequence[tuple[int, Sequence[str] | None]],
@@ -125,7 +115,7 @@ def add(
     enqueue(connection, "index", [key for key, _ in rows], scope.namespace, now)
 
 
-def remove(connection: Connection, namespace: str, keys: Sequence[int], now: datetime) -> None:
+def remove(connection: sa.Connection, namespace: str, keys: Sequence[int], now: datetime) -> None:
     """Delete everything that finds some texts, and queue the same for the files, and for the index if it has the namespace.
 
     Args:
@@ -146,7 +136,7 @@ def remove(connection: Connection, namespace: str, keys: Sequence[int], now: dat
         enqueue_erasure(connection, now)
 
 
-def move(connection: Connection, namespace: str, keys: Sequence[Mapping[str, int]], now: datetime) -> None:
+def move(connection: sa.Connection, namespace: str, keys: Sequence[Mapping[str, int]], now: datetime) -> None:
     """Replace the keys `old` of texts by the keys `new`, with everything that finds them. No model is called."""
     there = existing_keys(connection, [pair["old"] for pair in keys])
     moving = [pair for pair in keys if pair["old"] in there]
@@ -154,26 +144,26 @@ def move(connection: Connection, namespace: str, keys: Sequence[Mapping[str, int
         return
     owner = owners_locked(connection, [namespace]).get(namespace)
     version = next_version(owner, now) if owner is not None else 0
-    values = {"key": bindparam("new"), "changed": version}
-    connection.execute(update(texts).where(texts.c.key == bindparam("old")).values(values), moving)
+    values = {"key": sa.bindparam("new"), "changed": version}
+    connection.execute(sa.update(texts).where(texts.c.key == sa.bindparam("old")).values(values), moving)
     count_vectors(connection, namespace, 0, 0, version)
     words.move(connection, moving)
     _unindex(connection, owner, [pair["old"] for pair in moving], now)
     enqueue(connection, "index", [pair["new"] for pair in moving], namespace, now)
 
 
-def _unindex(connection: Connection, owner: Any | None, keys: Sequence[int], now: datetime) -> None:
+def _unindex(connection: sa.Connection, owner: Any | None, keys: Sequence[int], now: datetime) -> None:
     """Queue that the index removes these keys, if it has the namespace."""
     if owner is not None and owner.indexed:
         enqueue(connection, "unindex", keys, owner.namespace, now)
 
 
-def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
+def existing_keys(connection: sa.Connection, keys: Sequence[int]) -> set[int]:
     """Return those of the keys that have a text."""
     return {row.key for row in _HERE.all(connection, list(keys))}
 
 
-def contents(connection: Connection, rows: Iterable[Any]) -> Iterator[tuple[Any, Source, Any]]:
+def contents(connection: sa.Connection, rows: Iterable[Any]) -> Iterator[tuple[Any, Source, Any]]:
     """Yield each of some rows of texts with its source and the source's row. Texts that are gone are left out."""
     every = {row.key: row for row in rows}
     for kind, (source, statement) in _SOURCES.items():
@@ -181,13 +171,13 @@ def contents(connection: Connection, rows: Iterable[Any]) -> Iterator[tuple[Any,
             yield every[found.key], source, found
 
 
-def lock_owners(connection: Connection, names: Iterable[str]) -> None:
+def lock_owners(connection: sa.Connection, names: Iterable[str]) -> None:
     """Lock namespaces of users, tenants or folders until the transaction ends. SQLite has one writer and needs no locks."""
     if connection.dialect.name != "sqlite":
         owners_locked(connection, names)
 
 
-def owners_locked(connection: Connection, names: Iterable[str]) -> dict[str, Any]:
+def owners_locked(connection: sa.Connection, names: Iterable[str]) -> dict[str, Any]:
     """Lock the same namespaces, and return the rows of those that exist."""
     return {row.namespace: row for row in _OWNERS.all(connection, sorted(names))}
 
@@ -201,7 +191,7 @@ def next_version(owner: Any, now: datetime) -> int:
 
 
 def count_vectors(
-    connection: Connection, namespace: str, vectors: int, embeddings: int, version: int = 0
+    connection: sa.Connection, namespace: str, vectors: int, embeddings: int, version: int = 0
 ) -> None:
     """Add to the number of a namespace's vectors, and raise its version if vectors were stored.
 
@@ -227,13 +217,13 @@ def lanes_of_row(row: Any) -> tuple[str, str, str]:
     return "u" + row.namespace, row.agent_lane, row.session_lane
 
 
-def without_words(connection: Connection, keys: Sequence[int]) -> list[int]:
+def without_words(connection: sa.Connection, keys: Sequence[int]) -> list[int]:
     """Return the keys of those texts whose words are not indexed yet: the redactor failed when they were added."""
     there = existing_keys(connection, keys)
     return sorted(there - words.existing_keys(connection, sorted(there)))
 
 
-def add_words(connection: Connection, keys: Sequence[int], own_words: OwnWords) -> None:
+def add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
     """Index the words of these texts, as far as that is not done."""
     _add_words(connection, without_words(connection, keys), own_words)
 
@@ -243,21 +233,21 @@ def _add_statement(dialect: str) -> Statement:
     return Statement(statements.dialect_insert(dialect, texts).values(_ROW).on_conflict_do_nothing())
 
 
-def _add_words(connection: Connection, keys: Sequence[int], own_words: OwnWords) -> None:
+def _add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
     columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_lane, texts.c.session_lane)
     for some in statements.chunks(keys):
-        rows = connection.execute(select(*columns).where(texts.c.key.in_(some)))
+        rows = connection.execute(sa.select(*columns).where(texts.c.key.in_(some)))
         for row, source, found in contents(connection, rows):
             filed = [(row.key, source.terms(found, partial(own_words, row.namespace)))]
             words.insert(connection, lanes_of_row(row), filed, source.owners(found))
 
 
-def repair_words(connection: Connection, own_words: OwnWords) -> bool:
+def repair_words(connection: sa.Connection, own_words: OwnWords) -> bool:
     """Make the word index contain every text, and nothing else. Returns whether anything was wrong."""
     sound = words.is_sound(connection)
     if not sound:
         words.rebuild(connection)
-    every, here = set(connection.scalars(select(texts.c.key))), set(words.keys(connection))
+    every, here = set(connection.scalars(sa.select(texts.c.key))), set(words.keys(connection))
     words.delete(connection, sorted(here - every))
     _add_words(connection, sorted(every - here), own_words)
     return not sound or here != every

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
-from sqlalchemy import Connection, and_, bindparam, delete, exists, func, literal, select, update
 
 from memlayer_core.errors import EmbedderMismatchError
 from memlayer_core.scope import Folder, Scope, SharedScope
@@ -188,7 +188,7 @@ COLUMNS = tuple(
 """What `columns_from` needs of texts that have vectors."""
 
 _BY_KEY = ListStatement(
-    lambda keys: select(*COLUMNS).where(texts.c.key.in_(keys), texts.c.shard.is_not(None))
+    lambda keys: sa.select(*COLUMNS).where(texts.c.key.in_(keys), texts.c.shard.is_not(None))
 )
 
 
@@ -197,14 +197,16 @@ def columns_from(rows: Sequence[tuple[Any, ...]]) -> TextColumns:
     return TextColumns(_loaded(rows, 0))
 
 
-def columns_of(connection: Connection, keys: Sequence[int]) -> TextColumns:
+def columns_of(connection: sa.Connection, keys: Sequence[int]) -> TextColumns:
     """Return those of some texts that have vectors as columns."""
     return columns_from(_BY_KEY.tuples(connection, keys))
 
 
 _LOAD = Statement(
-    select(*COLUMNS).where(
-        texts.c.namespace == bindparam("of"), texts.c.changed > bindparam("since"), texts.c.shard.is_not(None)
+    sa.select(*COLUMNS).where(
+        texts.c.namespace == sa.bindparam("of"),
+        texts.c.changed > sa.bindparam("since"),
+        texts.c.shard.is_not(None),
     )
 )
 
@@ -230,7 +232,7 @@ class VectorCache:
         return sum(block.bytes for block in self._blocks.values())
 
     def columns(
-        self, connection: Connection, reach: Scope | SharedScope | Folder, overview: ScopeStatistics
+        self, connection: sa.Connection, reach: Scope | SharedScope | Folder, overview: ScopeStatistics
     ) -> TextColumns:
         """Return the texts in a scope that have vectors. What is compared with them is exact, and needs no Chroma.
 
@@ -241,7 +243,7 @@ class VectorCache:
         """
         return TextColumns(self._block(connection, reach.namespace, overview), reach.lane)
 
-    def _block(self, connection: Connection, namespace: str, overview: ScopeStatistics) -> _Block:
+    def _block(self, connection: sa.Connection, namespace: str, overview: ScopeStatistics) -> _Block:
         known = self._blocks.get(namespace)
         if known is not None and (known.version, known.texts) == (overview.version, overview.texts):
             with self._lock:
@@ -349,31 +351,33 @@ EMBEDDED = texts.c.shard.is_not(None)
 _FILLED = ("speaker", "language", "shard", "text_hash", "vector", "vectors", "changed")
 _SCALES = "similarity_scales"  # a row of `meta`: JSON, a mean and a deviation by language
 _NAMESPACE = Statement(
-    select(
+    sa.select(
         namespaces.c.shard,
         namespaces.c.vectors,
         namespaces.c.texts,
         namespaces.c.version,
         namespaces.c.indexed,
-    ).where(namespaces.c.namespace == bindparam("of"))
+    ).where(namespaces.c.namespace == sa.bindparam("of"))
 )
-_META = Statement(select(meta.c.name, meta.c.value))
+_META = Statement(sa.select(meta.c.name, meta.c.value))
 _TASKS = ListStatement(
     lambda keys: (
-        select(texts, namespaces.c.shard.label("on"))
+        sa.select(texts, namespaces.c.shard.label("on"))
         .join(namespaces, namespaces.c.namespace == texts.c.namespace)
         .where(texts.c.key.in_(keys))
     )
 )
 _LOCKED = statements.rows_by(
-    select(texts.c.key, texts.c.namespace, texts.c.vectors).with_for_update(), texts.c.key
+    sa.select(texts.c.key, texts.c.namespace, texts.c.vectors).with_for_update(), texts.c.key
 )
 _STORE = Statement(
-    update(texts).where(texts.c.key == bindparam("of")).values({name: bindparam(name) for name in _FILLED})
+    sa.update(texts)
+    .where(texts.c.key == sa.bindparam("of"))
+    .values({name: sa.bindparam(name) for name in _FILLED})
 )
 
 
-def index_tasks(connection: Connection, keys: Sequence[int]) -> list[IndexTask]:
+def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexTask]:
     """Return index tasks for the texts of these keys."""
     rows = storage_texts.contents(connection, _TASKS.all(connection, keys))
     return [_index_task(row, source.text(found), source.speaker(found)) for row, source, found in rows]
@@ -385,7 +389,7 @@ def _index_task(row: Any, text: str, speaker: str) -> IndexTask:
     return IndexTask(row.key, row.on, storage_texts.lanes_of_row(row), text, now, kept, speaker)
 
 
-def store(connection: Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
+def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
     """Store vectors of texts that still exist. Storing one twice changes nothing."""
     if not new_entries:
         return
@@ -420,7 +424,7 @@ def store(connection: Connection, new_entries: Sequence[IndexEntry], now: dateti
         )
 
 
-def copy(connection: Connection, keys: Mapping[int, int], target: Scope, now: datetime) -> None:
+def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now: datetime) -> None:
     """Give copies of texts, which are in another scope, the vectors of these, so that no model is asked again.
 
     Args:
@@ -430,7 +434,7 @@ def copy(connection: Connection, keys: Mapping[int, int], target: Scope, now: da
         now: The present.
     """
     for some in statements.chunks(list(keys)):
-        found = map(entry_of, connection.execute(select(texts).where(texts.c.key.in_(some), EMBEDDED)))
+        found = map(entry_of, connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED)))
         store(
             connection,
             [replace(one, key=keys[one.key], lanes=storage_texts.lanes_of(target)) for one in found],
@@ -438,12 +442,12 @@ def copy(connection: Connection, keys: Mapping[int, int], target: Scope, now: da
         )
 
 
-def entries_of(connection: Connection, keys: Sequence[int]) -> list[IndexEntry]:
+def entries_of(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntry]:
     """Return the stored vectors of those of the keys that have some."""
     return [
         entry_of(row)
         for some in statements.chunks(keys)
-        for row in connection.execute(select(texts).where(texts.c.key.in_(some), EMBEDDED))
+        for row in connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
     ]
 
 
@@ -481,7 +485,7 @@ def part_cosines(rows: Sequence[Any], vector: FloatVector) -> list[tuple[float, 
     return [tuple(islice(near, number)) for number in numbers]
 
 
-def overview(connection: Connection, reach: Scope | SharedScope | Folder) -> ScopeStatistics:
+def overview(connection: sa.Connection, reach: Scope | SharedScope | Folder) -> ScopeStatistics:
     """Return how many vectors the namespace of a scope has, and which shard they are in."""
     row = _NAMESPACE.first(connection, {"of": reach.namespace})
     if row is None:
@@ -489,7 +493,7 @@ def overview(connection: Connection, reach: Scope | SharedScope | Folder) -> Sco
     return ScopeStatistics(row.vectors, bool(row.indexed), row.shard, row.version, row.texts)
 
 
-def layout(connection: Connection) -> Layout:
+def layout(connection: sa.Connection) -> Layout:
     """Return the fixed properties of the store."""
     known = {row.name: row.value for row in _META.all(connection, {})}
     dimension, scales = known.get("dimension"), known.get(_SCALES)
@@ -507,7 +511,7 @@ def layout(connection: Connection) -> Layout:
 
 
 def set_embedder(
-    connection: Connection,
+    connection: sa.Connection,
     embedder: str,
     dimension: int | None,
     scales: Mapping[str, SimilarityScale] | None = None,
@@ -536,13 +540,13 @@ def set_embedder(
     return layout(connection)
 
 
-def forget(connection: Connection, now: datetime) -> None:
+def forget(connection: sa.Connection, now: datetime) -> None:
     """Delete all vectors and the embedder's identity, and queue index jobs for all texts."""
     empty = dict.fromkeys(_FILLED)
-    connection.execute(update(texts).values(**empty))
-    connection.execute(update(namespaces).values(vectors=0, texts=0))
-    connection.execute(delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES])))
-    connection.execute(delete(jobs).where(jobs.c.kind == "index"))
+    connection.execute(sa.update(texts).values(**empty))
+    connection.execute(sa.update(namespaces).values(vectors=0, texts=0))
+    connection.execute(sa.delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES])))
+    connection.execute(sa.delete(jobs).where(jobs.c.kind == "index"))
     enqueue_texts(connection, "index", now)
 
 
@@ -553,27 +557,29 @@ def _parts(row: Any) -> tuple[FloatVector, ...]:
 # What the vector index should have: the vectors of large namespaces. Chroma is filled by this, and compared with it.
 
 _OTHERS = Statement(
-    select(literal(1))
+    sa.select(sa.literal(1))
     .where(
-        namespaces.c.shard == bindparam("on"),
+        namespaces.c.shard == sa.bindparam("on"),
         namespaces.c.indexed == 1,
-        namespaces.c.namespace != bindparam("of"),
+        namespaces.c.namespace != sa.bindparam("of"),
     )
     .limit(1)
 )
-_INDEXED = texts.c.namespace.in_(select(namespaces.c.namespace).where(namespaces.c.indexed == 1))
+_INDEXED = texts.c.namespace.in_(sa.select(namespaces.c.namespace).where(namespaces.c.indexed == 1))
 """The condition that the vector index has the vectors of texts, or gets them soon."""
 
 _NAMED = statements.rows_by(
-    select(namespaces.c.namespace, namespaces.c.indexed, namespaces.c.vectors), namespaces.c.namespace
+    sa.select(namespaces.c.namespace, namespaces.c.indexed, namespaces.c.vectors), namespaces.c.namespace
 )
-_HELD = statements.rows_by(select(texts.c.key).where(_INDEXED), texts.c.key)
-_ADD = update(namespaces).where(namespaces.c.indexed == 0).values(indexed=1).returning(namespaces.c.namespace)
-_LARGE = select(namespaces.c.namespace).where(namespaces.c.indexed == 0)
+_HELD = statements.rows_by(sa.select(texts.c.key).where(_INDEXED), texts.c.key)
+_ADD = (
+    sa.update(namespaces).where(namespaces.c.indexed == 0).values(indexed=1).returning(namespaces.c.namespace)
+)
+_LARGE = sa.select(namespaces.c.namespace).where(namespaces.c.indexed == 0)
 
 
 def namespaces_of(
-    connection: Connection, names: Collection[str], max_vectors: int
+    connection: sa.Connection, names: Collection[str], max_vectors: int
 ) -> tuple[set[str], list[str]]:
     """Return which namespaces the index has, and which others have more vectors than `max_vectors`."""
     rows = _NAMED.all(connection, sorted(names))
@@ -581,12 +587,12 @@ def namespaces_of(
     return has, [row.namespace for row in rows if not row.indexed and row.vectors > max_vectors]
 
 
-def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
+def existing_keys(connection: sa.Connection, keys: Sequence[int]) -> set[int]:
     """Return those of the keys that have a text which the index should have."""
     return {row.key for row in _HELD.all(connection, keys)}
 
 
-def add_to_content(connection: Connection, names: Collection[str], now: datetime) -> None:
+def add_to_content(connection: sa.Connection, names: Collection[str], now: datetime) -> None:
     """Give the index namespaces that it does not have: a job for each of their texts is queued.
 
     Whoever stored a text before is served by that job, and whoever stores one later sees that the index has the namespace.
@@ -595,41 +601,43 @@ def add_to_content(connection: Connection, names: Collection[str], now: datetime
         enqueue_texts(connection, "upsert", now, texts.c.namespace == added, EMBEDDED)
 
 
-def large_namespaces(connection: Connection, max_vectors: int) -> list[str]:
+def large_namespaces(connection: sa.Connection, max_vectors: int) -> list[str]:
     """Return the namespaces with more vectors than `max_vectors` that the index does not have."""
     return list(connection.scalars(_LARGE.where(namespaces.c.vectors > max_vectors)))
 
 
-def is_alone(connection: Connection, namespace: str, shard: int) -> bool:
+def is_alone(connection: sa.Connection, namespace: str, shard: int) -> bool:
     """Tell whether the index has vectors of no other namespace in a shard."""
     return _OTHERS.first(connection, {"of": namespace, "on": shard}) is None
 
 
-def content_entries(connection: Connection, shard: int, after: int, limit: int) -> list[IndexEntry]:
+def content_entries(connection: sa.Connection, shard: int, after: int, limit: int) -> list[IndexEntry]:
     """Return what a shard of the index should have, with keys above `after`, in the order of their keys."""
-    query = select(texts).where(texts.c.key > after, texts.c.shard == shard, _INDEXED)
+    query = sa.select(texts).where(texts.c.key > after, texts.c.shard == shard, _INDEXED)
     return list(map(entry_of, connection.execute(query.order_by(texts.c.key).limit(limit))))
 
 
-def samples(connection: Connection, shards: int, probes: int, one_shard: int | None = None) -> list[Sample]:
+def samples(
+    connection: sa.Connection, shards: int, probes: int, one_shard: int | None = None
+) -> list[Sample]:
     """Return samples of the shards of an index, or of one shard.
 
     A shard should hold at least the vectors that the index gets and whose job is done; at most those, and the vectors that
     jobs will add or remove.
     """
-    waits = exists().where(jobs.c.subject == texts.c.key, jobs.c.kind.in_(["index", "upsert"]))
+    waits = sa.exists().where(jobs.c.subject == texts.c.key, jobs.c.kind.in_(["index", "upsert"]))
     wanted = range(shards) if one_shard is None else (one_shard,)
-    among = and_(texts.c.shard.in_(wanted), _INDEXED)
+    among = sa.and_(texts.c.shard.in_(wanted), _INDEXED)
     done = _count_by_shard(connection, among, ~waits)
     most = Counter(_count_by_shard(connection, among))
-    leaving = select(jobs.c.namespace, func.count().label("number")).where(jobs.c.kind == "unindex")
+    leaving = sa.select(jobs.c.namespace, sa.func.count().label("number")).where(jobs.c.kind == "unindex")
     for row in connection.execute(leaving.group_by(jobs.c.namespace)):
         most[statements.shard_of(row.namespace, shards)] += row.number * MOST_PARTS
     found: list[Sample] = []
     for shard in wanted:
         some: list[IndexEntry] = []
         if shard in done:
-            ends = select(texts.c.key).where(texts.c.shard == shard, _INDEXED, ~waits)
+            ends = sa.select(texts.c.key).where(texts.c.shard == shard, _INDEXED, ~waits)
             keys = {
                 *connection.scalars(ends.order_by(texts.c.key).limit(probes)),
                 *connection.scalars(ends.order_by(texts.c.key.desc()).limit(probes)),
@@ -639,6 +647,6 @@ def samples(connection: Connection, shards: int, probes: int, one_shard: int | N
     return found
 
 
-def _count_by_shard(connection: Connection, *conditions: Any) -> dict[int, int]:
-    counting = select(texts.c.shard, func.sum(texts.c.vectors).label("number")).where(*conditions)
+def _count_by_shard(connection: sa.Connection, *conditions: Any) -> dict[int, int]:
+    counting = sa.select(texts.c.shard, sa.func.sum(texts.c.vectors).label("number")).where(*conditions)
     return {row.shard: int(row.number) for row in connection.execute(counting.group_by(texts.c.shard))}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, exc, text
+import sqlalchemy as sa
 
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.storage.statements import ListStatement, Statement
@@ -51,24 +51,26 @@ CREATE = {
     ),
 }
 INSERT = {
-    "sqlite": Statement(text(f"INSERT INTO {TABLE} (rowid, lanes, terms) VALUES (:key, :lanes, :terms)")),
+    "sqlite": Statement(sa.text(f"INSERT INTO {TABLE} (rowid, lanes, terms) VALUES (:key, :lanes, :terms)")),
     "postgresql": Statement(
-        text(f"INSERT INTO {TABLE} (key, terms) VALUES (:key, CAST(:terms AS tsvector))")
+        sa.text(f"INSERT INTO {TABLE} (key, terms) VALUES (:key, CAST(:terms AS tsvector))")
     ),
 }
 DELETE = {
-    "sqlite": Statement(text(f"DELETE FROM {TABLE} WHERE rowid = :key")),
-    "postgresql": Statement(text(f"DELETE FROM {TABLE} WHERE key = :key")),
+    "sqlite": Statement(sa.text(f"DELETE FROM {TABLE} WHERE rowid = :key")),
+    "postgresql": Statement(sa.text(f"DELETE FROM {TABLE} WHERE key = :key")),
 }
 MOVE = {
-    "sqlite": Statement(text(f"UPDATE {TABLE} SET rowid = :new WHERE rowid = :old")),
-    "postgresql": Statement(text(f"UPDATE {TABLE} SET key = :new WHERE key = :old")),
+    "sqlite": Statement(sa.text(f"UPDATE {TABLE} SET rowid = :new WHERE rowid = :old")),
+    "postgresql": Statement(sa.text(f"UPDATE {TABLE} SET key = :new WHERE key = :old")),
 }
 HERE = {
     "sqlite": ListStatement(
-        lambda keys: text(f"SELECT rowid AS key FROM {TABLE} WHERE rowid IN ({_names(keys)})")
+        lambda keys: sa.text(f"SELECT rowid AS key FROM {TABLE} WHERE rowid IN ({_names(keys)})")
     ),
-    "postgresql": ListStatement(lambda keys: text(f"SELECT key FROM {TABLE} WHERE key IN ({_names(keys)})")),
+    "postgresql": ListStatement(
+        lambda keys: sa.text(f"SELECT key FROM {TABLE} WHERE key IN ({_names(keys)})")
+    ),
 }
 _STANDING = "SELECT term, doc FROM {places} WHERE term = :term{only} LIMIT :most"
 _IN_VECTORS = (
@@ -77,7 +79,7 @@ _IN_VECTORS = (
     " WHERE word.lexeme = one.term) AS times FROM {table} WHERE terms @@ CAST(one.query AS tsquery){only} LIMIT :most) AS found"
 )
 STANDING, STANDING_AMONG, STANDING_WITHIN = (
-    Statement(text(_STANDING.format(places=PLACES, only=only)))
+    Statement(sa.text(_STANDING.format(places=PLACES, only=only)))
     for only in (
         "",
         " AND doc IN (SELECT value FROM json_each(:among))",
@@ -85,7 +87,7 @@ STANDING, STANDING_AMONG, STANDING_WITHIN = (
     )
 )
 IN_VECTORS, AMONG_VECTORS, WITHIN_VECTORS = (
-    Statement(text(_IN_VECTORS.format(table=TABLE, only=only)))
+    Statement(sa.text(_IN_VECTORS.format(table=TABLE, only=only)))
     for only in (
         "",
         " AND key = ANY(CAST(:among AS bigint[]))",
@@ -94,27 +96,27 @@ IN_VECTORS, AMONG_VECTORS, WITHIN_VECTORS = (
 )
 EXISTING = {
     "sqlite": Statement(
-        text(
+        sa.text(
             "SELECT value AS term FROM json_each(:words)"
             f" WHERE EXISTS (SELECT 1 FROM {PLACES} WHERE {PLACES}.term = value)"
         )
     ),
     "postgresql": Statement(
-        text(
+        sa.text(
             "SELECT one.term FROM unnest(CAST(:words AS text[]), CAST(:queries AS text[])) AS one (term, query)"
             f" WHERE EXISTS (SELECT 1 FROM {TABLE} WHERE terms @@ CAST(one.query AS tsquery))"
         )
     ),
 }
 TOGETHER = {
-    "sqlite": Statement(text(f"SELECT rowid AS key FROM {TABLE} WHERE {TABLE} MATCH :query LIMIT :most")),
+    "sqlite": Statement(sa.text(f"SELECT rowid AS key FROM {TABLE} WHERE {TABLE} MATCH :query LIMIT :most")),
     "postgresql": Statement(
-        text(f"SELECT key FROM {TABLE} WHERE terms @@ CAST(:query AS tsquery) LIMIT :most")
+        sa.text(f"SELECT key FROM {TABLE} WHERE terms @@ CAST(:query AS tsquery) LIMIT :most")
     ),
 }
 
 
-def _names(parameters: Sequence[BindParameter[Any]]) -> str:
+def _names(parameters: Sequence[sa.BindParameter[Any]]) -> str:
     return ", ".join(f":{parameter.key}" for parameter in parameters)
 
 
@@ -136,25 +138,25 @@ MOST_ROWS = 1000
 of any of them: it is left out, unless all words of the question are such."""
 
 
-def create(connection: Connection) -> None:
+def create(connection: sa.Connection) -> None:
     """Create the index."""
     for statement in CREATE[connection.dialect.name]:
-        connection.execute(text(statement))
+        connection.execute(sa.text(statement))
 
 
-def keys(connection: Connection) -> list[int]:
+def keys(connection: sa.Connection) -> list[int]:
     """Return the keys of all rows, in their order."""
     key = "rowid" if connection.dialect.name == "sqlite" else "key"
-    return list(connection.scalars(text(f"SELECT {key} FROM {TABLE} ORDER BY {key}")))
+    return list(connection.scalars(sa.text(f"SELECT {key} FROM {TABLE} ORDER BY {key}")))
 
 
-def existing_keys(connection: Connection, keys: Sequence[int]) -> set[int]:
+def existing_keys(connection: sa.Connection, keys: Sequence[int]) -> set[int]:
     """Return those of the keys that have a row."""
     return {row.key for row in HERE[connection.dialect.name].all(connection, keys)}
 
 
 def insert(
-    connection: Connection,
+    connection: sa.Connection,
     lanes: tuple[str, str, str],
     rows: Sequence[tuple[int, Sequence[str]]],
     owners: Sequence[str] = (),
@@ -175,18 +177,18 @@ def insert(
     INSERT[dialect].run(connection, *(write(key, lanes[1:], terms) for key, terms in filed))
 
 
-def delete(connection: Connection, keys: Sequence[int]) -> None:
+def delete(connection: sa.Connection, keys: Sequence[int]) -> None:
     """Remove rows; ones that are not there are fine."""
     if keys:
         DELETE[connection.dialect.name].run(connection, *({"key": key} for key in keys))
 
 
-def move(connection: Connection, keys: Sequence[Mapping[str, int]]) -> None:
+def move(connection: sa.Connection, keys: Sequence[Mapping[str, int]]) -> None:
     """Replace the keys `old` of rows by the keys `new`."""
     MOVE[connection.dialect.name].run(connection, *keys)
 
 
-def existing(connection: Connection, terms: Collection[str]) -> set[str]:
+def existing(connection: sa.Connection, terms: Collection[str]) -> set[str]:
     """Return those of some terms, each with its owner's token in front, that any row has."""
     if not terms:
         return set()
@@ -198,7 +200,7 @@ def existing(connection: Connection, terms: Collection[str]) -> set[str]:
 
 
 def postings(
-    connection: Connection,
+    connection: sa.Connection,
     reach: Scope | SharedScope | Folder,
     words: Sequence[str],
     owners: Sequence[str] = (),
@@ -240,7 +242,7 @@ def _narrow(reach: Scope | SharedScope | Folder) -> list[str]:
 
 
 def _places_of(
-    connection: Connection, terms: Sequence[str], lanes: Sequence[str], among: Collection[int] | None
+    connection: sa.Connection, terms: Sequence[str], lanes: Sequence[str], among: Collection[int] | None
 ) -> dict[str, list[tuple[int, int]]]:
     """Return the keys of the rows of each term, and how often each has it; of a common term, one row more than counts."""
     found: dict[str, list[tuple[int, int]]] = {term: [] for term in terms}
@@ -266,7 +268,7 @@ def _places_of(
     return found
 
 
-def _together(connection: Connection, terms: Sequence[str], lanes: Sequence[str]) -> list[int]:
+def _together(connection: sa.Connection, terms: Sequence[str], lanes: Sequence[str]) -> list[int]:
     """Return rows that contain all of some common words."""
     query = " & ".join(map(quoted, terms))
     if connection.dialect.name == "sqlite":
@@ -316,7 +318,7 @@ _UNBUILD = f"UPDATE {TABLE}_data SET block = substr(block, 1, 4) || x'000000' WH
 _REBUILD = f"INSERT INTO {TABLE} ({TABLE}) VALUES ('rebuild')"
 
 
-def erase(connection: Connection, *, goes_on: bool) -> bool:
+def erase(connection: sa.Connection, *, goes_on: bool) -> bool:
     """Write a part of the index again without deleted words: until then FTS5 keeps them, marked as deleted.
 
     Searches and writes are right before, between and after the steps.
@@ -330,55 +332,55 @@ def erase(connection: Connection, *, goes_on: bool) -> bool:
     """
     if heal(connection):
         return False
-    before = connection.scalar(text("SELECT total_changes()")) or 0
-    merge = text(f"INSERT INTO {TABLE} ({TABLE}, rank) VALUES ('merge', :pages)")
+    before = connection.scalar(sa.text("SELECT total_changes()")) or 0
+    merge = sa.text(f"INSERT INTO {TABLE} ({TABLE}, rank) VALUES ('merge', :pages)")
     connection.execute(merge, {"pages": _STEP if goes_on else -_STEP})
-    return (connection.scalar(text("SELECT total_changes()")) or 0) - before > 1
+    return (connection.scalar(sa.text("SELECT total_changes()")) or 0) - before > 1
 
 
-def heal(connection: Connection) -> bool:
+def heal(connection: sa.Connection) -> bool:
     """Build the index again from its rows if erasures have given it too many levels. Returns whether it was built.
 
     With too many levels, SQLite takes the index for damaged and refuses every write.
     """
     if connection.dialect.name != "sqlite" or _levels(connection) <= _MOST_LEVELS:
         return False
-    connection.execute(text(_UNBUILD))
-    connection.execute(text(_REBUILD))
+    connection.execute(sa.text(_UNBUILD))
+    connection.execute(sa.text(_REBUILD))
     return True
 
 
-def is_sound(connection: Connection) -> bool:
+def is_sound(connection: sa.Connection) -> bool:
     """Return whether the index agrees with its rows, word by word. PostgreSQL ensures that itself."""
     if connection.dialect.name != "sqlite":
         return True
     return _succeeds(connection, f"INSERT INTO {TABLE} ({TABLE}) VALUES ('integrity-check')")
 
 
-def rebuild(connection: Connection) -> None:
+def rebuild(connection: sa.Connection) -> None:
     """Build the index again from its rows; if the rows are damaged, too, make an empty one. Only SQLite needs this."""
     if _succeeds(connection, _UNBUILD) and _succeeds(connection, _REBUILD) and is_sound(connection):
         return
     for table in (PLACES, TABLE):
-        connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
+        connection.execute(sa.text(f"DROP TABLE IF EXISTS {table}"))
     create(connection)
 
 
-def _succeeds(connection: Connection, statement: str) -> bool:
+def _succeeds(connection: sa.Connection, statement: str) -> bool:
     """Run a statement. Returns False if SQLite finds the index damaged."""
     try:
         with connection.begin_nested():
-            connection.execute(text(statement))
-    except exc.OperationalError:  # the disk is full, somebody else holds the database
+            connection.execute(sa.text(statement))
+    except sa.exc.OperationalError:  # the disk is full, somebody else holds the database
         raise
-    except exc.DatabaseError:
+    except sa.exc.DatabaseError:
         return False
     return True
 
 
-def _levels(connection: Connection) -> int:
+def _levels(connection: sa.Connection) -> int:
     """Return how many levels the index has: the second number of its first record, behind four bytes."""
-    record = connection.scalar(text(f"SELECT block FROM {TABLE}_data WHERE id = 10")) or bytes(5)
+    record = connection.scalar(sa.text(f"SELECT block FROM {TABLE}_data WHERE id = 10")) or bytes(5)
     levels = 0
     for byte in record[4:13]:
         levels = levels << 7 | byte & 0x7F

@@ -12,20 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    FromClause,
-    Select,
-    bindparam,
-    delete,
-    exists,
-    insert,
-    literal,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.writes import Change, Follower, register
@@ -39,12 +26,14 @@ _JOB = jobs.alias()
 
 
 def _owed(
-    kind: str, subject: ColumnElement[int], source: FromClause, *conditions: ColumnElement[bool]
-) -> Select[Any]:
+    kind: str, subject: sa.ColumnElement[int], source: sa.FromClause, *conditions: sa.ColumnElement[bool]
+) -> sa.Select[Any]:
     """Select the jobs of a kind that a table owes, and that are neither queued nor given up."""
-    queued = exists().where(_JOB.c.kind == kind, _JOB.c.subject == subject)
+    queued = sa.exists().where(_JOB.c.kind == kind, _JOB.c.subject == subject)
     return (
-        select(literal(kind), subject, sessions.c.namespace).select_from(source).where(*conditions, ~queued)
+        sa.select(sa.literal(kind), subject, sessions.c.namespace)
+        .select_from(source)
+        .where(*conditions, ~queued)
     )
 
 
@@ -59,66 +48,66 @@ _OWED = (
     ),
 )
 _IN_FORCE = Statement(
-    select(summaries).where(summaries.c.session == bindparam("of"), summaries.c.replaced_by.is_(None))
+    sa.select(summaries).where(summaries.c.session == sa.bindparam("of"), summaries.c.replaced_by.is_(None))
 )
-_DROP = Statement(delete(summaries).where(summaries.c.session == bindparam("of")))
-_DROP_JOBS = Statement(delete(jobs).where(jobs.c.kind == _KIND, jobs.c.subject == bindparam("of")))
+_DROP = Statement(sa.delete(summaries).where(summaries.c.session == sa.bindparam("of")))
+_DROP_JOBS = Statement(sa.delete(jobs).where(jobs.c.kind == _KIND, jobs.c.subject == sa.bindparam("of")))
 _AS_OF = Statement(
-    select(summaries).where(
-        summaries.c.session == bindparam("of"),
-        summaries.c.version <= bindparam("version"),
-        or_(summaries.c.replaced_by.is_(None), summaries.c.replaced_by > bindparam("version")),
+    sa.select(summaries).where(
+        summaries.c.session == sa.bindparam("of"),
+        summaries.c.version <= sa.bindparam("version"),
+        sa.or_(summaries.c.replaced_by.is_(None), summaries.c.replaced_by > sa.bindparam("version")),
     )
 )
 
 
-def in_force(connection: Connection, session: Session) -> Summary | None:
+def in_force(connection: sa.Connection, session: Session) -> Summary | None:
     """Return the session's summary; None if it has none since it last began."""
     return _of(session, _IN_FORCE.first(connection, {"of": session.number}))
 
 
-def as_of(connection: Connection, session: Session, version: int) -> Summary | None:
+def as_of(connection: sa.Connection, session: Session, version: int) -> Summary | None:
     """Return the summary that was in force when `version` was the newest; None if it was deleted since then."""
     return _of(session, _AS_OF.first(connection, {"of": session.number, "version": version}))
 
 
-def all_versions(connection: Connection, session: int) -> list[Summary]:
+def all_versions(connection: sa.Connection, session: int) -> list[Summary]:
     """Return all versions of the session's summaries, also replaced ones, in their order."""
     rows = connection.execute(
-        select(summaries).where(summaries.c.session == session).order_by(summaries.c.version)
+        sa.select(summaries).where(summaries.c.session == session).order_by(summaries.c.version)
     )
     return [_from(row) for row in rows]
 
 
-def mark_due(connection: Connection, session: int, place: int) -> None:
+def mark_due(connection: sa.Connection, session: int, place: int) -> None:
     """Note that the messages before a place are to be summed up: they have left the session's window, or will do so next."""
     further = sessions.c.number == session, sessions.c.summary_due < place
-    connection.execute(update(sessions).where(*further).values(summary_due=place))
+    connection.execute(sa.update(sessions).where(*further).values(summary_due=place))
     given_up = jobs.c.kind == _KIND, jobs.c.subject == session, jobs.c.dead == 1
-    connection.execute(delete(jobs).where(*given_up))
+    connection.execute(sa.delete(jobs).where(*given_up))
 
 
-def is_owed(connection: Connection) -> bool:
+def is_owed(connection: sa.Connection) -> bool:
     """Return whether `enqueue_owed` has something to do."""
-    return any(connection.scalar(select(exists(owed))) for owed in _OWED)
+    return any(connection.scalar(sa.select(sa.exists(owed))) for owed in _OWED)
 
 
-def enqueue_owed(connection: Connection, now: datetime) -> None:
+def enqueue_owed(connection: sa.Connection, now: datetime) -> None:
     """Queue the summaries and episodes that sessions owe. Only a process with a model does so: others leave them alone."""
-    due = {"attempts": literal(0), "due": literal(to_micros(now)), "dead": literal(0)}
+    due = {"attempts": sa.literal(0), "due": sa.literal(to_micros(now)), "dead": sa.literal(0)}
     for owed in _OWED:
         every = owed.add_columns(*due.values())
-        connection.execute(insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
+        connection.execute(sa.insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
 
 
 def commit(
-    connection: Connection,
+    connection: sa.Connection,
     session: Session,
     summary: Summary | None,
     model_costs: Sequence[Cost],
     job: Job,
     now: datetime,
-    then: Callable[[Connection], None] | None = None,
+    then: Callable[[sa.Connection], None] | None = None,
 ) -> bool:
     """Put a summary in force, if nothing changed since its source was read. The user's costs are stored in any case.
 
@@ -136,52 +125,54 @@ def commit(
         Whether the summary is in force.
     """
     this = sessions.c.number == session.number
-    row = connection.execute(select(sessions).where(this).with_for_update()).first()
+    row = connection.execute(sa.select(sessions).where(this).with_for_update()).first()
     spend(connection, model_costs, "" if row is None else row.namespace)
     is_same = row is not None and row.summary_version == session.summary_version
     if is_same and summary is None:
-        connection.execute(update(sessions).where(this).values(summary_tries=sessions.c.summary_tries + 1))
+        connection.execute(sa.update(sessions).where(this).values(summary_tries=sessions.c.summary_tries + 1))
         settle(connection, session, job)
         return False
     if is_same and summary is not None:
         version = session.summary_version + 1
         old = summaries.c.session == session.number, summaries.c.replaced_by.is_(None)
-        connection.execute(update(summaries).where(*old).values(replaced_by=version))
-        connection.execute(insert(summaries).values(_row(summary, session.number, version, now)))
-        connection.execute(update(sessions).where(this).values(summary_version=version, summary_tries=0))
+        connection.execute(sa.update(summaries).where(*old).values(replaced_by=version))
+        connection.execute(sa.insert(summaries).values(_row(summary, session.number, version, now)))
+        connection.execute(sa.update(sessions).where(this).values(summary_version=version, summary_tries=0))
         if then is not None:
             then(connection)
     again = {"attempts": 0, "due": to_micros(now), "owner": None}
-    connection.execute(update(jobs).where(jobs.c.id == job.id).values(again))
+    connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(again))
     return is_same
 
 
-def settle(connection: Connection, session: Session, job: Job) -> None:
+def settle(connection: sa.Connection, session: Session, job: Job) -> None:
     """Delete a job: all that was due when `session` was read is summed up, or was refused."""
     asked = {"summary_asked": session.summary_due}
-    connection.execute(update(sessions).where(sessions.c.number == session.number).values(asked))
+    connection.execute(sa.update(sessions).where(sessions.c.number == session.number).values(asked))
     finish(connection, [job])
 
 
-def invalidate(connection: Connection, session: int, seq: int) -> None:
+def invalidate(connection: sa.Connection, session: int, seq: int) -> None:
     """Delete the summaries of a place and of later ones. The newest one before it is in force again.
 
     What they stood for is due again. A summary that a worker writes at the moment will not be committed.
     """
     this = summaries.c.session == session
-    being_made = connection.scalar(select(exists().where(jobs.c.kind == _KIND, jobs.c.subject == session)))
-    dropped = connection.execute(delete(summaries).where(this, summaries.c.until_seq >= seq)).rowcount
+    being_made = connection.scalar(
+        sa.select(sa.exists().where(jobs.c.kind == _KIND, jobs.c.subject == session))
+    )
+    dropped = connection.execute(sa.delete(summaries).where(this, summaries.c.until_seq >= seq)).rowcount
     if not dropped and not being_made:
         return
-    left = select(summaries.c.version).where(this).scalar_subquery()
+    left = sa.select(summaries.c.version).where(this).scalar_subquery()
     connection.execute(
-        update(summaries).where(this, summaries.c.replaced_by.not_in(left)).values(replaced_by=None)
+        sa.update(summaries).where(this, summaries.c.replaced_by.not_in(left)).values(replaced_by=None)
     )
     anew = {"summary_version": sessions.c.summary_version + 1, "summary_asked": 0, "summary_tries": 0}
-    connection.execute(update(sessions).where(sessions.c.number == session).values(anew))
+    connection.execute(sa.update(sessions).where(sessions.c.number == session).values(anew))
 
 
-def outdate(connection: Connection, session: int, keys: Sequence[int]) -> None:
+def outdate(connection: sa.Connection, session: int, keys: Sequence[int]) -> None:
     """Delete the summaries of the first of these messages and of later ones. System messages are in no summary.
 
     Errors of failed summaries are deleted, too, since they may quote the messages.
@@ -191,7 +182,7 @@ def outdate(connection: Connection, session: int, keys: Sequence[int]) -> None:
             seq & LAST
             for some in chunks(keys)
             for seq in connection.scalars(
-                select(messages.c.key).where(messages.c.key.in_(some), messages.c.role != "system")
+                sa.select(messages.c.key).where(messages.c.key.in_(some), messages.c.role != "system")
             )
         ),
         default=None,
@@ -199,10 +190,10 @@ def outdate(connection: Connection, session: int, keys: Sequence[int]) -> None:
     if first is not None:
         invalidate(connection, session, first)
     failed = jobs.c.kind == _KIND, jobs.c.subject == session, jobs.c.error.is_not(None)
-    connection.execute(update(jobs).where(*failed).values(error=None))
+    connection.execute(sa.update(jobs).where(*failed).values(error=None))
 
 
-def drop(connection: Connection, session: int) -> None:
+def drop(connection: sa.Connection, session: int) -> None:
     """Delete all summaries of a session and their jobs, since the session is deleted."""
     _DROP.run(connection, {"of": session})
     _DROP_JOBS.run(connection, {"of": session})
@@ -247,7 +238,7 @@ def _from(row: Any) -> Summary:
 
 
 @contextmanager
-def _follow(connection: Connection, change: Change) -> Iterator[None]:
+def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Mark summaries of messages that change as outdated."""
     outdate(connection, change.session, change.keys)
     yield

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import Connection, Text, bindparam, exists, or_, select, update
+import sqlalchemy as sa
 
 from memlayer_core.message import Receipt
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, SessionDetails
@@ -21,19 +21,20 @@ from memlayer_core.storage import texts
 from memlayer_core.storage.statements import LAST, Statement, from_micros, id_digest, key_of, to_micros
 from memlayer_core.storage.tables import messages, sessions
 
+_AGENT, _SESSION = (sa.bindparam(name, type_=sa.Text) for name in ("agent", "session"))
 _LOCK = Statement(
-    select(sessions)
+    sa.select(sessions)
     .where(
-        sessions.c.namespace == bindparam("of"),
-        or_(bindparam("agent", type_=Text).is_(None), sessions.c.agent_id == bindparam("agent")),
-        or_(bindparam("session", type_=Text).is_(None), sessions.c.session_id == bindparam("session")),
+        sessions.c.namespace == sa.bindparam("of"),
+        _AGENT.is_(None) | (sessions.c.agent_id == _AGENT),
+        _SESSION.is_(None) | (sessions.c.session_id == _SESSION),
     )
     .order_by(sessions.c.number)
     .with_for_update()
 )
 
 
-def forget(connection: Connection, reach: Scope, now: datetime) -> ForgetReport:
+def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetReport:
     """Delete everything of a user, of a user with one agent, or of a session, and queue the index's removals.
 
     Versions of the messages are deleted, too.
@@ -41,9 +42,8 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> ForgetReport:
     Sessions are locked before their messages, and the user's row last, as in every write. So a message that is added
     at the same time is either deleted, too, or begins a new session afterwards.
     """
-    rows = _LOCK.all(
-        connection, {"of": reach.namespace, "agent": reach.agent_id, "session": reach.session_id}
-    )
+    whose = {"of": reach.namespace, "agent": reach.agent_id, "session": reach.session_id}
+    rows = _LOCK.all(connection, whose)
     if reach.session_id is not None:
         rows += version_sessions(connection, [row.lane for row in rows])
     within = keys_within(connection, rows)
@@ -65,7 +65,7 @@ def forget(connection: Connection, reach: Scope, now: datetime) -> ForgetReport:
 
 
 def restore(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     drafts: Sequence[PreparedMessage],
     details: SessionDetails,
@@ -81,7 +81,7 @@ def restore(
 
 
 def merge(
-    connection: Connection,
+    connection: sa.Connection,
     scope: Scope,
     drafts: Sequence[PreparedMessage],
     details: SessionDetails,
@@ -114,19 +114,19 @@ def merge(
     return receipt
 
 
-def _behind(connection: Connection, number: int, ended_with: str | None) -> int:
+def _behind(connection: sa.Connection, number: int, ended_with: str | None) -> int:
     """Return the place behind a message; 0 if the session has no such message."""
     if ended_with is None:
         return 0
     named = messages.c.id_digest == id_digest(number, ended_with)
-    key = connection.scalar(select(messages.c.key).where(named))
+    key = connection.scalar(sa.select(messages.c.key).where(named))
     return (key & LAST) + 1 if key is not None else 0
 
 
-def _settle(connection: Connection, row: Any, begins: int, *, goes_on: bool, **more: Any) -> None:
+def _settle(connection: sa.Connection, row: Any, begins: int, *, goes_on: bool, **more: Any) -> None:
     """Set where working memory begins, and `more` columns. Without messages behind that, the session has ended."""
     behind = messages.c.key.between(key_of(row.number, begins), key_of(row.number, LAST))
-    goes_on = goes_on and (begins == 0 or connection.scalar(select(exists().where(behind))) is True)
+    goes_on = goes_on and (begins == 0 or connection.scalar(sa.select(sa.exists().where(behind))) is True)
     idle_since = row.updated_at if goes_on else None
-    this = update(sessions).where(sessions.c.number == row.number)
+    this = sa.update(sessions).where(sessions.c.number == row.number)
     connection.execute(this.values(memory_start=begins, idle_since=idle_since, **more))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,9 @@ from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Reason, RecallFilter
 from memlayer_core.recall.pack import MARGIN, shares
-from memlayer_core.recall.search import Line, Question, SearchScope
+from memlayer_core.recall.search import Found, Line, Question, SearchScope
 from memlayer_core.recall.sql import beginning
 from memlayer_core.records.flow import reader_of
-from memlayer_core.records.model import part_of
 from memlayer_core.runtime import Runner, Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, recall_budget
@@ -40,17 +39,14 @@ if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
 
-# Builds a context. Building one never changes the history.
-
-
 @dataclass(frozen=True, slots=True)
 class _Newest:
     """What is asked, and the newest round.
 
     Attributes:
         query: What to recall for; empty: nothing.
+        message: The newest question; without an id if it has none yet.
         question: What is searched for, without vectors; None if nothing is to be recalled.
-        question_id: Id of the newest question; None: it has none yet.
         is_asked: Whether the query is that question.
         goes_on: Whether a model has answered to that question: its run goes on.
         is_bare: Whether the caller wants the session alone: no recall, no profile.
@@ -58,8 +54,8 @@ class _Newest:
     """
 
     query: str
+    message: Message
     question: Question | None = None
-    question_id: str | None = None
     is_asked: bool = False
     goes_on: bool = False
     is_bare: bool = False
@@ -177,12 +173,20 @@ async def own_context(
 
     def look(connection: Connection) -> _Read:
         known = _read_state(connection, rt, scope, newest, allowed, roles, drafts)
-        kept = _kept(connection, rt, scope, known, how, share, waiting, allowed)
+        session, begins, page = known.session, known.window_start, known.page
+
+        def view(reserve: int) -> WindowView:
+            return window_view.read_view(
+                connection, rt, session, waiting, allowed, reserve, begins, page, known.pending, known.profile
+            )
+
+        kept = _kept(connection, rt, scope, known, how, share, allowed.tokens, view)
         if kept is not None:
             return kept
         if question is None or not _may_recall(known, allowed):
-            return _Read(known, _view(connection, rt, known, waiting, allowed, 0))
-        return _search(connection, rt, scope, known, question, wanted, waiting, allowed)
+            return _Read(known, view(0))
+        found = recall_search.find(connection, rt, known.search_scope, question, wanted)
+        return _choose(connection, rt, scope, known, found, allowed.tokens, view)
 
     read = await run(rt.db.read, look)
     seen, recalled = read.view, read.kept
@@ -224,7 +228,7 @@ def _note(rt: Runtime, scope: Scope, read: _Read, recalled: _Recall, how: object
     if read.is_searched:
         rt.note_recall([key for key in recalled.prints if is_record(key)])
         if known.asked.is_asked:
-            recall = (how, known.asked.query, known.asked.question_id, recalled)
+            recall = (how, known.asked.query, known.asked.message.id, recalled)
             rt.temporaries.keep_recall(scope, "own", recall)
 
 
@@ -260,10 +264,7 @@ def _read_newest(
     """
     session = messages_reads.find(connection, scope)
     page = messages_reads.tail_messages(connection, session, None, _ROUND) if session is not None else []
-    named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
-    new: Sequence[StoredMessage] = [message_of_draft(scope, draft) for draft in drafts]
-    if session is not None and named:
-        new = new_messages(new, messages_reads.places(connection, session, named), session.next_seq)
+    new = _not_stored(connection, scope, session, drafts)
     newest_first = [*reversed(new), *(stored for _, stored in page)]
     spoken = (one.message.role == "user" and one.message.model_visible for one in newest_first)
     place = next((at for at, is_question in enumerate(spoken) if is_question), None)
@@ -282,16 +283,29 @@ def _read_newest(
         )
         both = recall_search.round_before(asked, [one.message for one in before])
         question = recall_search.read_question(connection, scope.reach(), asked, both)
-    is_known = found is not None and (found.key or said.id in named)
+    is_known = found is not None and (
+        found.key or any(one.has_own_id and one.message.id == said.id for one in drafts)
+    )
     return _Newest(
         asked,
+        said if is_known else replace(said, id=None),
         question,
-        said.id if is_known else None,
         is_asked,
         goes_on=any(one.message.role == "assistant" for one in newest_first[:place]),
         is_bare=query == "",
         last=session.next_seq - 1 if session is not None else -1,
     )
+
+
+def _not_stored(
+    connection: Connection, scope: Scope, session: Session | None, drafts: Sequence[PreparedMessage]
+) -> Sequence[StoredMessage]:
+    """Return the pending messages that are not stored yet."""
+    new = [message_of_draft(scope, draft) for draft in drafts]
+    named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
+    if session is None or not named:
+        return new
+    return new_messages(new, messages_reads.places(connection, session, named), session.next_seq)
 
 
 def _read_state(
@@ -304,13 +318,10 @@ def _read_state(
     drafts: Sequence[PreparedMessage],
 ) -> _State:
     """Read the session, the search scope and the profile."""
-    new: Sequence[StoredMessage] = [message_of_draft(scope, draft) for draft in drafts]
     begin = beginning(connection, scope, size_of(limits.tokens))
     session = begin.session
     searched = recall_search.search_scope(connection, reader_of(rt, scope.reach(), roles), begin)
-    named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
-    if session is not None and named:
-        new = new_messages(new, messages_reads.places(connection, session, named), session.next_seq)
+    new = _not_stored(connection, scope, session, drafts)
     first = max(begin.window_start.first, session.memory_start) if session is not None else 0
     page: Page = ()
     if session is not None:
@@ -336,40 +347,16 @@ def _may_recall(state: _State, limits: Limits) -> bool:
     return session.tokens + sum(one.tokens for one in state.pending) > limits.tokens // 2
 
 
-def _view(
-    connection: Connection,
-    rt: Runtime,
-    state: _State,
-    temporary: Sequence[StoredMessage],
-    limits: Limits,
-    reserve: int,
-) -> WindowView:
-    return window_view.read_view(
-        connection,
-        rt,
-        state.session,
-        temporary,
-        limits,
-        reserve,
-        state.window_start,
-        state.page,
-        state.pending,
-        state.profile,
-    )
-
-
-def _search(
+def _choose(
     connection: Connection,
     rt: Runtime,
     scope: Scope,
     state: _State,
-    question: Question,
-    wanted: RecallFilter | None,
-    temporary: Sequence[StoredMessage],
-    limits: Limits,
+    found: Found,
+    token_limit: int,
+    view_with: Callable[[int], WindowView],
 ) -> _Read:
     """Return the window, and what may be recalled besides."""
-    found = recall_search.find(connection, rt, state.search_scope, question, wanted)
 
     def lines_for(view: WindowView) -> tuple[list[Line], int]:
         first = window_view.first_of(view, state.first) if view.summary_first is None else view.summary_first
@@ -387,16 +374,16 @@ def _search(
             rt.settings.recall_lines,
         )
 
-    view = _view(connection, rt, state, temporary, limits, 0)
-    budget, reserve = recall_budget(limits.tokens, rt.settings.recall_tokens), 0
+    view = view_with(0)
+    budget, reserve = recall_budget(token_limit, rt.settings.recall_tokens), 0
     lines, most = lines_for(view)
     expected = _fitting(rt, scope, lines[:most], budget)[1]
-    if expected > limits.tokens - view.tokens:
+    if expected > token_limit - view.tokens:
         # Older turns leave the window for the recall, and may then be recalled themselves.
         reserve = expected
-        view = _view(connection, rt, state, temporary, limits, reserve)
+        view = view_with(reserve)
         lines, most = lines_for(view)
-    room = min(budget, limits.tokens - view.tokens)
+    room = min(budget, token_limit - view.tokens)
     return _Read(state, view, lines, most, room, reserve, found.notes, is_searched=True)
 
 
@@ -407,8 +394,8 @@ def _kept(
     state: _State,
     how: object,
     budget: int,
-    temporary: Sequence[StoredMessage],
-    limits: Limits,
+    token_limit: int,
+    view_with: Callable[[int], WindowView],
 ) -> _Read | None:
     """Return what was recalled before in the run of this question, if all that it quotes is told as it was, and fits.
 
@@ -420,17 +407,13 @@ def _kept(
     if before is None:
         return None
     *earlier, question_id, recall = before
-    if (
-        earlier != [how, asked.query]
-        or question_id not in {None, asked.question_id}
-        or recall.tokens > budget
-    ):
+    if earlier != [how, asked.query] or question_id not in {None, asked.message.id} or recall.tokens > budget:
         return None
     if recall_search.prints_now(connection, rt, state.search_scope, recall.prints) != recall.prints:
         return None
     for reserve in (recall.reserve, recall.tokens):  # as before, or more, since the run has grown
-        view = _view(connection, rt, state, temporary, limits, reserve)
-        if view.tokens + recall.tokens <= limits.tokens and view.keys.isdisjoint(recall.prints):
+        view = view_with(reserve)
+        if view.tokens + recall.tokens <= token_limit and view.keys.isdisjoint(recall.prints):
             return _Read(state, view, kept=recall)
     return None
 
@@ -442,31 +425,30 @@ _HEADINGS = {
 }
 
 
-def _kind(one: Line) -> str:
-    if one.record is None:
-        return "message"
-    return "record" if part_of(one.record) is None else "episode"
-
-
-def _block(rt: Runtime, scope: Scope, lines: Sequence[Line]) -> str:
+def _told(lines: Sequence[Line]) -> list[str]:
     """Write lines under the headings of their kinds."""
     written: list[str] = []
     for kind, heading in _HEADINGS.items():
-        some = [line(one.stored) for one in lines if _kind(one) == kind]
+        some = [line(one.stored) for one in lines if one.kind == kind]
         written += [heading, *some] if some else []
-    return block(written, rt.sign(scope))
+    return written
+
+
+def _cost(rt: Runtime, scope: Scope, lines: Sequence[str]) -> int:
+    """Return the tokens of a block of lines; 0 without lines."""
+    return rt.tokens.text(with_separator(block(lines, rt.sign(scope)))) if lines else 0
 
 
 def _fitting(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> tuple[list[Line], int]:
     """Return the lines that fit, by kind and in the order of time, and what the block of them costs."""
     if budget <= 0 or not lines:
         return [], 0
-    frame = rt.tokens.text(with_separator(block([""], rt.sign(scope))))
-    chosen = recall_search.fit(rt, lines, budget - frame, lambda turn: turn.tokens + MARGIN)
+    room = budget - _cost(rt, scope, [""])
+    chosen = recall_search.fit(rt, lines, room, lambda turn: turn.tokens + MARGIN)
     kinds = list(_HEADINGS)
     while chosen:
-        in_order = sorted(chosen, key=lambda one: (kinds.index(_kind(one)), _when(one.stored)))
-        tokens = rt.tokens.text(with_separator(_block(rt, scope, in_order)))
+        in_order = sorted(chosen, key=lambda one: (kinds.index(one.kind), _when(one.stored)))
+        tokens = _cost(rt, scope, _told(in_order))
         if tokens <= budget:
             return in_order, tokens
         chosen.pop()  # its line costs more than expected, or another counter counted it
@@ -474,24 +456,15 @@ def _fitting(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> t
 
 
 def _render(
-    rt: Runtime, scope: Scope, lines: Sequence[Line], read: _Read, more: tuple[Reason, ...] = ()
+    rt: Runtime, scope: Scope, lines: Sequence[Line], read: _Read, more: tuple[Reason, ...]
 ) -> _Recall:
-    """Choose what fits, the best first, and write it under the headings of its kinds, in the order of time.
-
-    Args:
-        rt: What the memory works with.
-        scope: The session.
-        lines: What is worth its tokens, the best first.
-        read: What was read on the snapshot.
-        more: Further notes.
-    """
+    """Choose what fits, the best first, and write it under the headings of its kinds, in the order of time."""
     told, tokens = _fitting(rt, scope, lines, read.room)
     notes = (*read.notes, *more)
     if not told:
         return _Recall(notes=notes, reserve=read.reserve)
-    frame = rt.tokens.text(with_separator(block([""], rt.sign(scope))))
     # Each line's part of what all of them cost is not counted once more.
-    costs = shares(max(0, tokens - frame), [one.stored.tokens + MARGIN for one in told])
+    costs = shares(max(0, tokens - _cost(rt, scope, [""])), [one.stored.tokens + MARGIN for one in told])
     pieces = tuple(
         Piece(
             "recall",
@@ -507,7 +480,8 @@ def _render(
     )
     whole = {one.stored.key: recall_search.print_of(one.stored) for one in lines}
     prints = {one.stored.key: whole[one.stored.key] for one in told}
-    return _Recall(_block(rt, scope, told), tokens, pieces, notes, prints, read.reserve)
+    text = block(_told(told), rt.sign(scope))
+    return _Recall(text, tokens, pieces, notes, prints, read.reserve)
 
 
 def _when(turn: StoredMessage) -> tuple[float, int]:
@@ -537,11 +511,11 @@ def _outcome(result: Context, scope: Scope, query: str | None, *_: object) -> Ou
         attributes,
         query=query,
         contents=lambda: recalled,
-        pieces=lambda: list(map(_told, result.pieces)),
+        pieces=lambda: list(map(_for_span, result.pieces)),
     )
 
 
-def _told(piece: Piece) -> dict[str, object]:
+def _for_span(piece: Piece) -> dict[str, object]:
     """Return a piece for a span: what it is, what it costs and why it is there."""
     reasons = [reason.code for reason in piece.reasons]
     return {
@@ -585,13 +559,12 @@ async def context(
     elif question is not None and share:
         text, notes = await _retrieve(rt, run, scope, question)
     lines = _quotes(rt, scope, text, share)
-    cost = rt.tokens.text(with_separator(block(lines, rt.sign(scope)))) if lines else 0
     made = await own_context(
         rt,
         run,
         scope,
         query,
-        max(1, allowed.tokens - cost),
+        max(1, allowed.tokens - _cost(rt, scope, lines)),
         policies,
         roles,
         placement,
@@ -599,9 +572,7 @@ async def context(
         _of_session(recall_filter, scope),
     )
     made = replace(made, token_limit=allowed.tokens, reasons=(*made.reasons, *notes))
-    if lines:
-        made = _with_lines(rt, scope, made, lines)
-    return made
+    return _with_lines(rt, scope, made, lines) if lines else made
 
 
 async def record(rt: Runtime, run: Runner, job: Job) -> None:
@@ -647,16 +618,8 @@ async def _question(
     if query is not None:
         return Message("user", query) if query.strip() else None
     drafts = await run(drafts_of, rt, scope, pending) if pending else []
-    for draft in reversed(drafts):
-        if draft.message.role == "user" and draft.message.model_visible:
-            return draft.message
-
-    def last(connection: Connection) -> Message | None:
-        session = messages_reads.find(connection, scope)
-        found = messages_reads.last_question(connection, session) if session is not None else None
-        return found[1].message if found is not None else None
-
-    return await run(rt.db.read, last)
+    newest = await run(rt.db.read, _read_newest, scope, None, drafts, is_recalling=False)
+    return newest.message if newest.query.strip() else None
 
 
 async def _retrieve(
@@ -682,7 +645,7 @@ def _quotes(rt: Runtime, scope: Scope, text: str, share: int) -> list[str]:
     """Return the lines of the service's text that fit, as quotes."""
     sound = [line for line in rt.redact(text).splitlines() if line.strip()]
     lines = [quote_line(None, _LABEL, line, "system") for line in sound[:_LINES]]
-    while lines and rt.tokens.text(with_separator(block(lines, rt.sign(scope)))) > share:
+    while lines and _cost(rt, scope, lines) > share:
         lines.pop()
     return lines
 
@@ -704,17 +667,14 @@ def _of_session(recall_filter: object, scope: Scope) -> RecallFilter:
 
 
 def _with_lines(rt: Runtime, scope: Scope, context: Context, lines: Sequence[str]) -> Context:
-    text = block([*lines, *lines_inside(context.recall)], rt.sign(scope))
-    before = rt.tokens.text(with_separator(context.recall)) if context.recall else 0
-    tokens = rt.tokens.text(with_separator(text))
-    piece = Piece(
-        "recall",
-        "\n".join(lines),
-        tokens - before,
-        (),
-        None,
-        _LABEL,
-        (Reason("long_term", "another service found it"),),
+    own = lines_inside(context.recall)
+    told = [*lines, *own]
+    cost = _cost(rt, scope, told) - _cost(rt, scope, own)
+    reasons = (Reason("long_term", "another service found it"),)
+    piece = Piece("recall", "\n".join(lines), cost, (), None, _LABEL, reasons)
+    return replace(
+        context,
+        recall=block(told, rt.sign(scope)),
+        tokens=context.tokens + cost,
+        pieces=(piece, *context.pieces),
     )
-    cost = context.tokens + tokens - before
-    return replace(context, recall=text, tokens=cost, pieces=(piece, *context.pieces))
