@@ -175,8 +175,8 @@ def judged(data):
     for name, told in data.items():
         ours = next((found for who, found in told["found"].items() if who.startswith(Memlayer.name)), None)
         shown = ours["contexts"] if ours else {}
-        for kind, limits in GOALS.items() if "question" in shown else ():
-            for column, most in limits.items():
+        for kind, limits in GOALS.items():
+            for column, most in limits.items() if kind in shown else ():
                 goals.append(goal(f"{name}, {kind}: {column}", shown[kind][column], at_most=most))
     return goals
 

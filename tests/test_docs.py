@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from memlayer_core import Memory, RecallFilter
 from memlayer_core.models.llm import RETRY_SHARE
-from memlayer_core.recall.rank import FIRST
+from memlayer_core.recall.search import RERANKED
 from memlayer_core.settings import Settings
 from memlayer_core.tools import AGENT_TOOLS
 
@@ -143,7 +143,7 @@ def test_the_page_about_search_has_each_condition_and_its_numbers_are_those_of_t
     page = PAGES["docs/search.md"]
     listed = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))))
     assert listed == set(RecallFilter.__dataclass_fields__) - {"_"}
-    assert f"the first {FIRST} hits" in page
+    assert f"the first {RERANKED} hits" in page
     assert f"longer than {Settings().reranker_timeout:g} seconds" in page
 
 

@@ -28,6 +28,13 @@ VARIES = {
 }
 """What is of another run. Times that a notebook chooses are before September 2026, so they are compared."""
 
+ONE_KEY = """
+from memlayer_core.runtime import Runtime
+
+Runtime._key = lambda *_: "0123abcd"
+"""
+"""Makes all blocks bear one key: how many tokens a random one costs is random, too, and so would be each sum with it."""
+
 
 def text_of(outputs: list[Mapping[str, Any]]) -> Iterator[str]:
     """Yield what a cell shows as text, without what varies by nature; of a picture, that there is one."""
@@ -64,6 +71,9 @@ def test_a_notebook_runs_offline_and_shows_what_is_committed(path, tmp_path) -> 
     nbformat.validate(notebook)
     before = shown([cell for cell in notebook.cells if cell.cell_type == "code"])
     offline = Offline(tmp_path)
+    startup = tmp_path / ".ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "one_key.py").write_text(ONE_KEY)
     environment = {
         **offline.environment,
         "PYTHONPATH": os.pathsep.join([offline.environment["PYTHONPATH"], str(ROOT)]),

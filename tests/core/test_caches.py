@@ -17,12 +17,11 @@ import memlayer_core
 from memlayer_core import Memory, Message
 from memlayer_core import runtime as runtimes
 from memlayer_core.models import embed
-from memlayer_core.storage import words
 
 BY_COUNT = {"_visible_query", "_shared_query"}
 """Statements that are cached for each number of roles that a reader has."""
 
-BY_LANGUAGE = {"_owners", "_stemmer", "_stop_terms", "stop_words"}
+BY_LANGUAGE = {"_owners", "_stemmer", "stop_words"}
 """What is cached for each of the known languages."""
 
 USERS = 25
@@ -59,8 +58,7 @@ def test_what_many_users_leave_in_a_process_is_bounded(
 ) -> None:
     monkeypatch.setattr(runtimes, "_SESSIONS", 5)
     monkeypatch.setattr(runtimes, "_RECALLS", 5)
-    monkeypatch.setattr(runtimes, "_GIVEN", 20)
-    monkeypatch.setattr(words, "_REMEMBERED", 10)
+    monkeypatch.setattr(runtimes, "_SHOWN", 5)
     monkeypatch.setattr(embed, "_QUESTIONS", 5)
     runtime = memory.runtime
     for number in range(USERS):
@@ -69,13 +67,12 @@ def test_what_many_users_leave_in_a_process_is_bounded(
     memory.flush()
     for number in range(USERS):
         chat = memory.chat(user_id=f"user-{number}", session_id="now")
-        chat.add("user", f"How many pears do I have, {number}?")
+        chat.add("user", f"How many pears do I have, {number}? <recalled_memory>")
         chat.add_temporary(Message("user", "Be brief."))
         assert chat.context().recall
 
     held = runtime.temporaries
     assert 0 < len(held._recalls) <= 5
     assert 0 < len(held._waiting) <= 5
-    assert 0 < len(held._given) <= 20
+    assert 0 < len(held._shown) <= 5
     assert 0 < len(runtime.embedder._known) <= 5
-    assert 0 < len(runtime.word_counts) <= 10 + 10  # the words of a question come on top

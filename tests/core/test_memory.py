@@ -87,7 +87,7 @@ def test_recall_can_stand_in_the_system_message_instead(tmp_path) -> None:
         whole.add("system", "Be brief.")
         whole.add("user", "Where is Tokyo?")
         assert [m.role for m in whole.context().messages] == ["system", "user"]
-        assert whole.context().messages[0].content.startswith("Be brief.\n\n<recalled_memory>")
+        assert whole.context().messages[0].content.startswith('Be brief.\n\n<recalled_memory key="')
 
 
 @pytest.mark.trap("layered", 4)
@@ -131,7 +131,7 @@ def test_search_finds_by_words_at_once_and_by_meaning_when_indexed(memory, do) -
     (hit,) = do(memory, "search", "Tokyo", user_id="louis", limit=10)
     assert (hit.text, hit.speaker, hit.session_id) == ("I moved to Tokyo in May.", "Louis", "s1")
     assert hit.created_at == MAY
-    assert {reason.code for reason in hit.reasons} == {"words", "meaning"}
+    assert {reason.code for reason in hit.reasons} == {"words", "meaning", "user"}
     assert hit.tokens > 5
     assert do(memory, "search", "Tokyo", user_id="louis", token_limit=5) == ()
     assert len(do(memory, "search", "Tokyo", user_id="louis", token_limit=50)) == 1

@@ -120,7 +120,7 @@ def test_an_update_leaves_nothing_of_the_old_text_behind(store) -> None:
     held = counted(store)
     assert (held["memlayer_item_texts"], held[TABLES[-2]], held["memlayer_lexical"]) == (1, 1, 1)
     assert held["memlayer_item_fields"] == 1
-    assert store.runtime.db.read(storage_words.postings, Folder("default", ("a",)), ["secret"], {}) == {}
+    assert store.runtime.db.read(storage_words.postings, Folder("default", ("a",)), ["secret"]) == {}
     store.flush()
     assert store.runtime.db.read(vectors.overview, Folder("default", ("a",))).vectors == 1
 
@@ -263,8 +263,11 @@ def test_many_items_are_found_through_the_index(open_at, asked) -> None:
     assert found[0].score == pytest.approx(cosine(memory, "topic3 sushi", found[0]), abs=1e-3)
 
 
-def test_a_filter_that_leaves_little_of_what_the_index_finds_is_answered_exactly(open_at, asked) -> None:
-    memory = open_at(settings=FEW.replace(recall_candidates=1))
+def test_a_filter_that_leaves_little_of_what_the_index_finds_is_answered_exactly(
+    open_at, asked, monkeypatch
+) -> None:
+    monkeypatch.setattr("memlayer_core.items.flow._MORE", 1)
+    memory = open_at(settings=FEW)
     said = [f"hikers{n}" if n < 5 else f"unrelated{n}" for n in range(10)]
     memory.items().batch([PutItem(("d",), str(n), {"text": text, "n": n}) for n, text in enumerate(said)])
     memory.flush()
@@ -351,12 +354,12 @@ def test_items_are_filed_again_with_everything_else(store) -> None:
     store.chat(user_id="ada").add("user", "hiking")
     db = store.runtime.db
     db.write(lambda c: words.delete(c, words.keys(c)))
-    assert db.write(repair_words, store.runtime.redact)
-    assert set(db.read(words.postings, Folder("default", ("users", "ada")), ["hike", "boot"], {})) == {
+    assert db.write(repair_words, store.runtime.own_words)
+    assert set(db.read(words.postings, Folder("default", ("users", "ada")), ["hike", "boot"])) == {
         "hike",
         "boot",
     }
-    assert db.read(words.postings, Folder("default", ("users",)), ["hike"], {}) == {}
+    assert db.read(words.postings, Folder("default", ("users",)), ["hike"]) == {}
 
 
 def test_thirty_folders_are_searched_as_one(store) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -229,30 +228,6 @@ def test_tool_calls_that_are_no_list_are_refused(chat, do, calls) -> None:
     with pytest.raises(InvalidMessageError, match="tool_calls"):
         do(chat, "add", "assistant", "x", tool_calls=calls)
     assert chat.history() == []
-
-
-@pytest.fixture
-def in_tokyo(monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setenv("TZ", "Asia/Tokyo")
-        time.tzset()
-        yield
-    time.tzset()
-
-
-@pytest.mark.usefixtures("in_tokyo")
-def test_a_search_counts_from_a_time_which_is_utc_if_it_names_no_zone(memory, chat, do) -> None:
-    chat.add("user", "I bought a boat.", created_at=datetime(2026, 5, 4, 12, tzinfo=UTC))
-    memory.flush()
-    with pytest.raises(InvalidMessageError, match="`now`"):
-        do(memory, "search", "boat", user_id="louis", now="2026-05-05")
-    aware = datetime(2026, 5, 5, 0, 30, tzinfo=UTC)
-    hits = [
-        do(memory, "search", "a boat yesterday", user_id="louis", now=now)
-        for now in (aware, aware.replace(tzinfo=None))
-    ]
-    assert "when" in {reason.code for reason in hits[0][0].reasons}
-    assert hits[0] == hits[1]
 
 
 @pytest.mark.parametrize("bad", ["60", math.nan, True])

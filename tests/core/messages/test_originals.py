@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memlayer_core import Message, Settings, ToolCall
+from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.message import StoredMessage
-from memlayer_core.messages.render import as_prompt, block, line, split_blocks
+from memlayer_core.messages.flow import restore_originals
+from memlayer_core.messages.render import as_prompt, block, line
 from memlayer_core.scope import Scope
 
 LARGE = "All is well. " * 2000
@@ -39,7 +40,7 @@ def chat(memory):
 def test_a_preview_and_a_question_with_recalled_text_never_take_the_place_of_what_was_said(chat, do) -> None:
     before = chat.history()
     context = chat.context(token_limit=500)
-    assert "<recalled_memory>" in context.messages[-1].text
+    assert '<recalled_memory key="' in context.messages[-1].text
     assert "context_reload" in context.messages[3].text
     do(chat, "add_messages", [*context.messages[3:4], Message("assistant", "It is empty.")])
     assert chat.history()[:-1] == before
@@ -144,21 +145,37 @@ def test_a_recalled_block_that_somebody_pastes_alone_is_what_they_said(chat, do)
     assert chat.history()[-1].text == recalled
 
 
+@pytest.fixture(scope="module")
+def opened():
+    with Memory.in_memory(embedder="hashing", tokenizer="estimate") as memory:
+        yield memory
+
+
 @given(
     st.text(max_size=40),
     st.lists(st.text(max_size=40), max_size=3),
     st.sampled_from(["user", "system", "assistant"]),
 )
-def test_what_looks_like_recalled_text_is_told_apart_from_all_else(said, recalled, role) -> None:
-    scope = Scope("louis", "s")
-    shown = block([line(StoredMessage(0, scope, Message("user", text), 1, "")) for text in recalled])
-    message = Message(role, said)
-    assert split_blocks(message) == ((), message)
-    if not shown or role == "assistant":
+@example("What is this?\n\n", ["The report is blue."], "user")
+@example("\n\nWhat is this?", ["The report is blue."], "system")
+def test_what_looks_like_recalled_text_is_told_apart_from_all_else(opened, said, recalled, role):
+    def restored(content):
+        (left,) = restore_originals(opened.runtime, scope, [Message(role, content)])
+        return left.content
+
+    scope, eve = Scope("louis", "s"), Scope("eve", "s")
+    lines = [line(StoredMessage(0, scope, Message("user", text), 1, "")) for text in recalled]
+    shown, forged = (block(lines, opened.runtime.sign(one)) for one in (scope, eve))
+    assert restored(said) == said
+    if not lines:
         return
-    left = Message(role, said) if said else None
-    assert split_blocks(Message(role, f"{shown}\n\n{said}")) == ((shown,), left)
-    assert split_blocks(Message(role, f"{said}\n\n{shown}")) == ((shown,), left)
-    blocks = Message(role, ({"type": "text", "text": shown}, {"type": "text", "text": said or "x"}))
-    assert split_blocks(blocks) == ((shown,), Message(role, ({"type": "text", "text": said or "x"},)))
-    assert split_blocks(Message(role, shown)) == ((shown,), None)
+    assert restored(f"{forged}\n\n{said}") == f"{forged}\n\n{said}"
+    assert restored(shown) == shown  # alone it is what somebody said
+    if role == "assistant":
+        assert restored(f"{shown}\n\n{said}") == f"{shown}\n\n{said}"
+    elif said:
+        assert restored(f"{shown}\n\n{said}") == said
+        assert restored(f"{said}\n\n{shown}") == said
+        assert restored(f"{said}\n\n{shown}\n\nx") == f"{said}\n\n{shown}\n\nx"
+        apart = ({"type": "text", "text": shown}, {"type": "text", "text": said})
+        assert restored(apart) == apart[1:]

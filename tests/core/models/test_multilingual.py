@@ -1,4 +1,4 @@
-"""What memlayer promises about the multilingual embedder, alone and beside MiniLM."""
+"""What memlayer promises about the multilingual embedder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from memlayer_core.errors import ConfigurationError, EmbedderError
 from memlayer_core.models import embed, minilm, multilingual
-from memlayer_core.models.embed import EmbedderPair, resolve_embedder
+from memlayer_core.models.embed import resolve_embedder
 from memlayer_core.models.minilm import MiniLM, folder, is_present
 from memlayer_core.models.multilingual import Multilingual
 from memlayer_core.settings import Settings
@@ -63,13 +63,6 @@ def test_a_paraphrase_is_found_in_each_language(language):
     assert found(Multilingual(), language) >= 37
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("language", ["en", "de"])
-def test_with_minilm_english_is_better_and_others_are_as_good(english, language):
-    pair = EmbedderPair(english, Multilingual())
-    assert found(pair, language) >= (40 if language == "en" else found(Multilingual(), language))
-
-
 @given(st.lists(st.text(max_size=60), max_size=5))
 @settings(deadline=None)
 def test_any_text_has_a_unit_vector(texts):
@@ -95,27 +88,6 @@ def test_a_text_of_megabytes_costs_as_much_as_its_beginning():
     (long,) = Multilingual().embed([words])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
     assert np.allclose(long, Multilingual().embed_query(words[:1_200]), atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("question", "trust"),
-    [
-        ("Where do I live?", 1),
-        ("Wo wohne ich?", 1),
-        ("Где я живу?", 1),
-        ("私はどこに住んでいますか", 1),
-        ("我住在哪里？", 1),
-        ("내가 어디에 살아요?", 1),
-        ("أين أسكن؟", 1),
-        ("ฉันอยู่ที่ไหน", 1),
-        ("मैं कहाँ रहता हूँ?", 0),
-        ("איפה אני גר?", 0),
-        ("Πού μένω;", 0),
-        ("Tôi sống ở đâu và thích uống gì?", 0),
-    ],
-)
-def test_a_script_that_the_model_does_not_know_is_not_trusted(question, trust):
-    assert Multilingual().trust(question) == trust
 
 
 @pytest.mark.slow
@@ -152,29 +124,10 @@ def test_a_fork_while_it_encodes_ends_and_the_child_embeds():
     assert (done.stdout.strip(), done.stderr) == ("[2, 2, 2]", "")
 
 
-class TestThePair:
-    def test_compares_two_english_texts_by_both_models(self, english):
-        other = Multilingual()
-        texts = ["I moved to Tokyo in spring.", "Which city is my home?"]
-        one, two = EmbedderPair(english, other).embed(texts)
-        cosines = [first @ second for first, second in (english.embed(texts), other.embed(texts))]
-        assert np.isclose(one @ two, 0.75 * cosines[0] + 0.25 * cosines[1], atol=1e-4)
-
-    def test_leaves_other_languages_to_the_multilingual_one(self, english):
-        texts = ["Ich bin nach Tokio gezogen.", "In welcher Stadt wohne ich?"]
-        one, two = EmbedderPair(english, Multilingual()).embed(texts)
-        first, second = Multilingual().embed(texts)
-        assert np.isclose(one @ two, first @ second, atol=1e-4)
-        assert not one[:384].any()
-
-    def test_gives_unit_vectors(self, english):
-        vectors = EmbedderPair(english, Multilingual()).embed(["Where am I?", "Wo bin ich?", ""])
-        assert np.allclose([np.linalg.norm(vector) for vector in vectors], 1, atol=1e-4)
-
-
 class TestTheChoice:
-    def test_auto_takes_both_where_both_are(self, english):
-        assert resolve("auto").identity == "minilm-l6-v2+use-multilingual-v3-0.2.1"
+    @pytest.mark.usefixtures("english")
+    def test_auto_takes_the_multilingual_one_beside_minilm(self):
+        assert resolve("auto").identity == "use-multilingual-v3-0.2.1"
 
     @pytest.mark.usefixtures("no_minilm")
     def test_auto_takes_the_multilingual_one_without_minilm(self):

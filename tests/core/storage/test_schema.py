@@ -16,12 +16,12 @@ from sqlalchemy.engine import make_url
 from typer.testing import CliRunner, Result
 
 from memlayer_core import Memory
-from memlayer_core.cli.app import app
+from memlayer_core.cli.commands import app
 from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.database import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {20: "2a8c39806062752f"}
+TABLES = {21: "1ccfcdf9df86b1d6"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 

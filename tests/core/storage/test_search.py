@@ -41,7 +41,7 @@ def test_keys_of_others_bring_nothing(db):
 
 def test_chinese_words_of_two_characters_are_found(db):
     db.write(messages_writes.append, LOUIS, drafts("我五月份搬到了东京。", "很好!"), NOON, SHARDS)
-    found = db.read(words.postings, LOUIS.reach(), ("东京", "京东", "京"), {})
+    found = db.read(words.postings, LOUIS.reach(), ("东京", "京东", "京"))
     assert {word: list(keys.values()) for word, keys in found.items()} == {"东京": [1], "京": [1]}
 
 
@@ -56,7 +56,7 @@ def test_hostile_words_are_words(db):
 
 def nearest(db, reach, vector):
     def read(connection):
-        return cache.similarities(connection, reach, vectors.overview(connection, reach), vector).nearest(10)
+        return cache.columns(connection, reach, vectors.overview(connection, reach)).nearest(vector, 10)
 
     cache = VectorCache(2**20)
     return db.read(read)

@@ -30,7 +30,7 @@ REACHES = (Scope("louis"), Scope("louis", agent_id="helper"), Scope("eve"))
 def nearest(db: Database, cache: VectorCache, reach: Scope) -> dict[int, float]:
     def read(connection: Connection) -> dict[int, float]:
         overview = vectors.overview(connection, reach)
-        near = cache.similarities(connection, reach, overview, QUESTION).nearest(100)
+        near = cache.columns(connection, reach, overview).nearest(QUESTION, 100)
         return {one.key: round(one.similarity, 4) for one in near}
 
     return db.read(read)

@@ -88,9 +88,9 @@ def test_where_the_settings_place_what_is_recalled_in_the_system_message_the_sum
     chat = talk(memory, ENOUGH)
     told = chat.context().messages
     assert [message.role for message in told[:2]] == ["system", "user"]
-    assert told[0].text.startswith("<conversation_summary>")
+    assert told[0].text.startswith('<conversation_summary key="')
     chat.add("system", "Be kind.")
-    assert chat.context().messages[0].text.startswith("Be kind.\n\n<conversation_summary>")
+    assert chat.context().messages[0].text.startswith('Be kind.\n\n<conversation_summary key="')
 
 
 def test_the_prompt_keeps_its_beginning_until_a_summary_is_committed(opened) -> None:
@@ -690,5 +690,5 @@ def test_both_frameworks_are_told_it_in_front_of_the_window(opened, framework) -
         held = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="s", token_limit=2000)
         told = [(message.role.value, str(message.content)) for message in held.get()]
     assert told[0][0] in {"human", "user"}
-    assert told[0][1].startswith("<conversation_summary>")
+    assert told[0][1].startswith('<conversation_summary key="')
     assert [role for role, _ in told[:2]] in (["human", "ai"], ["user", "assistant"])

@@ -28,7 +28,7 @@ from typer.testing import CliRunner, Result
 
 from examples import examples
 from memlayer_core import Memory, Message, Scope
-from memlayer_core.cli.app import app
+from memlayer_core.cli.commands import app
 from memlayer_core.errors import (
     ImportStoppedError,
     InputError,
@@ -151,7 +151,7 @@ def test_what_was_imported_is_found_by_its_words_and_by_its_meaning(store, do) -
     do(store, "import_from", io.StringIO(exported(store, tenant_id="a")), tenant_id="b")
     store.flush()
     (hit,) = store.search("allergic to peanuts", user_id="ada", tenant_id="b")
-    assert {reason.code for reason in hit.reasons} == {"words", "meaning"}
+    assert {reason.code for reason in hit.reasons} == {"words", "meaning", "user"}
 
 
 def test_importing_again_changes_nothing(crowd, do) -> None:
