@@ -148,8 +148,8 @@ def _shared_postgres() -> Iterator[tuple[str, str]]:
         engine.dispose()
         emptied = [f"DELETE FROM {name}" for kind, name in found if kind == "r" and name != "memlayer_meta"]
         restarted = [f"SELECT setval('{name}', 1, false)" for kind, name in found if kind == "S"]
-        known = "name NOT IN ('store_id', 'shards', 'schema_version')"
-        store = "UPDATE memlayer_meta SET value = md5(random()::text) WHERE name = 'store_id'"
+        known = "name NOT IN ('store_id', 'secret', 'shards', 'schema_version')"
+        store = "UPDATE memlayer_meta SET value = md5(random()::text) WHERE name IN ('store_id', 'secret')"
         yield url, ";".join([*emptied, *restarted, f"DELETE FROM memlayer_meta WHERE {known}", store])
 
 
