@@ -64,6 +64,9 @@ def names() -> Iterator[dict[str, Any]]:
     close(made)
 
 
+KEY = re.compile(r'( key=")[0-9a-f]{8}(">)')
+
+
 @pytest.mark.parametrize("page", RUNS)
 def test_every_example_runs_and_prints_what_the_page_says(
     page, names, set_provider, tmp_path, monkeypatch, capsys
@@ -75,8 +78,8 @@ def test_every_example_runs_and_prints_what_the_page_says(
     for number, (code, output) in enumerate(examples(page), start=1):
         before = dict(names)
         exec(compile(code, f"{page}, example {number}", "exec"), names)
-        printed = capsys.readouterr().out
-        assert printed == output, f"{page}, example {number}"
+        printed = KEY.sub(r"\1…\2", capsys.readouterr().out)  # each store has its own
+        assert printed == KEY.sub(r"\1…\2", output), f"{page}, example {number}"
         close({key: one for key, one in before.items() if one is not names.get(key)})
     CLAIMS.get(page, lambda _: None)(names)
 
@@ -95,11 +98,11 @@ def readme(names: dict[str, Any]) -> None:
     memory = names["memory"]
     assert names["why"].evidence[0].quote == "I work as a baker"
     agent = memory.chat(user_id="louis", session_id="an-agent")
-    assert [one.text for one in agent.history()] == ["Where did I move?", "To Tokyo."]
-    assert "I moved to Tokyo" in agent.context(token_limit=3000).messages[0].content
+    assert [one.text for one in agent.history()] == ["What am I allergic to?", "To nuts."]
+    assert "I am allergic to nuts" in agent.context(token_limit=3000).messages[0].content
     seen = names["engine"].chat_history
     assert [one.role.value for one in seen] == ["user", "assistant"]
-    assert "I moved to Tokyo" in seen[1].content  # this model repeats what it is given
+    assert "I am allergic to nuts" in seen[1].content  # this model repeats what it is given
 
 
 def agents_page(names: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -124,7 +125,10 @@ def _is_of(copy: Message, original: Message, ids: set[str | None]) -> bool:
     return same and (copy.id == original.id or (copy.id is None and original.id not in ids))
 
 
-_BETWEEN = "\n\n"  # stands between a block of ours and a message's own text
+_OURS = "\0"  # stands for each character of a block of ours
+_ENDS = re.compile(
+    r"\0+|(?:\0+\n\n)*([^\0]*)(?:\n\n\0+)*"
+)  # a message's own text, with such blocks before and behind it
 
 
 def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message | None:
@@ -136,10 +140,9 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message 
         return message
 
     def change(text: str) -> str:
-        left = rt.without_told(scope.namespace, text)
-        at_end = left.removeprefix(_BETWEEN).removesuffix(_BETWEEN)
-        is_end = text.startswith(at_end) or text.endswith(at_end)
-        return at_end if left != text and is_end else text
+        marked = rt.without_told(scope.namespace, text, _OURS)
+        ends = _ENDS.fullmatch(marked) if marked != text else None
+        return text if ends is None else ends[1] or ""
 
     left = change_text(message, change)
     return message if left is None else left

@@ -265,7 +265,8 @@ def _read_newest(
     session = messages_reads.find(connection, scope)
     page = messages_reads.tail_messages(connection, session, None, _ROUND) if session is not None else []
     new = _not_stored(connection, scope, session, drafts)
-    newest_first = [*reversed(new), *(stored for _, stored in page)]
+    since = session.memory_start if session is not None else 0
+    newest_first = [*reversed(new), *(stored for _, stored in page if stored.seq >= since)]
     spoken = (one.message.role == "user" and one.message.model_visible for one in newest_first)
     place = next((at for at, is_question in enumerate(spoken) if is_question), None)
     found = newest_first[place] if place is not None else None

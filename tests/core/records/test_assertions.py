@@ -241,8 +241,10 @@ def test_each_line_tells_its_date_and_where_it_is_from(chat, agent, do) -> None:
     chat.memory.chat(user_id="bob", session_id="s").remember("A red boat sank.", visibility="public")
     chat.memory.flush()
     day = f"{record.created_at:%Y-%m-%d}"
-    lines = do(agent, "retrieve", ["red boat"]).splitlines()
-    assert set(lines[1:]) == {
+    lines = [
+        do(agent, "retrieve", [words]).splitlines()[1:] for words in ("the red boat", "loved by the user")
+    ]
+    assert {line for some in lines for line in some} == {
         f"- [{day} user, this conversation] The red boat needs paint.",
         f"- [{day} Louis, another conversation] The red boat was cheap.",
         f"- [{day} semantic, louis_mem_001, said by the user] The red boat is called Ida.",
@@ -254,15 +256,6 @@ def test_each_line_tells_its_date_and_where_it_is_from(chat, agent, do) -> None:
 def test_a_learned_fact_is_found_with_the_id_by_which_it_is_corrected(chat, agent, do) -> None:
     home = chat.remember("I live in Graz.", key="home", value="Graz")
     assert f"{home.memory_id}, said by the user" in do(agent, "retrieve", ["home", "address"])
-
-
-def test_a_line_that_the_tool_told_is_known_when_it_is_recorded(chat, agent) -> None:
-    record = chat.remember("The red boat is called Ida.")
-    chat.memory.flush()
-    [line] = agent.retrieve(["red boat"]).splitlines()[1:]
-    agent.record("why", [line])
-    [again] = chat.memory.records(user_id="louis")
-    assert (again.memory_id, again.mentions) == (record.memory_id, 2)
 
 
 def test_an_answer_stays_within_its_tokens_with_dates_and_origins(chat) -> None:

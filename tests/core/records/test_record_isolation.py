@@ -211,7 +211,7 @@ TestRecordIsolationOnPostgres.settings = hypothesis_settings(
 
 
 HIDDEN = 300
-FEW = Tuned(index_delay=3600, durability="normal", recall_candidates=5, exact_scan_limit=1)
+FEW = Tuned(index_delay=3600, durability="normal", exact_scan_limit=1)
 
 
 def nearness(texts: list[str]) -> list[list[float]]:
