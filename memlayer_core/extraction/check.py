@@ -217,7 +217,6 @@ def _beginning(text: str, budget: int, cost: Callable[[str], int]) -> str:
 
 _READ = 20_000  # characters of an answer that are read: far more than the operations of ten turns
 _MOST = 50  # operations
-_THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _JSON = re.compile(r"\{|\[\s*[\]{]")
 
 
@@ -235,7 +234,7 @@ def operations_in(answer: str) -> list[Operation | str]:
     Raises:
         AnswerError: It is empty, or there is no list of operations in it.
     """
-    text = _THOUGHTS.sub("", answer).strip()[:_READ]
+    text = answer.strip()[:_READ]
     if not text:
         raise AnswerError("it was empty")
     begin = _JSON.search(text)
@@ -255,7 +254,6 @@ def split_operations(answer: str) -> tuple[str, str]:
 
     What cannot be read as JSON goes to the end of the answer.
     """
-    answer = _THOUGHTS.sub("", answer)
     found = max(_OPERATIONS.finditer(answer), key=lambda one: one.start(), default=None)
     if found is None:
         return answer, ""

@@ -137,6 +137,12 @@ class ModelUsage:
 logger = logging.getLogger("memlayer")
 
 _LONGEST = 100_000  # characters of an answer that are read
+_TAG = r"think(?:ing)?|thoughts?|reasoning"
+_THOUGHTS = re.compile(
+    rf"\A\s*(?:<(?:{_TAG})\b[^>]*>.*?(?:</(?:{_TAG})>\s*|\Z))+|\A(?:(?!<(?:{_TAG})\b).)*?^</(?:{_TAG})>[ \t]*\n\s*",
+    re.DOTALL | re.IGNORECASE | re.MULTILINE,
+)
+"""Matches what local models think in front of an answer. Of some, the first tag is part of the prompt."""
 Ask = Callable[[str, str, type[BaseModel] | None], Reply]
 _INTERNAL = {"tags": ["nostream"], "metadata": {"lc_source": "memlayer"}}
 """LangGraph shows a call with this tag in no user's stream; traces show where it comes from."""
@@ -159,6 +165,8 @@ class LanguageModel:
     def ask(self, instructions: str, text: str, schema: type[BaseModel] | None = None) -> Reply:
         """Send a prompt to the model, and wait for the answer. Of an endless answer, the beginning is returned.
 
+        What a model thinks aloud in front of its answer, as in `<think>…</think>`, is left out.
+
         Args:
             instructions: What it is to do.
             text: What it is to read.
@@ -171,7 +179,7 @@ class LanguageModel:
         answer = in_thread(lambda: self._ask(instructions, text, schema))
         try:
             reply = answer.result(self._seconds)
-            return replace(reply, text=reply.text[:_LONGEST])
+            return replace(reply, text=_THOUGHTS.sub("", reply.text)[:_LONGEST])
         except Exception as problem:
             if isinstance(problem, TimeoutError) and not answer.done():
                 answer.cancel()
