@@ -14,7 +14,14 @@ from memlayer_core.message import JSON, ROLES, Block, Raw, Role
 from memlayer_core.messages.check import at_least_one, check_whole_number
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
-from memlayer_core.messages.render import as_prompt, block, quote_line, shorten_block
+from memlayer_core.messages.render import (
+    CACHE_MARKS,
+    as_prompt,
+    block,
+    count_marks,
+    quote_line,
+    shorten_block,
+)
 from memlayer_core.models.foreign import EmbedderLike
 from memlayer_core.models.llm import retry_limit
 from memlayer_core.models.tokens import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, VIDEO_TOKENS
@@ -35,6 +42,7 @@ __all__ = [
     "AGENT_TOOLS",
     "ASYNC",
     "AUDIO_TOKENS",
+    "CACHE_MARKS",
     "DOCUMENT_TOKENS",
     "IMAGE_TOKENS",
     "JSON",
@@ -66,6 +74,7 @@ __all__ = [
     "check_mode",
     "check_whole_number",
     "codec",
+    "count_marks",
     "directory_at",
     "items",
     "json_text",

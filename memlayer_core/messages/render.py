@@ -6,7 +6,7 @@ import json
 import re
 import unicodedata
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -220,6 +220,73 @@ def change_text(message: Message, change: Callable[[str], str]) -> Message | Non
 
 def _fold(text: str) -> str:
     return escape(_SPACE.sub(" ", text).strip())
+
+
+# Keeps the newest marks of prompt caches: a provider refuses a prompt with more than four.
+
+CACHE_MARKS = 4
+"""Marks that Anthropic and Bedrock take in one call, tools included."""
+_MARKS = ("cache_control", "cachePoint", "cache_point")
+_UNMARKED = frozenset({"tool_calls", "args", "input", "arguments", "tool_kwargs", "artifact", "metadata"})
+"""Fields with values of tools and users, in which nothing is a mark."""
+
+
+def count_marks(value: Any) -> int:
+    """Return how many cache marks are in a JSON value, such as a message's content or a tool."""
+    return sum(1 for _ in _marks(value))
+
+
+def _marks(value: Any) -> Iterator[None]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if name in _MARKS and isinstance(inner, Mapping):
+                yield None
+            elif name not in _UNMARKED:
+                yield from _marks(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _marks(inner)
+
+
+def keep_marks(messages: Sequence[Message], most: int) -> list[Message]:
+    """Return messages without their oldest cache marks, so that at most so many are left."""
+    kept: list[Message] = []
+    for message in reversed(messages):
+        found = count_marks(message.content), count_marks(message.raw and message.raw.dump)
+        if max(found) > max(0, most):
+            content, dump = (
+                _drop_marks(form, [None] * (count - max(0, most)))
+                for form, count in zip(
+                    (message.content, message.raw and message.raw.dump), found, strict=True
+                )
+            )
+            raw = message.raw and replace(message.raw, dump=dump)
+            message = replace(message, content=content, raw=raw)  # noqa: PLW2901
+        most -= max(found)
+        kept.append(message)
+    return kept[::-1]
+
+
+def _drop_marks(value: Any, drops: list[None]) -> Any:
+    """Return a JSON value without its first marks, as many as there are drops. What is nothing else leaves its list."""
+    if isinstance(value, Mapping):
+        made: dict[str, Any] = {}
+        for name, inner in value.items():
+            if drops and name in _MARKS and isinstance(inner, Mapping):
+                drops.pop()
+            else:
+                made[name] = inner if name in _UNMARKED else _drop_marks(inner, drops)
+        return made
+    if isinstance(value, list | tuple):
+        items = [(inner, _drop_marks(inner, drops)) for inner in value]
+        return type(value)(made for inner, made in items if made == inner or _says_something(made))
+    return value
+
+
+def _says_something(block: Any) -> bool:
+    return not isinstance(block, Mapping) or any(
+        inner for name, inner in block.items() if name not in {"type", "block_type"}
+    )
 
 
 # Writes messages as OpenAI's Chat Completions API takes them, which many other providers and servers take, too.

@@ -114,7 +114,7 @@ def _fields(answer: object) -> Iterator[str]:
         try:
             value = getattr(answer, name, None)
         except Exception:  # noqa: BLE001  (a response that is streamed raises)
-            continue
+            value = None
         if isinstance(value, str | int | Mapping):
             yield f"{name.removesuffix('_code')}: {value}"
 
