@@ -34,7 +34,6 @@ from memlayer_core.session_files import ChatState, Transcripts
 from memlayer_core.storage import codec
 from memlayer_core.storage.codec import TAG, Instance, TaggedJson, json_text, parse_json, read, short_repr
 from memlayer_core.storage.files import write_whole
-from memlayer_core.storage.terms import searchable
 from memlayer_core.tools import AGENT_TOOLS, AgentTool, Mode, ReloadArguments, check_mode, reload_functions
 from memlayer_core.window.fit import Policies, limits, policy_json
 
@@ -89,7 +88,6 @@ __all__ = [
     "retry_limit",
     "roles_of",
     "search_wider",
-    "searchable",
     "short_repr",
     "shorten_block",
     "sign_of",

@@ -205,7 +205,7 @@ class LanguageModel:
         answer = in_thread(lambda: self._ask(instructions, text, schema))
         try:
             reply = answer.result(self._seconds)
-            return replace(reply, text=_THOUGHTS.sub("", reply.text)[:_LONGEST])
+            return replace(reply, text=searchable(_THOUGHTS.sub("", reply.text)[:_LONGEST]))
         except Exception as problem:
             if isinstance(problem, TimeoutError) and not answer.done():
                 answer.cancel()

@@ -500,13 +500,13 @@ def _read(
 
 
 def as_told(rt: Runtime, turn: StoredMessage) -> StoredMessage | None:
-    """Return a message or record as it is told: redacted, without what memory told; None if it is not told.
+    """Return a message or record as it is told: redacted, without what memory told, as UTF-8; None if it is not told.
 
     What the user's redactor cannot read is not.
     """
     text = turn.message.text
     try:
-        left = rt.own_words(turn.scope.namespace, text)
+        left = searchable(rt.own_words(turn.scope.namespace, text))
     except RedactorError:
         return None
     if left == text:
@@ -607,7 +607,7 @@ async def rerank(
     """
     if rt.reranker is None or len(lines) < 2:  # noqa: PLR2004  (one line has one order)
         return lines, ()
-    texts = [searchable(shorten(rt, one, _JUDGED).stored.message.text) for one in lines[:RERANKED]]
+    texts = [shorten(rt, one, _JUDGED).stored.message.text for one in lines[:RERANKED]]
     try:
         scores = await run.either(rt.reranker.scores, rt.reranker.ascores, searchable(query), texts)
     except RerankerError as problem:
