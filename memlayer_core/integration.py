@@ -24,7 +24,7 @@ from memlayer_core.messages.render import (
 )
 from memlayer_core.models.foreign import EmbedderLike
 from memlayer_core.models.llm import retry_limit
-from memlayer_core.models.tokens import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, VIDEO_TOKENS
+from memlayer_core.models.tokens import token_counter
 from memlayer_core.opening import directory_at
 from memlayer_core.recall.search import search_wider
 from memlayer_core.records.check import roles_of
@@ -40,17 +40,13 @@ from memlayer_core.window.fit import Policies, limits, policy_json
 __all__ = [
     "AGENT_TOOLS",
     "ASYNC",
-    "AUDIO_TOKENS",
     "CACHE_MARKS",
-    "DOCUMENT_TOKENS",
-    "IMAGE_TOKENS",
     "JSON",
     "RELOAD",
     "RELOAD_TOOL",
     "ROLES",
     "SYNC",
     "TAG",
-    "VIDEO_TOKENS",
     "AgentTool",
     "Block",
     "ChatState",
@@ -92,6 +88,7 @@ __all__ = [
     "shorten_block",
     "sign_of",
     "step",
+    "token_counter",
     "whole_text",
     "write_whole",
 ]

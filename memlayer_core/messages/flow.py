@@ -20,7 +20,7 @@ from memlayer_core.message import Block, Message, Receipt, StoredMessage
 from memlayer_core.messages import check, reads, writes
 from memlayer_core.messages.align import digest_of
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
-from memlayer_core.messages.preview import excerpt, full_text, parse_preview, place_of
+from memlayer_core.messages.preview import excerpt, full_text, parse_preview, place_of, unpack
 from memlayer_core.messages.reads import list_users
 from memlayer_core.messages.render import as_prompt, change_text, has_escapes
 from memlayer_core.messages.splice import in_order
@@ -82,7 +82,7 @@ def restore_originals(
         original = originals.get(place)
         if original is None or not _is_of(plain[at], original, named):
             continue  # somebody wrote what looks like a preview
-        whole_one = as_prompt(original)
+        whole_one = unpack(as_prompt(original))
         exact = rt.settings.truncate_messages or length == f"{len(full_text(whole_one)):,}"
         if exact and whole_one.text.startswith(head):
             plain[at] = original
@@ -211,7 +211,7 @@ async def reload_text(
     """Return the text that a preview stands for, in parts if it is long."""
     limit = rt.settings.max_tokens if token_limit is None else token_limit
     check.at_least_one("token_limit", limit)
-    text = full_text(as_prompt(await reload(rt, run, scope, preview_id)))
+    text = full_text(unpack(as_prompt(await reload(rt, run, scope, preview_id))))
     tokens = max(1, limit // _OF_THE_LIMIT)
     return await run(excerpt, text, preview_id, offset, tokens=tokens, count=rt.tokens.text)
 

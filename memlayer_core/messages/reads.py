@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import Entry, Message, Raw, StoredMessage, ToolCall, Version
 from memlayer_core.messages.model import PreparedMessage, Session, User, WindowStart
+from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
 from memlayer_core.storage.codec import exact_text, parse_exact
@@ -37,7 +38,7 @@ def row_of(key: int, session: int, draft: PreparedMessage) -> dict[str, Any]:
         "name": message.name,
         "text": text,
         "tokens": draft.tokens,
-        "characters": len(text),
+        "characters": len(unpack(message).text),
         "counter": draft.counter,
         "links": _links(message),
         "created_at": statements.to_micros(message.created_at),

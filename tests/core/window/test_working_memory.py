@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
+from tuned import Tuned
 
 from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, Settings, ToolCall, runtime
 from memlayer_core.errors import ConfigurationError
@@ -298,3 +302,49 @@ def test_what_leaves_the_window_or_is_deleted_takes_no_equal_message_along(chat)
     ]
     chat.delete_message("u1")
     assert [message.id for message in chat.history()] == ["u0", "a0", "a1", "u2", "a2"]
+
+
+WORDS = " ".join(f"clause{number}" for number in range(20_000))
+CODE = base64.b64encode(WORDS.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": WORDS}},
+        {"type": "file", "mime_type": "text/plain", "base64": CODE},
+        {"type": "search_result", "source": "a", "title": "b", "content": [{"type": "text", "text": WORDS}]},
+    ],
+    ids=lambda block: block["type"],
+)
+def test_a_document_is_shortened_like_another_long_text_and_can_be_loaded(chat, document) -> None:
+    """First as a tool's result of the current round, then in an older turn."""
+    chat.add("user", "What does the contract say?")
+    chat.add("assistant", tool_calls=[ToolCall("c1", "read")])
+    chat.add("tool", [{"type": "text", "text": "The contract:"}, document], tool_call_id="c1")
+    for question in (None, "Who signs?"):
+        if question is not None:
+            chat.add("assistant", "Many things.")
+            chat.add("user", question)
+        context = chat.context(token_limit=8000)
+        sent = json.dumps([str(one.content) for one in context.messages])
+        assert context.tokens <= 8000
+        assert len(sent) < 40_000
+        assert "clause19999" not in sent
+        assert CODE[-50:] not in sent
+    assert "clause7 " in sent, "its beginning is shown"
+    (shown,) = re.findall(r"msg-[0-9]+", sent)
+    parts = [chat.reload_text(shown)]
+    while found := re.search(r"offset ([0-9]+) to read on", parts[-1]):
+        parts.append(chat.reload_text(shown, offset=int(found[1])))
+    assert "clause19999" in parts[-1]
+    assert chat.history()[2].content[1] == document, "the history is as it was"
+
+
+def test_a_long_document_is_truncated_where_messages_are(open_at) -> None:
+    chat = open_at("short", settings=Tuned(truncate_messages=True, truncate_characters=200)).chat(
+        user_id="u", session_id="s"
+    )
+    chat.add("user", [{"type": "file", "mime_type": "text/plain", "base64": CODE}])
+    chat.add("user", "Who signs?")
+    assert len(chat.context().messages[0].text) <= 200
