@@ -42,6 +42,7 @@ def row_of(key: int, session: int, draft: PreparedMessage) -> dict[str, Any]:
         "counter": draft.counter,
         "links": _links(message),
         "created_at": statements.to_micros(message.created_at),
+        "utc_offset": statements.offset_of(message.created_at),
         "body": _body(message, text),
         "origin": None,
     }
@@ -64,7 +65,7 @@ def entry_of(row: Any) -> Entry:
 
 def stored_of(row: Any, scope: Scope) -> StoredMessage:
     """Return the message of a row, equal to what went in."""
-    at = statements.from_micros(row.created_at)
+    at = statements.from_micros(row.created_at, row.utc_offset)
     if not row.body:
         plain = Message(row.role, row.text, id=row.id, name=row.name, created_at=at)
         return StoredMessage(row.key, scope, plain, row.tokens, row.counter, bytes(row.digest))
@@ -88,7 +89,8 @@ def stored_of(row: Any, scope: Scope) -> StoredMessage:
 
 def head_of(row: Any, scope: Scope) -> StoredMessage:
     """Return what a comparison needs of a message: the key, the id, the time, the digest. It has no content."""
-    message = Message("user", "", id=row.id, created_at=statements.from_micros(row.created_at))
+    at = statements.from_micros(row.created_at, row.utc_offset)
+    message = Message("user", "", id=row.id, created_at=at)
     return StoredMessage(row.key, scope, message, 0, "", bytes(row.digest))
 
 
@@ -124,12 +126,14 @@ def _body(message: Message, text: str) -> str | None:
 texts.register(
     "message",
     texts.Source(
-        sa.select(messages.c.key, messages.c.text, messages.c.role, messages.c.name, messages.c.created_at),
+        sa.select(
+            *(messages.c[name] for name in ("key", "text", "role", "name", "created_at", "utc_offset"))
+        ),
         lambda row: row.text,
         lambda row, redact: index_terms(
             redact(row.text[: texts.INDEXED]),
             row.name,
-            statements.from_micros(row.created_at),
+            statements.from_micros(row.created_at, row.utc_offset),
         ),
         lambda row: row.role[0] + (row.name or ""),
     ),

@@ -826,7 +826,7 @@ def replace_list(
         part: The part that all of them are; None: working memory begins where it did.
     """
     row = reads.lock_or_make_session(connection, scope, now, shards)
-    columns = (messages.c.key, messages.c.id, messages.c.digest, messages.c.created_at)
+    columns = [messages.c[name] for name in ("key", "id", "digest", "created_at", "utc_offset")]
     present = connection.execute(sa.select(*columns).where(reads.inside(row.number)).order_by(messages.c.key))
     splice = messages_splice.rewrite(
         [reads.head_of(one, scope) for one in present], drafts, erase=fork_id is None
