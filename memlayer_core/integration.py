@@ -10,7 +10,7 @@ from memlayer_core.chat import sign_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
 from memlayer_core.memory import memory_of
-from memlayer_core.message import JSON, ROLES, Block, Raw, Role
+from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, Block, Raw, Role
 from memlayer_core.messages.check import at_least_one, check_whole_number
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
@@ -46,6 +46,7 @@ __all__ = [
     "RELOAD_TOOL",
     "ROLES",
     "SYNC",
+    "SYSTEM_ROLES",
     "TAG",
     "AgentTool",
     "Block",

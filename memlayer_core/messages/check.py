@@ -375,7 +375,7 @@ _FORM = Form(
     Message,
     "message",
     InvalidMessageError,
-    hint="What is your own goes into `metadata`; `messages_from_json` reads a list.",
+    hint="What is your own goes into `metadata`; `messages_from_json` reads a list, `Message.from_openai` OpenAI's form.",
     codecs={
         "role": Codec(str, lambda role: role.lower() if isinstance(role, str) else role),
         "content": Codec(plain, _content),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -16,7 +16,7 @@ from memlayer_core.errors import (
     UnknownMessageError,
 )
 from memlayer_core.events import MessagesStored, SessionEnded, TemporaryDropped
-from memlayer_core.message import Block, Message, Receipt, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, StoredMessage
 from memlayer_core.messages import check, reads, writes
 from memlayer_core.messages.align import digest_of
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
@@ -132,7 +132,7 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message 
 
     Elsewhere, and alone, they are what somebody said. Returns None if only a content block of ours is left.
     """
-    if message.role not in {"user", "system"}:
+    if message.role not in {"user", *SYSTEM_ROLES}:
         return message
 
     def change(text: str) -> str:
@@ -336,17 +336,18 @@ def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
 
 def drafts_of(rt: Runtime, scope: Scope, messages: object) -> list[PreparedMessage]:
     """Check and count messages, before the first one is written."""
-    return [draft_of(rt, scope, message) for message in check.check_messages(messages)]
+    now = rt.now()  # of all: system messages of one call are in force together
+    return [draft_of(rt, scope, message, now) for message in check.check_messages(messages)]
 
 
-def draft_of(rt: Runtime, scope: Scope, message: Message) -> PreparedMessage:
+def draft_of(rt: Runtime, scope: Scope, message: Message, now: datetime | None = None) -> PreparedMessage:
     """Prepare a checked message for the journal.
 
     Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
     """
-    spoken = message.model_visible and message.role != "system"
+    spoken = message.model_visible and message.role not in SYSTEM_ROLES
     searched = message.text[: rt.settings.indexed_characters].strip() if spoken else ""
-    created_at = message.created_at or rt.now()
+    created_at = message.created_at or now or rt.now()
     terms: tuple[str, ...] | None = ()
     try:
         if words := rt.own_words(scope.namespace, searched):

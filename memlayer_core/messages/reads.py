@@ -11,13 +11,22 @@ import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import Entry, Message, Raw, StoredMessage, ToolCall, Version
+from memlayer_core.messages.align import in_force
 from memlayer_core.messages.model import PreparedMessage, Session, User, WindowStart
 from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
 from memlayer_core.storage.codec import exact_text, parse_exact
 from memlayer_core.storage.statements import LAST, WITHIN, ListStatement, Statement
-from memlayer_core.storage.tables import PLACES, messages, namespaces, records, sessions, window_starts
+from memlayer_core.storage.tables import (
+    INSTRUCTS,
+    PLACES,
+    messages,
+    namespaces,
+    records,
+    sessions,
+    window_starts,
+)
 from memlayer_core.storage.terms import index_terms, searchable
 
 # How a message becomes a row, and a row a message.
@@ -486,6 +495,44 @@ def read(connection: sa.Connection, session: Session, seqs: Sequence[int]) -> li
         }
         found.extend(stored_of(row, session.scope) for row in _FULL.all(connection, span))
     return found
+
+
+_said = sa.select(messages.c.key).where(~INSTRUCTS, messages.c.tokens > 0).limit(1).correlate(None)
+_BEFORE = _said.where(messages.c.key.between(sa.bindparam("first"), sa.bindparam("newest"))).order_by(
+    messages.c.key.desc()
+)
+_SINCE = _said.where(messages.c.key.between(sa.bindparam("newest"), sa.bindparam("last")))
+_INSTRUCTIONS = Statement(
+    sa.select(messages, _BEFORE.scalar_subquery().label("before"), _SINCE.scalar_subquery().label("since"))
+    .where(INSTRUCTS, messages.c.tokens > 0)
+    .where(
+        messages.c.key.between(
+            sa.func.coalesce(_BEFORE.scalar_subquery(), sa.bindparam("first")), sa.bindparam("newest")
+        )
+    )
+    .order_by(messages.c.key)
+)
+
+
+def instructions(
+    connection: sa.Connection, scope: Scope, newest: int | None
+) -> tuple[list[StoredMessage], bool]:
+    """Return the system messages in force, and whether nothing else was said yet in the session.
+
+    Args:
+        connection: In a transaction.
+        scope: The session.
+        newest: Key of its newest system message; None: it has none.
+    """
+    if newest is None:
+        return [], False
+    number = statements.session_of(newest)
+    span = {"first": statements.key_of(number, 0), "newest": newest, "last": statements.key_of(number, LAST)}
+    rows = _INSTRUCTIONS.all(connection, span)
+    found = [stored_of(row, scope) for row in rows]
+    begins = any(row.before is None for row in rows)
+    places = in_force([one.message for one in found], begins=begins)
+    return [found[at] for at in places], begins and all(row.since is None for row in rows)
 
 
 def history(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from memlayer_core.message import JSON, ROLES, Block, Message, StoredMessage, ToolCall
+from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, Block, Message, StoredMessage, ToolCall
 from memlayer_core.storage.terms import searchable
 
 # Writes recalled text for a prompt, so that it cannot pose as instructions or as a block of ours.
@@ -77,7 +77,7 @@ def speaker_label(speaker: str, role: str) -> str:
 
 
 _PARTING = str.maketrans({"[": "(", "]": ")", ":": " ", '"': "'"})
-_ROLES = frozenset({*ROLES, "developer", "human", "ai", "function", "model"})
+_ROLES = frozenset({*ROLES, "human", "ai", "function", "model"})
 
 
 def escape(text: str) -> str:
@@ -92,7 +92,7 @@ def as_prompt(message: Message) -> Message:
 
     System messages come from the application, and may contain our tags.
     """
-    change = searchable if message.role == "system" else escape
+    change = searchable if message.role in SYSTEM_ROLES else escape
     raw = message.raw
     if raw is not None:
         dump = _change_texts(raw.dump, change)
@@ -308,7 +308,7 @@ def openai_message(message: Message) -> dict[str, JSON]:
     """
     form: dict[str, JSON] = {"role": message.role, "content": _content(message)}
     name = _NAME.sub("_", message.name or "").strip("_")[:64]
-    if name and message.role in {"system", "user", "assistant"}:
+    if name and message.role != "tool":
         form["name"] = name
     if message.tool_calls:
         form["content"] = form["content"] or None

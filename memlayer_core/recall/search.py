@@ -20,7 +20,7 @@ from memlayer_core.index.flow import index_pays, nearest, postings_of, query_vec
 from memlayer_core.items.check import conditions_of, whole_text
 from memlayer_core.items.model import Item
 from memlayer_core.items.sql import find_by_key, searched_folders
-from memlayer_core.message import Message, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
@@ -816,7 +816,7 @@ def _visible_end(
     """Return the messages of a session's end that are in the caller's prompt, without the instructions."""
     if session is None or not messages:
         return []
-    words = {(message.role, message.text) for message in messages if message.role != "system"}
+    words = {(message.role, message.text) for message in messages if message.role not in SYSTEM_ROLES}
     last = messages_reads.tail_messages(connection, session, None, len(messages) + _NEWER)
     return [one for _, one in last if (one.message.role, one.message.text) in words]
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -354,8 +355,8 @@ def test_the_lists_last_instructions_are_in_force_at_once_and_once_only(chat, id
     for written in lists:
         chat.resync(told(written))
         before = words(chat)
-        last = [message.text for message in told(written) if message.role == "system"][-1]
-        assert [message.text for message in chat.context().system] == [last]
+        last = [one.text for one in takewhile(lambda one: one.role == "system", told(written))]
+        assert [message.text for message in chat.context().system] == last
         again = chat.resync(told(written))
         assert (again.stored, again.superseded, words(chat)) == (0, 0, before)
     assert kept_apart(chat) == []

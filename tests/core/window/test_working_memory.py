@@ -47,9 +47,55 @@ def test_instructions_that_are_in_force_are_not_stored_again(chat, do) -> None:
     first = do(chat, "add", "system", "Be brief.")
     again = do(chat, "add", "system", "Be brief.")
     assert (again.ids, again.stored, again.unchanged) == (first.ids, 0, 1)
+    do(chat, "add_messages", TURN)
     do(chat, "add", "system", "Be kind.")
     assert do(chat, "add", "system", "Be brief.").stored == 1
-    assert told(chat) == ["Be brief."]
+    assert told(chat)[0] == "Be brief."
+    assert [message.role for message in chat.context().messages].count("system") == 1
+
+
+LAW = [Message("system", "Be brief."), Message("developer", "Never give legal advice.")]
+KIND = [LAW[0], Message("developer", "Be kind.")]
+
+
+def test_instructions_of_one_list_are_in_force_together_until_another_list_comes(chat, do) -> None:
+    for law in (LAW, LAW, KIND, KIND, LAW[:1], LAW):
+        told_before = do(chat, "context", pending=[*law, Message("user", "And?")])
+        do(chat, "add_messages", [*law, *TURN])
+        for context in (told_before, do(chat, "context")):
+            assert list(map(text_and_role, context.system)) == list(map(text_and_role, law))
+        assert [one["role"] for one in context.to_openai()[: len(law)]] == [one.role for one in law]
+    assert [one.role for one in chat.history()].count("developer") == 3
+
+
+def test_instructions_before_anything_was_said_are_in_force_together(chat, do) -> None:
+    for law in (*LAW, *LAW):
+        do(chat, "add", law.role, law.text)
+    for pending in ([], [Message("system", "Be kind."), Message("user", "And?")]):
+        system = do(chat, "context", pending=pending).system
+        assert [one.text for one in system] == [one.text for one in (*LAW, *pending[:-1])]
+    do(chat, "add_messages", TURN)
+    assert told(chat) == [*(one.text for one in LAW), "hello", "Hi!"]
+    do(chat, "add", "developer", "Be kind.")
+    assert told(chat) == ["Be kind.", "hello", "Hi!"]
+
+
+def test_a_list_that_is_synchronised_has_its_last_instructions_in_force(chat, do) -> None:
+    for law in (LAW, LAW, KIND, LAW[:1], LAW):
+        for _ in range(2):
+            do(chat, "resync", [*law, *TURN])
+            assert [one.text for one in chat.context().system] == [one.text for one in law]
+
+
+def test_instructions_are_neither_searched_nor_learned_nor_summed_up_in_either_role(memory, chat) -> None:
+    chat.add_messages([*LAW, *TURN])
+    memory.flush()
+    assert not memory.search("legal advice brief", user_id="louis")
+    assert chat.context(policy=MaxMessages(2)).messages[:2] == chat.context().system
+
+
+def text_and_role(message: Message) -> tuple[str, str]:
+    return message.role, message.text
 
 
 @pytest.mark.requirement("L13")
