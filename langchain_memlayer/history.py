@@ -18,7 +18,6 @@ from memlayer_core import Chat, Context, Memory, Message, Scope
 from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
 from memlayer_core.integration import (
     ASYNC,
-    CACHE_MARKS,
     RELOAD,
     RELOAD_TOOL,
     SYNC,
@@ -28,7 +27,6 @@ from memlayer_core.integration import (
     ReloadArguments,
     Runner,
     Threads,
-    count_marks,
     limits,
     memory_of,
     reload_functions,
@@ -423,15 +421,12 @@ def _all_from_core(messages: Sequence[Message]) -> list[BaseMessage]:
     return [from_core(message) for message in messages]
 
 
-def compose_messages(context: Context, behind: Sequence[BaseMessage] = ()) -> list[BaseMessage]:
-    """Return a context as messages for a model, in front of others."""
-    return context.compose(
-        convert=from_core,
-        put_before=put_before,
-        put_after=put_after,
-        create=create,
-        cache_marks=CACHE_MARKS - count_marks([message.content for message in behind]),
-    )
+def compose_messages(context: Context, beside: object = ()) -> list[BaseMessage]:
+    """Return a context as messages for a model; `beside` is what else of its call may have marks of a prompt cache."""
+    return context.compose(**_FORM, beside=beside)
+
+
+_FORM: Any = {"convert": from_core, "put_before": put_before, "put_after": put_after, "create": create}
 
 
 def translate_batch(messages: Iterable[BaseMessage]) -> list[Message]:

@@ -123,9 +123,8 @@ _ROLES: dict[str, Role] = {
     "human": "user",
     "ai": "assistant",
     "function": "tool",
+    "developer": "system",
 }
-_ROLE = "__openai_role__"
-"""In `additional_kwargs`: the role that LangChain's integration of OpenAI gives a system message."""
 _IMMUTABLE = frozenset({str, int, float, bool, type(None)})
 _CHUNK_FIELDS = frozenset({"tool_call_chunks", "chunk_position"})
 _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -168,11 +167,8 @@ def to_core(message: BaseMessage) -> Message:
             kind,
             ", ".join(dump.losses),
         )
-    named = message.role if isinstance(message, ChatMessage) else kind
-    if isinstance(message, SystemMessage) and message.additional_kwargs.get(_ROLE) == "developer":
-        named = "developer"
     return Message(
-        _ROLES.get(named, "user"),
+        _ROLES.get(message.role if isinstance(message, ChatMessage) else kind, "user"),
         core_content,
         id=_storable(message.id),
         name=_storable(message.name) or _speaker(message),
@@ -341,8 +337,10 @@ def _from_fields(message: Message) -> BaseMessage:
         case "system":
             return SystemMessage(**fields)
         case "developer":
-            extras = {**fields["additional_kwargs"], _ROLE: "developer"}
-            return SystemMessage(**{**fields, "additional_kwargs": extras})
+            fields["additional_kwargs"]["__openai_role__"] = (
+                "developer"  # as LangChain's integration reads it
+            )
+            return SystemMessage(**fields)
         case "assistant":
             return AIMessage(**{**fields, **_split_calls(message.tool_calls)})
         case "tool":

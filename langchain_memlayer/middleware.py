@@ -15,13 +15,13 @@ from typing import Annotated, Any, Concatenate, NotRequired, ParamSpec, TypeVar
 from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, SystemMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from langchain_memlayer.messages import create, from_core, is_summary, put_after, put_before, to_core
+from langchain_memlayer.history import compose_messages
+from langchain_memlayer.messages import is_summary, to_core
 from langchain_memlayer.summarizer import is_own_summary
 from memlayer_core import Chat, Context, Memory
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
 from memlayer_core.integration import (
     ASYNC,
-    CACHE_MARKS,
     SYNC,
     Limits,
     Mode,
@@ -29,7 +29,6 @@ from memlayer_core.integration import (
     Runner,
     as_prompt,
     check_mode,
-    count_marks,
     limits,
     memory_of,
     retry_limit,
@@ -492,13 +491,7 @@ def _compose_request(
     tools = [tool if isinstance(tool, dict) else getattr(tool, "extras", None) for tool in request.tools]
     beside = [message.content for message in (*incoming.prefix, *incoming.suffix)]
     whole = replace(context, system=(*system, *context.system), window=window)
-    prompt: list[Any] = whole.compose(
-        convert=from_core,
-        put_before=put_before,
-        put_after=put_after,
-        create=create,
-        cache_marks=CACHE_MARKS - count_marks([tools, beside, request.model_settings]),
-    )
+    prompt: list[Any] = compose_messages(whole, [tools, beside, request.model_settings])
     instructions = prompt.pop(0) if prompt and isinstance(prompt[0], SystemMessage) else None
     messages = [*incoming.prefix, *prompt, *incoming.suffix]
     return request.override(system_message=instructions, messages=messages)

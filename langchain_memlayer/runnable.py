@@ -480,7 +480,9 @@ class RunnableWithMemory(Runnable[Any, Any]):
             prompt = compose_messages(context)
             return Exchange(chat, incoming, context, prompt, self._keys.fill(value, (), prompt))
         system = () if any(one.role in SYSTEM_ROLES for one in incoming) else context.system
-        history = compose_messages(replace(context, system=system, pending=()), messages)
+        history = compose_messages(
+            replace(context, system=system, pending=()), [one.content for one in messages]
+        )
         return Exchange(chat, incoming, context, [*history, *messages], self._keys.fill(value, history, ()))
 
     async def _close(self, run: Runner, call: Exchange, output: Callable[[], Any]) -> None:

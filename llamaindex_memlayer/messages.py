@@ -257,7 +257,7 @@ VISIBLE = "model_visible"
 """In `additional_kwargs`: False for messages that only people see."""
 _ROLES: dict[MessageRole, Role] = {
     MessageRole.SYSTEM: "system",
-    MessageRole.DEVELOPER: "developer",
+    MessageRole.DEVELOPER: "system",
     MessageRole.USER: "user",
     MessageRole.ASSISTANT: "assistant",
     MessageRole.CHATBOT: "assistant",

@@ -14,14 +14,7 @@ from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, Block, Raw, Role
 from memlayer_core.messages.check import at_least_one, check_whole_number
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
-from memlayer_core.messages.render import (
-    CACHE_MARKS,
-    as_prompt,
-    block,
-    count_marks,
-    quote_line,
-    shorten_block,
-)
+from memlayer_core.messages.render import as_prompt, block, quote_line, shorten_block
 from memlayer_core.models.foreign import EmbedderLike
 from memlayer_core.models.llm import retry_limit
 from memlayer_core.models.tokens import token_counter
@@ -40,7 +33,6 @@ from memlayer_core.window.fit import Policies, limits, policy_json
 __all__ = [
     "AGENT_TOOLS",
     "ASYNC",
-    "CACHE_MARKS",
     "JSON",
     "RELOAD",
     "RELOAD_TOOL",
@@ -70,7 +62,6 @@ __all__ = [
     "check_mode",
     "check_whole_number",
     "codec",
-    "count_marks",
     "directory_at",
     "items",
     "json_text",

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidScopeError
-from memlayer_core.message import Entry, Message, Raw, StoredMessage, ToolCall, Version
-from memlayer_core.messages.align import in_force
+from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, Version
+from memlayer_core.messages.align import in_force, is_instruction
 from memlayer_core.messages.model import PreparedMessage, Session, User, WindowStart
 from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
@@ -19,7 +19,6 @@ from memlayer_core.storage import statements, texts
 from memlayer_core.storage.codec import exact_text, parse_exact
 from memlayer_core.storage.statements import LAST, WITHIN, ListStatement, Statement
 from memlayer_core.storage.tables import (
-    INSTRUCTS,
     PLACES,
     messages,
     namespaces,
@@ -43,7 +42,7 @@ def row_of(key: int, session: int, draft: PreparedMessage) -> dict[str, Any]:
         "id": message.id,
         "id_digest": statements.id_digest(session, message.id),
         "digest": draft.digest,
-        "role": message.role,
+        "role": "system" if message.role in SYSTEM_ROLES else message.role,
         "name": message.name,
         "text": text,
         "tokens": draft.tokens,
@@ -82,7 +81,7 @@ def stored_of(row: Any, scope: Scope) -> StoredMessage:
     content = body.get("content", row.text)
     raw = body.get("raw")
     message = Message(
-        row.role,
+        body.get("role", row.role),
         content if isinstance(content, str) else tuple(content),
         id=row.id,
         name=row.name,
@@ -117,6 +116,8 @@ def _links(message: Message) -> str | None:
 def _body(message: Message, text: str) -> str | None:
     """Return what the other columns do not hold: most plain messages have none."""
     body: dict[str, Any] = {}
+    if message.role == "developer":
+        body["role"] = message.role
     if message.content != text:
         body["content"] = message.content if isinstance(message.content, str) else list(message.content)
     if message.tool_calls:
@@ -322,6 +323,7 @@ def _ensure_user(connection: sa.Connection, scope: Scope, shards: int) -> None:
 # Reads sessions and messages in SQL. Each function runs in its caller's transaction.
 
 T = TypeVar("T")
+_TOGETHER = 10  # system messages that may be in force together
 _OPENING = 200  # characters that a label is made of
 
 _FIND = Statement(sa.select(sessions).where(sessions.c.lane == sa.bindparam("lane")))
@@ -497,42 +499,21 @@ def read(connection: sa.Connection, session: Session, seqs: Sequence[int]) -> li
     return found
 
 
-_said = sa.select(messages.c.key).where(~INSTRUCTS, messages.c.tokens > 0).limit(1).correlate(None)
-_BEFORE = _said.where(messages.c.key.between(sa.bindparam("first"), sa.bindparam("newest"))).order_by(
-    messages.c.key.desc()
-)
-_SINCE = _said.where(messages.c.key.between(sa.bindparam("newest"), sa.bindparam("last")))
-_INSTRUCTIONS = Statement(
-    sa.select(messages, _BEFORE.scalar_subquery().label("before"), _SINCE.scalar_subquery().label("since"))
-    .where(INSTRUCTS, messages.c.tokens > 0)
-    .where(
-        messages.c.key.between(
-            sa.func.coalesce(_BEFORE.scalar_subquery(), sa.bindparam("first")), sa.bindparam("newest")
-        )
-    )
-    .order_by(messages.c.key)
-)
-
-
-def instructions(
-    connection: sa.Connection, scope: Scope, newest: int | None
-) -> tuple[list[StoredMessage], bool]:
+def instructions(connection: sa.Connection, scope: Scope, session: Any) -> tuple[list[StoredMessage], bool]:
     """Return the system messages in force, and whether nothing else was said yet in the session.
 
     Args:
         connection: In a transaction.
         scope: The session.
-        newest: Key of its newest system message; None: it has none.
+        session: Its row, or what was read of it.
     """
-    if newest is None:
+    if session is None or session.instructions is None:
         return [], False
-    number = statements.session_of(newest)
-    span = {"first": statements.key_of(number, 0), "newest": newest, "last": statements.key_of(number, LAST)}
-    rows = _INSTRUCTIONS.all(connection, span)
-    found = [stored_of(row, scope) for row in rows]
-    begins = any(row.before is None for row in rows)
-    places = in_force([one.message for one in found], begins=begins)
-    return [found[at] for at in places], begins and all(row.since is None for row in rows)
+    span = {"first": statements.key_of(session.number, 0), "last": session.instructions, "most": _TOGETHER}
+    page = [stored_of(row, scope) for row in _LAST.all(connection, span)][::-1]
+    places = in_force([one.message for one in page], begins=len(page) < _TOGETHER)
+    begins = session.messages == len(page) and all(is_instruction(one.message) for one in page)
+    return [page[at] for at in places], begins
 
 
 def history(

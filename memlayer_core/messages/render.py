@@ -6,7 +6,7 @@ import json
 import re
 import unicodedata
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -233,38 +233,30 @@ _UNMARKED = frozenset({"tool_calls", "args", "input", "arguments", "tool_kwargs"
 
 def count_marks(value: Any) -> int:
     """Return how many cache marks are in a JSON value, such as a message's content or a tool."""
-    return sum(1 for _ in _marks(value))
-
-
-def _marks(value: Any) -> Iterator[None]:
     if isinstance(value, Mapping):
-        for name, inner in value.items():
-            if name in _MARKS and isinstance(inner, Mapping):
-                yield None
-            elif name not in _UNMARKED:
-                yield from _marks(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _marks(inner)
+        return sum(
+            1 if name in _MARKS and isinstance(inner, Mapping) else count_marks(inner)
+            for name, inner in value.items()
+            if name not in _UNMARKED
+        )
+    return sum(map(count_marks, value)) if isinstance(value, list | tuple) else 0
 
 
 def keep_marks(messages: Sequence[Message], most: int) -> list[Message]:
     """Return messages without their oldest cache marks, so that at most so many are left."""
     kept: list[Message] = []
     for message in reversed(messages):
-        found = count_marks(message.content), count_marks(message.raw and message.raw.dump)
-        if max(found) > max(0, most):
-            content, dump = (
-                _drop_marks(form, [None] * (count - max(0, most)))
-                for form, count in zip(
-                    (message.content, message.raw and message.raw.dump), found, strict=True
-                )
-            )
-            raw = message.raw and replace(message.raw, dump=dump)
-            message = replace(message, content=content, raw=raw)  # noqa: PLW2901
-        most -= max(found)
+        raw, left = message.raw, max(0, most)
+        most -= max(count_marks(message.content), count_marks(raw and raw.dump))
+        if most < 0:
+            raw = raw and replace(raw, dump=_newest_marks(raw.dump, left))
+            message = replace(message, content=_newest_marks(message.content, left), raw=raw)  # noqa: PLW2901
         kept.append(message)
     return kept[::-1]
+
+
+def _newest_marks(value: Any, most: int) -> Any:
+    return _drop_marks(value, [None] * (count_marks(value) - most))
 
 
 def _drop_marks(value: Any, drops: list[None]) -> Any:
@@ -279,13 +271,13 @@ def _drop_marks(value: Any, drops: list[None]) -> Any:
         return made
     if isinstance(value, list | tuple):
         items = [(inner, _drop_marks(inner, drops)) for inner in value]
-        return type(value)(made for inner, made in items if made == inner or _says_something(made))
+        return type(value)(made for inner, made in items if made == inner or _is_said(made))
     return value
 
 
-def _says_something(block: Any) -> bool:
+def _is_said(block: Any) -> bool:
     return not isinstance(block, Mapping) or any(
-        inner for name, inner in block.items() if name not in {"type", "block_type"}
+        block[name] for name in block.keys() - {"type", "block_type"}
     )
 
 

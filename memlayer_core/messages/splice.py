@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import accumulate, groupby
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
@@ -94,7 +94,7 @@ def append(
     )
     for draft, to in zip(drafts, at, strict=True):
         if to is not None:
-            ids.append(_id(in_force[to] if to < len(in_force) else drafts[to - len(in_force)]))
+            ids.append(_id(in_force[to]))
             continue
         before = existing.get(_id(draft)) if draft.has_own_id else None
         ids.append(_id(draft))
@@ -198,38 +198,28 @@ def start_over(
     return replace(leaving, insertions=new, ids=tuple(map(_id, drafts)))
 
 
+def instructs(draft: PreparedMessage) -> bool:
+    """Return whether the draft is a system message that a model sees."""
+    return is_instruction(draft.message)
+
+
 def repeats(
     sent: Sequence[tuple[Message, bytes, bool]], known: Sequence[bytes], *, begins: bool
 ) -> list[int | None]:
-    """Return for each message that is sent which system message it repeats, and so is not stored; None: none.
+    """Return for each message that is sent which of the system messages in force it repeats; it is not stored then.
 
-    A list repeats those in force only as a whole: one that lacks some of them, or has others, replaces them all. Before
-    anything else was said, each counts by itself.
+    A list repeats them only as a whole: one that lacks some of them, or has others, replaces them all. Before anything else
+    was said, each counts by itself.
 
     Args:
         sent: Each message with its digest, and whether it is stored in any case.
         known: Digests of the system messages in force.
         begins: Whether nothing else was said yet.
-
-    Returns:
-        Places in `known`; from its length on, places in `sent`.
     """
-    found: list[int | None] = []
-    now = {digest: at for at, digest in enumerate(known)}
-    for may_repeat, group in groupby(
-        enumerate(sent, len(known)), lambda one: is_instruction(one[1][0]) and not one[1][2]
-    ):
-        run = [(at, message, digest) for at, (message, digest, _) in group]
-        if may_repeat:
-            if not begins and [digest for _, _, digest in run] != [*now]:
-                now = {}
-            found += [None if (to := now.setdefault(digest, at)) == at else to for at, _, digest in run]
-            continue
-        for at, message, digest in run:
-            found.append(None)
-            begins = begins and (not message.model_visible or is_instruction(message))
-            now = {digest: at} if is_instruction(message) else now
-    return found
+    told = [digest if is_instruction(message) and not always else None for message, digest, always in sent]
+    if not begins and list(filter(None, dict.fromkeys(told))) != list(known):
+        return [None] * len(sent)
+    return [known.index(digest) if digest in known else None for digest in told]
 
 
 def _is_same(before: StoredMessage, draft: PreparedMessage) -> bool:

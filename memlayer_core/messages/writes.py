@@ -17,22 +17,14 @@ from memlayer_core.errors import UnknownMessageError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Receipt, StoredMessage
 from memlayer_core.messages import reads
 from memlayer_core.messages import splice as messages_splice
-from memlayer_core.messages.align import (
-    TELLING,
-    Alignment,
-    Digest,
-    align,
-    count_known,
-    digest_of,
-    is_instruction,
-)
+from memlayer_core.messages.align import TELLING, Alignment, Digest, align, count_known, digest_of
 from memlayer_core.messages.model import Part, PreparedMessage, Session, SyncReport
-from memlayer_core.messages.splice import Splice
+from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import statements, texts, vectors, words
 from memlayer_core.storage.jobs import enqueue_erasure, make_anonymous
 from memlayer_core.storage.statements import AT_ONCE, LAST, ListStatement, Statement
-from memlayer_core.storage.tables import INSTRUCTS, PLACES, messages, namespaces, records, sessions
+from memlayer_core.storage.tables import PLACES, messages, namespaces, records, sessions
 from memlayer_core.storage.terms import searchable
 
 # What follows from a change of messages. Rooms above register it, and it happens in the same transaction.
@@ -233,7 +225,7 @@ def _store_versions(
         ]
         connection.execute(sa.insert(messages), copies)
         tokens += sum(one["tokens"] for one in copies)
-        shown = [one["key"] for one in copies if one["role"] in SYSTEM_ROLES and one["tokens"]]
+        shown = [one["key"] for one in copies if one["role"] == "system" and one["tokens"]]
         instructions = shown[-1] if shown else instructions
     totals = {"next_seq": len(keys), "messages": len(keys), "tokens": tokens, "instructions": instructions}
     counted = sa.update(sessions).where(sessions.c.number == number)
@@ -357,16 +349,12 @@ def _in_force(
     """Return the key of the system message in force. The messages are searched only if it may be another stored one."""
     drafts = dict(splice.replacements)
     moves = any(front is not None for front, _ in splice.insertions)
-    if (
-        moves
-        or row.instructions in {*splice.removals, *drafts}
-        or any(is_instruction(draft.message) for draft in drafts.values())
-    ):
-        shown = reads.inside(row.number), INSTRUCTS, messages.c.tokens > 0
+    if moves or row.instructions in {*splice.removals, *drafts} or any(map(instructs, drafts.values())):
+        shown = reads.inside(row.number), messages.c.role == "system", messages.c.tokens > 0
         key: int | None = connection.scalar(sa.select(sa.func.max(messages.c.key)).where(*shown))
         return key
     newest: int | None = row.instructions
-    return next((key for key, draft in reversed(fresh) if is_instruction(draft.message)), newest)
+    return next((key for key, draft in reversed(fresh) if instructs(draft)), newest)
 
 
 # Changes a session's messages in SQL: appends, edits, deletes, sets aside, forks, and follows a list that is sent again.
@@ -398,12 +386,12 @@ def append(
     """
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     # What is compared with nothing that is stored comes behind it: the statement that locks counts it, too.
-    is_plain = bool(drafts) and not (named or any(is_instruction(draft.message) for draft in drafts))
+    is_plain = bool(drafts) and not (named or any(map(instructs, drafts)))
     counted = reads.lock_and_count(connection, scope, drafts, now) if is_plain else None
     row = counted or reads.lock_or_make_session(connection, scope, now, shards)
     existing = {one.message.id or "": one for one in reads.list_by_id(connection, scope, row.number, named)}
-    instructs = not verbatim and any(is_instruction(draft.message) for draft in drafts)
-    in_force, begins = reads.instructions(connection, scope, row.instructions if instructs else None)
+    may_repeat = not verbatim and any(map(instructs, drafts))
+    in_force, begins = reads.instructions(connection, scope, row if may_repeat else None)
     splice = messages_splice.append(
         existing, drafts, in_force, begins=begins, verbatim=verbatim, erase=fork_id is None
     )
@@ -619,7 +607,7 @@ def _align(
 
     if not whole:
         named = {statements.id_digest(row.number, one.message.id or "") for one in drafts if one.has_own_id}
-        in_force = [one.key for one in reads.instructions(connection, scope, row.instructions)[0]]
+        in_force = [one.key for one in reads.instructions(connection, scope, row)[0]]
         strays = _in_order(further_back((messages.c.key, in_force), (messages.c.id_digest, named)))
     alignment, spoken = compare()
     if not whole:

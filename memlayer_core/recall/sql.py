@@ -20,15 +20,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage import statements
 from memlayer_core.storage.codec import parse_exact
 from memlayer_core.storage.statements import WITHIN, ListStatement, Statement
-from memlayer_core.storage.tables import (
-    INSTRUCTS,
-    messages,
-    namespaces,
-    records,
-    sessions,
-    texts,
-    window_starts,
-)
+from memlayer_core.storage.tables import messages, namespaces, records, sessions, texts, window_starts
 from memlayer_core.storage.vectors import EMBEDDED, ScopeStatistics
 
 # Reads what a search covers, and its candidates. Each function runs in its caller's transaction.
@@ -158,7 +150,7 @@ _ROWS = ListStatement(
             sessions.c.agent_id,
         )
         .join(sessions, sessions.c.number == statements.session_of(messages.c.key))
-        .where(messages.c.key.in_(keys), messages.c.tokens > 0, ~INSTRUCTS, WITHIN)
+        .where(messages.c.key.in_(keys), messages.c.tokens > 0, messages.c.role != "system", WITHIN)
     )
 )
 _LANGUAGES = Statement(

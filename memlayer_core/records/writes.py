@@ -525,7 +525,9 @@ def numbers_of(connection: sa.Connection, session: int, keys: Sequence[int]) -> 
         key & LAST
         for some in statements.chunks(keys)
         for key in connection.scalars(
-            sa.select(tables.messages.c.key).where(tables.messages.c.key.in_(some), ~tables.INSTRUCTS)
+            sa.select(tables.messages.c.key).where(
+                tables.messages.c.key.in_(some), tables.messages.c.role != "system"
+            )
         )
     }
     return [row.number for row in parts if any(row.first_seq <= seq <= row.until_seq for seq in told)]
@@ -647,7 +649,7 @@ def _drop(connection: sa.Connection, numbers: Sequence[int]) -> None:
 _OF_SESSION = Statement(
     sa.select(tables.episodes.c.number).where(tables.episodes.c.session == sa.bindparam("of"))
 )
-_TOLD = sa.and_(~tables.INSTRUCTS, tables.messages.c.tokens > 0)  # hidden ones cost nothing
+_TOLD = sa.and_(tables.messages.c.role != "system", tables.messages.c.tokens > 0)  # hidden ones cost nothing
 
 
 def _inside(session: int, first: int, until: int) -> Any:

@@ -6,8 +6,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from memlayer_core.message import SYSTEM_ROLES
-
 tables = sa.MetaData()
 PLACES = 2**32
 """Places of a session: see `messages`."""
@@ -108,8 +106,6 @@ messages = sa.Table(
     sa.Column("body", sa.Text),
     sa.Column("origin", sa.BigInteger),
 )
-
-INSTRUCTS = sa.or_(*(messages.c.role == role for role in SYSTEM_ROLES))
 
 # Every text that a search can find: a message, a record in force, a text of an item. `key` names it in the word index and
 # in Chroma, too. It is found in its namespace, and there under its lanes of an agent and a session. The last five columns

@@ -18,15 +18,7 @@ from memlayer_core.messages.model import Session
 from memlayer_core.messages.writes import Change, Follower, register
 from memlayer_core.storage.jobs import Cost, Job, finish, spend
 from memlayer_core.storage.statements import LAST, Statement, chunks, from_micros, to_micros
-from memlayer_core.storage.tables import (
-    INSTRUCTS,
-    SUMMARY_IS_DUE,
-    episodes,
-    jobs,
-    messages,
-    sessions,
-    summaries,
-)
+from memlayer_core.storage.tables import SUMMARY_IS_DUE, episodes, jobs, messages, sessions, summaries
 from memlayer_core.summaries.model import Summary
 
 _KIND = "summarize"
@@ -190,7 +182,7 @@ def outdate(connection: sa.Connection, session: int, keys: Sequence[int]) -> Non
             seq & LAST
             for some in chunks(keys)
             for seq in connection.scalars(
-                sa.select(messages.c.key).where(messages.c.key.in_(some), ~INSTRUCTS)
+                sa.select(messages.c.key).where(messages.c.key.in_(some), messages.c.role != "system")
             )
         ),
         default=None,

@@ -704,7 +704,7 @@ def add_to_list(present: Sequence[Message], new: Sequence[Addition]) -> tuple[li
     for (message, _, own_time, content), to in zip(new, repeats(sent, known, begins=begins), strict=True):
         at = places.get(message.id)
         if to is not None:
-            at = shown[to] if to < len(shown) else places[new[to - len(shown)].message.id]
+            at = shown[to]
         ids.append((message.id if at is None else every[at].id) or "")
         if at is None:
             places[message.id] = len(every)

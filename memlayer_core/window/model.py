@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from memlayer_core.message import JSON, Message
-from memlayer_core.messages.render import CACHE_MARKS, keep_marks, openai_message
+from memlayer_core.messages.render import CACHE_MARKS, count_marks, keep_marks, openai_message
 from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.show import Bar, Colour, Mark, View, Viewable
@@ -121,7 +121,7 @@ class Context(Viewable):
         put_before: Callable[[T, str], T],
         put_after: Callable[[T, str], T],
         create: Callable[[Literal["system", "user"], str], T],
-        cache_marks: int = CACHE_MARKS,
+        beside: object = (),
     ) -> list[T]:
         """Compose the messages to send, in a framework's own type.
 
@@ -133,10 +133,10 @@ class Context(Viewable):
             put_before: Returns a copy of a message with text in front of its own text.
             put_after: Returns a copy of a message with text behind its own text.
             create: Creates a message from a role and a text.
-            cache_marks: The most marks of a prompt cache: what the rest of the call leaves of four.
+            beside: What else of the call may have such marks: tools, or the contents of further messages.
         """
         turns = (*self.window, *self.pending)
-        marked = keep_marks((*turns, *self.temporary, *self.system), cache_marks)
+        marked = keep_marks((*turns, *self.temporary, *self.system), CACHE_MARKS - count_marks(beside))
         end = len(marked) - len(self.system)
         everything, system = marked[:end], marked[end:]
         composed = [convert(message) for message in system]

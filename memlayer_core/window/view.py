@@ -155,7 +155,7 @@ def last_entries(
     size = fit.first_page(session.messages, session.tokens, limits)
     while True:
         read |= {entry.seq: stored for entry, stored in page}
-        told = [entry for entry, _ in page if entry.role not in SYSTEM_ROLES and not entry.hidden]
+        told = [entry for entry, _ in page if entry.role != "system" and not entry.hidden]
         told = _recount(rt, read, told, newest)
         newest.extend(told)
         if len(page) < size or fit.enough(newest, limits, shape_of(rt)):
@@ -290,13 +290,11 @@ def read_window(
 def _instructions(
     connection: Connection, rt: Runtime, session: Session | None, limit: int, pending: Sequence[StoredMessage]
 ) -> tuple[Part, ...]:
-    stored: Sequence[StoredMessage] = ()
-    begins = False
-    if session is not None:
-        stored, begins = messages_reads.instructions(connection, session.scope, session.instructions)
+    scope = pending[0].scope if session is None else session.scope
+    stored, begins = messages_reads.instructions(connection, scope, session)
     if new := [pending[at] for at in in_force([one.message for one in pending])]:
         known = [one.digest for one in stored] if begins else []
-        stored = [*(stored if begins else ()), *(one for one in new if one.digest not in known)]
+        stored = [*(stored if begins else []), *(one for one in new if one.digest not in known)]
     system = tuple(_part(rt, one, (INSTRUCTIONS,)) for one in stored)
     fit.check_instructions(sum(part.tokens for part in system), limit)
     return system
@@ -584,7 +582,7 @@ def _has_gap(connection: Connection, session: Session, behind: int, first: int) 
     if behind >= first:
         return False
     between = messages_reads.tail(connection, session, first, min(first - behind, _LOOKED_AT), behind)
-    return any(entry.role not in SYSTEM_ROLES and not entry.hidden for entry in between)
+    return any(entry.role != "system" and not entry.hidden for entry in between)
 
 
 def first_of(view: WindowView, first: int) -> int:
