@@ -64,7 +64,8 @@ class Message(Tabular):
         tool_calls: The tool calls that the model makes.
         tool_call_id: Id of the call that this tool message answers. A stored tool message without one is found and
             recalled, but it is in no window, since providers refuse it.
-        created_at: When it was said; without a time zone it is taken as UTC. Without one, the time of storing.
+        created_at: When it was said, with the distance from UTC there; without a time zone it is taken as UTC. Without one,
+            the time of storing, in UTC.
         metadata: Your own JSON. A model never sees it.
         model_visible: False for a message that only people see: it is in the history, and no model ever sees it.
         raw: The framework's own dump.

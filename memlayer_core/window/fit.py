@@ -601,7 +601,7 @@ def over_limit(parts: Iterable[_Costs], limit: int) -> tuple[Reason, ...]:
 #
 # A list has no index and no recall: a message store of the user's own holds it as a whole.
 
-INSTRUCTIONS = Reason("instructions", "the session's newest system message is always shown")
+INSTRUCTIONS = Reason("instructions", "the system messages in force are always shown")
 RECENT = Reason("recent", "one of the newest whole turns")
 PENDING = Reason("pending", "it is stored with the answer")
 

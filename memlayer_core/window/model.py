@@ -64,7 +64,7 @@ class Context(Viewable):
     """What a model sees for one call.
 
     Attributes:
-        system: The system message in force, as it was stored.
+        system: The system messages in force, as they were stored.
         summary: Summary of turns that left the window; None if there is none. With `placement="user"` it is put in
             front of the window's first message, with `"system"` behind the system message.
         window: The newest turns, as they were stored. If some were made smaller, `reasons` say so.
