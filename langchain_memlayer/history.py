@@ -421,9 +421,12 @@ def _all_from_core(messages: Sequence[Message]) -> list[BaseMessage]:
     return [from_core(message) for message in messages]
 
 
-def compose_messages(context: Context) -> list[BaseMessage]:
-    """Return a context as messages for a model."""
-    return context.compose(convert=from_core, put_before=put_before, put_after=put_after, create=create)
+def compose_messages(context: Context, beside: object = ()) -> list[BaseMessage]:
+    """Return a context as messages for a model; `beside` is what else of its call may have marks of a prompt cache."""
+    return context.compose(**_FORM, beside=beside)
+
+
+_FORM: Any = {"convert": from_core, "put_before": put_before, "put_after": put_after, "create": create}
 
 
 def translate_batch(messages: Iterable[BaseMessage]) -> list[Message]:

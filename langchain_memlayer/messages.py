@@ -336,6 +336,11 @@ def _from_fields(message: Message) -> BaseMessage:
     match message.role:
         case "system":
             return SystemMessage(**fields)
+        case "developer":
+            fields["additional_kwargs"]["__openai_role__"] = (
+                "developer"  # as LangChain's integration reads it
+            )
+            return SystemMessage(**fields)
         case "assistant":
             return AIMessage(**{**fields, **_split_calls(message.tool_calls)})
         case "tool":

@@ -15,9 +15,10 @@ from typing import Annotated, Any, Concatenate, NotRequired, ParamSpec, TypeVar
 from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, SystemMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from langchain_memlayer.messages import create, from_core, is_summary, put_after, put_before, to_core
+from langchain_memlayer.history import compose_messages
+from langchain_memlayer.messages import is_summary, to_core
 from langchain_memlayer.summarizer import is_own_summary
-from memlayer_core import Chat, Context, Memory, Message
+from memlayer_core import Chat, Context, Memory
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
 from memlayer_core.integration import (
     ASYNC,
@@ -484,15 +485,13 @@ def _compose_request(
     context: Context, incoming: ModelMessages, request: ModelRequest[Any]
 ) -> ModelRequest[Any]:
     """Return the request with the context instead of its messages."""
-
-    def convert(message: Message) -> BaseMessage:
-        return incoming.edits.get(message.id) or from_core(message)
-
     system = () if request.system_message is None else (as_prompt(to_core(request.system_message)),)
-    whole = replace(context, system=(*system, *context.system))
-    prompt: list[Any] = whole.compose(
-        convert=convert, put_before=put_before, put_after=put_after, create=create
-    )
+    edits = {id: to_core(message) for id, message in incoming.edits.items()}
+    window = tuple(edits.get(message.id, message) for message in context.window)
+    tools = [tool if isinstance(tool, dict) else getattr(tool, "extras", None) for tool in request.tools]
+    beside = [message.content for message in (*incoming.prefix, *incoming.suffix)]
+    whole = replace(context, system=(*system, *context.system), window=window)
+    prompt: list[Any] = compose_messages(whole, [tools, beside, request.model_settings])
     instructions = prompt.pop(0) if prompt and isinstance(prompt[0], SystemMessage) else None
     messages = [*incoming.prefix, *prompt, *incoming.suffix]
     return request.override(system_message=instructions, messages=messages)

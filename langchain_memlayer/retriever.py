@@ -19,7 +19,6 @@ from memlayer_core.integration import (
     memory_of,
     roles_of,
     search_wider,
-    searchable,
     step,
 )
 
@@ -174,11 +173,11 @@ def _document(hit: Hit) -> Document:
         "reasons": [str(reason) for reason in hit.reasons],
     }
     if record is None:
-        return Document(searchable(hit.text), id=hit.message_ids[0], metadata=metadata)
+        return Document(hit.text, id=hit.message_ids[0], metadata=metadata)
     metadata |= {
         "type": record.type,
         "importance": record.importance,
         "confidence": record.confidence,
         "tags": list(record.tags),
     }
-    return Document(searchable(hit.text), id=record.memory_id, metadata=metadata)
+    return Document(hit.text, id=record.memory_id, metadata=metadata)

@@ -44,7 +44,7 @@ from langchain_memlayer.history import (
 )
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError
-from memlayer_core.integration import ASYNC, SYNC, Policies, Runner, retry_limit, step
+from memlayer_core.integration import ASYNC, SYNC, SYSTEM_ROLES, Policies, Runner, retry_limit, step
 
 # Reads the messages in a runnable's input and output: text, messages, or a dict with one of them under a key.
 
@@ -479,8 +479,10 @@ class RunnableWithMemory(Runnable[Any, Any]):
         if self._keys.history is None:
             prompt = compose_messages(context)
             return Exchange(chat, incoming, context, prompt, self._keys.fill(value, (), prompt))
-        system = () if any(one.role == "system" for one in incoming) else context.system
-        history = compose_messages(replace(context, system=system, pending=()))
+        system = () if any(one.role in SYSTEM_ROLES for one in incoming) else context.system
+        history = compose_messages(
+            replace(context, system=system, pending=()), [one.content for one in messages]
+        )
         return Exchange(chat, incoming, context, [*history, *messages], self._keys.fill(value, history, ()))
 
     async def _close(self, run: Runner, call: Exchange, output: Callable[[], Any]) -> None:

@@ -20,7 +20,7 @@ from langgraph.config import get_config
 from langchain_memlayer.messages import VISIBLE, is_summary, to_core
 from memlayer_core import Chat, Memory, Message, Scope
 from memlayer_core.errors import InvalidScopeError
-from memlayer_core.integration import Runner, roles_of
+from memlayer_core.integration import SYSTEM_ROLES, Runner, roles_of
 
 # A snapshot of a thread that an agent's run leaves in its state, so that the next run sees what changed in between.
 #
@@ -422,7 +422,7 @@ def all_to_core(messages: Iterable[BaseMessage]) -> list[Message]:
 
 def _newest(messages: Sequence[Message], ids: Sequence[str], *, is_new: bool) -> Newest | None:
     for message, stored_id in zip(reversed(messages), reversed(ids), strict=False):
-        if message.role != "system" and message.model_visible:
+        if message.role not in SYSTEM_ROLES and message.model_visible:
             return Newest(message, stored_id, is_new)
     return None
 

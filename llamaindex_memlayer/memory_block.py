@@ -188,7 +188,7 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
 
 def _without_instructions(messages: Sequence[Message]) -> list[Message]:
     """Leave out system messages: they are the application's, and may differ in each call."""
-    return [message for message in messages if message.role != "system"]
+    return [message for message in messages if message.role not in {"system", "developer"}]
 
 
 def _translate(messages: Sequence[ChatMessage], session_id: str) -> list[Message]:

@@ -30,16 +30,13 @@ from pydantic_core import to_jsonable_python
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import MessageTypeError
 from memlayer_core.integration import (
-    AUDIO_TOKENS,
-    DOCUMENT_TOKENS,
-    IMAGE_TOKENS,
-    VIDEO_TOKENS,
     Block,
     Raw,
     Role,
     TaggedJson,
     codec,
     read,
+    token_counter,
 )
 
 # Writes objects in LlamaIndex's messages as JSON: as the dicts of LlamaIndex's own dumps.
@@ -268,12 +265,7 @@ _ROLES: dict[MessageRole, Role] = {
     MessageRole.TOOL: "tool",
     MessageRole.FUNCTION: "tool",
 }
-_FLAT = {
-    "image": IMAGE_TOKENS,
-    "audio": AUDIO_TOKENS,
-    "video": VIDEO_TOKENS,
-    "document": DOCUMENT_TOKENS,
-}
+_ESTIMATE = token_counter("estimate")
 _CALLS = frozenset({"tool_call", "tool_use", "function_call"})
 
 
@@ -299,7 +291,7 @@ class Verbatim(ChatMessage):
         return self.model_copy(deep=True)
 
     async def aestimate_tokens(self, *args: Any, **kwargs: Any) -> int:
-        """Return about how many tokens it has. Media have fixed costs: nothing is opened or downloaded."""
+        """Return about how many tokens it has. Nothing is opened or downloaded for it."""
         return sum([await _estimate(block, *args, **kwargs) for block in self.blocks])
 
     def __eq__(self, other: object) -> bool:
@@ -420,9 +412,8 @@ def _fill(message: M, blocks: Sequence[ContentBlock], extras: Mapping[str, Any])
 
 
 async def _estimate(block: BaseContentBlock, *args: Any, **kwargs: Any) -> int:
-    flat = _FLAT.get(getattr(block, "block_type", ""))
-    if flat is not None:
-        return flat
+    if getattr(block, "block_type", "") in _MEDIA:
+        return _ESTIMATE.message(Message("user", tuple(to_core_blocks(read(dump(block).value)))))
     if isinstance(block, BaseRecursiveContentBlock):
         return sum([await _estimate(inner, *args, **kwargs) for inner in block.nested_blocks])
     return await block.aestimate_tokens(*args, **kwargs)

@@ -20,7 +20,6 @@ from memlayer_core.integration import (
     memory_of,
     roles_of,
     search_wider,
-    searchable,
     step,
 )
 
@@ -156,7 +155,7 @@ def _node(hit: Hit) -> NodeWithScore:
         metadata["message_id"] = hit.message_ids[0]
     node = TextNode(
         id_=_id(hit),
-        text=searchable(hit.text),
+        text=hit.text,
         metadata=metadata,
         excluded_llm_metadata_keys=_METADATA_FOR_CODE,
         excluded_embed_metadata_keys=list(metadata),

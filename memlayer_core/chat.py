@@ -75,15 +75,17 @@ class Chat(Viewable):
     ) -> Receipt:
         """Store one message. It is durable when this returns; no model is called.
 
-        Only the newest system message is in force. A system message equal to that one is not stored again.
+        The newest system message is in force: it replaces those before. Those that come before anything else was said, or in
+        one list (`add_messages`), are in force together. What is in force is not stored again.
 
         Args:
-            role: `"system"`, `"user"`, `"assistant"` or `"tool"`.
+            role: `"system"`, `"developer"` (which means the same), `"user"`, `"assistant"` or `"tool"`.
             content: Text, or content blocks.
             name: The speaker's name.
             id: Unique in this session; a UUID if left out. A message with a stored id replaces the stored message,
                 which stays in `history(all_versions=True)`; an equal one changes nothing.
-            created_at: When it was said; the present if left out. Without a time zone it is taken as UTC.
+            created_at: When it was said; the present if left out. Its day is told as it was where it was said: the distance
+                from UTC is kept. Without a time zone it is taken as UTC.
             metadata: Your own JSON. A model never sees it.
             tool_calls: The tool calls that the model makes.
             tool_call_id: Id of the call that a tool message answers; a tool message must have one.
@@ -142,7 +144,7 @@ class Chat(Viewable):
 
         Args:
             messages: The messages, in order.
-            verbatim: Store a system message even if it is equal to the one in force.
+            verbatim: Store system messages even if they are in force already.
 
         Raises:
             MessageTypeError: One of them is no message.
@@ -378,7 +380,7 @@ class Chat(Viewable):
         return self.memory.chat_of(scope, roles=self.roles)
 
     def end(self) -> bool:
-        """End the session: its next context begins empty, with the system message in force.
+        """End the session: its next context begins empty, with the system messages in force.
 
         In the background, an episode is written: a record about the messages since the session began. The history
         stays, and recall finds it. The next message opens the session again. A session without new messages for

@@ -10,14 +10,14 @@ from memlayer_core.chat import sign_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
 from memlayer_core.memory import memory_of
-from memlayer_core.message import JSON, ROLES, Block, Raw, Role
+from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, Block, Raw, Role
 from memlayer_core.messages.check import at_least_one, check_whole_number
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.render import as_prompt, block, quote_line, shorten_block
 from memlayer_core.models.foreign import EmbedderLike
 from memlayer_core.models.llm import retry_limit
-from memlayer_core.models.tokens import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, VIDEO_TOKENS
+from memlayer_core.models.tokens import token_counter
 from memlayer_core.opening import directory_at
 from memlayer_core.recall.search import search_wider
 from memlayer_core.records.check import roles_of
@@ -27,23 +27,19 @@ from memlayer_core.session_files import ChatState, Transcripts
 from memlayer_core.storage import codec
 from memlayer_core.storage.codec import TAG, Instance, TaggedJson, json_text, parse_json, read, short_repr
 from memlayer_core.storage.files import write_whole
-from memlayer_core.storage.terms import searchable
 from memlayer_core.tools import AGENT_TOOLS, AgentTool, Mode, ReloadArguments, check_mode, reload_functions
 from memlayer_core.window.fit import Policies, limits, policy_json
 
 __all__ = [
     "AGENT_TOOLS",
     "ASYNC",
-    "AUDIO_TOKENS",
-    "DOCUMENT_TOKENS",
-    "IMAGE_TOKENS",
     "JSON",
     "RELOAD",
     "RELOAD_TOOL",
     "ROLES",
     "SYNC",
+    "SYSTEM_ROLES",
     "TAG",
-    "VIDEO_TOKENS",
     "AgentTool",
     "Block",
     "ChatState",
@@ -80,11 +76,11 @@ __all__ = [
     "retry_limit",
     "roles_of",
     "search_wider",
-    "searchable",
     "short_repr",
     "shorten_block",
     "sign_of",
     "step",
+    "token_counter",
     "whole_text",
     "write_whole",
 ]

@@ -7,11 +7,14 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
+from memlayer_core.errors import InvalidMessageError
 from memlayer_core.scope import Scope
 from memlayer_core.show import Mark, Tabular, View, Viewable, line_of
 
-Role = Literal["system", "user", "assistant", "tool"]
+Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
+SYSTEM_ROLES: tuple[Role, ...] = ("system", "developer")
+"""Whose messages instruct the model: `"developer"` is OpenAI's newer name for `"system"`."""
 JSON: TypeAlias = Any
 """A JSON value: a text, a number, a boolean, None, or a list or mapping of such values."""
 Block = Mapping[str, JSON]
@@ -53,7 +56,7 @@ class Message(Tabular):
     """One message of a conversation.
 
     Attributes:
-        role: `"system"`, `"user"`, `"assistant"` or `"tool"`.
+        role: `"system"`, `"developer"` (which means the same), `"user"`, `"assistant"` or `"tool"`.
         content: Text, or content blocks.
         id: Unique in its session. Without one, memlayer makes a UUID. A message with a stored id replaces the stored
             message in its place.
@@ -61,7 +64,8 @@ class Message(Tabular):
         tool_calls: The tool calls that the model makes.
         tool_call_id: Id of the call that this tool message answers. A stored tool message without one is found and
             recalled, but it is in no window, since providers refuse it.
-        created_at: When it was said; without a time zone it is taken as UTC. Without one, the time of storing.
+        created_at: When it was said, with the distance from UTC there; without a time zone it is taken as UTC. Without one,
+            the time of storing, in UTC.
         metadata: Your own JSON. A model never sees it.
         model_visible: False for a message that only people see: it is in the history, and no model ever sees it.
         raw: The framework's own dump.
@@ -114,6 +118,39 @@ class Message(Tabular):
         return self.text or calls or "(no text)"
 
     @classmethod
+    def from_openai(cls, form: Any) -> Self:
+        """Return a message of OpenAI's Chat Completions API: the inverse of `Context.to_openai`, for one message.
+
+        A refusal is the text of its message. What else the API returns beside the message, such as annotations, is left
+        out. The older `function_call` is a tool call whose id is the function's name.
+
+        Args:
+            form: The message as a dict, or as OpenAI's SDK returns it.
+
+        Raises:
+            InvalidMessageError: It is no such message.
+        """
+        dump = form.model_dump() if hasattr(form, "model_dump") else form
+        try:
+            role, name, content = dump["role"], dump.get("name"), dump.get("content")
+            refusal = dump.get("refusal") or ""
+            if content is not None and not isinstance(content, str):
+                content = tuple(map(_part_of_openai, content))
+            calls = [*(dump.get("tool_calls") or ()), *filter(None, [dump.get("function_call")])]
+            return cls(
+                "tool" if role == "function" else role,
+                content or refusal,
+                name=name,
+                tool_calls=tuple(map(_call_of_openai, calls)),
+                tool_call_id=name if role == "function" else dump.get("tool_call_id"),
+            )
+        except (AttributeError, LookupError, TypeError) as problem:
+            raise InvalidMessageError(
+                f"{form!r:.80} is no message of OpenAI's: {type(problem).__name__}: {problem}",
+                hint='Pass a dict such as `{"role": "user", "content": "…"}`; a list is read one by one.',
+            ) from problem
+
+    @classmethod
     def _table(cls, values: Sequence[Self]) -> View:
         return View(
             columns=("when", "who", "what", ""),
@@ -125,6 +162,17 @@ def _state(message: Message) -> Mark | None:
     if message.withdrawn_at is not None:
         return Mark(f"until {message.withdrawn_at:%Y-%m-%d %H:%M}", "amber")
     return None if message.model_visible else Mark("not for the model")
+
+
+def _part_of_openai(part: Mapping[str, JSON]) -> Block:
+    text = part.get("text", part.get("refusal"))
+    return {"type": "text", "text": text} if isinstance(text, str) else dict(part)
+
+
+def _call_of_openai(call: Mapping[str, Any]) -> ToolCall:
+    function = call.get("function") or call.get("custom") or call
+    arguments = function.get("arguments", function.get("input", "{}"))
+    return ToolCall(call.get("id") or function["name"], function["name"], arguments)
 
 
 _CALLS = frozenset({"tool_use", "tool_call", "function_call"})

@@ -19,7 +19,7 @@ from itertools import product
 from typing import Any
 
 from memlayer_core.errors import EmbedderError
-from memlayer_core.message import Message, MessageList, ToolCall
+from memlayer_core.message import SYSTEM_ROLES, Message, MessageList, ToolCall
 from memlayer_core.messages.check import digest
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.scope import Scope
@@ -44,7 +44,7 @@ NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 def draft(role: Any, text: str, *, id: str | None = None, tokens: int = 10, **fields: Any) -> PreparedMessage:
     """Make a prepared message, as the flow `remember` does."""
-    search_text = "" if role == "system" else text
+    search_text = "" if role in SYSTEM_ROLES else text
     message = Message(role, text, id=id or f"made-{next(_numbers)}", **{"created_at": NOON, **fields})
     return PreparedMessage(
         message,

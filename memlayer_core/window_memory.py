@@ -86,7 +86,7 @@ class WindowMemory:
         """Store one message, as `Chat.add` does.
 
         Args:
-            role: `"system"`, `"user"`, `"assistant"` or `"tool"`.
+            role: `"system"`, `"developer"` (which means the same), `"user"`, `"assistant"` or `"tool"`.
             content: Text, or content blocks.
             name: The speaker's name.
             id: Unique in this session; a UUID if left out. A message with a stored id replaces the stored message.

@@ -28,7 +28,7 @@ from memlayer_core.events import JobDead, JobFailed, Source, StoreMaintained, Wo
 from memlayer_core.extraction.flow import AT_ONCE, FactTask, begin, extract, queue
 from memlayer_core.index import flow as index_flow
 from memlayer_core.index.flow import adopt, rebuild
-from memlayer_core.messages.check import in_utc
+from memlayer_core.messages.check import with_offset
 from memlayer_core.messages.flow import end_idle
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records import writes as records_writes
@@ -433,7 +433,7 @@ async def maintain(rt: Runtime, run: Runner, now: datetime | None = None) -> Sto
 
 async def maintain_journal(journal: Journal, run: Runner, now: datetime | None = None) -> StoreMaintained:
     """Do `maintain` in the journal alone. What is left to erase from the index and the files is queued."""
-    moment = in_utc(now, "now") or journal.now()
+    moment = with_offset(now, "now") or journal.now()
     deleted = await _delete_archived(journal, run, moment)
     entries = await _prune_outcomes(journal, run, moment)
     faded, expired = await run(journal.db.read, records_writes.count_archived, journal.settings, moment)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime, tzinfo
 from functools import lru_cache
 from typing import Any, get_args, get_origin
 
@@ -217,7 +217,6 @@ def _beginning(text: str, budget: int, cost: Callable[[str], int]) -> str:
 
 _READ = 20_000  # characters of an answer that are read: far more than the operations of ten turns
 _MOST = 50  # operations
-_THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _JSON = re.compile(r"\{|\[\s*[\]{]")
 
 
@@ -235,7 +234,7 @@ def operations_in(answer: str) -> list[Operation | str]:
     Raises:
         AnswerError: It is empty, or there is no list of operations in it.
     """
-    text = _THOUGHTS.sub("", answer).strip()[:_READ]
+    text = answer.strip()[:_READ]
     if not text:
         raise AnswerError("it was empty")
     begin = _JSON.search(text)
@@ -255,7 +254,6 @@ def split_operations(answer: str) -> tuple[str, str]:
 
     What cannot be read as JSON goes to the end of the answer.
     """
-    answer = _THOUGHTS.sub("", answer)
     found = max(_OPERATIONS.finditer(answer), key=lambda one: one.start(), default=None)
     if found is None:
         return answer, ""
@@ -383,7 +381,7 @@ def _fields(operation: Operation, target: Record | None, schema: FactSchema | No
 
 def _dated(record: Record, operation: Operation, line: Line) -> Record:
     """Return a record with its times: when it was said, and when it holds in the world."""
-    since, until = _day(operation.since), _day(operation.until)
+    since, until = (_day(one, line.said_at.tzinfo) for one in (operation.since, operation.until))
     if since is not None and until is not None and until < since:
         raise RefusedError("it ends before it begins")
     began = since if since is not None else line.said_at if record.key is not None else None
@@ -399,8 +397,8 @@ def _dated(record: Record, operation: Operation, line: Line) -> Record:
     )
 
 
-def _day(text: str | None) -> datetime | None:
-    """Return the beginning of an ISO 8601 day, week, month or year."""
+def _day(text: str | None, zone: tzinfo | None) -> datetime | None:
+    """Return the beginning of an ISO 8601 day, week, month or year, where the line was said."""
     if text is None or not text.strip():
         return None
     text = text.strip()
@@ -410,7 +408,7 @@ def _day(text: str | None) -> datetime | None:
         text = f"{text}-01-01"
     try:
         day = date.fromisoformat(text[:10])
-        return datetime(day.year, day.month, day.day, tzinfo=UTC)
+        return datetime(day.year, day.month, day.day, tzinfo=zone)
     except ValueError:
         raise RefusedError("a date in it is not an ISO 8601 day, week, month or year") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,6 +156,10 @@ def _limit(connection: Connection, rt: Runtime, namespace: str) -> str | None:
     return None
 
 
+def _said_at(row: Any) -> datetime:
+    return from_micros(row.created_at, row.utc_offset)
+
+
 class _Batch:
     """Messages of one session, and what a model says about them."""
 
@@ -181,7 +185,7 @@ class _Batch:
             before = stored.get(row.key - 1)
             if before is not None and before.message.role == "assistant" and before.message.model_visible:
                 text = self._rt.redact(before.message.text)
-                at = before.message.created_at or from_micros(row.created_at)
+                at = before.message.created_at or _said_at(row)
                 self._before[row.key] = Line("assistant", text, at)
         if len(self._known) > _SHOWN:
             keys = {*self._words, *(key for _, sources in self._known for key in sources)}
@@ -196,7 +200,7 @@ class _Batch:
         lines, facts = self._lines(rows), self._facts(rows)
         instructions, count = self._instructions(), self._rt.tokens.text
         room = self._rt.settings.extraction_tokens - count(instructions)
-        asked = prompt = check.prompt_of(self._rt.now(), facts, lines, room, count)
+        asked = prompt = check.prompt_of(self._now(), facts, lines, room, count)
         problem = "it was too long"
         for _ in range(tries):
             try:
@@ -228,20 +232,23 @@ class _Batch:
             return rest
 
         numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
-        material = check.facts_prompt(self._rt.now(), facts)
+        material = check.facts_prompt(self._now(), facts)
         instructions = check.side_task_prompt(self._instructions())
         return SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
 
     def _instructions(self) -> str:
         return check.system_prompt(None if self._schema is None else self._schema.keys)
 
+    def _now(self) -> datetime:
+        """Return the present where the newest message was said."""
+        return self._rt.now().astimezone(_said_at(self.rows[-1]).tzinfo)
+
     def _lines(self, rows: Sequence[Any]) -> list[Line]:
         lines: list[Line] = []
         for number, row in enumerate(rows, 1):
             if row.key in self._before:
                 lines.append(self._before[row.key])
-            at = from_micros(row.created_at)
-            lines.append(Line("user", self._words[row.key], at, number, row.key, row.text))
+            lines.append(Line("user", self._words[row.key], _said_at(row), number, row.key, row.text))
         return lines
 
     def _facts(self, rows: Sequence[Any]) -> list[Record]:

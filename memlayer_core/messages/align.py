@@ -34,10 +34,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from difflib import SequenceMatcher
+from itertools import takewhile
 from typing import TypeVar
 
-from memlayer_core.message import Block, Message, Role, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Block, Message, Role, StoredMessage
 
 # Aligns two sequences: finds equal values in the same order. The time grows little faster than the sequences.
 
@@ -141,6 +143,7 @@ class Digest:
         characters: Length of its text.
         talk: Whether it is part of the talk: neither instructions nor hidden from models.
         is_instruction: Whether it is a system message that models see.
+        created_at: When it was said, if that is known.
         tools: Whether it calls tools, or is a result of a call.
         permanent: Whether it stays in the history even if the list lacks it.
     """
@@ -151,6 +154,7 @@ class Digest:
     characters: int
     talk: bool = True
     is_instruction: bool = False
+    created_at: datetime | None = None
     tools: bool = False
     permanent: bool = False
 
@@ -206,8 +210,9 @@ def digest_of(message: Message, *, with_id: bool, permanent: bool = False) -> Di
         message.id if with_id else None,
         message.role,
         len(message.text),
-        talk=message.role != "system" and message.model_visible,
-        is_instruction=message.role == "system" and message.model_visible,
+        talk=message.role not in SYSTEM_ROLES and message.model_visible,
+        is_instruction=is_instruction(message),
+        created_at=message.created_at,
         tools=message.role == "tool" or bool(message.tool_calls),
         permanent=permanent,
     )
@@ -256,20 +261,22 @@ def align(
         exchanged = _edits(past, incoming, *gaps, same, sparse=sparse, complete=complete)
     edited |= exchanged
     known = {**named, **same, **exchanged}
-    found, again = _outside_conversation(past, incoming, known)
+    told = _newest_run([_said(one, "sent") for one in incoming], begins=False)
+    found, again = _outside_conversation(past, incoming, known, told, complete=complete)
     known |= found
     gone: list[int] = []
     repeated: list[int] = []
-    if again is not None and again in known:
-        (repeated if edited.pop(again, None) is None else gone).append(known.pop(again))
+    for at in again:
+        if at in known:
+            (repeated if edited.pop(at, None) is None else gone).append(known.pop(at))
 
     new = [at for at in range(len(incoming)) if at not in known]
     last, end = max(same.items(), default=(-1, len(past)))
     behind = _without(range(end + 1, len(past)), known.values())
     goes_on = (final and sure) or any(incoming[at].talk and at > last for at in new) or last in edited
     if goes_on and not {*heard}.isdisjoint(behind):
-        gone += [to for to in behind if past[to].role != "system" and not past[to].permanent]
-    fronts = _fronts(incoming, {**same, **exchanged}, sparse)
+        gone += [to for to in behind if past[to].role not in SYSTEM_ROLES and not past[to].permanent]
+    fronts = _fronts(incoming, {**same, **exchanged}, sparse, told)
     return Alignment(
         tuple(known.get(at) for at in range(len(incoming))),
         tuple((at, fronts[at]) for at in new),
@@ -402,12 +409,17 @@ def _edits(
     return edited
 
 
-def _fronts(incoming: Digests, matches: Mapping[int, int], sparse: int) -> list[int | None]:
-    """Return for each message of the list the place in the past of the next match, if there is one."""
+def _fronts(
+    incoming: Digests, matches: Mapping[int, int], sparse: int, told: Sequence[int]
+) -> list[int | None]:
+    """Return for each message of the list the place in the past of the next match, if there is one.
+
+    Instructions at the places `told` shall be in force, and so come at the end.
+    """
     fronts: list[int | None] = [None] * len(incoming)
     front: int | None = None
     for at in reversed(range(len(incoming))):
-        if incoming[at].talk:
+        if incoming[at].talk or (incoming[at].is_instruction and at not in told):
             fronts[at] = front
         if matches.get(at, -1) >= sparse:
             front = matches[at]
@@ -415,22 +427,27 @@ def _fronts(incoming: Digests, matches: Mapping[int, int], sparse: int) -> list[
 
 
 def _outside_conversation(
-    past: Digests, incoming: Digests, matches: Mapping[int, int]
-) -> tuple[dict[int, int], int | None]:
-    """Return matches of instructions and hidden messages, and the place in the list to add again.
+    past: Digests, incoming: Digests, matches: Mapping[int, int], told: Sequence[int], *, complete: bool
+) -> tuple[dict[int, int], Sequence[int]]:
+    """Return matches of instructions and hidden messages, and the places in the list to add again.
 
-    The list's last instructions are added again if others would be in force otherwise.
+    The list's last instructions, at the places `told`, are added again if others would be in force otherwise.
     """
     rest = [at for at, one in enumerate(incoming) if not one.talk and at not in matches]
     hidden = _without([to for to, one in enumerate(past) if not one.talk], matches.values())
     now = {to: incoming[at] for at, to in matches.items()}
-    in_force = max((to for to, one in enumerate(past) if now.get(to, one).is_instruction), default=None)
+    present = [(now.get(to, one), one.created_at) for to, one in enumerate(past)]
+    holds = _newest_run([_said(one, when) for one, when in present], begins=complete)
     found = _matches_by_words(past, incoming, hidden, rest)
-    told = [at for at, one in enumerate(incoming) if one.is_instruction]
-    places = [{**matches, **found}.get(at) for at in told]
-    if not told or (None not in places and places[-1] == in_force):
-        return found, None
-    return _matches_by_words(past, incoming, hidden, _without(rest, told[-1:])), told[-1]
+    every = [at for at, one in enumerate(incoming) if one.is_instruction]
+    same = [incoming[at].words for at in told] == [present[to][0].words for to in holds]
+    if not told or (same and all(at in matches or at in found for at in every)):
+        return found, ()
+    return _matches_by_words(past, incoming, hidden, _without(rest, told)), told
+
+
+def _said(one: Digest, when: object) -> tuple[bool | None, object, object]:
+    return one.is_instruction if one.talk or one.is_instruction else None, when, one.words
 
 
 def _matches_by_words(
@@ -484,12 +501,53 @@ def count_known(past: Sequence[Hashable], incoming: Sequence[Hashable]) -> int:
     return len(incoming)
 
 
+def is_instruction(message: Message) -> bool:
+    """Return whether it is a system message that a model sees."""
+    return message.role in SYSTEM_ROLES and message.model_visible
+
+
+def in_force(messages: Sequence[Message], *, begins: bool = True) -> list[int]:
+    """Return the places of the system messages in force, in order.
+
+    That is the newest one, and those directly in front of it that were stored by the same call, or before anything else
+    was said. What is said twice counts once.
+
+    Args:
+        messages: Messages in order, with their times.
+        begins: Whether the session begins with them.
+    """
+    return _newest_run(
+        [
+            (is_instruction(one) if one.model_visible else None, one.created_at, one.content)
+            for one in messages
+        ],
+        begins=begins,
+    )
+
+
+def _newest_run(said: Sequence[tuple[bool | None, object, object]], *, begins: bool) -> list[int]:
+    """Return the places of the instructions in force among what was said.
+
+    Args:
+        said: Of each message: whether it is an instruction (None: it is hidden), its time, and its words.
+        begins: Whether the session begins with them.
+    """
+    shown = [at for at, (instructs, _, _) in enumerate(said) if instructs is not None]
+    while shown and not said[shown[-1]][0]:
+        shown.pop()
+    run = [*takewhile(lambda at: said[at][0], reversed(shown))]
+    if not begins or len(run) < len(shown):
+        run = [*takewhile(lambda at: said[at][1] == said[run[0]][1], run)]
+    words = [said[at][2] for at in run]
+    return [at for place, at in enumerate(run) if said[at][2] not in words[place + 1 :]][::-1]
+
+
 def new_messages(
     pending: Sequence[StoredMessage], places: Mapping[str, int], end: int
 ) -> Sequence[StoredMessage]:
     """Return the pending messages without the beginning that the session has already.
 
-    Instructions stay. If the session has all of the list, and more messages since, the list's newest question counts
+    Instructions in force stay. If the session has all of the list, and more messages since, the list's newest question counts
     as asked again.
 
     Args:
@@ -497,8 +555,8 @@ def new_messages(
         places: Places of the session's messages with these ids.
         end: The place of the session's next message.
     """
-    instructions = [one for one in pending if one.message.role == "system"]
-    rest = [one for one in pending if one.message.role != "system"]
+    instructions = [pending[at] for at in in_force([one.message for one in pending])]
+    rest = [one for one in pending if one.message.role not in SYSTEM_ROLES]
     ids = [one.message.id or "" for one in rest]
     first = next((at for at, given in enumerate(ids) if given not in places), len(ids))
     if ids and first == len(ids) and places[ids[-1]] < end - 1:

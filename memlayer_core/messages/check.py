@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timezone
 from typing import Any
 
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError, errors_as
@@ -49,7 +49,7 @@ def check_messages(messages: object) -> list[Message]:
 
 
 def check_message(message: object) -> Message:
-    """Check one message and return it with its time in UTC.
+    """Check one message and return it with a fixed distance of its time from UTC.
 
     Raises:
         MessageTypeError: It is no `Message`.
@@ -87,7 +87,7 @@ def check_message(message: object) -> Message:
             f"`model_visible` must be True or False, got {message.model_visible!r}",
             hint="False keeps a message in the history and from every model.",
         )
-    return replace(message, created_at=in_utc(message.created_at))
+    return replace(message, created_at=with_offset(message.created_at))
 
 
 def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
@@ -269,8 +269,8 @@ def json_value(name: str, value: object, depth: int = 0) -> None:
             )
 
 
-def in_utc(moment: datetime | None, name: str = "created_at") -> datetime | None:
-    """Return a time in UTC; a time without a time zone counts as UTC.
+def with_offset(moment: datetime | None, name: str = "created_at") -> datetime | None:
+    """Return a time with a fixed distance from UTC; a time without a time zone counts as UTC.
 
     Args:
         moment: The time.
@@ -286,10 +286,12 @@ def in_utc(moment: datetime | None, name: str = "created_at") -> datetime | None
             f"`{name}` must be a datetime, got {moment!r:.80}",
             hint="Parse it first, for example with `datetime.fromisoformat(…)`.",
         )
-    if moment.tzinfo is None:
+    offset = moment.utcoffset()
+    if offset is None:
         return moment.replace(tzinfo=UTC)
     try:
-        return moment.astimezone(UTC)
+        in_utc = moment.astimezone(UTC)
+        return in_utc.astimezone(timezone(offset)) if offset else in_utc
     except OverflowError:
         raise InvalidMessageError(
             f"`{name}` {moment!r} lies outside of what a UTC time can be",
@@ -373,7 +375,7 @@ _FORM = Form(
     Message,
     "message",
     InvalidMessageError,
-    hint="What is your own goes into `metadata`; `messages_from_json` reads a list.",
+    hint="What is your own goes into `metadata`; `messages_from_json` reads a list, `Message.from_openai` OpenAI's form.",
     codecs={
         "role": Codec(str, lambda role: role.lower() if isinstance(role, str) else role),
         "content": Codec(plain, _content),

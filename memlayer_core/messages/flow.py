@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,11 +17,11 @@ from memlayer_core.errors import (
     UnknownMessageError,
 )
 from memlayer_core.events import MessagesStored, SessionEnded, TemporaryDropped
-from memlayer_core.message import Block, Message, Receipt, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, StoredMessage
 from memlayer_core.messages import check, reads, writes
 from memlayer_core.messages.align import digest_of
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
-from memlayer_core.messages.preview import excerpt, full_text, parse_preview, place_of
+from memlayer_core.messages.preview import excerpt, full_text, parse_preview, place_of, unpack
 from memlayer_core.messages.reads import list_users
 from memlayer_core.messages.render import as_prompt, change_text, has_escapes
 from memlayer_core.messages.splice import in_order
@@ -83,7 +83,7 @@ def restore_originals(
         original = originals.get(place)
         if original is None or not _is_of(plain[at], original, named):
             continue  # somebody wrote what looks like a preview
-        whole_one = as_prompt(original)
+        whole_one = unpack(as_prompt(original))
         exact = rt.settings.truncate_messages or length == f"{len(full_text(whole_one)):,}"
         if exact and whole_one.text.startswith(head):
             plain[at] = original
@@ -136,7 +136,7 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message 
 
     Elsewhere, and alone, they are what somebody said. Returns None if only a content block of ours is left.
     """
-    if message.role not in {"user", "system"}:
+    if message.role not in {"user", *SYSTEM_ROLES}:
         return message
 
     def change(text: str) -> str:
@@ -214,7 +214,7 @@ async def reload_text(
     """Return the text that a preview stands for, in parts if it is long."""
     limit = rt.settings.max_tokens if token_limit is None else token_limit
     check.at_least_one("token_limit", limit)
-    text = full_text(as_prompt(await reload(rt, run, scope, preview_id)))
+    text = full_text(unpack(as_prompt(await reload(rt, run, scope, preview_id))))
     tokens = max(1, limit // _OF_THE_LIMIT)
     return await run(excerpt, text, preview_id, offset, tokens=tokens, count=rt.tokens.text)
 
@@ -339,17 +339,18 @@ def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
 
 def drafts_of(rt: Runtime, scope: Scope, messages: object) -> list[PreparedMessage]:
     """Check and count messages, before the first one is written."""
-    return [draft_of(rt, scope, message) for message in check.check_messages(messages)]
+    now = rt.now()  # of all: system messages of one call are in force together
+    return [draft_of(rt, scope, message, now) for message in check.check_messages(messages)]
 
 
-def draft_of(rt: Runtime, scope: Scope, message: Message) -> PreparedMessage:
+def draft_of(rt: Runtime, scope: Scope, message: Message, now: datetime | None = None) -> PreparedMessage:
     """Prepare a checked message for the journal.
 
     Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
     """
-    spoken = message.model_visible and message.role != "system"
+    spoken = message.model_visible and message.role not in SYSTEM_ROLES
     searched = message.text[: rt.settings.indexed_characters].strip() if spoken else ""
-    created_at = message.created_at or rt.now()
+    created_at = message.created_at or now or rt.now()
     terms: tuple[str, ...] | None = ()
     try:
         if words := rt.own_words(scope.namespace, searched):

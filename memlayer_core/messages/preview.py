@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -16,6 +16,8 @@ import regex
 
 from memlayer_core.errors import ConfigurationError, InvalidMessageError
 from memlayer_core.message import Block, Message, ToolCall
+from memlayer_core.messages.render import escape
+from memlayer_core.models.tokens import is_document, parts_of
 
 # Truncates copies of messages that are too long.
 #
@@ -132,6 +134,7 @@ def truncate_message(
     Raises:
         ConfigurationError: `process` returned something that is no text.
     """
+    message = unpack(message, characters)
     calls = tuple(_truncate_call(call, characters) for call in message.tool_calls)
     content: str | tuple[Block, ...]
     if isinstance(message.content, str):
@@ -344,6 +347,27 @@ def full_text(message: Message) -> str:
     return "\n".join(filter(None, (message.text, *calls)))
 
 
+def unpack(message: Message, characters: int = 0) -> Message:
+    """Return a message whose documents are texts like others; the same object if it has none.
+
+    Args:
+        message: Any message.
+        characters: Documents with so few stay as they are, and those that are more than text: a PDF, or a reference.
+    """
+    if isinstance(message.content, str) or not any(map(is_document, message.content)):
+        return message
+    content = tuple(part for block in message.content for part in _unpack(block, characters))
+    return message if content == message.content else replace(message, content=content, raw=None)
+
+
+def _unpack(block: Block, characters: int) -> list[Block]:
+    parts = [*parts_of(block)] if is_document(block) else []
+    text = "\n".join(part for part in parts if isinstance(part, str))
+    if len(text) <= characters or any(isinstance(part, int) for part in parts):
+        return [block]
+    return [{"type": "text", "text": escape(text)}, *(part for part in parts if isinstance(part, Mapping))]
+
+
 def excerpt(text: str, preview_id: str, offset: int, *, tokens: int, count: Callable[[str], int]) -> str:
     """Return the part of a text from an offset on, with a note where the next part begins.
 
@@ -377,7 +401,7 @@ def excerpt(text: str, preview_id: str, offset: int, *, tokens: int, count: Call
 def preview(
     message: Message, seq: int, *, characters: int, tokens: int, count: Callable[[Message], int]
 ) -> Message:
-    """Return a copy with a message's beginning and the id to load the whole; media in it stay.
+    """Return a copy with a message's beginning and the id to load the whole; media in it stay, and texts of documents do not.
 
     Args:
         message: The large message.
@@ -386,6 +410,7 @@ def preview(
         tokens: Tokens that the copy may cost; the beginning is shortened to fit.
         count: Counts a message's tokens.
     """
+    message = unpack(message)
     while True:
         small = _preview(message, seq, characters)
         if count(small) <= tokens or not characters:

@@ -10,13 +10,22 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidScopeError
-from memlayer_core.message import Entry, Message, Raw, StoredMessage, ToolCall, Version
+from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, Version
+from memlayer_core.messages.align import in_force, is_instruction
 from memlayer_core.messages.model import PreparedMessage, Session, User, WindowStart
+from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
 from memlayer_core.storage.codec import exact_text, parse_exact
 from memlayer_core.storage.statements import LAST, WITHIN, ListStatement, Statement
-from memlayer_core.storage.tables import PLACES, messages, namespaces, records, sessions, window_starts
+from memlayer_core.storage.tables import (
+    PLACES,
+    messages,
+    namespaces,
+    records,
+    sessions,
+    window_starts,
+)
 from memlayer_core.storage.terms import index_terms, searchable
 
 # How a message becomes a row, and a row a message.
@@ -33,14 +42,15 @@ def row_of(key: int, session: int, draft: PreparedMessage) -> dict[str, Any]:
         "id": message.id,
         "id_digest": statements.id_digest(session, message.id),
         "digest": draft.digest,
-        "role": message.role,
+        "role": "system" if message.role in SYSTEM_ROLES else message.role,
         "name": message.name,
         "text": text,
         "tokens": draft.tokens,
-        "characters": len(text),
+        "characters": len(unpack(message).text),
         "counter": draft.counter,
         "links": _links(message),
         "created_at": statements.to_micros(message.created_at),
+        "utc_offset": statements.offset_of(message.created_at),
         "body": _body(message, text),
         "origin": None,
     }
@@ -63,7 +73,7 @@ def entry_of(row: Any) -> Entry:
 
 def stored_of(row: Any, scope: Scope) -> StoredMessage:
     """Return the message of a row, equal to what went in."""
-    at = statements.from_micros(row.created_at)
+    at = statements.from_micros(row.created_at, row.utc_offset)
     if not row.body:
         plain = Message(row.role, row.text, id=row.id, name=row.name, created_at=at)
         return StoredMessage(row.key, scope, plain, row.tokens, row.counter, bytes(row.digest))
@@ -71,7 +81,7 @@ def stored_of(row: Any, scope: Scope) -> StoredMessage:
     content = body.get("content", row.text)
     raw = body.get("raw")
     message = Message(
-        row.role,
+        body.get("role", row.role),
         content if isinstance(content, str) else tuple(content),
         id=row.id,
         name=row.name,
@@ -87,7 +97,8 @@ def stored_of(row: Any, scope: Scope) -> StoredMessage:
 
 def head_of(row: Any, scope: Scope) -> StoredMessage:
     """Return what a comparison needs of a message: the key, the id, the time, the digest. It has no content."""
-    message = Message("user", "", id=row.id, created_at=statements.from_micros(row.created_at))
+    at = statements.from_micros(row.created_at, row.utc_offset)
+    message = Message("user", "", id=row.id, created_at=at)
     return StoredMessage(row.key, scope, message, 0, "", bytes(row.digest))
 
 
@@ -105,6 +116,8 @@ def _links(message: Message) -> str | None:
 def _body(message: Message, text: str) -> str | None:
     """Return what the other columns do not hold: most plain messages have none."""
     body: dict[str, Any] = {}
+    if message.role == "developer":
+        body["role"] = message.role
     if message.content != text:
         body["content"] = message.content if isinstance(message.content, str) else list(message.content)
     if message.tool_calls:
@@ -123,12 +136,14 @@ def _body(message: Message, text: str) -> str | None:
 texts.register(
     "message",
     texts.Source(
-        sa.select(messages.c.key, messages.c.text, messages.c.role, messages.c.name, messages.c.created_at),
+        sa.select(
+            *(messages.c[name] for name in ("key", "text", "role", "name", "created_at", "utc_offset"))
+        ),
         lambda row: row.text,
         lambda row, redact: index_terms(
             redact(row.text[: texts.INDEXED]),
             row.name,
-            statements.from_micros(row.created_at),
+            statements.from_micros(row.created_at, row.utc_offset),
         ),
         lambda row: row.role[0] + (row.name or ""),
     ),
@@ -308,6 +323,7 @@ def _ensure_user(connection: sa.Connection, scope: Scope, shards: int) -> None:
 # Reads sessions and messages in SQL. Each function runs in its caller's transaction.
 
 T = TypeVar("T")
+_TOGETHER = 10  # system messages that may be in force together
 _OPENING = 200  # characters that a label is made of
 
 _FIND = Statement(sa.select(sessions).where(sessions.c.lane == sa.bindparam("lane")))
@@ -481,6 +497,23 @@ def read(connection: sa.Connection, session: Session, seqs: Sequence[int]) -> li
         }
         found.extend(stored_of(row, session.scope) for row in _FULL.all(connection, span))
     return found
+
+
+def instructions(connection: sa.Connection, scope: Scope, session: Any) -> tuple[list[StoredMessage], bool]:
+    """Return the system messages in force, and whether nothing else was said yet in the session.
+
+    Args:
+        connection: In a transaction.
+        scope: The session.
+        session: Its row, or what was read of it.
+    """
+    if session is None or session.instructions is None:
+        return [], False
+    span = {"first": statements.key_of(session.number, 0), "last": session.instructions, "most": _TOGETHER}
+    page = [stored_of(row, scope) for row in _LAST.all(connection, span)][::-1]
+    places = in_force([one.message for one in page], begins=len(page) < _TOGETHER)
+    begins = session.messages == len(page) and all(is_instruction(one.message) for one in page)
+    return [page[at] for at in places], begins
 
 
 def history(

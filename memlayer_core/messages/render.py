@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from memlayer_core.message import JSON, ROLES, Block, Message, StoredMessage, ToolCall
+from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, Block, Message, StoredMessage, ToolCall
 from memlayer_core.storage.terms import searchable
 
 # Writes recalled text for a prompt, so that it cannot pose as instructions or as a block of ours.
@@ -77,7 +77,7 @@ def speaker_label(speaker: str, role: str) -> str:
 
 
 _PARTING = str.maketrans({"[": "(", "]": ")", ":": " ", '"': "'"})
-_ROLES = frozenset({*ROLES, "developer", "human", "ai", "function", "model"})
+_ROLES = frozenset({*ROLES, "human", "ai", "function", "model"})
 
 
 def escape(text: str) -> str:
@@ -92,7 +92,7 @@ def as_prompt(message: Message) -> Message:
 
     System messages come from the application, and may contain our tags.
     """
-    change = searchable if message.role == "system" else escape
+    change = searchable if message.role in SYSTEM_ROLES else escape
     raw = message.raw
     if raw is not None:
         dump = _change_texts(raw.dump, change)
@@ -222,6 +222,65 @@ def _fold(text: str) -> str:
     return escape(_SPACE.sub(" ", text).strip())
 
 
+# Keeps the newest marks of prompt caches: a provider refuses a prompt with more than four.
+
+CACHE_MARKS = 4
+"""Marks that Anthropic and Bedrock take in one call, tools included."""
+_MARKS = ("cache_control", "cachePoint", "cache_point")
+_UNMARKED = frozenset({"tool_calls", "args", "input", "arguments", "tool_kwargs", "artifact", "metadata"})
+"""Fields with values of tools and users, in which nothing is a mark."""
+
+
+def count_marks(value: Any) -> int:
+    """Return how many cache marks are in a JSON value, such as a message's content or a tool."""
+    if isinstance(value, Mapping):
+        return sum(
+            1 if name in _MARKS and isinstance(inner, Mapping) else count_marks(inner)
+            for name, inner in value.items()
+            if name not in _UNMARKED
+        )
+    return sum(map(count_marks, value)) if isinstance(value, list | tuple) else 0
+
+
+def keep_marks(messages: Sequence[Message], most: int) -> list[Message]:
+    """Return messages without their oldest cache marks, so that at most so many are left."""
+    kept: list[Message] = []
+    for message in reversed(messages):
+        raw, left = message.raw, max(0, most)
+        most -= max(count_marks(message.content), count_marks(raw and raw.dump))
+        if most < 0:
+            raw = raw and replace(raw, dump=_newest_marks(raw.dump, left))
+            message = replace(message, content=_newest_marks(message.content, left), raw=raw)  # noqa: PLW2901
+        kept.append(message)
+    return kept[::-1]
+
+
+def _newest_marks(value: Any, most: int) -> Any:
+    return _drop_marks(value, [None] * (count_marks(value) - most))
+
+
+def _drop_marks(value: Any, drops: list[None]) -> Any:
+    """Return a JSON value without its first marks, as many as there are drops. What is nothing else leaves its list."""
+    if isinstance(value, Mapping):
+        made: dict[str, Any] = {}
+        for name, inner in value.items():
+            if drops and name in _MARKS and isinstance(inner, Mapping):
+                drops.pop()
+            else:
+                made[name] = inner if name in _UNMARKED else _drop_marks(inner, drops)
+        return made
+    if isinstance(value, list | tuple):
+        items = [(inner, _drop_marks(inner, drops)) for inner in value]
+        return type(value)(made for inner, made in items if made == inner or _is_said(made))
+    return value
+
+
+def _is_said(block: Any) -> bool:
+    return not isinstance(block, Mapping) or any(
+        block[name] for name in block.keys() - {"type", "block_type"}
+    )
+
+
 # Writes messages as OpenAI's Chat Completions API takes them, which many other providers and servers take, too.
 
 _OWN = frozenset({"image_url", "input_audio", "file"})
@@ -241,7 +300,7 @@ def openai_message(message: Message) -> dict[str, JSON]:
     """
     form: dict[str, JSON] = {"role": message.role, "content": _content(message)}
     name = _NAME.sub("_", message.name or "").strip("_")[:64]
-    if name and message.role in {"system", "user", "assistant"}:
+    if name and message.role != "tool":
         form["name"] = name
     if message.tool_calls:
         form["content"] = form["content"] or None

@@ -13,7 +13,7 @@ from typing import Any
 
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import Message, Receipt, StoredMessage, Version
-from memlayer_core.messages.align import Alignment, digest_of, to_remove
+from memlayer_core.messages.align import Alignment, digest_of, is_instruction, to_remove
 from memlayer_core.messages.model import PreparedMessage
 
 
@@ -68,8 +68,9 @@ class Splice:
 def append(
     existing: Mapping[str, StoredMessage],
     drafts: Sequence[PreparedMessage],
-    in_force: StoredMessage | None = None,
+    in_force: Sequence[StoredMessage] = (),
     *,
+    begins: bool = False,
     verbatim: bool = False,
     erase: bool = False,
 ) -> Splice:
@@ -78,24 +79,27 @@ def append(
     Args:
         existing: Stored messages that have ids of the drafts, by their ids.
         drafts: The messages.
-        in_force: The system message in force. A draft that repeats it is not stored.
-        verbatim: Whether to store such a draft nevertheless.
+        in_force: The system messages in force. Drafts that repeat them are not stored.
+        begins: Whether nothing else was said yet.
+        verbatim: Whether to store such drafts nevertheless.
         erase: Whether to erase the versions of replaced messages, instead of storing one.
     """
-    newest: StoredMessage | PreparedMessage | None = in_force
     ids: list[str] = []
     fresh: list[tuple[None, PreparedMessage]] = []
     edits: list[tuple[StoredMessage, PreparedMessage]] = []
-    for draft in drafts:
-        may_repeat = is_instruction(draft) and not draft.has_own_id and not verbatim
-        if may_repeat and newest is not None and newest.digest == draft.digest:
-            ids.append(_id(newest))
+    at = repeats(
+        [(draft.message, draft.digest, draft.has_own_id or verbatim) for draft in drafts],
+        [one.digest for one in in_force],
+        begins=begins,
+    )
+    for draft, to in zip(drafts, at, strict=True):
+        if to is not None:
+            ids.append(_id(in_force[to]))
             continue
         before = existing.get(_id(draft)) if draft.has_own_id else None
         ids.append(_id(draft))
         if before is None:
             fresh.append((None, draft))
-            newest = draft if is_instruction(draft) else newest
         elif not _is_same(before, draft):
             edits.append((before, draft))
     unchanged = len(drafts) - len(fresh) - len(edits)
@@ -194,9 +198,28 @@ def start_over(
     return replace(leaving, insertions=new, ids=tuple(map(_id, drafts)))
 
 
-def is_instruction(draft: PreparedMessage) -> bool:
+def instructs(draft: PreparedMessage) -> bool:
     """Return whether the draft is a system message that a model sees."""
-    return draft.message.role == "system" and draft.message.model_visible
+    return is_instruction(draft.message)
+
+
+def repeats(
+    sent: Sequence[tuple[Message, bytes, bool]], known: Sequence[bytes], *, begins: bool
+) -> list[int | None]:
+    """Return for each message that is sent which of the system messages in force it repeats; it is not stored then.
+
+    A list repeats them only as a whole: one that lacks some of them, or has others, replaces them all. Before anything else
+    was said, each counts by itself.
+
+    Args:
+        sent: Each message with its digest, and whether it is stored in any case.
+        known: Digests of the system messages in force.
+        begins: Whether nothing else was said yet.
+    """
+    told = [digest if is_instruction(message) and not always else None for message, digest, always in sent]
+    if not begins and list(filter(None, dict.fromkeys(told))) != list(known):
+        return [None] * len(sent)
+    return [known.index(digest) if digest in known else None for digest in told]
 
 
 def _is_same(before: StoredMessage, draft: PreparedMessage) -> bool:

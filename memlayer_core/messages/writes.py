@@ -14,12 +14,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from memlayer_core.errors import UnknownMessageError
-from memlayer_core.message import Entry, Message, Receipt, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Receipt, StoredMessage
 from memlayer_core.messages import reads
 from memlayer_core.messages import splice as messages_splice
 from memlayer_core.messages.align import TELLING, Alignment, Digest, align, count_known, digest_of
 from memlayer_core.messages.model import Part, PreparedMessage, Session, SyncReport
-from memlayer_core.messages.splice import Splice, is_instruction
+from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import statements, texts, vectors, words
 from memlayer_core.storage.jobs import enqueue_erasure, make_anonymous
@@ -349,12 +349,12 @@ def _in_force(
     """Return the key of the system message in force. The messages are searched only if it may be another stored one."""
     drafts = dict(splice.replacements)
     moves = any(front is not None for front, _ in splice.insertions)
-    if moves or row.instructions in {*splice.removals, *drafts} or any(map(is_instruction, drafts.values())):
+    if moves or row.instructions in {*splice.removals, *drafts} or any(map(instructs, drafts.values())):
         shown = reads.inside(row.number), messages.c.role == "system", messages.c.tokens > 0
         key: int | None = connection.scalar(sa.select(sa.func.max(messages.c.key)).where(*shown))
         return key
     newest: int | None = row.instructions
-    return next((key for key, draft in reversed(fresh) if is_instruction(draft)), newest)
+    return next((key for key, draft in reversed(fresh) if instructs(draft)), newest)
 
 
 # Changes a session's messages in SQL: appends, edits, deletes, sets aside, forks, and follows a list that is sent again.
@@ -386,14 +386,15 @@ def append(
     """
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     # What is compared with nothing that is stored comes behind it: the statement that locks counts it, too.
-    is_plain = bool(drafts) and not (named or any(map(messages_splice.is_instruction, drafts)))
+    is_plain = bool(drafts) and not (named or any(map(instructs, drafts)))
     counted = reads.lock_and_count(connection, scope, drafts, now) if is_plain else None
     row = counted or reads.lock_or_make_session(connection, scope, now, shards)
     existing = {one.message.id or "": one for one in reads.list_by_id(connection, scope, row.number, named)}
-    in_force = None
-    if not verbatim and row.instructions is not None and any(map(messages_splice.is_instruction, drafts)):
-        in_force = next(iter(reads.list_where(connection, scope, messages.c.key == row.instructions)), None)
-    splice = messages_splice.append(existing, drafts, in_force, verbatim=verbatim, erase=fork_id is None)
+    may_repeat = not verbatim and any(map(instructs, drafts))
+    in_force, begins = reads.instructions(connection, scope, row if may_repeat else None)
+    splice = messages_splice.append(
+        existing, drafts, in_force, begins=begins, verbatim=verbatim, erase=fork_id is None
+    )
     apply(connection, scope, row, splice, now, shards, fork_id, is_counted=counted is not None)
     return splice.receipt
 
@@ -542,7 +543,7 @@ def resync(
     """
     row = reads.lock_or_make_session(connection, scope, now, shards)
     past, alignment = _align(connection, scope, row, drafts, incoming, replaceable, ends=replace_all)
-    in_common = any(past[to].message.role != "system" for to in alignment.matches if to is not None)
+    in_common = any(past[to].message.role not in SYSTEM_ROLES for to in alignment.matches if to is not None)
     is_the_list = row.messages == len(drafts) and None not in alignment.matches
     if replace_all and not in_common and not is_the_list:
         splice = messages_splice.start_over(
@@ -606,9 +607,8 @@ def _align(
 
     if not whole:
         named = {statements.id_digest(row.number, one.message.id or "") for one in drafts if one.has_own_id}
-        strays = _in_order(
-            further_back((messages.c.key, [row.instructions or 0]), (messages.c.id_digest, named))
-        )
+        in_force = [one.key for one in reads.instructions(connection, scope, row)[0]]
+        strays = _in_order(further_back((messages.c.key, in_force), (messages.c.id_digest, named)))
     alignment, spoken = compare()
     if not whole:
         missing = [drafts[at] for at in alignment.missing]
@@ -826,7 +826,7 @@ def replace_list(
         part: The part that all of them are; None: working memory begins where it did.
     """
     row = reads.lock_or_make_session(connection, scope, now, shards)
-    columns = (messages.c.key, messages.c.id, messages.c.digest, messages.c.created_at)
+    columns = [messages.c[name] for name in ("key", "id", "digest", "created_at", "utc_offset")]
     present = connection.execute(sa.select(*columns).where(reads.inside(row.number)).order_by(messages.c.key))
     splice = messages_splice.rewrite(
         [reads.head_of(one, scope) for one in present], drafts, erase=fork_id is None

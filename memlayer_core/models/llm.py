@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,21 +29,38 @@ from memlayer_core.storage.terms import searchable
 RETRY_SHARE = 0.6
 """The share of the token limit, or of the prompt that was refused if it was smaller, that is tried once more with."""
 
+_WHAT = r"(?<![a-z])(?:prompt|input|message|request|sequence|conversation)s?(?![a-z])"
 _TOO_LONG = re.compile(
-    r"context[ _-]?length|maximum context|context window|prompt is too long|too many (?:input )?tokens"
-    r"|input is too long|reduce the length|max_tokens_exceeded",
+    # the window by its name
+    r"(?:context|prompt)[ _-]?(?:length|size|window|limit)|(?:model|input|seq|sequence)[ _-]?len(?:gth)?\b|maximum context"
+    r"|context the overflows|max(?:imum)? input|maxLength: \d+, actual|current length is \d+ while limit|reduce the length"
+    # tokens, of which a prompt has too many
+    r"|too many (?:input |prompt )?tokens|tokens?[ _](?:limit[ _](?:is[ _])?)?(?:exceed|reached)|tokens_limit_reached"
+    r"|max(?:imum)? tokens of \d+ exceed|exceed\w*[^.\n]{0,40}(?:token limit|message tokens|number of tokens)"
+    # the prompt, and that it is too large
+    rf"|{_WHAT}[^.\n]{{0,80}}(?:too[ _-](?:long|large)\b|exceed|longer than|string too long|only supports? up to"
+    r"|must (?:be|have) (?:<=|less|no more|at most|shorter)[^.\n]{0,20}\d{3})"
+    r"|messages\[\d+\]\.content\S* string too long|(?:payload|content|body|entity)[ _]too[ _]large"
+    # codes: of HTTP, of Zhipu, of Baidu
+    r"|(?:code|status|http)\W{0,4}(?:413|1261|336007)\b|\b413 (?:request|payload|content)",
     re.IGNORECASE,
 )
-_TOO_OFTEN = re.compile(r"rate.?limit|per (?:min|day|hour)|please wait|throttl", re.IGNORECASE)
+_OTHER = re.compile(
+    r"\A(?!.*request[ _]too[ _]large).*(?:rate.?limit|per[ _](?:sec|min|hour|day)|please wait|throttl|quota|requests\b"
+    r"|request limit|deadline|timed? ?out|max(?:imum)? (?:allowed number of )?(?:output|completion)|at most \d+ completion)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Limits of a rate, of a time, and of the answer's length. A request that is too large by itself can be made smaller."""
 _TYPES = frozenset({"ContextOverflowError", "ContextWindowExceededError"})
-_CODE = "context_length_exceeded"
+_FIELDS = ("code", "type", "status_code", "status", "body", "error", "message", "response", "text")
 _DEPTH = 5  # errors of which one is the cause of the next
 
 
 def is_overflow(problem: BaseException) -> bool:
     """Tell whether an error says that a prompt is longer than a model can read.
 
-    It is known by its type, as in LangChain and LiteLLM, by its code, as of OpenAI, or by its words; its causes count, too.
+    It is known by its type, as in LangChain and LiteLLM, by its code or HTTP status, as of OpenAI, or by the words of
+    providers' interfaces; its causes count, too.
     """
     return any(_says_so(one) for one in _causes(problem))
 
@@ -87,10 +104,19 @@ def _causes(problem: BaseException) -> Iterator[BaseException]:
 def _says_so(problem: BaseException) -> bool:
     if isinstance(problem, ModelContextError) or _TYPES & {made.__name__ for made in type(problem).__mro__}:
         return True
-    text = str(problem)
-    return getattr(problem, "code", None) == _CODE or (
-        _TOO_LONG.search(text) is not None and _TOO_OFTEN.search(text) is None
-    )
+    text = "\n".join((str(problem), *_fields(problem), *_fields(getattr(problem, "response", None))))
+    return _TOO_LONG.search(text) is not None and _OTHER.search(text) is None
+
+
+def _fields(answer: object) -> Iterator[str]:
+    """Yield the codes and the words in an error, or in the HTTP response behind it, as `code: 413`."""
+    for name in _FIELDS:
+        try:
+            value = getattr(answer, name, None)
+        except Exception:  # noqa: BLE001  (a response that is streamed raises)
+            value = None
+        if isinstance(value, str | int | Mapping):
+            yield f"{name.removesuffix('_code')}: {value}"
 
 
 # Counts the calls and tokens of a language model while it is asked.
@@ -137,6 +163,12 @@ class ModelUsage:
 logger = logging.getLogger("memlayer")
 
 _LONGEST = 100_000  # characters of an answer that are read
+_TAG = r"think(?:ing)?|thoughts?|reasoning"
+_THOUGHTS = re.compile(
+    rf"\A\s*(?:<(?:{_TAG})\b[^>]*>.*?(?:</(?:{_TAG})>\s*|\Z))+|\A(?:(?!<(?:{_TAG})\b).)*?^</(?:{_TAG})>[ \t]*\n\s*",
+    re.DOTALL | re.IGNORECASE | re.MULTILINE,
+)
+"""Matches what local models think in front of an answer. Of some, the first tag is part of the prompt."""
 Ask = Callable[[str, str, type[BaseModel] | None], Reply]
 _INTERNAL = {"tags": ["nostream"], "metadata": {"lc_source": "memlayer"}}
 """LangGraph shows a call with this tag in no user's stream; traces show where it comes from."""
@@ -159,6 +191,8 @@ class LanguageModel:
     def ask(self, instructions: str, text: str, schema: type[BaseModel] | None = None) -> Reply:
         """Send a prompt to the model, and wait for the answer. Of an endless answer, the beginning is returned.
 
+        What a model thinks aloud in front of its answer, as in `<think>…</think>`, is left out.
+
         Args:
             instructions: What it is to do.
             text: What it is to read.
@@ -171,7 +205,7 @@ class LanguageModel:
         answer = in_thread(lambda: self._ask(instructions, text, schema))
         try:
             reply = answer.result(self._seconds)
-            return replace(reply, text=reply.text[:_LONGEST])
+            return replace(reply, text=searchable(_THOUGHTS.sub("", reply.text)[:_LONGEST]))
         except Exception as problem:
             if isinstance(problem, TimeoutError) and not answer.done():
                 answer.cancel()

@@ -46,10 +46,11 @@ import re
 import reprlib
 import tempfile
 import threading
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tiktoken
 from tiktoken.model import encoding_name_for_model
@@ -341,15 +342,24 @@ AUDIO_TOKENS = 2000
 VIDEO_TOKENS = 3000
 """Of a video, whatever its length: ten seconds at Gemini's 300 tokens a second. LlamaIndex assumes 256."""
 DOCUMENT_TOKENS = 3000
-"""Of a file, whatever its length: one full page at Claude's 1500 to 3000. LlamaIndex assumes 2048."""
+"""Of a page of a file that is no text, and of a file that is only named: Claude charges 1500 to 3000. LlamaIndex assumes 2048
+for a whole file."""
+PAGE_BYTES = 50_000
+"""Of a page of a PDF: scanned ones have more, and plain text has fewer."""
 
-_MEDIA = (("image", IMAGE_TOKENS), ("audio", AUDIO_TOKENS), ("video", VIDEO_TOKENS))
-_FILES = frozenset({"document", "file", "input_file", "pdf"})
+_MEDIA = {"image": IMAGE_TOKENS, "audio": AUDIO_TOKENS, "video": VIDEO_TOKENS}
+_QUOTES = frozenset({"search_result", "citable", "citation"})
+_DOCUMENTS = _QUOTES | {"document", "file", "input_file", "pdf", "media", "text-plain"}
+_LABELS = frozenset(
+    {"type", "block_type", "source_type", "mime_type", "media_type", "mimeType", "format", "id", "index"}
+    | {"cache_control", "$memlayer"}
+)
+_DATA = frozenset({"data", "base64", "file_data", "bytes", "value"})
+_PLACES = frozenset({"url", "uri", "file_url", "file_uri", "file_id", "path", "source"})
 _TEXT_FIELDS = {
     "text": "text",
     "input_text": "text",
     "output_text": "text",
-    "text-plain": "text",
     "thinking": "thinking",
     "reasoning": "reasoning",
 }
@@ -449,17 +459,101 @@ class _Counter:
         yield from map(self._block, message.blocks)
 
     def _block(self, block: Block) -> int:
-        kind = str(block.get("type"))
-        words = block.get(_TEXT_FIELDS.get(kind, "text"))
-        if isinstance(words, str) and (kind in _TEXT_FIELDS or kind in _FILES):
+        words = block.get(_TEXT_FIELDS.get(str(block.get("type")), ""))
+        if isinstance(words, str):
             return self.text(words)
-        if kind in _FILES:
-            return DOCUMENT_TOKENS
-        for medium, tokens in _MEDIA:
-            if medium in kind:
-                return tokens
-        written, binaries = _BINARY.subn("", _as_json(block))
-        return self.text(written) + binaries * IMAGE_TOKENS
+        if (medium := _medium(block)) is not None:
+            return _MEDIA[medium]
+        try:
+            if is_document(block):
+                parts = [*parts_of(block)] or [DOCUMENT_TOKENS]
+                return sum(map(self._part, parts))
+            inner: list[Block] = []
+            rest = _without_files(block, inner)
+        except RecursionError:  # a circle, or an abyss
+            return self.text(reprlib.repr(block))
+        written, binaries = _BINARY.subn("", _as_json(rest))
+        return self.text(written) + binaries * IMAGE_TOKENS + sum(map(self._block, inner))
+
+    def _part(self, part: str | int | Block) -> int:
+        return (
+            part if isinstance(part, int) else self.text(part) if isinstance(part, str) else self._block(part)
+        )
+
+
+def _medium(block: Block) -> str | None:
+    kind = f"{block.get('type')} {block.get('mime_type') or block.get('media_type')}"
+    return next((medium for medium in _MEDIA if medium in kind), None)
+
+
+def is_document(block: Block) -> bool:
+    """Tell whether a content block is a file, a text in a file's place, or a result of a search."""
+    return str(block.get("type")) in _DOCUMENTS
+
+
+_NOTHING: Block = {}
+
+
+def parts_of(value: object, name: str = "", holder: Block = _NOTHING) -> Iterator[str | int | Block]:
+    """Yield what is in a document's block, in any provider's form: texts, images and the like, and the tokens of the rest.
+
+    Args:
+        value: The block, or a part of it.
+        name: The part's field.
+        holder: What has that field.
+    """
+    match value:
+        case Mapping() if name and _medium(value) is not None:
+            yield value
+        case Mapping():
+            for key, inner in value.items():
+                if key not in _LABELS:
+                    yield from parts_of(inner, key, value)
+        case list() | tuple():
+            for inner in value:
+                yield from parts_of(inner, name, holder)
+        case str() | bytes():
+            yield _read(value, name, holder)
+
+
+def _read(value: str | bytes, name: str, holder: Block) -> str | int:
+    data = _decode(value, name, holder) if isinstance(value, str) else value
+    if data is not None:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return DOCUMENT_TOKENS * max(1, -(-len(data) // PAGE_BYTES))
+    is_named = name in _PLACES and str(holder.get("type")) not in _QUOTES
+    return DOCUMENT_TOKENS if is_named else str(value)
+
+
+def _decode(text: str, name: str, holder: Block) -> bytes | None:
+    """Return the bytes that a field has as base64, or as a data URL; None if it has none."""
+    _, mark, data = text.partition(";base64,") if text.startswith("data:") else ("", "", text)
+    is_text = name not in _DATA | _PLACES or "text" in {holder.get("type"), holder.get("source_type")}
+    if not mark and (is_text or not (name == "base64" or _BINARY.fullmatch(text))):
+        return None
+    try:
+        return b64decode(data.translate(_URL_SAFE) + "==")
+    except ValueError:
+        return None
+
+
+_URL_SAFE = str.maketrans("-_", "+/")
+
+
+def _without_files(value: Any, found: list[Block], name: str = "") -> Any:
+    """Return a value without the files and media in it, which are put into `found`."""
+    if isinstance(value, Mapping):
+        if "source" in value and name in {*_MEDIA, "document"}:  # as in Bedrock's blocks, which have no type
+            value = {"type": name, **value}
+        if name and (is_document(value) or _medium(value) is not None):
+            found.append(value)
+            return None
+        return {key: _without_files(inner, found, str(key)) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_files(inner, found, name or "content") for inner in value]
+    return value
 
 
 class FallbackCounter:
@@ -562,9 +656,9 @@ def _as_count(answer: object) -> int | None:
     return tokens if tokens >= 0 else None
 
 
-def _as_json(block: Block) -> str:
+def _as_json(block: Any) -> str:
     try:
-        return json.dumps(dict(block), ensure_ascii=False, default=_as_plain)
+        return json.dumps(block, ensure_ascii=False, default=_as_plain)
     except (TypeError, ValueError, RecursionError):  # keys that are no text, circles, an abyss
         return reprlib.repr(block)
 

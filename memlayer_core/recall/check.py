@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from memlayer_core.errors import InputError, InvalidFilterError
 from memlayer_core.items.check import conditions_of
-from memlayer_core.messages.check import in_utc
+from memlayer_core.messages.check import with_offset
 from memlayer_core.recall.model import Hit, Hits, RecallFilter
 from memlayer_core.records.model import TYPES, Record, RecordSource
 from memlayer_core.scope import Scope
@@ -39,7 +39,7 @@ def check_filter(recall_filter: object) -> RecallFilter | None:
                 f"`kinds` has {kind!r:.80}, which is no kind", hint=f"There are {', '.join(KINDS)}."
             )
     try:
-        since, until = in_utc(recall_filter.since, "since"), in_utc(recall_filter.until, "until")
+        since, until = with_offset(recall_filter.since, "since"), with_offset(recall_filter.until, "until")
         conditions_of(recall_filter.metadata)
     except InputError as problem:
         raise InvalidFilterError(str(problem).replace("`filter`", "`metadata`"), hint=problem.hint) from None

@@ -20,7 +20,7 @@ from memlayer_core.index.flow import index_pays, nearest, postings_of, query_vec
 from memlayer_core.items.check import conditions_of, whole_text
 from memlayer_core.items.model import Item
 from memlayer_core.items.sql import find_by_key, searched_folders
-from memlayer_core.message import Message, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
@@ -500,13 +500,13 @@ def _read(
 
 
 def as_told(rt: Runtime, turn: StoredMessage) -> StoredMessage | None:
-    """Return a message or record as it is told: redacted, without what memory told; None if it is not told.
+    """Return a message or record as it is told: redacted, without what memory told, as UTF-8; None if it is not told.
 
     What the user's redactor cannot read is not.
     """
     text = turn.message.text
     try:
-        left = rt.own_words(turn.scope.namespace, text)
+        left = searchable(rt.own_words(turn.scope.namespace, text))
     except RedactorError:
         return None
     if left == text:
@@ -607,7 +607,7 @@ async def rerank(
     """
     if rt.reranker is None or len(lines) < 2:  # noqa: PLR2004  (one line has one order)
         return lines, ()
-    texts = [searchable(shorten(rt, one, _JUDGED).stored.message.text) for one in lines[:RERANKED]]
+    texts = [shorten(rt, one, _JUDGED).stored.message.text for one in lines[:RERANKED]]
     try:
         scores = await run.either(rt.reranker.scores, rt.reranker.ascores, searchable(query), texts)
     except RerankerError as problem:
@@ -816,7 +816,7 @@ def _visible_end(
     """Return the messages of a session's end that are in the caller's prompt, without the instructions."""
     if session is None or not messages:
         return []
-    words = {(message.role, message.text) for message in messages if message.role != "system"}
+    words = {(message.role, message.text) for message in messages if message.role not in SYSTEM_ROLES}
     last = messages_reads.tail_messages(connection, session, None, len(messages) + _NEWER)
     return [one for _, one in last if (one.message.role, one.message.text) in words]
 

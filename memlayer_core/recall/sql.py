@@ -139,7 +139,7 @@ _SAMPLED = 200  # texts that tell the languages of a user who has many
 READ_AHEAD = 1000
 """Characters of a message that are read before it is told. Most have fewer, and are then read whole."""
 
-_KEPT = ("key", "id", "digest", "role", "name", "tokens", "counter", "characters", "created_at")
+_KEPT = ("key", "id", "digest", "role", "name", "tokens", "counter", "characters", "created_at", "utc_offset")
 _ROWS = ListStatement(
     lambda keys: (
         sa.select(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as
 from memlayer_core.events import RecordStored
-from memlayer_core.messages.check import at_least_one, check_whole_number, in_utc
+from memlayer_core.messages.check import at_least_one, check_whole_number, with_offset
 from memlayer_core.messages.model import ForgetReport
 from memlayer_core.messages.reads import lock_messages
 from memlayer_core.records import check, reads, writes
@@ -119,7 +119,7 @@ async def records(
     check_whole_number("offset", record_filter.offset)
     check.check_filter(record_filter.type, record_filter.tags, record_filter.record_id)
     with errors_as(InvalidRecordError):
-        moments: Any = {name: in_utc(getattr(record_filter, name), name) for name in _MOMENTS}
+        moments: Any = {name: with_offset(getattr(record_filter, name), name) for name in _MOMENTS}
     found = await run(rt.db.read, reads.list_records, reader, replace(record_filter, **moments))
     return ViewList("Records", found)
 
@@ -439,7 +439,7 @@ async def _store(
 ) -> AssertionReport:
     """Store words of the user as a record that rests on them."""
     message = quote.message
-    said_at = from_micros(message.created_at)
+    said_at = from_micros(message.created_at, message.utc_offset)
     fields: RecordFields = {"confidence": _CONFIDENCE, "subject": "user", "modality": "states"}
     if assertion.key is not None:
         fields |= {"key": assertion.key, "value": assertion.value or quote.text, "category": "state"}

@@ -22,7 +22,7 @@ from typing import Any, Literal, Self, TypedDict, get_args, get_type_hints
 
 from memlayer_core.errors import InvalidRecordError, errors_as
 from memlayer_core.message import JSON, Role
-from memlayer_core.messages.check import identifier, in_utc, json_value
+from memlayer_core.messages.check import identifier, json_value, with_offset
 from memlayer_core.scope import Scope
 from memlayer_core.seams import FloatVector
 from memlayer_core.show import Cell, Colour, Mark, Tabular, View, Viewable, ViewList, line_of
@@ -403,7 +403,7 @@ def check_record(record: Record) -> Record:
         ordinal_of(tie.target_memory_id)
     _check_access(record.access_control, record.tenant_id)
     with errors_as(InvalidRecordError):
-        times: Any = {name: _in_utc(name, getattr(record, name)) for name in _MOMENTS}
+        times: Any = {name: _with_offset(name, getattr(record, name)) for name in _MOMENTS}
     return replace(record, structured=structured, **times)
 
 
@@ -467,13 +467,13 @@ def _check_access(access: Access, tenant_id: str) -> None:
             Scope(user, tenant_id=tenant_id)
 
 
-def _in_utc(name: str, value: object) -> datetime | None:
+def _with_offset(name: str, value: object) -> datetime | None:
     if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
         raise InvalidRecordError(
             f"`{name}` must be a datetime with a time zone, got {short_repr(value)}",
             hint="Such as `datetime(2027, 1, 1, tzinfo=UTC)`, or `datetime.now(UTC) + timedelta(days=7)`.",
         )
-    return in_utc(value, name)
+    return with_offset(value, name)
 
 
 class RecordFields(TypedDict, total=False):

@@ -138,6 +138,8 @@ _BODY = (
     "always",
     "is_rated",
 )
+_DATED = ("first_observed", "occurred_at", "expires_at", "valid_from", "valid_until")
+"""Times whose day is told: each keeps its distance from UTC."""
 _LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
 
 
@@ -236,6 +238,8 @@ def record_of(row: Any) -> Record:
     body: Mapping[str, Any] = json.loads(row.body)
     replaced_by = None if row.replaced_by is None else memory_id(row.user_id, row.replaced_by)
     lists: Any = {name: tuple(body.get(name, ())) for name in _LISTS}
+    offsets: Mapping[str, int] = body.get("utc_offsets", {})
+    offset = offsets.get("first_observed", 0)
     return Record(
         memory_id=memory_id(row.user_id, row.ordinal),
         tenant_id=row.tenant_id,
@@ -251,18 +255,18 @@ def record_of(row: Any) -> Record:
         version=row.version,
         created_at=statements.from_micros(row.created_at),
         updated_at=statements.from_micros(row.updated_at),
-        first_observed=statements.from_micros(body["first_observed"]),
-        occurred_at=_moment(body.get("occurred_at")),
+        first_observed=statements.from_micros(body["first_observed"], offset),
+        occurred_at=_moment(body.get("occurred_at"), offsets.get("occurred_at", offset)),
         last_accessed=_moment(row.last_accessed),
         accesses=row.accesses,
-        expires_at=_moment(row.expires_at),
+        expires_at=_moment(row.expires_at, offsets.get("expires_at", offset)),
         relations=tuple(Relation(*tie) for tie in body.get("relations", ())),
         access_control=Access(
             row.visibility, tuple(body.get("allowed_users", ())), tuple(body.get("allowed_roles", ()))
         ),
         replaced_by=replaced_by,
-        valid_from=_moment(row.valid_from),
-        valid_until=_moment(row.valid_until),
+        valid_from=_moment(row.valid_from, offsets.get("valid_from", offset)),
+        valid_until=_moment(row.valid_until, offsets.get("valid_until", offset)),
         archived_because=row.archived_because,
         **{name: body[name] for name in _BODY if name in body},
         **lists,
@@ -272,10 +276,13 @@ def record_of(row: Any) -> Record:
 def _body(record: Record) -> dict[str, Any]:
     """Return the fields that no query reads."""
     said = {name: getattr(record, name) for name in (*_BODY, *_LISTS)}
+    moments = ((name, getattr(record, name)) for name in _DATED)
+    offsets = {name: statements.offset_of(moment) for name, moment in moments if moment is not None}
     said |= {
         "structured": plain(record.structured),
         "first_observed": statements.to_micros(record.first_observed),
         "occurred_at": _micros(record.occurred_at),
+        "utc_offsets": offsets if any(offsets.values()) else None,
         "relations": [[tie.type, tie.target_memory_id] for tie in record.relations],
         "allowed_users": record.access_control.allowed_users,
         "allowed_roles": record.access_control.allowed_roles,
@@ -287,8 +294,8 @@ def _micros(moment: datetime | None) -> int | None:
     return None if moment is None else statements.to_micros(moment)
 
 
-def _moment(micros: int | None) -> datetime | None:
-    return None if micros is None else statements.from_micros(micros)
+def _moment(micros: int | None, utc_offset: int = 0) -> datetime | None:
+    return None if micros is None else statements.from_micros(micros, utc_offset)
 
 
 def _digest(*parts: str) -> str:
@@ -593,7 +600,7 @@ def _with_vector(row: Any, embedder: str) -> Record:
 
 _SPOKEN = (
     sa.select(
-        *(messages.c[name] for name in ("key", "id", "digest", "text", "created_at")),
+        *(messages.c[name] for name in ("key", "id", "digest", "text", "created_at", "utc_offset")),
         *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id", "session_id")),
     )
     .join(sessions, sessions.c.number == statements.session_of(messages.c.key))
@@ -605,6 +612,7 @@ _ROWS = (
         evidence,
         messages.c.id,
         messages.c.role,
+        messages.c.utc_offset,
         sessions.c.session_id,
         sa.func.substr(messages.c.text, evidence.c.start + 1, evidence.c.until - evidence.c.start).label(
             "quote"
@@ -760,7 +768,7 @@ def _evidence(row: Any) -> Evidence:
         quote=row.quote,
         role=row.role,
         kind=row.kind,
-        said_at=statements.from_micros(row.said_at),
+        said_at=statements.from_micros(row.said_at, row.utc_offset),
         model=row.model,
     )
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
@@ -280,9 +280,15 @@ def micros_of(span: timedelta) -> int:
     return span // _MICRO
 
 
-def from_micros(micros: int) -> datetime:
-    """Return the time of that many microseconds since 1970, in UTC."""
-    return _EPOCH + micros * _MICRO
+def from_micros(micros: int, utc_offset: int = 0) -> datetime:
+    """Return the time of that many microseconds since 1970, at a distance of some seconds from UTC."""
+    moment = _EPOCH + micros * _MICRO
+    return moment.astimezone(timezone(timedelta(seconds=utc_offset))) if utc_offset else moment
+
+
+def offset_of(moment: datetime) -> int:
+    """Return how many seconds a time is ahead of UTC."""
+    return round((moment.utcoffset() or timedelta()).total_seconds())
 
 
 def id_digest(session: int, message_id: str) -> bytes:

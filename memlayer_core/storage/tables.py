@@ -102,6 +102,7 @@ messages = sa.Table(
     sa.Column("characters", sa.Integer, nullable=False, server_default="0"),
     sa.Column("links", sa.Text),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("utc_offset", sa.Integer, nullable=False, server_default="0"),  # seconds, where it was said
     sa.Column("body", sa.Text),
     sa.Column("origin", sa.BigInteger),
 )

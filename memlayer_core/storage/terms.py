@@ -8,7 +8,7 @@ import unicodedata
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache, lru_cache
 from itertools import pairwise
 
@@ -184,15 +184,14 @@ def index_terms(text: str, name: str | None = None, created_at: datetime | None 
     Args:
         text: The text.
         name: The speaker's name, if there is one.
-        created_at: When it was said. Its year, month and day are terms like words.
+        created_at: When it was said. Its year, month and day there are terms like words.
     """
     words = list(map(stem, terms(text)))
     if len(words) > TERMS_LIMIT:
         kept = set(list(dict.fromkeys(words))[:TERMS_LIMIT])
         words = [word for word in words if word in kept][: 4 * TERMS_LIMIT]
     if created_at is not None:
-        day = created_at.astimezone(UTC)
-        words += [str(day.year), stem(_MONTHS[day.month - 1]), str(day.day)]
+        words += [str(created_at.year), stem(_MONTHS[created_at.month - 1]), str(created_at.day)]
     return (*words, *(SPOKEN + part for part in name_parts(name or "")))
 
 

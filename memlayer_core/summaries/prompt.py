@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from memlayer_core.message import Message, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage
 from memlayer_core.messages.preview import full_text
 from memlayer_core.messages.render import speaker_label
 from memlayer_core.storage.terms import searchable
@@ -113,7 +113,7 @@ class Line(NamedTuple):
 
 def is_conversation(message: Message) -> bool:
     """Tell whether a message is part of the conversation: no instructions, and not hidden from models."""
-    return message.role != "system" and message.model_visible
+    return message.role not in SYSTEM_ROLES and message.model_visible
 
 
 def line_of(message: Message) -> Line:

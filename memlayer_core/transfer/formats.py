@@ -429,7 +429,7 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
                 line = _record_line([*before, newest], tenant_id)
                 return replace(line, evidence=tuple(map(_QUOTE.read, quotes)))
         case {"item": Mapping() as form}:
-            item = _in_utc(_ITEM.read(form))
+            item = _with_offset(_ITEM.read(form))
             return item if tenant_id is None else replace(item, tenant_id=tenant_id)
         case {"end": Mapping() as form}:
             return _END.read(form)
@@ -446,7 +446,7 @@ def _session_line(number: int, fields: Mapping[str, Any], tenant_id: str | None)
             "a session's line lacks its `session_id`", hint="An export is written by `memory.export`."
         )
     moved = scope if tenant_id is None else replace(scope, tenant_id=tenant_id)
-    return SessionLine(number, moved, _in_utc(DETAILS.read(fields)))
+    return SessionLine(number, moved, _with_offset(DETAILS.read(fields)))
 
 
 def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> RecordLine:
@@ -466,6 +466,6 @@ def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> R
     return RecordLine(tuple(moved))
 
 
-def _in_utc(line: T) -> T:
-    times: Any = {name: check.in_utc(getattr(line, name)) for name in ("created_at", "updated_at")}
+def _with_offset(line: T) -> T:
+    times: Any = {name: check.with_offset(getattr(line, name)) for name in ("created_at", "updated_at")}
     return replace(line, **times)

@@ -13,10 +13,12 @@ from typing import Literal, NamedTuple, Protocol, get_args
 from pydantic import InstanceOf
 
 from memlayer_core.errors import ConfigurationError, InvalidLimitError
-from memlayer_core.message import Entry, Message, Receipt
+from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Receipt
+from memlayer_core.messages.align import in_force
 from memlayer_core.messages.check import at_least_one, check_messages, digest
 from memlayer_core.messages.preview import truncate_message
 from memlayer_core.messages.render import as_prompt
+from memlayer_core.messages.splice import repeats
 from memlayer_core.recall.model import Reason
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, MaxTokens, Policy, Portion
 from memlayer_core.settings import Settings
@@ -599,7 +601,7 @@ def over_limit(parts: Iterable[_Costs], limit: int) -> tuple[Reason, ...]:
 #
 # A list has no index and no recall: a message store of the user's own holds it as a whole.
 
-INSTRUCTIONS = Reason("instructions", "the session's newest system message is always shown")
+INSTRUCTIONS = Reason("instructions", "the system messages in force are always shown")
 RECENT = Reason("recent", "one of the newest whole turns")
 PENDING = Reason("pending", "it is stored with the answer")
 
@@ -692,19 +694,21 @@ def add_to_list(present: Sequence[Message], new: Sequence[Addition]) -> tuple[li
     """
     every = list(present)
     places = {message.id: at for at, message in enumerate(every)}
-    in_force = _in_force(every)
+    shown = in_force(every)
+    known = [digest(every[at]) for at in shown]
+    begins = all(message.role in SYSTEM_ROLES or not message.model_visible for message in every)
+    sent = [(message, content, own_id) for message, own_id, _, content in new]
     ids: list[str] = []
     stored = unchanged = replaced = 0
     answered = False
-    for message, own_id, own_time, content in new:
+    for (message, _, own_time, content), to in zip(new, repeats(sent, known, begins=begins), strict=True):
         at = places.get(message.id)
-        if at is None and not own_id and in_force is not None and _is_instruction(message):
-            at = in_force if digest(every[in_force]) == content else None
+        if to is not None:
+            at = shown[to]
         ids.append((message.id if at is None else every[at].id) or "")
         if at is None:
             places[message.id] = len(every)
             every.append(message)
-            in_force = len(every) - 1 if _is_instruction(message) else in_force
             stored += 1
             answered |= message.role == "assistant" and message.model_visible
         elif digest(every[at]) == content and not (own_time and message.created_at != every[at].created_at):
@@ -739,7 +743,7 @@ def list_window(
     """
     every = (*messages, *pending)
     visible = [at for at, message in enumerate(every) if message.model_visible]
-    in_force = _in_force(every)
+    instructions = in_force(every)
     question = next((at for at in reversed(visible) if every[at].role == "user"), None)
 
     def show(at: int, kind: PieceKind, reason: Reason) -> tuple[Message, Piece]:
@@ -748,13 +752,13 @@ def list_window(
         ids, when = (every[at].id or "",), shown.created_at
         return shown, Piece(kind, shown.text, count(shown), ids, when, shown.speaker, (reason, *notes))
 
-    system = [] if in_force is None else [show(in_force, "system", INSTRUCTIONS)]
+    system = [show(at, "system", INSTRUCTIONS) for at in instructions]
     overhead = sum(piece.tokens for _, piece in system)
     check_instructions(overhead, limits.tokens)
     parts = {
         at: show(at, "window", RECENT if at < len(messages) else PENDING)
         for at in visible
-        if every[at].role != "system"
+        if every[at].role not in SYSTEM_ROLES
     }
     entries = [
         Entry(
@@ -784,14 +788,5 @@ def list_window(
             reasons=chosen.reasons,
             pending=tuple(parts[at][0] for at in places if at >= len(messages)),
         ),
-        tuple(message for at, message in enumerate(messages) if at >= first or at == in_force),
+        tuple(message for at, message in enumerate(messages) if at >= first or at in instructions),
     )
-
-
-def _is_instruction(message: Message) -> bool:
-    return message.role == "system" and message.model_visible
-
-
-def _in_force(messages: Sequence[Message]) -> int | None:
-    """Return the place of the newest system message that a model sees."""
-    return next((at for at in reversed(range(len(messages))) if _is_instruction(messages[at])), None)

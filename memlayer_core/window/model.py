@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from memlayer_core.message import JSON, Message
-from memlayer_core.messages.render import openai_message
+from memlayer_core.messages.render import CACHE_MARKS, count_marks, keep_marks, openai_message
 from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.show import Bar, Colour, Mark, View, Viewable
@@ -64,7 +64,7 @@ class Context(Viewable):
     """What a model sees for one call.
 
     Attributes:
-        system: The system message in force, as it was stored.
+        system: The system messages in force, as they were stored.
         summary: Summary of turns that left the window; None if there is none. With `placement="user"` it is put in
             front of the window's first message, with `"system"` behind the system message.
         window: The newest turns, as they were stored. If some were made smaller, `reasons` say so.
@@ -121,18 +121,25 @@ class Context(Viewable):
         put_before: Callable[[T, str], T],
         put_after: Callable[[T, str], T],
         create: Callable[[Literal["system", "user"], str], T],
+        beside: object = (),
     ) -> list[T]:
         """Compose the messages to send, in a framework's own type.
 
-        A tool's result is put directly behind its call, as providers require, even if it was stored later.
+        A tool's result is put directly behind its call, as providers require, even if it was stored later. Of the marks of
+        a prompt cache (`cache_control`), those of the system message stay, and the newest of the others.
 
         Args:
             convert: Converts a stored message into the framework's type.
             put_before: Returns a copy of a message with text in front of its own text.
             put_after: Returns a copy of a message with text behind its own text.
             create: Creates a message from a role and a text.
+            beside: What else of the call may have such marks: tools, or the contents of further messages.
         """
-        composed = [convert(message) for message in self.system]
+        turns = (*self.window, *self.pending)
+        marked = keep_marks((*turns, *self.temporary, *self.system), CACHE_MARKS - count_marks(beside))
+        end = len(marked) - len(self.system)
+        everything, system = marked[:end], marked[end:]
+        composed = [convert(message) for message in system]
         lasting = (self.profile, self.summary)
         older = "\n\n".join(message.text for message in lasting if message is not None)
         for text in (older, self.recall) if self.placement == "system" else ():
@@ -141,14 +148,12 @@ class Context(Viewable):
             elif text:
                 composed.append(create("system", text))
         over = older if self.placement == "user" else ""
-        turns = (*self.window, *self.pending)
         asked = max((at for at, message in enumerate(turns) if message.role == "user"), default=None)
         beside = self.recall if self.placement == "user" else ""
         first = [over] if over and not (turns and turns[0].role == "user") else []
         first += [beside] if beside and asked is None else []
         if first:
             composed.append(create("user", "\n\n".join(first)))
-        everything = (*turns, *self.temporary)
         for at in _results_behind_calls(everything):
             made = convert(everything[at])
             for text in (beside if at == asked else "", "" if first or at else over):

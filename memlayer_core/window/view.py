@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from memlayer_core.errors import RedactorError
-from memlayer_core.message import Entry, Message, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Entry, Message, StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages import render
+from memlayer_core.messages.align import in_force
 from memlayer_core.messages.model import Session, WindowStart, beginning
 from memlayer_core.messages.preview import full_text, merge_messages, parse_preview, preview
 from memlayer_core.recall.model import Reason
@@ -289,12 +290,13 @@ def read_window(
 def _instructions(
     connection: Connection, rt: Runtime, session: Session | None, limit: int, pending: Sequence[StoredMessage]
 ) -> tuple[Part, ...]:
-    found = [one for one in pending if one.message.role == "system" and one.message.model_visible][-1:]
-    if not found and session is not None and session.instructions is not None:
-        found = messages_reads.read(connection, session, [session.instructions & 0xFFFF_FFFF])
-    system = tuple(_part(rt, stored, (INSTRUCTIONS,)) for stored in found)
-    for part in system:
-        fit.check_instructions(part.tokens, limit)
+    scope = pending[0].scope if session is None else session.scope
+    stored, begins = messages_reads.instructions(connection, scope, session)
+    if new := [pending[at] for at in in_force([one.message for one in pending])]:
+        known = [one.digest for one in stored] if begins else []
+        stored = [*(stored if begins else []), *(one for one in new if one.digest not in known)]
+    system = tuple(_part(rt, one, (INSTRUCTIONS,)) for one in stored)
+    fit.check_instructions(sum(part.tokens for part in system), limit)
     return system
 
 
@@ -302,7 +304,7 @@ def _pending_parts(
     rt: Runtime, session: Session | None, pending: Sequence[StoredMessage]
 ) -> list[tuple[Entry, Part]]:
     """Return pending messages with the places that they will have."""
-    told = [one for one in pending if one.message.role != "system" and one.message.model_visible]
+    told = [one for one in pending if one.message.role not in SYSTEM_ROLES and one.message.model_visible]
     parts = [_part(rt, stored, (PENDING,))._replace(keys=()) for stored in told]
     entries = [
         _entry(seq, part.message)._replace(tokens=part.tokens)

@@ -7,6 +7,8 @@ import asyncio
 import pytest
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
 from llama_index.core.base.llms.types import (
+    CacheControl,
+    CachePoint,
     ChatMessage,
     CompletionResponse,
     ImageBlock,
@@ -61,6 +63,23 @@ def test_instructions_stay_in_front_however_much_is_said_after_them(memory, do, 
     assert told[0] == ChatMessage("be short", role=role)
     assert 3 <= len(told) < 20
     assert cost(memory, told) <= 300
+
+
+def test_a_prompt_has_four_cache_points_at_the_most_and_the_newest(memory, do):
+    session = MemlayerMemory(memory, user_id="ada", session_id="marks")
+    for number in range(7):
+        blocks = [TextBlock(text=f"{number}?"), CachePoint(cache_control=CacheControl(type="ephemeral"))]
+        do(session, "put", ChatMessage(role="user", blocks=blocks))
+        do(
+            session,
+            "put",
+            ChatMessage("yes", role="assistant", additional_kwargs={"cache_control": {"a": 1}}),
+        )
+    told = do(session, "get")
+    marked = [len(one.blocks) == 2 or "cache_control" in one.additional_kwargs for one in told]
+    assert marked == [False] * 10 + [True] * 4
+    assert [one.content for one in told][::2] == [f"{number}?" for number in range(7)]
+    assert sum(len(one.blocks) for one in do(session, "get_all")) == 21, "the history is as it was"
 
 
 LONG = "word " * 500

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from memlayer_core import Memory, Message, ToolCall
+from memlayer_core.errors import InvalidMessageError
+from memlayer_core.messages.check import messages_from_json, messages_to_json
 from memlayer_core.messages.render import openai_message
 
 IMAGE = {"type": "image", "base64": "aGk=", "mime_type": "image/jpeg"}
@@ -73,3 +75,84 @@ def test_only_users_have_more_than_text() -> None:
     result = openai_message(Message("tool", said, tool_call_id="c1"))
     assert result == {"role": "tool", "content": "Look:\n[image]", "tool_call_id": "c1"}
     assert openai_message(Message("user", said[:1])) == {"role": "user", "content": "Look:"}
+
+
+DUMPS = [
+    {"role": "developer", "content": "Be terse."},
+    {"role": "user", "name": "Louis", "content": "What is this?"},
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "And this?"},
+            {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+            {"type": "file", "file": {"file_id": "f1"}},
+        ],
+    },
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+    },
+    {"role": "tool", "content": "a parrot", "tool_call_id": "c1"},
+]
+FROM_SDK = {"annotations": [], "audio": None, "function_call": None, "refusal": None, "tool_calls": None}
+OLD_CALL = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": '{"a": 1}'}}
+
+
+def test_what_is_told_to_openai_is_read_from_openai(memory: Memory) -> None:
+    chat = memory.chat(user_id="louis", session_id="from openai")
+    messages = [Message.from_openai(dump) for dump in DUMPS]
+    chat.add_messages(messages)
+    assert chat.context("").to_openai() == DUMPS
+    assert [one.role for one in chat.history()] == ["developer", "user", "user", "assistant", "tool"]
+    assert messages_from_json(json.dumps(messages_to_json(messages))) == messages
+
+
+@pytest.mark.parametrize(
+    ("dump", "message"),
+    [
+        (
+            {**FROM_SDK, "role": "assistant", "content": None, "refusal": "I cannot help with that."},
+            Message("assistant", "I cannot help with that."),
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+            Message("assistant", ({"type": "text", "text": "No."},)),
+        ),
+        (
+            {
+                **FROM_SDK,
+                "role": "assistant",
+                "content": "I look.",
+                "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}],
+            },
+            Message("assistant", "I look.", tool_calls=(ToolCall("c", "sh", "ls"),)),
+        ),
+        (OLD_CALL, Message("assistant", tool_calls=(ToolCall("look", "look", '{"a": 1}'),))),
+        (
+            {"role": "function", "name": "look", "content": "it"},
+            Message("tool", "it", name="look", tool_call_id="look"),
+        ),
+    ],
+)
+def test_openais_own_dumps_are_read(dump, message) -> None:
+    class Dumped:
+        def model_dump(self):
+            return dump
+
+    assert Message.from_openai(dump) == Message.from_openai(Dumped()) == message
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        None,
+        "hi",
+        {"content": "hi"},
+        {"role": "user", "content": 3},
+        {"role": "assistant", "tool_calls": [{}]},
+    ],
+)
+def test_what_is_no_message_of_openais_is_told(form) -> None:
+    with pytest.raises(InvalidMessageError, match="OpenAI"):
+        Message.from_openai(form)

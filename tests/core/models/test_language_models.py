@@ -178,3 +178,26 @@ def test_each_of_them_sums_up_what_left_the_window(framework) -> None:
         assert cost.model == summary.model
         assert cost.tokens_in > 100
         assert cost.tokens_out > 5
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (f"<think>Oslo?</think>{TOLD}", TOLD),
+        (f"\n<THINKING>\nOslo?\n\n</THINKING>\n\n{TOLD}", TOLD),
+        (f"<think></think>\n<think>Bergen?</think>{TOLD}", TOLD),
+        (f"Oslo? No: Riga.\n</think>\n\n{TOLD}", TOLD),
+        ("<think>Oslo? Perhaps", ""),
+        (f"{TOLD} <think> is a tag, and </think> ends it.", None),
+        ("The log says:\n<think>\nhm\n</think>\nand goes on.", None),
+        ("<thinker> is no such tag.", None),
+    ],
+)
+def test_what_a_model_thinks_in_front_of_its_answer_is_left_out(said, answer) -> None:
+    for function in (lambda prompt: said, lambda instructions, text: said):
+        model = language_model(function)
+        assert model is not None
+        assert asked(model) == (said if answer is None else answer)
+    talk = [Message("user", f"I am Anna, and on day {day} I saw the ship number {day}.") for day in range(60)]
+    with Memory.in_memory(summarizer=lambda prompt: f"<think>Oslo?</think>{TOLD}") as memory:
+        assert "<think>" not in memory.summarize(talk, token_limit=120)

@@ -22,6 +22,25 @@ class BadRequestError(Exception):
         self.code = code
 
 
+class Answer:
+    """The HTTP response behind an error; one that is streamed has no text."""
+
+    def __init__(self, body: object) -> None:
+        self.body = body
+
+    @property
+    def text(self) -> str:
+        raise RuntimeError("it was not read")
+
+
+class StatusError(Exception):
+    """As Anthropic calls it."""
+
+    def __init__(self, text: str, status_code: int, response: Answer | None = None) -> None:
+        super().__init__(text)
+        self.status_code, self.response = status_code, response
+
+
 def caused(problem: Exception) -> Exception:
     """Return an error of a framework around one of a provider."""
     outer = RuntimeError("the workflow failed")
@@ -29,6 +48,60 @@ def caused(problem: Exception) -> Exception:
     return outer
 
 
+WORDS = [
+    "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000",
+    "Error code: 413 - {'type': 'error', 'error': {'type': 'request_too_large', 'message': 'Request exceeds the maximum size'}}",
+    "request (9000 tokens) exceeds the available context size (8192 tokens), try increasing it",
+    "The decoder prompt (length 9000) is longer than the maximum model length of 8192.",
+    "Prompt exceeds max length",
+    "Range of input length should be [1, 6000]",
+    "The input token count (1234567) exceeds the maximum number of tokens allowed (1048576).",
+    "Unable to submit request because the input token count is 1234 but model only supports up to 1000.",
+    "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000",
+    "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` tokens",
+    "`inputs` must have less than 1024 tokens. Given: 2000",
+    "Your request exceeded model token limit: 8192",
+    "invalid params, context window exceeds limit",
+    "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+    "prompt token count of 70000 exceeds the limit of 64000",
+    "Request body too large for gpt-4o model. Max size: 8000 tokens.",
+    "Trying to keep the first 5000 tokens when context the overflows.",
+    "The number of tokens to keep from the initial prompt is greater than the context length",
+    "prompt too long; exceeded max context length by 100 tokens",
+    "Malformed input request: expected maxLength: 50000, actual: 60000, please reformat your input",
+    "Requested tokens (9000) exceed context window of 8192",
+    "length of prompt_tokens (9000) must be less than max_seq_len (8192)",
+    "Current length is 9000 while limit is 8192",
+    "Input Tokens Exceeded: Number of input tokens exceeds maximum length.",
+    "Invalid 'messages[1].content': string too long. Expected a string with maximum length 1048576",
+    "number of input tokens must be no more than 32768, got 40000",
+    "max tokens of 4096 exceeded",
+    "Total tokens of image and text exceed max message tokens",
+    "Client error '413 Payload Too Large' for url 'http://localhost'",
+    "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 45000.",
+    "the input (9000 tokens) is longer than the model's context length (8192 tokens)",
+    "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (8000 in the messages, 1000 in the completion).",
+    "litellm.ContextWindowExceededError: input_too_long",
+]
+OTHER_WORDS = [
+    "max_tokens is too large: 200000. This model supports at most 4096 completion tokens",
+    "max_tokens: 10000 > 4096, which is the maximum allowed number of output tokens for this model",
+    "Range of max_tokens should be [1, 8192]",
+    "`max_tokens` must be less than or equal to `8192`",
+    "Invalid 'tools[0].function.name': string too long. Expected a string with maximum length 64",
+    "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes",
+    "You exceeded your current quota, please check your plan",
+    "Too Many Requests: maximum number of requests exceeded",
+    "Post /api/chat: context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
+    "temperature: Input should be less than or equal to 2",
+    "top_k: Input should be greater than 0",
+    "Request timed out.",
+    "Overloaded",
+    "messages: roles must alternate between user and assistant",
+    "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after",
+    "The model `gpt-9` does not exist",
+]
 TOO_LONG = [
     ContextOverflowError("no"),
     ModelContextError("no", hint="none"),
@@ -39,12 +112,18 @@ TOO_LONG = [
     ValueError("Your input exceeds the context window of this model."),
     ValueError("the request exceeds the available context size, context length 4096"),
     caused(BadRequestError("no", "context_length_exceeded")),
+    BadRequestError("no", "1261"),
+    StatusError("no", 413),
+    StatusError("Bad Request", 400, response=Answer({"error": {"code": "exceed_context_size_error"}})),
+    *map(ValueError, WORDS),
 ]
 OTHER = [
     ValueError("no"),
     BadRequestError("invalid", "invalid_api_key"),
     ValueError("Rate limit reached: too many tokens per min (TPM)"),
     ValueError("ThrottlingException: Too many tokens, please wait before trying again."),
+    StatusError("no", 400),
+    *map(ValueError, OTHER_WORDS),
 ]
 
 

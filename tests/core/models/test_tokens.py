@@ -488,9 +488,6 @@ class TestMessages:
             ("audio", tokens.AUDIO_TOKENS),
             ("input_audio", tokens.AUDIO_TOKENS),
             ("video", tokens.VIDEO_TOKENS),
-            ("file", tokens.DOCUMENT_TOKENS),
-            ("input_file", tokens.DOCUMENT_TOKENS),
-            ("document", tokens.DOCUMENT_TOKENS),
         ],
     )
     def test_media_cost_a_flat_sum_whatever_their_bytes_and_fetch_nothing(
@@ -499,8 +496,58 @@ class TestMessages:
         for source in ("https://example.com/it", "data:x/y;base64," + "QUJD" * 100_000, b"bytes"):
             assert words.message(block(type=kind, source=source)) == cost + tokens.MESSAGE_TOKENS
 
-    def test_a_document_that_holds_its_text_costs_its_text(self, words):
-        assert words.message(block(type="file", text="three words here")) == 3 + tokens.MESSAGE_TOKENS
+    @pytest.mark.parametrize(
+        "form",
+        [
+            lambda text, code: {"type": "file", "text": text},
+            lambda text, code: {"type": "text-plain", "mime_type": "text/plain", "text": text},
+            lambda text, code: {"type": "text-plain", "mime_type": "text/plain", "base64": code},
+            lambda text, code: {"type": "file", "mime_type": "text/markdown", "base64": code},
+            lambda text, code: {"type": "file", "source_type": "text", "data": text},
+            lambda text, code: {"type": "media", "mime_type": "text/csv", "data": code},
+            lambda text, code: {"type": "file", "file": {"file_data": f"data:text/plain;base64,{code}"}},
+            lambda text, code: {"type": "input_file", "file_data": f"data:text/plain;base64,{code}"},
+            lambda text, code: {"type": "document", "source": {"type": "text", "data": text}},
+            lambda text, code: {"type": "document", "source": {"type": "base64", "data": code}},
+            lambda text, code: {
+                "type": "document",
+                "source": {"type": "content", "content": [{"type": "text", "text": text}]},
+            },
+            lambda text, code: {"type": "search_result", "content": [{"type": "text", "text": text}]},
+            lambda text, code: {"type": "citable", "text": text},
+            lambda text, code: {
+                "type": "tool_result",
+                "content": [{"type": "document", "source": {"type": "base64", "data": code}}],
+            },
+            lambda text, code: {
+                "type": "non_standard",
+                "value": {"document": {"format": "txt", "source": {"bytes": code}}},
+            },
+        ],
+    )
+    def test_a_document_costs_its_text_wherever_that_is(self, words, form):
+        text = "three words here " * 1000
+        found = words.message(block(**form(text, base64.b64encode(text.encode()).decode())))
+        assert 3000 <= found - tokens.MESSAGE_TOKENS <= 3020
+
+    def test_a_file_that_is_no_text_costs_its_bytes_and_one_that_is_named_a_page(self, words):
+        for size, pages in ((1000, 1), (5_000_000, 100)):
+            code = base64.b64encode(b"%PDF-1.7\n\xff" + bytes(size - 10)).decode()
+            for one in (
+                {"type": "document", "source": {"type": "base64", "data": code}},
+                {"type": "file", "base64": code, "mime_type": "application/pdf"},
+                {"type": "input_file", "file_data": f"data:application/pdf;base64,{code}"},
+            ):
+                assert words.message(block(**one)) == pages * tokens.DOCUMENT_TOKENS + tokens.MESSAGE_TOKENS
+        for one in ({"file": {"file_id": "f1"}}, {"url": "https://example.com/it"}, {"source": b"\xff"}, {}):
+            found = words.message(block(type="file", **one))
+            assert found == tokens.DOCUMENT_TOKENS + tokens.MESSAGE_TOKENS
+
+    def test_an_image_costs_the_same_inside_of_a_document(self, words):
+        image = {"type": "image", "source": {"type": "base64", "data": "iVBORw0KGgo=" * 100_000}}
+        for kind in ("document", "tool_result", "search_result"):
+            found = words.message(block(type=kind, content=[image]))
+            assert tokens.IMAGE_TOKENS <= found - tokens.MESSAGE_TOKENS <= tokens.IMAGE_TOKENS + 5
 
     @pytest.mark.parametrize("kind", ["thinking", "reasoning"])
     def test_thoughts_cost_their_text_and_not_their_signature(self, words, kind):

@@ -8,6 +8,7 @@ from tuned import Tuned
 from memlayer_core import Chat, Memory, Message
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
 from memlayer_core.scope import Scope
+from memlayer_core.tools import AGENT_TOOLS
 
 WALK = "what did my parrot do on the long Sunday walk to the harbour?"
 
@@ -106,3 +107,22 @@ def test_every_line_has_a_reason_also_without_a_vector() -> None:
     (piece,) = [piece for piece in context.pieces if piece.kind == "recall"]
     assert "The zeppelin landed in Lakehurst." in piece.text
     assert {"words", "excerpt"} <= {reason.code for reason in piece.reasons}
+
+
+def test_what_is_found_can_be_encoded_also_with_half_an_emoji(memory: Memory) -> None:
+    half = "My parrot \ud83d is called Coco"
+    old, chat = (memory.chat(user_id="louis", session_id=name) for name in ("old", "new"))
+    old.add("user", half)
+    old.add("user", [{"type": "text", "text": f"{half} and Polly"}])
+    memory.flush()
+    chat.add("user", "What is my parrot called?")
+    retrieve, _ = AGENT_TOOLS["retrieve_from_memory"].functions(chat, None, ValueError, None)
+    context = chat.context()
+    found = [
+        *(hit.text for hit in (*memory.search("parrot", user_id="louis"), *chat.recall("parrot"))),
+        *(piece.text for piece in context.pieces if piece.kind == "recall"),
+        *(old.reload_text("msg-1"), context.recall, retrieve(["parrot"])),
+    ]
+    assert len(found) >= 7
+    assert "Coco" in "".join(found).encode().decode()
+    assert old.history()[0].text == half, "the history is word for word"

@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.database import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {21: "1ccfcdf9df86b1d6"}
+TABLES = {22: "0b7200aa490ffaff"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 

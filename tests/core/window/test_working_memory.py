@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
+from tuned import Tuned
 
 from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, Settings, ToolCall, runtime
 from memlayer_core.errors import ConfigurationError
@@ -43,9 +47,55 @@ def test_instructions_that_are_in_force_are_not_stored_again(chat, do) -> None:
     first = do(chat, "add", "system", "Be brief.")
     again = do(chat, "add", "system", "Be brief.")
     assert (again.ids, again.stored, again.unchanged) == (first.ids, 0, 1)
+    do(chat, "add_messages", TURN)
     do(chat, "add", "system", "Be kind.")
     assert do(chat, "add", "system", "Be brief.").stored == 1
-    assert told(chat) == ["Be brief."]
+    assert told(chat)[0] == "Be brief."
+    assert [message.role for message in chat.context().messages].count("system") == 1
+
+
+LAW = [Message("system", "Be brief."), Message("developer", "Never give legal advice.")]
+KIND = [LAW[0], Message("developer", "Be kind.")]
+
+
+def test_instructions_of_one_list_are_in_force_together_until_another_list_comes(chat, do) -> None:
+    for law in (LAW, LAW, KIND, KIND, LAW[:1], LAW):
+        told_before = do(chat, "context", pending=[*law, Message("user", "And?")])
+        do(chat, "add_messages", [*law, *TURN])
+        for context in (told_before, do(chat, "context")):
+            assert list(map(text_and_role, context.system)) == list(map(text_and_role, law))
+        assert [one["role"] for one in context.to_openai()[: len(law)]] == [one.role for one in law]
+    assert [one.role for one in chat.history()].count("developer") == 3
+
+
+def test_instructions_before_anything_was_said_are_in_force_together(chat, do) -> None:
+    for law in (*LAW, *LAW):
+        do(chat, "add", law.role, law.text)
+    for pending in ([], [Message("system", "Be kind."), Message("user", "And?")]):
+        system = do(chat, "context", pending=pending).system
+        assert [one.text for one in system] == [one.text for one in (*LAW, *pending[:-1])]
+    do(chat, "add_messages", TURN)
+    assert told(chat) == [*(one.text for one in LAW), "hello", "Hi!"]
+    do(chat, "add", "developer", "Be kind.")
+    assert told(chat) == ["Be kind.", "hello", "Hi!"]
+
+
+def test_a_list_that_is_synchronised_has_its_last_instructions_in_force(chat, do) -> None:
+    for law in (LAW, LAW, KIND, LAW[:1], LAW):
+        for _ in range(2):
+            do(chat, "resync", [*law, *TURN])
+            assert [one.text for one in chat.context().system] == [one.text for one in law]
+
+
+def test_instructions_are_neither_searched_nor_learned_nor_summed_up_in_either_role(memory, chat) -> None:
+    chat.add_messages([*LAW, *TURN])
+    memory.flush()
+    assert not memory.search("legal advice brief", user_id="louis")
+    assert chat.context(policy=MaxMessages(2)).messages[:2] == chat.context().system
+
+
+def text_and_role(message: Message) -> tuple[str, str]:
+    return message.role, message.text
 
 
 @pytest.mark.requirement("L13")
@@ -298,3 +348,49 @@ def test_what_leaves_the_window_or_is_deleted_takes_no_equal_message_along(chat)
     ]
     chat.delete_message("u1")
     assert [message.id for message in chat.history()] == ["u0", "a0", "a1", "u2", "a2"]
+
+
+WORDS = " ".join(f"clause{number}" for number in range(20_000))
+CODE = base64.b64encode(WORDS.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": WORDS}},
+        {"type": "file", "mime_type": "text/plain", "base64": CODE},
+        {"type": "search_result", "source": "a", "title": "b", "content": [{"type": "text", "text": WORDS}]},
+    ],
+    ids=lambda block: block["type"],
+)
+def test_a_document_is_shortened_like_another_long_text_and_can_be_loaded(chat, document) -> None:
+    """First as a tool's result of the current round, then in an older turn."""
+    chat.add("user", "What does the contract say?")
+    chat.add("assistant", tool_calls=[ToolCall("c1", "read")])
+    chat.add("tool", [{"type": "text", "text": "The contract:"}, document], tool_call_id="c1")
+    for question in (None, "Who signs?"):
+        if question is not None:
+            chat.add("assistant", "Many things.")
+            chat.add("user", question)
+        context = chat.context(token_limit=8000)
+        sent = json.dumps([str(one.content) for one in context.messages])
+        assert context.tokens <= 8000
+        assert len(sent) < 40_000
+        assert "clause19999" not in sent
+        assert CODE[-50:] not in sent
+    assert "clause7 " in sent, "its beginning is shown"
+    (shown,) = re.findall(r"msg-[0-9]+", sent)
+    parts = [chat.reload_text(shown)]
+    while found := re.search(r"offset ([0-9]+) to read on", parts[-1]):
+        parts.append(chat.reload_text(shown, offset=int(found[1])))
+    assert "clause19999" in parts[-1]
+    assert chat.history()[2].content[1] == document, "the history is as it was"
+
+
+def test_a_long_document_is_truncated_where_messages_are(open_at) -> None:
+    chat = open_at("short", settings=Tuned(truncate_messages=True, truncate_characters=200)).chat(
+        user_id="u", session_id="s"
+    )
+    chat.add("user", [{"type": "file", "mime_type": "text/plain", "base64": CODE}])
+    chat.add("user", "Who signs?")
+    assert len(chat.context().messages[0].text) <= 200
