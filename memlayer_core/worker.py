@@ -337,7 +337,9 @@ def _machine() -> str:
 def _start_of(pid: int) -> str:
     """Return when a process started; "gone" if it only waits to be buried, and "" where the system does not tell."""
     with suppress(OSError):
-        state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        state, *fields = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        )
         return "gone" if state in "ZX" else fields[18]
     return ""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError, errors_as
 from memlayer_core.message import JSON, ROLES, Block, Message, Role, ToolCall
@@ -88,6 +90,87 @@ def check_message(message: object) -> Message:
             hint="False keeps a message in the history and from every model.",
         )
     return replace(message, created_at=in_utc(message.created_at))
+
+
+def times_of(messages: Sequence[Message], now: datetime) -> list[datetime]:
+    """Return when each message of a list was said: one without a time between its neighbours, at the list's end now."""
+    known = [at for at, message in enumerate(messages) if message.created_at is not None]
+    times: list[datetime] = []
+    for at, message in enumerate(messages):
+        place = bisect_left(known, at)
+        after = messages[known[place]].created_at if place < len(known) else None
+        before = messages[known[place - 1]].created_at if place else None
+        said = message.created_at or after or now
+        if message.created_at is None and after is not None and before is not None:
+            share = (at - known[place - 1]) / (known[place] - known[place - 1])
+            said = before + (after - before) * share
+        times.append(said)
+    return times
+
+
+When: TypeAlias = datetime | str | float
+"""A time: a `datetime`, a text in ISO 8601, or seconds since 1970."""
+Times: TypeAlias = When | Sequence[When | None]
+"""A time of all messages of a list, or one of each, None where it is not known."""
+
+
+def dated(messages: Any, created_at: Times | None) -> Any:
+    """Return messages with the times that they were said at, to be checked with all else.
+
+    Raises:
+        InvalidMessageError: `created_at` is no time, or has more or fewer of them than there are messages.
+    """
+    if created_at is None or isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
+        return messages
+    batch: list[Any] = list(messages)
+    is_one = isinstance(created_at, datetime | str) or not isinstance(created_at, Iterable)
+    times: list[Any] = [created_at] * len(batch) if is_one else list(created_at)  # type: ignore[arg-type]
+    if len(times) != len(batch):
+        raise InvalidMessageError(
+            f"`created_at` has {len(times):,} times for {len(batch):,} messages",
+            hint="Pass one time for all messages, or one for each, None where it is not known.",
+        )
+    for at, moment in enumerate(times):
+        if moment is not None and isinstance(batch[at], Message):
+            batch[at] = replace(batch[at], created_at=moment_of(moment) or _no_time(moment))
+    return batch
+
+
+def _no_time(value: object) -> NoReturn:
+    raise InvalidMessageError(
+        f"`created_at` is no time: {value!r:.80}",
+        hint="Pass a `datetime`, a text in ISO 8601, or seconds since 1970.",
+    )
+
+
+_FIRST, _MILLIS, _LAST = (
+    1e8,
+    1e11,
+    1e20,
+)  # seconds since 1970: less is no time, more are milliseconds or smaller
+_YEAR = 1970  # before it, a program wrote that it knows no time
+_NAMES = ("created_at", "timestamp", "created", "create_time")
+
+
+def moment_of(value: object) -> datetime | None:
+    """Return a time of a `datetime`, ISO 8601 text, or seconds, milliseconds or less since 1970; None if it is none."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value) if float(value) >= _FIRST else value
+    if isinstance(value, int | float) and not isinstance(value, bool) and _FIRST <= value < _LAST:
+        while value >= _MILLIS:
+            value /= 1000
+        return datetime.fromtimestamp(value, UTC)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return datetime.fromisoformat(value)
+    return value if isinstance(value, datetime) else None
+
+
+def said_at(*fields: Mapping[str, Any]) -> datetime | None:
+    """Return the time that a framework's fields of a message tell; None if they tell none."""
+    told = (moment_of(some.get(name)) for some in fields for name in _NAMES)
+    return next((moment for moment in told if moment is not None and moment.year >= _YEAR), None)
 
 
 def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:

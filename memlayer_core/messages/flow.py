@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 # Recognizes copies from a context among messages to store, and puts the originals in their place.
 
+logger = logging.getLogger("memlayer")
+
+_MANY = 4  # messages of a user without a time that are no single turn any more
 _LOOKED_AT = 400  # newest messages that are searched for the original of a message without an id
 
 
@@ -336,17 +340,34 @@ def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
 
 def drafts_of(rt: Runtime, scope: Scope, messages: object) -> list[PreparedMessage]:
     """Check and count messages, before the first one is written."""
-    return [draft_of(rt, scope, message) for message in check.check_messages(messages)]
+    checked = check.check_messages(messages)
+    _warn_of_times(rt, scope, checked)
+    times = check.times_of(checked, rt.now())
+    return [draft_of(rt, scope, message, at) for message, at in zip(checked, times, strict=True)]
 
 
-def draft_of(rt: Runtime, scope: Scope, message: Message) -> PreparedMessage:
-    """Prepare a checked message for the journal.
+def _warn_of_times(rt: Runtime, scope: Scope, messages: Sequence[Message]) -> None:
+    """Warn, once for each memory, of a session that opens with many messages whose time nobody tells."""
+    unknown = sum(message.role == "user" and message.created_at is None for message in messages)
+    if unknown < _MANY or rt.temporaries.warned_of_times or rt.db.read(reads.find, scope) is not None:
+        return
+    rt.temporaries.warned_of_times = True
+    logger.warning(
+        "the session %r opens with %s messages of a user that have no time: they count as said now, and end what was said "
+        "before now. Pass `created_at=…` if they are older",
+        scope.session_id,
+        unknown,
+    )
+
+
+def draft_of(rt: Runtime, scope: Scope, message: Message, at: datetime | None = None) -> PreparedMessage:
+    """Prepare a checked message for the journal; one without a time was said at `at`, or now.
 
     Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
     """
     spoken = message.model_visible and message.role != "system"
     searched = message.text[: rt.settings.indexed_characters].strip() if spoken else ""
-    created_at = message.created_at or rt.now()
+    created_at = message.created_at or at or rt.now()
     terms: tuple[str, ...] | None = ()
     try:
         if words := rt.own_words(scope.namespace, searched):

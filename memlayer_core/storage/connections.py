@@ -216,7 +216,8 @@ def _ours(problem: Exception) -> StoreError:
         return damage_error(_short(problem))
     if getattr(driven, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL or sqlstate_of(problem) == _FULL:
         return StoreFullError(
-            f"the disk is full: {_short(problem)}", hint="Free some space. Nothing of it was written: write it again."
+            f"the disk is full: {_short(problem)}",
+            hint="Free some space. Nothing of it was written: write it again.",
         )
     names = {kind.__name__ for kind in type(driven).__mro__}  # those that all drivers share
     if isinstance(problem, (sa.exc.TimeoutError, *LOST)) or names & _PASSING:

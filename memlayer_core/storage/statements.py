@@ -212,11 +212,8 @@ def error_of(
 ) -> sa.exc.DBAPIError | BaseException:
     """Return a driver's error as SQLAlchemy raises it, without the values, since they may quote messages."""
     dialect = connection.dialect
-    is_broken = connection.invalidated or dialect.is_disconnect(
-        problem,
-        connection.connection,  # type: ignore[arg-type]
-        cursor,
-    )
+    gone = connection.invalidated
+    is_broken = gone or dialect.is_disconnect(problem, connection.connection, cursor)  # type: ignore[arg-type]
     if is_broken:
         connection.invalidate(problem)
     elif cursor is not None:
