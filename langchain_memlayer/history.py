@@ -331,7 +331,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         """Return the whole transcript."""
         return await self._threads.read(ASYNC(lambda: self.messages))
 
-    def add_messages(self, messages: Sequence[BaseMessage], *, created_at: Times | None = None) -> None:
+    def add_messages(self, messages: Sequence[BaseMessage], *, created_at: Times = None) -> None:
         """Store messages in one transaction: all of them, or none.
 
         Args:
@@ -345,9 +345,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         """
         self._chat.add_messages(translate_batch(messages, created_at), verbatim=True)
 
-    async def aadd_messages(
-        self, messages: Sequence[BaseMessage], *, created_at: Times | None = None
-    ) -> None:
+    async def aadd_messages(self, messages: Sequence[BaseMessage], *, created_at: Times = None) -> None:
         """Store messages in one transaction: all of them, or none. See `add_messages`."""
         await self._threads.write(ASYNC(self.add_messages, messages, created_at=created_at))
 
@@ -430,7 +428,7 @@ def compose_messages(context: Context) -> list[BaseMessage]:
     return context.compose(convert=from_core, put_before=put_before, put_after=put_after, create=create)
 
 
-def translate_batch(messages: Iterable[BaseMessage], created_at: Times | None = None) -> list[Message]:
+def translate_batch(messages: Iterable[BaseMessage], created_at: Times = None) -> list[Message]:
     """Translate a batch, with the times of its messages. Messages with the same id are one message: graphs return their input with their output.
 
     Raises:

@@ -146,9 +146,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
         """Return the name that dumps carry."""
         return "MemlayerChatStore"
 
-    def set_messages(
-        self, key: str, messages: Sequence[ChatMessage], *, created_at: Times | None = None
-    ) -> None:
+    def set_messages(self, key: str, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Make a conversation exactly these messages. `created_at` is as for `MemlayerMemory.put_messages`.
 
         The messages that they replace move to a session of their own (`Session.superseded`), and are no longer recalled.
@@ -157,7 +155,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
         self._lists.set(key, all_to_core(messages, created_at))
 
     async def aset_messages(
-        self, key: str, messages: Sequence[ChatMessage], *, created_at: Times | None = None
+        self, key: str, messages: Sequence[ChatMessage], *, created_at: Times = None
     ) -> None:
         """Make a conversation exactly these messages, as `set_messages` does."""
         await self._threads.write(ASYNC(self.set_messages, key, messages, created_at=created_at))
@@ -333,7 +331,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         messages: Sequence[ChatMessage],
         status: MessageStatus = MessageStatus.ACTIVE,
         *,
-        created_at: Times | None = None,
+        created_at: Times = None,
     ) -> None:
         """Store messages in one transaction: all of them, or none. An empty list changes nothing."""
         part = _PARTS[MessageStatus(status)]
@@ -347,7 +345,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         messages: Sequence[ChatMessage],
         status: MessageStatus = MessageStatus.ACTIVE,
         *,
-        created_at: Times | None = None,
+        created_at: Times = None,
     ) -> None:
         """Make a conversation exactly these messages, all of one status.
 

@@ -251,7 +251,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
         await self._threads.write(ASYNC(self._add, [message]))
 
     @in_span
-    def put_messages(self, messages: Sequence[ChatMessage], *, created_at: Times | None = None) -> None:
+    def put_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Store messages in one transaction: all of them, or none.
 
         Args:
@@ -261,9 +261,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
         self._add(messages, created_at)
 
     @in_span
-    async def aput_messages(
-        self, messages: Sequence[ChatMessage], *, created_at: Times | None = None
-    ) -> None:
+    async def aput_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Store messages in one transaction: all of them, or none. See `put_messages`."""
         await self._threads.write(ASYNC(self._add, messages, created_at))
 
@@ -276,7 +274,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
         await self._threads.read(ASYNC(self.put_temporary, messages))
 
     @in_span
-    def set(self, messages: Sequence[ChatMessage], *, created_at: Times | None = None) -> None:
+    def set(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Synchronize the session with the caller's list: engines and agents pass their `chat_history` each time.
 
         New messages are stored, and the session ends where the list ends. Messages that the list leaves out at its front
@@ -288,7 +286,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
         self._set(messages, created_at)
 
     @in_span
-    async def aset(self, messages: Sequence[ChatMessage], *, created_at: Times | None = None) -> None:
+    async def aset(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Synchronize the session with the caller's list, as `set` does."""
         await self._threads.write(ASYNC(self._set, messages, created_at))
 
@@ -311,10 +309,10 @@ class MemlayerMemory(ChatState, MemoryBinding):
     def _all(self, status: MessageStatus | None) -> list[ChatMessage]:
         return [] if _is_archived(status) else [from_core(message) for message in self._chat.history()]
 
-    def _add(self, messages: Sequence[ChatMessage], created_at: Times | None = None) -> None:
+    def _add(self, messages: Sequence[ChatMessage], created_at: Times = None) -> None:
         self._chat.add_messages(all_to_core(messages, created_at), verbatim=True)
 
-    def _set(self, messages: Sequence[ChatMessage], created_at: Times | None) -> None:
+    def _set(self, messages: Sequence[ChatMessage], created_at: Times) -> None:
         self._chat.resync(all_to_core(messages, created_at), replace="all")
 
     def _limit_of(self, token_limit: int | None, policy: Policies | None) -> int:

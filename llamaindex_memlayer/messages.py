@@ -359,7 +359,7 @@ def to_core(message: ChatMessage) -> Message:
     )
 
 
-def all_to_core(messages: Sequence[ChatMessage], created_at: Times | None = None) -> list[Message]:
+def all_to_core(messages: Sequence[ChatMessage], created_at: Times = None) -> list[Message]:
     """Return messages as the core stores them, with their times.
 
     Raises:

@@ -136,7 +136,7 @@ class Chat(Viewable):
         self,
         messages: Iterable[Message],
         *,
-        created_at: Times | None = None,
+        created_at: Times = None,
         verbatim: bool = False,
     ) -> Receipt:
         """Store messages in one transaction: all of them, or none.
@@ -158,7 +158,7 @@ class Chat(Viewable):
         self,
         messages: Iterable[Message],
         *,
-        created_at: Times | None = None,
+        created_at: Times = None,
         verbatim: bool = False,
     ) -> Receipt:
         """Do `add_messages` without blocking the event loop."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import sys
 import threading
 import time
@@ -308,40 +307,35 @@ async def erase(rt: Runtime, run: Runner, job: Job, pause: Callable[[float], boo
 
 def owner_name() -> str:
     """Return a name for the leases of this process, unique among all: machine, number and start of the process, and a UUID."""
-    return f"{_machine()}/{os.getpid()}/{_start_of(os.getpid())}/{uuid.uuid4().hex[:12]}"
+    machine, pid = _machine(), os.getpid()
+    return f"{machine}/{pid}/{_start_of(pid) if machine else ''}/{uuid.uuid4().hex[:12]}"
 
 
 def is_dead(owner: str) -> bool:
     """Tell whether the process of an owner is known to have died. Of another machine's, nothing is known."""
     machine, *rest = owner.split("/")
-    if machine != _machine() or os.name != "posix":
+    if not machine or machine != _machine():
         return False
     pid, start, _ = rest
     try:
         os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass  # another user's
-    return _start_of(int(pid)) not in {start, ""}
+        return _start_of(int(pid)) != start
+    except OSError as problem:  # one of another user's may not be asked
+        return isinstance(problem, ProcessLookupError)
 
 
 def _machine() -> str:
-    """Return what tells this machine, and the part of it in which processes have numbers, from any other."""
-    with suppress(OSError):  # Linux
+    """Return what tells this machine, and the part of it in which processes have numbers, from any other; "" outside of Linux."""
+    with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
-    return f"{platform.node()}.{uuid.getnode()}".replace("/", "")
+    return ""
 
 
 def _start_of(pid: int) -> str:
-    """Return when a process started; "gone" if it only waits to be buried, and "" where the system does not tell."""
-    with suppress(OSError):
-        state, *fields = (
-            Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        )
-        return "gone" if state in "ZX" else fields[18]
-    return ""
+    """Return when a process started; "gone" if it only waits to be buried."""
+    known = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    return "gone" if known[0] in "ZX" else known[19]
 
 
 # Leases jobs and does them: what fails is tried again later, and given up after too many attempts.

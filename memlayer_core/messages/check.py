@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError, errors_as
 from memlayer_core.message import JSON, ROLES, Block, Message, Role, ToolCall
@@ -94,53 +95,40 @@ def check_message(message: object) -> Message:
 
 def times_of(messages: Sequence[Message], now: datetime) -> list[datetime]:
     """Return when each message of a list was said: one without a time between its neighbours, at the list's end now."""
-    known = [at for at, message in enumerate(messages) if message.created_at is not None]
-    times: list[datetime] = []
-    for at, message in enumerate(messages):
-        place = bisect_left(known, at)
-        after = messages[known[place]].created_at if place < len(known) else None
-        before = messages[known[place - 1]].created_at if place else None
-        said = message.created_at or after or now
-        if message.created_at is None and after is not None and before is not None:
-            share = (at - known[place - 1]) / (known[place] - known[place - 1])
-            said = before + (after - before) * share
-        times.append(said)
-    return times
+    known = {at: one.created_at.timestamp() for at, one in enumerate(messages) if one.created_at is not None}
+    if len(known) in {0, len(messages)}:
+        return [one.created_at or now for one in messages]
+    spread = np.interp(range(len(messages)), [*known], [*known.values()], right=now.timestamp())
+    return [
+        one.created_at or datetime.fromtimestamp(at, UTC) for one, at in zip(messages, spread, strict=True)
+    ]
 
 
 When: TypeAlias = datetime | str | float
 """A time: a `datetime`, a text in ISO 8601, or seconds since 1970."""
-Times: TypeAlias = When | Sequence[When | None]
-"""A time of all messages of a list, or one of each, None where it is not known."""
+Times: TypeAlias = When | Sequence[When | None] | None
+"""A time of all messages of a list, or one of each; None where it is not known."""
 
 
-def dated(messages: Any, created_at: Times | None) -> Any:
+def dated(messages: Any, created_at: Times) -> Any:
     """Return messages with the times that they were said at, to be checked with all else.
 
     Raises:
         InvalidMessageError: `created_at` is no time, or has more or fewer of them than there are messages.
     """
-    if created_at is None or isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
+    if created_at is None:
         return messages
-    batch: list[Any] = list(messages)
-    is_one = isinstance(created_at, datetime | str) or not isinstance(created_at, Iterable)
-    times: list[Any] = [created_at] * len(batch) if is_one else list(created_at)  # type: ignore[arg-type]
-    if len(times) != len(batch):
+    batch = [check_message(one) for one in messages]
+    is_one = isinstance(created_at, str) or not isinstance(created_at, Sequence)
+    told: Any = [created_at] * len(batch) if is_one else created_at
+    times = [one if one is None else moment_of(one) for one in told]
+    if len(times) != len(batch) or any(at is None is not one for at, one in zip(times, told, strict=True)):
         raise InvalidMessageError(
-            f"`created_at` has {len(times):,} times for {len(batch):,} messages",
-            hint="Pass one time for all messages, or one for each, None where it is not known.",
+            f"`created_at` has no time for each of {len(batch):,} message(s): {created_at!r:.80}",
+            hint="Pass one time for all, or a list with one for each, None where it is not known: a `datetime`, a text in "
+            "ISO 8601, or seconds since 1970.",
         )
-    for at, moment in enumerate(times):
-        if moment is not None and isinstance(batch[at], Message):
-            batch[at] = replace(batch[at], created_at=moment_of(moment) or _no_time(moment))
-    return batch
-
-
-def _no_time(value: object) -> NoReturn:
-    raise InvalidMessageError(
-        f"`created_at` is no time: {value!r:.80}",
-        hint="Pass a `datetime`, a text in ISO 8601, or seconds since 1970.",
-    )
+    return [replace(one, created_at=at or one.created_at) for one, at in zip(batch, times, strict=True)]
 
 
 _FIRST, _MILLIS, _LAST = (
@@ -152,18 +140,15 @@ _YEAR = 1970  # before it, a program wrote that it knows no time
 _NAMES = ("created_at", "timestamp", "created", "create_time")
 
 
-def moment_of(value: object) -> datetime | None:
+def moment_of(value: Any) -> datetime | None:
     """Return a time of a `datetime`, ISO 8601 text, or seconds, milliseconds or less since 1970; None if it is none."""
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = float(value) if float(value) >= _FIRST else value
-    if isinstance(value, int | float) and not isinstance(value, bool) and _FIRST <= value < _LAST:
-        while value >= _MILLIS:
-            value /= 1000
-        return datetime.fromtimestamp(value, UTC)
-    if isinstance(value, str):
-        with suppress(ValueError):
-            return datetime.fromisoformat(value)
+    with suppress(TypeError, ValueError, OverflowError):
+        if _FIRST <= (seconds := float(value)) < _LAST:
+            while seconds >= _MILLIS:
+                seconds /= 1000
+            return datetime.fromtimestamp(seconds, UTC)
+    with suppress(TypeError, ValueError):
+        return datetime.fromisoformat(value)
     return value if isinstance(value, datetime) else None
 
 

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("memlayer")
 
+_UNDATED = (
+    "the session %r opens with %s messages of a user that have no time: they count as said now, and end what was said "
+    "before now. Pass `created_at=…` if they are older"
+)
 _MANY = 4  # messages of a user without a time that are no single turn any more
 _LOOKED_AT = 400  # newest messages that are searched for the original of a message without an id
 
@@ -348,16 +352,11 @@ def drafts_of(rt: Runtime, scope: Scope, messages: object) -> list[PreparedMessa
 
 def _warn_of_times(rt: Runtime, scope: Scope, messages: Sequence[Message]) -> None:
     """Warn, once for each memory, of a session that opens with many messages whose time nobody tells."""
-    unknown = sum(message.role == "user" and message.created_at is None for message in messages)
-    if unknown < _MANY or rt.temporaries.warned_of_times or rt.db.read(reads.find, scope) is not None:
-        return
-    rt.temporaries.warned_of_times = True
-    logger.warning(
-        "the session %r opens with %s messages of a user that have no time: they count as said now, and end what was said "
-        "before now. Pass `created_at=…` if they are older",
-        scope.session_id,
-        unknown,
-    )
+    unknown = sum(one.role == "user" and one.created_at is None for one in messages)
+    memo = rt.temporaries
+    if unknown >= _MANY and not memo.warned_of_times and rt.db.read(reads.find, scope) is None:
+        memo.warned_of_times = True
+        logger.warning(_UNDATED, scope.session_id, unknown)
 
 
 def draft_of(rt: Runtime, scope: Scope, message: Message, at: datetime | None = None) -> PreparedMessage:

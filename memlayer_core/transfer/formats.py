@@ -399,13 +399,10 @@ _FORMATS: tuple[tuple[str, set[bytes]], ...] = (
     ("Claude's conversations.json", {b"chat_messages"}),
     ("a `ChatMemoryBuffer` of LlamaIndex", {b"chat_store_key"}),
     ("a `SimpleChatStore` of LlamaIndex", {b"store", b"role"}),
-    ("messages of LangChain", {b"lc", b"kwargs"}),
     ("messages of LangChain", {b"type", b"data", b"content"}),
     ("a session file of memlayer, which `SessionManager` loads", {b"sessionId", b"components"}),
     ("memories of mem0", {b"memory", b"id"}),
-    ("conversations of ShareGPT's form", {b"conversations", b"from"}),
     ("messages as OpenAI's API takes them", {b"role", b"content"}),
-    ("messages as Google's API takes them", {b"role", b"parts"}),
 )
 """What other programs write, and the names of fields that tell it."""
 _OWN = re.compile(

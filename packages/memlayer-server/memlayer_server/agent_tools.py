@@ -101,7 +101,7 @@ def _signature(arguments: type[BaseModel]) -> Signature:
                 Parameter.KEYWORD_ONLY,
                 default=Parameter.empty if field.is_required() else field.default,
                 annotation=Annotated[
-                    field.annotation | str if _is_list(field) else field.annotation,  # type: ignore[operator]
+                    field.annotation | str if _is_list(field) else field.annotation,
                     Field(description=field.description),
                 ],
             )
