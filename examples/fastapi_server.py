@@ -1,6 +1,6 @@
 """A chat over HTTP with FastAPI: one memory for the server, answers that are streamed, and a shutdown that loses nothing.
 
-Run it: `python examples/fastapi_server.py`. It needs `pip install fastapi uvicorn`. Ask it in another terminal:
+Run it: `python examples/fastapi_server.py`, with `DATABASE_URL=postgresql://…` for PostgreSQL. It needs `pip install fastapi uvicorn`. Ask it in another terminal:
 `curl -N localhost:8000/chat -H 'content-type: application/json' -d '{"user_id": "ada", "session_id": "1", "text": "Hello!"}'`
 """
 
@@ -27,10 +27,17 @@ class Question(BaseModel):
     text: str
 
 
+def place() -> dict[str, str]:
+    """Return where the memory is: `DATABASE_URL` for PostgreSQL, which several servers share, or a directory."""
+    if "DATABASE_URL" in os.environ:
+        return {"database_url": os.environ["DATABASE_URL"]}
+    return {"path": os.environ.get("MEMLAYER_DIRECTORY", "./memory")}
+
+
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the memory before the first request, and close it after the last one."""
-    app.state.memory = await asyncio.to_thread(Memory.open, os.environ.get("MEMLAYER_DIRECTORY", "./memory"))
+    app.state.memory = await asyncio.to_thread(Memory.open, **place())
     warming = asyncio.create_task(
         app.state.memory.admin.awarm()
     )  # questions do without the embedder until then
@@ -42,6 +49,13 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/health")
+async def health(request: Request) -> dict[str, object]:
+    """Tell a load balancer whether the store answers (else 500), and what does not work at the moment."""
+    status = await request.app.state.memory.admin.astatus()
+    return {"status": "ok", "jobs": status.backlog.queued, "problems": status.problems}
 
 
 @app.post("/chat")

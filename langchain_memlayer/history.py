@@ -27,6 +27,8 @@ from memlayer_core.integration import (
     ReloadArguments,
     Runner,
     Threads,
+    Times,
+    dated,
     limits,
     memory_of,
     reload_functions,
@@ -329,23 +331,23 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         """Return the whole transcript."""
         return await self._threads.read(ASYNC(lambda: self.messages))
 
-    def add_messages(self, messages: Sequence[BaseMessage]) -> None:
+    def add_messages(self, messages: Sequence[BaseMessage], *, created_at: Times = None) -> None:
         """Store messages in one transaction: all of them, or none.
+
+        Args:
+            messages: The messages. `created_at`, `timestamp` or `created` in `additional_kwargs` or `response_metadata`
+                tells when one was said.
+            created_at: When all were said, or a list with the time of each, as for `Chat.add_messages`.
 
         Raises:
             MessageTypeError: An element is no message, such as a bare `str`.
             InvalidMessageError: One of them cannot be stored.
         """
-        self._chat.add_messages(translate_batch(messages), verbatim=True)
+        self._chat.add_messages(translate_batch(messages, created_at), verbatim=True)
 
-    async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Store messages in one transaction: all of them, or none.
-
-        Raises:
-            MessageTypeError: An element is no message, such as a bare `str`.
-            InvalidMessageError: One of them cannot be stored.
-        """
-        await self._threads.write(ASYNC(self.add_messages, messages))
+    async def aadd_messages(self, messages: Sequence[BaseMessage], *, created_at: Times = None) -> None:
+        """Store messages in one transaction: all of them, or none. See `add_messages`."""
+        await self._threads.write(ASYNC(self.add_messages, messages, created_at=created_at))
 
     def add_temporary(self, messages: Sequence[BaseMessage]) -> None:
         """Show a model messages at the end of every context until its answer is added. They are not stored.
@@ -429,8 +431,8 @@ def compose_messages(context: Context, beside: object = ()) -> list[BaseMessage]
 _FORM: Any = {"convert": from_core, "put_before": put_before, "put_after": put_after, "create": create}
 
 
-def translate_batch(messages: Iterable[BaseMessage]) -> list[Message]:
-    """Translate a batch. Messages with the same id are one message: graphs return their input with their output.
+def translate_batch(messages: Iterable[BaseMessage], created_at: Times = None) -> list[Message]:
+    """Translate a batch, with the times of its messages. Messages with the same id are one message: graphs return their input with their output.
 
     Raises:
         MessageTypeError: Something in it is no message, such as a bare `str`.
@@ -442,8 +444,7 @@ def translate_batch(messages: Iterable[BaseMessage]) -> list[Message]:
             hint="Wrap a single message in a list, or use `add_message`; text is no message.",
         )
     batch: dict[object, Message] = {}
-    for place, message in enumerate(messages):
-        translation = to_core(message)
+    for place, translation in enumerate(dated(list(map(to_core, messages)), created_at)):
         batch[place if translation.id is None else translation.id] = translation
     return list(batch.values())
 

@@ -38,7 +38,7 @@ from pydantic import BaseModel
 
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
-from memlayer_core.integration import ROLES, TAG, Block, Instance, Raw, Role, TaggedJson, codec
+from memlayer_core.integration import ROLES, TAG, Block, Instance, Raw, Role, TaggedJson, codec, said_at
 
 # Writes objects in LangChain's messages as JSON: the class's name and the fields.
 #
@@ -134,7 +134,8 @@ def to_core(message: BaseMessage) -> Message:
     """Make a memlayer message of a LangChain one.
 
     Invalid tool calls count as calls: LangChain's integrations send both kinds to the provider, which then expects a
-    result of both, and `create_agent` gives one. A call without an id gets its place in the message as its id
+    result of both, and `create_agent` gives one. `created_at`, `timestamp` or the like in `additional_kwargs` or
+    `response_metadata` tells when it was said. A call without an id gets its place in the message as its id
     (`"call-0"`), and a tool message with an empty `tool_call_id` answers the first call.
 
     Args:
@@ -174,6 +175,7 @@ def to_core(message: BaseMessage) -> Message:
         name=_storable(message.name) or _speaker(message),
         tool_calls=_calls(message),
         tool_call_id=_call_id(message.tool_call_id) if isinstance(message, ToolMessage) else None,
+        created_at=said_at(message.additional_kwargs, message.response_metadata),
         model_visible=message.additional_kwargs.get(VISIBLE) is not False,
         raw=Raw(FRAMEWORK, VERSION, {"type": kind, "data": dump.value}),
     )

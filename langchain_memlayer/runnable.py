@@ -488,7 +488,9 @@ class RunnableWithMemory(Runnable[Any, Any]):
     async def _close(self, run: Runner, call: Exchange, output: Callable[[], Any]) -> None:
         # In a thread if the caller awaits: adding up thousands of chunks takes time.
         answer = await run(lambda: self._keys.output_messages(output(), call.prompt))
-        await store(run, call, await run(translate_batch, answer))
+        said = await run(translate_batch, answer)
+        # Now, whenever a model made an answer that comes from a cache.
+        await store(run, call, [replace(one, created_at=None) for one in said])
 
     async def _break_off(self, run: Runner, call: Exchange, chunks: Sequence[Any]) -> None:
         answer = await run(translate_batch, await run(self._keys.partial_answer, chunks, call.prompt))

@@ -26,7 +26,16 @@ from llamaindex_memlayer.component import StoreComponent
 from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Memory, Message
 from memlayer_core.errors import InvalidStateError, StoreUnavailableError
-from memlayer_core.integration import ASYNC, Part, Raw, json_text, parse_json, short_repr, write_whole
+from memlayer_core.integration import (
+    ASYNC,
+    Part,
+    Raw,
+    Times,
+    json_text,
+    parse_json,
+    short_repr,
+    write_whole,
+)
 
 # The file of a copy of a chat store, in the form of LlamaIndex's `SimpleChatStore`.
 
@@ -137,17 +146,19 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
         """Return the name that dumps carry."""
         return "MemlayerChatStore"
 
-    def set_messages(self, key: str, messages: Sequence[ChatMessage]) -> None:
-        """Make a conversation exactly these messages.
+    def set_messages(self, key: str, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+        """Make a conversation exactly these messages. `created_at` is as for `MemlayerMemory.put_messages`.
 
         The messages that they replace move to a session of their own (`Session.superseded`), and are no longer recalled.
         If the list only grew, only the new messages are written.
         """
-        self._lists.set(key, all_to_core(messages))
+        self._lists.set(key, all_to_core(messages, created_at))
 
-    async def aset_messages(self, key: str, messages: Sequence[ChatMessage]) -> None:
+    async def aset_messages(
+        self, key: str, messages: Sequence[ChatMessage], *, created_at: Times = None
+    ) -> None:
         """Make a conversation exactly these messages, as `set_messages` does."""
-        await self._threads.write(ASYNC(self.set_messages, key, messages))
+        await self._threads.write(ASYNC(self.set_messages, key, messages, created_at=created_at))
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
@@ -315,21 +326,35 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         await self.add_messages(key, [message], status)
 
     async def add_messages(
-        self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
+        self,
+        key: str,
+        messages: Sequence[ChatMessage],
+        status: MessageStatus = MessageStatus.ACTIVE,
+        *,
+        created_at: Times = None,
     ) -> None:
         """Store messages in one transaction: all of them, or none. An empty list changes nothing."""
         part = _PARTS[MessageStatus(status)]
-        await self._threads.write(ASYNC(lambda: self._lists.add(key, all_to_core(messages), part=part)))
+        await self._threads.write(
+            ASYNC(lambda: self._lists.add(key, all_to_core(messages, created_at), part=part))
+        )
 
     async def set_messages(
-        self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
+        self,
+        key: str,
+        messages: Sequence[ChatMessage],
+        status: MessageStatus = MessageStatus.ACTIVE,
+        *,
+        created_at: Times = None,
     ) -> None:
         """Make a conversation exactly these messages, all of one status.
 
         The messages that they replace move to a session of their own (`Session.superseded`), and are no longer recalled.
         """
         part = _PARTS[MessageStatus(status)]
-        await self._threads.write(ASYNC(lambda: self._lists.set(key, all_to_core(messages), part=part)))
+        await self._threads.write(
+            ASYNC(lambda: self._lists.set(key, all_to_core(messages, created_at), part=part))
+        )
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete one of the active messages and its index entries.

@@ -27,7 +27,7 @@ from pydantic import SkipValidation
 
 from llamaindex_memlayer.events import forward
 from memlayer_core import Chat, Memory, Scope
-from memlayer_core.errors import ConfigurationError
+from memlayer_core.errors import ConfigurationError, InvalidStateError
 from memlayer_core.integration import (
     JSON,
     EmbedderLike,
@@ -41,6 +41,7 @@ from memlayer_core.integration import (
     directory_at,
     limits,
     memory_of,
+    parse_json,
     policy_json,
     registry,
 )
@@ -113,8 +114,19 @@ class Reconnection(BaseModel):
             **kwargs: Attributes that replace those of the dump.
 
         Raises:
+            InvalidStateError: It is a dump of something else.
             ConfigurationError: The store was not found.
         """
+        name, known = cls.class_name(), {*cls.model_fields, "class_name", "store_id"}
+        what = data.get("class_name", name) if isinstance(data, Mapping) else type(data).__name__
+        if what != name or not known.issuperset(data):
+            raise InvalidStateError(
+                f"this is no dump of a `{name}`, but of {what!r:.80}"
+                if what != name
+                else f"a dump of a `{name}` has no {', '.join(sorted(map(repr, {*data} - known)))}",
+                hint="A dump contains no message. Messages of another memory are moved by "
+                "`MemlayerMemory.from_defaults(memory, …).set(old.get_all())`: see docs/migration.md.",
+            )
         return cls(memory=memory, **{**data, **kwargs})
 
     @model_serializer(mode="wrap")
@@ -379,7 +391,7 @@ class MemoryBinding(MemoryComponent, BaseMemory):
     @classmethod
     def from_string(cls, json_str: str, *, memory: Memory | None = None) -> Self:
         """Restore the memory that `to_string` wrote."""
-        return cls.from_dict(json.loads(json_str), memory=memory)
+        return cls.from_dict(parse_json(json_str, "the dump", InvalidStateError), memory=memory)
 
     def _current_memory(self) -> Memory:
         return self._chat.memory

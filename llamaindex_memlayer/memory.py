@@ -28,6 +28,7 @@ from memlayer_core.integration import (
     Mode,
     Policies,
     Runner,
+    Times,
     check_whole_number,
     limits,
     retry_limit,
@@ -250,14 +251,19 @@ class MemlayerMemory(ChatState, MemoryBinding):
         await self._threads.write(ASYNC(self._add, [message]))
 
     @in_span
-    def put_messages(self, messages: Sequence[ChatMessage]) -> None:
-        """Store messages in one transaction: all of them, or none."""
-        self._add(messages)
+    def put_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+        """Store messages in one transaction: all of them, or none.
+
+        Args:
+            messages: The messages. `created_at`, `timestamp` or `created` in `additional_kwargs` tells when one was said.
+            created_at: When all were said, or a list with the time of each, as for `Chat.add_messages`.
+        """
+        self._add(messages, created_at)
 
     @in_span
-    async def aput_messages(self, messages: Sequence[ChatMessage]) -> None:
-        """Store messages in one transaction: all of them, or none."""
-        await self._threads.write(ASYNC(self._add, messages))
+    async def aput_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+        """Store messages in one transaction: all of them, or none. See `put_messages`."""
+        await self._threads.write(ASYNC(self._add, messages, created_at))
 
     def put_temporary(self, messages: Sequence[ChatMessage]) -> None:
         """Add messages at the end of the result of `get` until a model's answer is put. They are not stored."""
@@ -268,20 +274,21 @@ class MemlayerMemory(ChatState, MemoryBinding):
         await self._threads.read(ASYNC(self.put_temporary, messages))
 
     @in_span
-    def set(self, messages: Sequence[ChatMessage]) -> None:
+    def set(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Synchronize the session with the caller's list: engines and agents pass their `chat_history` each time.
 
         New messages are stored, and the session ends where the list ends. Messages that the list leaves out at its front
         or in between, because it was trimmed or filtered, stay. If the list differs, or ends before the session does,
         the session's messages from there on move to a session of their own (`Session.superseded`) and are no longer
-        recalled; all of them do if the list has nothing in common with the session, or is empty.
+        recalled; all of them do if the list has nothing in common with the session, or is empty. `created_at` is as for
+        `put_messages`.
         """
-        self._set(messages)
+        self._set(messages, created_at)
 
     @in_span
-    async def aset(self, messages: Sequence[ChatMessage]) -> None:
+    async def aset(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Synchronize the session with the caller's list, as `set` does."""
-        await self._threads.write(ASYNC(self._set, messages))
+        await self._threads.write(ASYNC(self._set, messages, created_at))
 
     @in_span
     def reset(self, status: MessageStatus | None = None) -> None:
@@ -302,11 +309,11 @@ class MemlayerMemory(ChatState, MemoryBinding):
     def _all(self, status: MessageStatus | None) -> list[ChatMessage]:
         return [] if _is_archived(status) else [from_core(message) for message in self._chat.history()]
 
-    def _add(self, messages: Sequence[ChatMessage]) -> None:
-        self._chat.add_messages(all_to_core(messages), verbatim=True)
+    def _add(self, messages: Sequence[ChatMessage], created_at: Times = None) -> None:
+        self._chat.add_messages(all_to_core(messages, created_at), verbatim=True)
 
-    def _set(self, messages: Sequence[ChatMessage]) -> None:
-        self._chat.resync(all_to_core(messages), replace="all")
+    def _set(self, messages: Sequence[ChatMessage], created_at: Times) -> None:
+        self._chat.resync(all_to_core(messages, created_at), replace="all")
 
     def _limit_of(self, token_limit: int | None, policy: Policies | None) -> int:
         default = Limits(self._chat.memory.settings.max_tokens)

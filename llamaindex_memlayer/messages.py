@@ -34,8 +34,11 @@ from memlayer_core.integration import (
     Raw,
     Role,
     TaggedJson,
+    Times,
     codec,
+    dated,
     read,
+    said_at,
     token_counter,
 )
 
@@ -340,6 +343,7 @@ def to_core(message: ChatMessage) -> Message:
         role,
         _text_or_blocks(content),
         name=identifier(extras.get("name")),
+        created_at=said_at(extras),
         tool_calls=tuple(call for call in calls if call.id),
         tool_call_id=identifier(extras.get("tool_call_id")) if role == "tool" else None,
         model_visible=extras.get(VISIBLE) is not False,
@@ -347,8 +351,8 @@ def to_core(message: ChatMessage) -> Message:
     )
 
 
-def all_to_core(messages: Sequence[ChatMessage]) -> list[Message]:
-    """Return messages as the core stores them.
+def all_to_core(messages: Sequence[ChatMessage], created_at: Times = None) -> list[Message]:
+    """Return messages as the core stores them, with their times.
 
     Raises:
         MessageTypeError: `messages` is no list of messages.
@@ -358,7 +362,8 @@ def all_to_core(messages: Sequence[ChatMessage]) -> list[Message]:
             f"expected a list of messages, got {type(messages).__name__}",
             hint="Wrap a single message in a list, or use `put`.",
         )
-    return [to_core(message) for message in messages]
+    batch: list[Message] = dated([to_core(message) for message in messages], created_at)
+    return batch
 
 
 def from_core(message: Message) -> ChatMessage:

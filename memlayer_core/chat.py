@@ -6,7 +6,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
 from memlayer_core.messages import flow as messages_flow
-from memlayer_core.messages.check import check_messages, new_message
+from memlayer_core.messages.check import Times, check_messages, dated, new_message
 from memlayer_core.messages.flow import session_view
 from memlayer_core.messages.model import Replace, SyncReport
 from memlayer_core.messages.render import Sign, block, quote_line
@@ -138,28 +138,33 @@ class Chat(Viewable):
         self,
         messages: Iterable[Message],
         *,
+        created_at: Times = None,
         verbatim: bool = False,
     ) -> Receipt:
         """Store messages in one transaction: all of them, or none.
 
         Args:
-            messages: The messages, in order.
+            messages: The messages, in order. One without a time was said between those before and behind it that have
+                one, and at the end of the list now.
+            created_at: When all were said, or a list with the time of each: a `datetime`, ISO 8601 text, or seconds since
+                1970; None: the message's own.
             verbatim: Store system messages even if they are in force already.
 
         Raises:
             MessageTypeError: One of them is no message.
             InvalidMessageError: One of them cannot be stored.
         """
-        return self._do(messages_flow.remember, messages, verbatim=verbatim)
+        return self._do(messages_flow.remember, dated(messages, created_at), verbatim=verbatim)
 
     async def aadd_messages(
         self,
         messages: Iterable[Message],
         *,
+        created_at: Times = None,
         verbatim: bool = False,
     ) -> Receipt:
         """Do `add_messages` without blocking the event loop."""
-        return await self._write(messages_flow.remember, messages, verbatim=verbatim)
+        return await self._write(messages_flow.remember, dated(messages, created_at), verbatim=verbatim)
 
     def add_temporary(self, messages: Message | Sequence[Message]) -> None:
         """Add temporary messages: a tool's result, a hint, a step of reasoning. A model sees them until it has answered.

@@ -22,7 +22,8 @@
     │   ├── NewerSchemaError               the store was written by a newer memlayer
     │   └── OlderSchemaError               the store was written by an earlier memlayer; the hint tells how to convert it
     ├── StoreError                         the journal or the index
-    │   ├── StoreUnavailableError          unreachable, locked, read-only or full; often temporary
+    │   ├── StoreUnavailableError          unreachable, locked or read-only; often temporary
+    │   │   └── StoreFullError                 its disk is full
     │   ├── StoreClosedError               used after `close()`
     │   ├── JournalCorruptError            the journal's pages are damaged; the hint says how to recover
     │   ├── IndexUnavailableError          Chroma cannot be reached; recall works without it
@@ -139,9 +140,13 @@ class StoreError(MemlayerError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store is unreachable, locked for too long, read-only or full."""
+    """The store is unreachable, locked for too long, or read-only."""
 
     retryable = True
+
+
+class StoreFullError(StoreUnavailableError):
+    """The disk of the store is full. Nothing of what was to be written was written."""
 
 
 class StoreClosedError(StoreError):

@@ -11,7 +11,7 @@ from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
 from memlayer_core.memory import memory_of
 from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, Block, Raw, Role
-from memlayer_core.messages.check import at_least_one, check_whole_number
+from memlayer_core.messages.check import Times, at_least_one, check_whole_number, dated, said_at
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.render import as_prompt, block, quote_line, shorten_block
@@ -55,6 +55,7 @@ __all__ = [
     "Runner",
     "TaggedJson",
     "Threads",
+    "Times",
     "Transcripts",
     "as_prompt",
     "at_least_one",
@@ -62,6 +63,7 @@ __all__ = [
     "check_mode",
     "check_whole_number",
     "codec",
+    "dated",
     "directory_at",
     "items",
     "json_text",
@@ -75,6 +77,7 @@ __all__ = [
     "reload_functions",
     "retry_limit",
     "roles_of",
+    "said_at",
     "search_wider",
     "short_repr",
     "shorten_block",

@@ -297,6 +297,8 @@ class Admin:
         is_gone = "journal" in problems
         backlog = Backlog(queued=0, dead=0) if is_gone else rt.db.read(jobs.backlog)
         costs = [] if is_gone else rt.db.read(jobs.cost_ledger)
+        if rt.db.disk.problem is not None:
+            problems["disk"] = rt.db.disk.problem
         if backlog.queued > rt.settings.backlog_limit:
             problems["backlog"] = (
                 f"{backlog.queued:,} background jobs wait, more than {rt.settings.backlog_limit:,}"

@@ -35,7 +35,7 @@ from memlayer_core.storage import database as storage_database
 from memlayer_core.storage import vectors
 from memlayer_core.storage.jobs import Backlog
 from memlayer_core.telemetry import Telemetry
-from memlayer_core.worker import Worker
+from memlayer_core.worker import Worker, owner_name
 
 if TYPE_CHECKING:
     from memlayer_core.seams import Embedder, TokenCounter, VectorIndex
@@ -181,7 +181,7 @@ class Resources:
         telemetry = Telemetry(settings, layout.store_id, redact)
         if telemetry.metrics:
             bus.listen(telemetry.hear)
-        self.worker = Worker(owner=f"{self.pid}-{uuid.uuid4().hex[:12]}")
+        self.worker = Worker(owner_name())
         self.runtime = Runtime(
             db=db,
             shards=layout.shards,

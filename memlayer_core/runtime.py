@@ -307,9 +307,14 @@ _SHOWN = 50_000  # texts that contexts showed in place of messages; beyond it, t
 
 
 class Temporaries:
-    """Temporary messages by session, and what contexts showed in place of messages. Safe to use from any thread."""
+    """Temporary messages by session, and what contexts showed in place of messages. Safe to use from any thread.
+
+    Attributes:
+        warned_of_times: Whether somebody was warned of messages without a time.
+    """
 
     def __init__(self) -> None:
+        self.warned_of_times = False
         self._shown: OrderedDict[bytes, None] = OrderedDict()
         self._recalls: OrderedDict[tuple[str, str], tuple[Scope, Any]] = OrderedDict()
         self._waiting: OrderedDict[str, list[tuple[StoredMessage, bool]]] = OrderedDict()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import groupby
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from memlayer_core import errors
@@ -297,6 +300,42 @@ async def erase(rt: Runtime, run: Runner, job: Job, pause: Callable[[float], boo
         )
     rt.health.up("erasure")
     await run(rt.db.write, storage_jobs.finish, [job])
+
+
+# Who has a lease: a process of this machine, which may have died.
+
+
+def owner_name() -> str:
+    """Return a name for the leases of this process, unique among all: machine, number and start of the process, and a UUID."""
+    machine, pid = _machine(), os.getpid()
+    return f"{machine}/{pid}/{_start_of(pid) if machine else ''}/{uuid.uuid4().hex[:12]}"
+
+
+def is_dead(owner: str) -> bool:
+    """Tell whether the process of an owner is known to have died. Of another machine's, nothing is known."""
+    machine, *rest = owner.split("/")
+    if not machine or machine != _machine():
+        return False
+    pid, start, _ = rest
+    try:
+        os.kill(int(pid), 0)
+        return _start_of(int(pid)) != start
+    except OSError as problem:  # one of another user's may not be asked
+        return isinstance(problem, ProcessLookupError)
+
+
+def _machine() -> str:
+    """Return what tells this machine, and the part of it in which processes have numbers, from any other; "" outside of Linux."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
+    return ""
+
+
+def _start_of(pid: int) -> str:
+    """Return when a process started; "gone" if it only waits to be buried."""
+    known = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    return "gone" if known[0] in "ZX" else known[19]
 
 
 # Leases jobs and does them: what fails is tried again later, and given up after too many attempts.
@@ -618,6 +657,7 @@ class Worker:
         self._gathering = _GATHERING
         self._accessed: set[int] = set()
         self._erasures_rest_until = 0.0
+        self._takes_over_at = 0.0
         self._looked_at: datetime | None = None
 
     def employ(self, rt: Runtime) -> None:
@@ -724,6 +764,7 @@ class Worker:
             try:
                 if self._keeper.watch(rt):
                     self.wake()
+                self._take_over(rt)
                 self._write_down(rt)
                 step(end_idle(rt, SYNC))
                 self._look_at_clock(rt)
@@ -740,6 +781,14 @@ class Worker:
                 rt.health.down("worker", errors.in_short(problem))
                 log_error("background work cannot go on", problem)
                 self._stopping.wait(_RECOVERY)
+
+    def _take_over(self, rt: Runtime) -> None:
+        """End the leases of processes of this machine that died; once a second, it is looked for them."""
+        if time.monotonic() < self._takes_over_at:
+            return
+        self._takes_over_at = time.monotonic() + _IDLE
+        if dead := list(filter(is_dead, rt.db.read(storage_jobs.owners, rt.now()))):
+            rt.db.write(storage_jobs.take_over, dead, rt.now())
 
     def _leave(self, rt: Runtime, problem: StoreUnavailableError) -> None:
         """Stop writing: the files at the store's path are not this store any more."""

@@ -98,11 +98,12 @@ async def test_the_store_is_opened_and_closed_by_the_server_and_keeps_its_items(
 class Server:
     """The FastAPI example as a process of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **environment: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url, self.directory = f"http://127.0.0.1:{port}", directory / "memory"
         own = {"PORT": str(port), "MEMLAYER_DIRECTORY": str(self.directory), "SECONDS_FOR_A_WORD": "0.5"}
+        own |= environment
         self.offline = Offline(directory)
         self.log = (directory / "log").open("w+")
         command = [sys.executable, FOLDER / "fastapi_server.py"]
@@ -112,10 +113,11 @@ class Server:
         until = time.monotonic() + 60
         while self.process.poll() is None and time.monotonic() < until:
             try:
-                httpx.get(f"{self.url}/docs")
+                health = httpx.get(f"{self.url}/health").raise_for_status().json()
             except httpx.TransportError:
                 time.sleep(0.1)
             else:
+                assert health == {"status": "ok", "jobs": 0, "problems": {}}
                 return
         raise AssertionError(self.ended())
 
@@ -148,6 +150,19 @@ def server(tmp_path) -> Iterator[Server]:
     started.process.kill()
     started.process.wait()
     started.log.close()
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_a_server_keeps_its_memory_where_the_environment_says(tmp_path, postgres_url: str) -> None:
+    pytest.importorskip("fastapi", reason="FastAPI is not installed")
+    started = Server(tmp_path, DATABASE_URL=postgres_url)
+    assert "".join(started.ask("monday", "My parrot is called Coco.")) == "Your parrot is called Coco."
+    started.process.terminate()
+    started.ended()
+    assert not started.directory.exists()
+    with Memory.open(database_url=postgres_url) as memory:
+        assert len(memory.chat(user_id="ada", session_id="monday").history()) == 2
 
 
 @pytest.mark.slow

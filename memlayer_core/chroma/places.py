@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import shutil
 import sqlite3
@@ -340,6 +341,17 @@ def blank(directory: Path, seen_names: set[str]) -> None:
             seen_names.add(segment.name)
 
 
+def digest_of_files(directory: Path) -> str:
+    """Return a digest of everything in a directory: it is another one after any change, whoever made it."""
+    whole = hashlib.blake2b(digest_size=16)
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            whole.update(f"{path.relative_to(directory).as_posix()}\0".encode())
+            with path.open("rb") as file:
+                whole.update(hashlib.file_digest(file, "blake2b").digest())
+    return whole.hexdigest()
+
+
 def identity_of_files(directory: Path) -> tuple[int, int] | None:
     """Return what tells Chroma's database from another one at the same place, or None where there is none."""
     try:
@@ -537,8 +549,9 @@ class Place(ABC):
 class DirectoryPlace(Place):
     """A directory. Its files belong to the process that holds its lock.
 
-    Beside the directory lie `<name>.lock`, and `<name>.open` while it is in use: a marker that outlives
-    a killed process.
+    Beside the directory lie `<name>.lock`, `<name>.open` while it is in use, a marker that outlives a killed process, and
+    `<name>.closed` with a digest of the files that the last owner left. Where another process did not close it, or something
+    was changed since, a child process opens it first, which damage may kill.
 
     Args:
         directory: Made on entering if it is missing; its spelling does not matter.
@@ -555,6 +568,7 @@ class DirectoryPlace(Place):
         self._shards = shards
         self._probe_seconds = probe_seconds
         self._marker = self.directory.with_name(self.directory.name + ".open")
+        self._seal = self.directory.with_name(self.directory.name + ".closed")
         self._lock: BaseFileLock | None = None
         self._identity: tuple[int, int] | None = None
         self._blanked: set[str] = set()
@@ -621,10 +635,17 @@ class DirectoryPlace(Place):
         self.damage = sweep_files(self.directory)
         if self.damage is None:
             self.damage = find_damage(self.directory, unclean=unclean)
-        if self.damage is None and unclean:
+        if self.damage is None and not self._is_sealed():
             self.damage = try_out(self.directory, self._probe_seconds)
         if self.damage is not None:
             wipe_files(self.directory)
+
+    def _is_sealed(self) -> bool:
+        """Tell whether the files are as an owner left them that closed them."""
+        with suppress(FileNotFoundError):
+            is_closed = not self._marker.exists()
+            return is_closed and self._seal.read_text(encoding="ascii") == digest_of_files(self.directory)
+        return False
 
     def _mark(self) -> None:
         private_file(self._marker)
@@ -682,6 +703,8 @@ class DirectoryPlace(Place):
             return
         if not self.suspect:
             with suppress(OSError):
+                private_file(self._seal)
+                self._seal.write_text(digest_of_files(self.directory), encoding="ascii")
                 self._marker.unlink(missing_ok=True)
         _ENTERED.pop(self.directory, None)
         self._drop_lock()

@@ -10,7 +10,11 @@ memlayer, so that it runs wherever chromadb is found.
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any, cast
+
+_PAGE = 500
+_SECONDS = 10.0  # that a collection is searched for
 
 
 def probe(directory: str, largest: int) -> None:
@@ -41,6 +45,12 @@ def probe(directory: str, largest: int) -> None:
         if len(found) < 0.9 * min(held, 100):  # a sound graph may lose sight of a few
             raise RuntimeError(f"{named.name} finds {len(found)} of {held}")
         collection.upsert(ids=first["ids"], embeddings=vectors)
+        until = time.monotonic() + _SECONDS
+        for offset in range(0, held, _PAGE):  # each vector leads through its own part of the graph
+            page: Any = collection.get(limit=_PAGE, offset=offset, include=["embeddings"])["embeddings"]
+            if time.monotonic() > until or not len(page):
+                break
+            collection.query(query_embeddings=list(page), n_results=1)
     cast("Any", client).close()
 
 

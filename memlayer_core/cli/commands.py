@@ -332,6 +332,11 @@ def work(store: StorePlace, *, model: str | None = None, revive: bool = False, o
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # a stopped service closes its store
     with store.open_old(model=chosen) as memory:
         revived = memory.admin.retry_dead() if revive else 0
+        if not once:
+            queued = memory.admin.status().backlog.queued
+            note(
+                f"Doing {queued:,} job(s), and those that come; Ctrl-C ends it. `--once` ends when none is left."
+            )
         memory.flush()
         backlog = memory.admin.status().backlog
         rows = [("Revived", f"{revived} job(s)")] if revive else []

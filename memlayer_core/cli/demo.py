@@ -54,8 +54,8 @@ _QUESTIONS = {
 }
 """For each session: a question, what the answer takes from a recalled line, and the answer."""
 _FACTS: dict[str, dict[str, object]] = {
-    r"I live in (\w+)": {"key": "home"},
-    r"我对(?!什么)(.+?)过敏": {"key": "allergy", "many": True},
+    r"I live in (\w+)": {"key": "home", "always": True},
+    r"我对(?!什么)(.+?)过敏": {"key": "allergy", "many": True, "always": True},
 }
 """What the script that stands for a model reads: words, of which the group is the value, and the fact that they state."""
 _NEWS = "Guess what: I live in Porto now, three streets from Lena."
@@ -116,8 +116,7 @@ def _play_second(console: Console, directory: Path, *, why: bool) -> None:
     console.rule(f"[bold]Second process, pid {os.getpid()}[/] · {datetime.now(UTC):%Y-%m-%d}", align="left")
     with Memory.open(directory) as memory:
         found = sum(session.messages for session in memory.sessions(user_id=_USER))
-        with console.status("Indexing …"):
-            memory.flush()
+        memory.flush()
         console.print(f"It opened the same directory: [bold]{found} messages[/] are there.")
         for session_id, (question, fact, answer) in _QUESTIONS.items():
             console.print()
@@ -157,6 +156,10 @@ def _play_facts(console: Console, directory: Path) -> None:
         _show_facts(console, memory)
         console.print("What held five weeks ago, by records(…, as_of=…):")
         _show_facts(console, memory, datetime.now(UTC) - _THEN / 2)
+        console.print("Her profile, which every prompt of hers has from now on:")
+        told = memory.chat(user_id=_USER, session_id="later").context("Hello!", token_limit=_TOKENS).profile
+        for line in told.text.splitlines() if told is not None else ():
+            _show_line(console, "profile", line, "green")
 
 
 def _show_facts(console: Console, memory: Memory, as_of: datetime | None = None) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timezone
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError, errors_as
 from memlayer_core.message import JSON, ROLES, Block, Message, Role, ToolCall
@@ -88,6 +91,71 @@ def check_message(message: object) -> Message:
             hint="False keeps a message in the history and from every model.",
         )
     return replace(message, created_at=with_offset(message.created_at))
+
+
+def times_of(messages: Sequence[Message], now: datetime) -> list[datetime]:
+    """Return when each message of a list was said: one without a time between its neighbours, at the list's end now."""
+    known = {at: one.created_at.timestamp() for at, one in enumerate(messages) if one.created_at is not None}
+    if len(known) in {0, len(messages)}:
+        return [one.created_at or now for one in messages]
+    spread = np.interp(range(len(messages)), [*known], [*known.values()], right=now.timestamp())
+    return [
+        one.created_at or datetime.fromtimestamp(at, UTC) for one, at in zip(messages, spread, strict=True)
+    ]
+
+
+When: TypeAlias = datetime | str | float
+"""A time: a `datetime`, a text in ISO 8601, or seconds since 1970."""
+Times: TypeAlias = When | Sequence[When | None] | None
+"""A time of all messages of a list, or one of each; None where it is not known."""
+
+
+def dated(messages: Any, created_at: Times) -> Any:
+    """Return messages with the times that they were said at, to be checked with all else.
+
+    Raises:
+        InvalidMessageError: `created_at` is no time, or has more or fewer of them than there are messages.
+    """
+    if created_at is None:
+        return messages
+    batch = [check_message(one) for one in messages]
+    is_one = isinstance(created_at, str) or not isinstance(created_at, Sequence)
+    told: Any = [created_at] * len(batch) if is_one else created_at
+    times = [one if one is None else moment_of(one) for one in told]
+    if len(times) != len(batch) or any(at is None is not one for at, one in zip(times, told, strict=True)):
+        raise InvalidMessageError(
+            f"`created_at` has no time for each of {len(batch):,} message(s): {created_at!r:.80}",
+            hint="Pass one time for all, or a list with one for each, None where it is not known: a `datetime`, a text in "
+            "ISO 8601, or seconds since 1970.",
+        )
+    return [replace(one, created_at=at or one.created_at) for one, at in zip(batch, times, strict=True)]
+
+
+_FIRST, _MILLIS, _LAST = (
+    1e8,
+    1e11,
+    1e20,
+)  # seconds since 1970: less is no time, more are milliseconds or smaller
+_YEAR = 1970  # before it, a program wrote that it knows no time
+_NAMES = ("created_at", "timestamp", "created", "create_time")
+
+
+def moment_of(value: Any) -> datetime | None:
+    """Return a time of a `datetime`, ISO 8601 text, or seconds, milliseconds or less since 1970; None if it is none."""
+    with suppress(TypeError, ValueError, OverflowError):
+        if _FIRST <= (seconds := float(value)) < _LAST:
+            while seconds >= _MILLIS:
+                seconds /= 1000
+            return datetime.fromtimestamp(seconds, UTC)
+    with suppress(TypeError, ValueError):
+        return datetime.fromisoformat(value)
+    return value if isinstance(value, datetime) else None
+
+
+def said_at(*fields: Mapping[str, Any]) -> datetime | None:
+    """Return the time that a framework's fields of a message tell; None if they tell none."""
+    told = (moment_of(some.get(name)) for some in fields for name in _NAMES)
+    return next((moment for moment in told if moment is not None and moment.year >= _YEAR), None)
 
 
 def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:

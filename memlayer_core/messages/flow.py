@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
 
 # Recognizes copies from a context among messages to store, and puts the originals in their place.
 
+logger = logging.getLogger("memlayer")
+
+_UNDATED = (
+    "the session %r opens with %s messages of a user that have no time: they count as said now, and end what was said "
+    "before now. Pass `created_at=…` if they are older"
+)
+_MANY = 4  # messages of a user without a time that are no single turn any more
 _LOOKED_AT = 400  # newest messages that are searched for the original of a message without an id
 
 
@@ -339,18 +347,29 @@ def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
 
 def drafts_of(rt: Runtime, scope: Scope, messages: object) -> list[PreparedMessage]:
     """Check and count messages, before the first one is written."""
-    now = rt.now()  # of all: system messages of one call are in force together
-    return [draft_of(rt, scope, message, now) for message in check.check_messages(messages)]
+    checked = check.check_messages(messages)
+    _warn_of_times(rt, scope, checked)
+    times = check.times_of(checked, rt.now())
+    return [draft_of(rt, scope, message, at) for message, at in zip(checked, times, strict=True)]
 
 
-def draft_of(rt: Runtime, scope: Scope, message: Message, now: datetime | None = None) -> PreparedMessage:
-    """Prepare a checked message for the journal.
+def _warn_of_times(rt: Runtime, scope: Scope, messages: Sequence[Message]) -> None:
+    """Warn, once for each memory, of a session that opens with many messages whose time nobody tells."""
+    unknown = sum(one.role == "user" and one.created_at is None for one in messages)
+    memo = rt.temporaries
+    if unknown >= _MANY and not memo.warned_of_times and rt.db.read(reads.find, scope) is None:
+        memo.warned_of_times = True
+        logger.warning(_UNDATED, scope.session_id, unknown)
+
+
+def draft_of(rt: Runtime, scope: Scope, message: Message, at: datetime | None = None) -> PreparedMessage:
+    """Prepare a checked message for the journal; one without a time was said at `at`, or now.
 
     Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
     """
     spoken = message.model_visible and message.role not in SYSTEM_ROLES
     searched = message.text[: rt.settings.indexed_characters].strip() if spoken else ""
-    created_at = message.created_at or now or rt.now()
+    created_at = message.created_at or at or rt.now()
     terms: tuple[str, ...] | None = ()
     try:
         if words := rt.own_words(scope.namespace, searched):

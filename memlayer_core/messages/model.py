@@ -39,8 +39,8 @@ class Session(Tabular):
         number: The session's number in the journal.
         messages: Number of its messages.
         tokens: Tokens of all its messages, each as counted when it was written.
-        created_at: When its first message was written.
-        updated_at: When it was last changed.
+        created_at: When its first message was said.
+        updated_at: When its last message was said, or something in it was changed later.
         title: Its title; None if it has none.
         instructions: Key of the system message in force; None if there is none.
         memory_start: Place where working memory begins. Messages before it are in the history only.

@@ -152,6 +152,18 @@ texts.register(
 
 # The rows of sessions and of their users in SQL: locked, created and read. Each runs in its caller's transaction.
 
+
+def later(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """Return a column's time, or that of the parameter `at` if this is later."""
+    return sa.case((column > sa.bindparam("at"), column), else_=sa.bindparam("at"))
+
+
+def span_of(drafts: Sequence[PreparedMessage], now: datetime) -> tuple[datetime, datetime]:
+    """Return when the first and the last of some messages was said; without any, and in the future, that is now."""
+    times = [min(draft.message.created_at or now, now) for draft in drafts]
+    return min(times, default=now), max(times, default=now)
+
+
 _LOCK = Statement(sa.select(sessions).where(sessions.c.lane == sa.bindparam("lane")).with_for_update())
 _COUNT = Statement(
     sa.update(sessions)
@@ -160,8 +172,8 @@ _COUNT = Statement(
         next_seq=sessions.c.next_seq + sa.bindparam("more"),
         messages=sessions.c.messages + sa.bindparam("more"),
         tokens=sessions.c.tokens + sa.bindparam("cost"),
-        updated_at=sa.bindparam("at"),
-        idle_since=sa.bindparam("at"),
+        updated_at=later(sessions.c.updated_at),
+        idle_since=later(sessions.c.idle_since),
     )
     .returning(sessions)
 )
@@ -196,7 +208,7 @@ def lock_and_count(
         "of": scope.session_lane,
         "more": len(drafts),
         "cost": sum(draft.tokens for draft in drafts),
-        "at": statements.to_micros(now),
+        "at": statements.to_micros(span_of(drafts, now)[1]),
     }
     row = _COUNT.first(connection, values)
     return row if row is None else row._replace(next_seq=row.next_seq - len(drafts))

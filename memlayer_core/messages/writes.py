@@ -109,10 +109,11 @@ _TOTALS = Statement(
         next_seq=sa.bindparam("next"),
         messages=sessions.c.messages + sa.bindparam("more"),
         tokens=sessions.c.tokens + sa.bindparam("cost"),
-        updated_at=sa.bindparam("at"),
+        updated_at=reads.later(sessions.c.updated_at),
         instructions=sa.bindparam("by"),
         idle_since=sa.case(
-            (sessions.c.next_seq < sa.bindparam("next"), sa.bindparam("at")), else_=sessions.c.idle_since
+            (sessions.c.next_seq < sa.bindparam("next"), reads.later(sessions.c.idle_since)),
+            else_=sessions.c.idle_since,
         ),
     )
 )
@@ -166,12 +167,13 @@ def apply(
         _make_findable(connection, scope, row, fresh, now)
     if is_counted:
         return keys
+    only_new = not (splice.removals or splice.replacements or moves)
     totals = {
         "of": row.number,
         "next": row.next_seq + len(order),
         "more": len(fresh) - len(splice.removals),
         "cost": cost + sum(draft.tokens for _, draft in fresh),
-        "at": statements.to_micros(now),
+        "at": statements.to_micros(reads.span_of([one for _, one in fresh], now)[1] if only_new else now),
         "by": _in_force(connection, row, splice, fresh),
     }
     _TOTALS.run(connection, totals)
@@ -388,7 +390,7 @@ def append(
     # What is compared with nothing that is stored comes behind it: the statement that locks counts it, too.
     is_plain = bool(drafts) and not (named or any(map(instructs, drafts)))
     counted = reads.lock_and_count(connection, scope, drafts, now) if is_plain else None
-    row = counted or reads.lock_or_make_session(connection, scope, now, shards)
+    row = counted or reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
     existing = {one.message.id or "": one for one in reads.list_by_id(connection, scope, row.number, named)}
     may_repeat = not verbatim and any(map(instructs, drafts))
     in_force, begins = reads.instructions(connection, scope, row if may_repeat else None)
@@ -541,7 +543,7 @@ def resync(
             history ends it.
         replaceable: Returns whether a stored message may be replaced that is not in the list.
     """
-    row = reads.lock_or_make_session(connection, scope, now, shards)
+    row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
     past, alignment = _align(connection, scope, row, drafts, incoming, replaceable, ends=replace_all)
     in_common = any(past[to].message.role not in SYSTEM_ROLES for to in alignment.matches if to is not None)
     is_the_list = row.messages == len(drafts) and None not in alignment.matches
@@ -746,7 +748,7 @@ def insert_into_list(
     Raises:
         InvalidMessageError: The session has a message of that id, at a place of its own.
     """
-    row = reads.lock_or_make_session(connection, scope, now, shards)
+    row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
     if place is None:
         front = sa.select(sa.func.min(messages.c.key)).where(_within(row, "active"))
     else:
@@ -773,7 +775,7 @@ def hear(
 
     Only where the list begins further back is more than the session's end looked at.
     """
-    row = reads.lock_or_make_session(connection, scope, now, shards)
+    row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
     told = [draft.digest for draft in drafts]
     newest = sa.select(messages.c.key).where(reads.inside(row.number)).order_by(messages.c.key.desc())
     first = connection.scalar(newest.limit(1).offset(_PAGE + 2 * len(told))) or 0
@@ -825,7 +827,7 @@ def replace_list(
         fork_id: The session for versions of the messages that leave, which is not recalled; None: there are none.
         part: The part that all of them are; None: working memory begins where it did.
     """
-    row = reads.lock_or_make_session(connection, scope, now, shards)
+    row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
     columns = [messages.c[name] for name in ("key", "id", "digest", "created_at", "utc_offset")]
     present = connection.execute(sa.select(*columns).where(reads.inside(row.number)).order_by(messages.c.key))
     splice = messages_splice.rewrite(

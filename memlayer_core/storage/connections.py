@@ -14,7 +14,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
-from memlayer_core.errors import JournalCorruptError, StoreClosedError, StoreError, StoreUnavailableError
+from memlayer_core.errors import (
+    JournalCorruptError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 
 # Keeps threads out of SQLite while the process forks.
 #
@@ -86,6 +92,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _CORRUPTED = {"XX001", "XX002"}  # PostgreSQL's codes for damaged data and damaged indexes
+_FULL = "53100"
+_PASSING = {"OperationalError", "InterfaceError"}
+LOST = sa.exc.PendingRollbackError, sa.exc.ResourceClosedError
+"""What SQLAlchemy raises on a connection that was closed while it was used."""
 
 
 class Connections:
@@ -152,20 +162,40 @@ class Connections:
             self._keep(connection)
 
 
+class Disk:
+    """Knows whether the disk was full at the last write.
+
+    Attributes:
+        problem: The error of that write; None if it succeeded.
+    """
+
+    problem: str | None = None
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write inside of this context, where errors are memlayer's."""
+        try:
+            yield
+        except StoreFullError as problem:
+            self.problem = str(problem)
+            raise
+        self.problem = None
+
+
 @contextmanager
-def translate_errors() -> Iterator[None]:
-    """Raise a driver's errors as memlayer's, without the statement's values, which may quote messages."""
+def translate_errors(driver: type[Exception] = sqlite3.Error) -> Iterator[None]:
+    """Raise the errors of SQLAlchemy and its drivers as memlayer's, without the statement's values, which may quote messages.
+
+    Args:
+        driver: The error of the driver: a new connection and one that is closed raise it as it is.
+    """
     try:
         yield
-    except (
-        sa.exc.DBAPIError,
-        sa.exc.TimeoutError,
-        sqlite3.Error,
-    ) as problem:  # a new connection raises the driver's own
+    except (sa.exc.SQLAlchemyError, driver) as problem:
         raise _ours(problem) from None
 
 
-def _ours(problem: sa.exc.DBAPIError | sa.exc.TimeoutError | sqlite3.Error) -> StoreError:
+def _ours(problem: Exception) -> StoreError:
     driven = getattr(problem, "orig", None) or problem
     if type(driven).__module__.partition(".")[0] == "blockbuster":
         return StoreError(
@@ -175,7 +205,7 @@ def _ours(problem: sa.exc.DBAPIError | sa.exc.TimeoutError | sqlite3.Error) -> S
         )
     is_damaged = (
         getattr(driven, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-        or getattr(driven, "sqlstate", None) in _CORRUPTED
+        or sqlstate_of(problem) in _CORRUPTED
     )
     if getattr(driven, "sqlite_errorcode", 0) == sqlite3.SQLITE_CORRUPT_VTAB:
         return JournalCorruptError(
@@ -184,8 +214,13 @@ def _ours(problem: sa.exc.DBAPIError | sa.exc.TimeoutError | sqlite3.Error) -> S
         )
     if is_damaged:
         return damage_error(_short(problem))
-    passes = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError, sqlite3.OperationalError)
-    if isinstance(problem, passes):
+    if getattr(driven, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL or sqlstate_of(problem) == _FULL:
+        return StoreFullError(
+            f"the disk is full: {_short(problem)}",
+            hint="Free some space. Nothing of it was written: write it again.",
+        )
+    names = {kind.__name__ for kind in type(driven).__mro__}  # those that all drivers share
+    if isinstance(problem, (sa.exc.TimeoutError, *LOST)) or names & _PASSING:
         return StoreUnavailableError(
             f"the journal could not be reached or written: {_short(problem)}",
             hint="Check that the database runs, that the disk is not full, and that no other process locks it.",
@@ -194,6 +229,11 @@ def _ours(problem: sa.exc.DBAPIError | sa.exc.TimeoutError | sqlite3.Error) -> S
         f"the journal refused: {_short(problem)}",
         hint="Nothing was written. This should not happen: please report it.",
     )
+
+
+def sqlstate_of(problem: Exception) -> str | None:
+    """Return PostgreSQL's code of an error."""
+    return getattr(getattr(problem, "orig", None) or problem, "sqlstate", None)
 
 
 def damage_error(problem: str) -> JournalCorruptError:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection as Connection  # noqa: PLC0414  (others import
 from memlayer_core.errors import ConfigurationError, NewerSchemaError, OlderSchemaError
 from memlayer_core.settings import Settings
 from memlayer_core.storage import words
+from memlayer_core.storage.connections import Disk
 from memlayer_core.storage.sqlite import SqliteDatabase, journal_file
 from memlayer_core.storage.tables import meta, namespaces, tables
 
@@ -29,7 +30,12 @@ class Database(Protocol):
     """A database that runs functions, each in one transaction.
 
     The first argument of such a function is the connection. `read` and `write` pass the other arguments on.
+
+    Attributes:
+        disk: Whether its disk was full at the last write.
     """
+
+    disk: Disk
 
     def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on one snapshot."""

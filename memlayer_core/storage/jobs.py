@@ -260,6 +260,11 @@ _LEASE = ListStatement(
     )
 )
 _FINISH = ListStatement(lambda ids: sa.delete(jobs).where(jobs.c.id.in_(ids)))
+_OWNERS = Statement(
+    sa.select(jobs.c.owner)
+    .distinct()
+    .where(jobs.c.dead == 0, jobs.c.due > sa.bindparam("now"), jobs.c.owner.is_not(None))
+)
 _QUEUED = Statement(sa.select(jobs.c.id).where(jobs.c.dead == 0).limit(1))
 
 
@@ -466,6 +471,17 @@ def reclaim(connection: sa.Connection, owner: str, now: datetime) -> None:
     of_holder = jobs.c.kind.in_(["index", "upsert", "unindex", "compact"])
     held = sa.update(jobs).where(jobs.c.owner.is_not(None), jobs.c.owner != owner, jobs.c.dead == 0)
     connection.execute(held.where(of_holder).values(owner=None, due=to_micros(now)))
+
+
+def owners(connection: sa.Connection, now: datetime) -> list[str]:
+    """Return who has leases that have not ended."""
+    return [row.owner for row in _OWNERS.all(connection, {"now": to_micros(now)})]
+
+
+def take_over(connection: sa.Connection, dead: Sequence[str], now: datetime) -> None:
+    """End the leases of owners whose processes died. Their attempts count."""
+    held = sa.update(jobs).where(jobs.c.owner.in_(dead), jobs.c.dead == 0)
+    connection.execute(held.values(owner=None, due=to_micros(now)))
 
 
 def release(connection: sa.Connection, owner: str, now: datetime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -11,7 +12,7 @@ from sqlalchemy.pool import NullPool
 
 from memlayer_core.errors import MissingExtraError
 from memlayer_core.settings import Settings
-from memlayer_core.storage.connections import Connections, translate_errors
+from memlayer_core.storage.connections import LOST, Connections, Disk, sqlstate_of, translate_errors
 from memlayer_core.storage.statements import Statement, error_of
 
 P = ParamSpec("P")
@@ -35,6 +36,7 @@ class PostgresDatabase:
     """
 
     def __init__(self, url: str, settings: Settings) -> None:
+        self.disk = Disk()
         try:
             self._engine = _postgres_engine(url, settings, poolclass=NullPool)
             self._pool = _postgres_engine(
@@ -44,8 +46,14 @@ class PostgresDatabase:
             raise MissingExtraError(
                 "PostgreSQL needs the driver psycopg", hint="pip install 'memlayer-core[postgres]'"
             ) from missing
+        self._cut_at = 0.0
+        sa.event.listen(self._pool, "checkout", self._refuse_cut)
         self._readers = Connections(self._pool, self._engine, _reading)
         self._writers = Connections(self._pool, self._engine, _writing)
+
+    def _refuse_cut(self, _: Any, record: Any, __: Any) -> None:
+        if record.info["made_at"] < self._cut_at:
+            raise sa.exc.DisconnectionError  # SQLAlchemy connects anew
 
     def read(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on one snapshot. It may be run twice."""
@@ -53,7 +61,8 @@ class PostgresDatabase:
 
     def write(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` and commit it; nothing of it stays when it raises. It may be run several times."""
-        return self._run(self._writers, work, *args, **kwargs)
+        with self.disk.writing():
+            return self._run(self._writers, work, *args, **kwargs)
 
     def tidy(self, *, whole: bool = False) -> bool:
         """Leave it to the server."""
@@ -79,16 +88,19 @@ class PostgresDatabase:
     ) -> T:
         """Run `work`, and again if the server rolled it back, or was gone before it was to commit."""
         deadlocks = breaks = 0
-        with translate_errors():
+        driver: type[Exception] = self._engine.dialect.loaded_dbapi.Error
+        with translate_errors(driver):
             while True:
                 try:
                     return connections.run(work, *args, **kwargs)
-                except sa.exc.DBAPIError as problem:
-                    if getattr(problem.orig, "sqlstate", None) == _DEADLOCK and deadlocks < _AGAIN:
+                except (sa.exc.DBAPIError, driver, *LOST) as problem:
+                    is_lost = getattr(problem, "connection_invalidated", True)
+                    is_committed = getattr(problem, "statement", None) == "COMMIT"  # perhaps
+                    if sqlstate_of(problem) == _DEADLOCK and deadlocks < _AGAIN:
                         deadlocks += 1
-                    elif problem.connection_invalidated and problem.statement != "COMMIT" and not breaks:
+                    elif is_lost and not is_committed and not breaks:
                         breaks += 1
-                        self._pool.dispose()  # the others are probably as dead as this one
+                        self._cut_at = time.monotonic()  # the others are probably as dead as this one
                     else:
                         raise
 
@@ -144,6 +156,8 @@ def _wait(connection: sa.Connection, last: str) -> None:
 
 def _end_read(connection: sa.Connection) -> None:
     """Send the end of a snapshot. The next transaction receives the answer with its first rows."""
+    if connection.invalidated:
+        return
     pipeline = connection.info["pipeline"]
     try:
         is_answered = not pipeline.result_queue
@@ -197,7 +211,7 @@ def _commit_asynchronously(driven: Any, _: object) -> None:
 
 def _enter_pipeline(driven: Any, record: Any) -> None:
     mode = driven.pipeline()
-    record.info.update(mode=mode, pipeline=mode.__enter__())
+    record.info.update(mode=mode, pipeline=mode.__enter__(), made_at=time.monotonic())
 
 
 def _leave_pipeline(driven: Any, record: Any) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 from memlayer_core.errors import ConfigurationError, InputError, StoreUnavailableError
 from memlayer_core.settings import Settings
 from memlayer_core.storage import connections
-from memlayer_core.storage.connections import Connections, Writer
+from memlayer_core.storage.connections import Connections, Disk, Writer
 from memlayer_core.storage.files import flush_directory, private_directory, private_file, tighten
 
 P = ParamSpec("P")
@@ -36,6 +36,7 @@ class SqliteDatabase:
     def __init__(self, directory: Path | None, settings: Settings, *, read_only: bool = False) -> None:
         self._private = directory is None
         self._file = journal_file(directory) if directory is not None else None
+        self.disk = Disk()
         self._gone = False
         self._identity: tuple[int, int] | None = None
         self._engine = _sqlite_engine(
@@ -63,7 +64,7 @@ class SqliteDatabase:
         """Run `work` and commit it; nothing of it stays when it raises."""
         if self._gone:
             raise self._removed()
-        with connections.translate_errors(), connections.inside_sqlite():
+        with self.disk.writing(), connections.translate_errors(), connections.inside_sqlite():
             return self._writer.run(work, *args, **kwargs)
 
     def tidy(self, *, whole: bool = False) -> bool:
@@ -97,7 +98,7 @@ class SqliteDatabase:
         Raises:
             StoreError: One is damaged.
         """
-        found: str = self.read(lambda c: c.execute(sa.text("PRAGMA quick_check(1)")).scalar_one())
+        found: str = self.read(lambda c: c.execute(sa.text("PRAGMA integrity_check(1)")).scalar_one())
         if found != "ok":
             raise connections.damage_error(found.strip().splitlines()[-1])
 
@@ -307,7 +308,7 @@ def _copy(source: Path, target: Path, progress: Callable[[int, int], None] | Non
         original.execute("SELECT count(*) FROM sqlite_master").fetchone()
         original.backup(copy, pages=_PAGES, progress=on_progress, sleep=0)
         original.execute("ROLLBACK")
-        found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
+        found = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
         raise connections.damage_error(found.strip().splitlines()[-1])
 

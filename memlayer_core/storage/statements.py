@@ -80,8 +80,9 @@ class Statement:
         if written is None:
             written = self._written[dialect.name] = self._compile(dialect)
         sql, arguments = written
-        cursor = connection.connection.cursor()
+        cursor: DBAPICursor | None = None
         try:
+            cursor = connection.connection.cursor()
             if len(values) == 1:
                 cursor.execute(sql, arguments(values[0]))
             else:
@@ -211,7 +212,8 @@ def error_of(
 ) -> sa.exc.DBAPIError | BaseException:
     """Return a driver's error as SQLAlchemy raises it, without the values, since they may quote messages."""
     dialect = connection.dialect
-    is_broken = dialect.is_disconnect(problem, connection.connection, cursor)  # type: ignore[arg-type]
+    gone = connection.invalidated
+    is_broken = gone or dialect.is_disconnect(problem, connection.connection, cursor)  # type: ignore[arg-type]
     if is_broken:
         connection.invalidate(problem)
     elif cursor is not None:

@@ -329,6 +329,7 @@ class _Import:
 
     def take(self, source: Source) -> bool:
         """Import the next page. Returns whether there was one."""
+        page: Sequence[tuple[int, Any]] = ()
         try:
             page = source.read(AT_ONCE)
             for self._line, text in page:
@@ -338,6 +339,8 @@ class _Import:
             if not page and not self._is_complete:
                 raise _stop("it is cut off: its last line is missing" if self._has_header else "it is empty")
         except ImportStoppedError as problem:
+            begin = None if self._has_header else formats.wrong_begin(text for _, text in page)
+            problem = begin or problem
             self._store()
             raise ImportStoppedError(
                 f"the import stopped at line {self._line}: {problem}; {self.done} were imported and stay",

@@ -103,14 +103,18 @@ def merge(
         keeps = superseded and forked_from is not None
         origin = scope.other_session(forked_from or "").session_lane if keeps else None
         same = {"forked_from": forked_from, "superseded": int(superseded), "origin": origin}
-        lock_or_make_session(connection, scope, now, shards, **same)
+        lock_or_make_session(connection, scope, created, shards, **same)
     receipt = append(connection, scope, drafts, updated, shards, fork_id)
     row = lock_or_make_session(connection, scope, now, shards)
     begins = max(row.memory_start, _behind(connection, row.number, details.last_ended_id))
     went_on = before is not None and before.idle_since is not None
     goes_on = went_on or not (row.superseded or details.ended or (before is not None and not receipt.stored))
     title, created_at = row.title or details.title, to_micros(created)
-    _settle(connection, row, begins, goes_on=goes_on, title=title, created_at=created_at)
+    row = row._replace(
+        updated_at=to_micros(updated) if receipt.stored or receipt.replaced else row.updated_at
+    )
+    more = {"title": title, "created_at": created_at, "updated_at": row.updated_at}
+    _settle(connection, row, begins, goes_on=goes_on, **more)
     return receipt
 
 

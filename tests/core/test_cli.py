@@ -236,6 +236,23 @@ def test_search_finds_what_this_user_said(kept: Path):
     assert "peanuts" not in run("search", "peanuts", kept, "--user", "ada", "--agent", "bot").stdout
 
 
+def test_the_directory_stands_first_or_last(kept: Path, tmp_path: Path):
+    """Also where a file or a question looks like a path, and a question is longer than a path may be."""
+    file, empty = tmp_path / "ada.jsonl", tmp_path / "new"
+    long = "peanuts? " * 500
+    for query in ("what about peanuts?", str(kept.name), "peanuts", long):
+        both = [run("search", *one, "--user", "ada").stdout for one in ((query, kept), (kept, query))]
+        assert both[0] == both[1]
+    for arguments in (("export", file, kept), ("export", kept, file), ("export", kept, file)):
+        assert "Exported" in run(*arguments).stderr
+    for arguments in (("import", file, empty), ("import", empty, file), ("import", tmp_path / "x", file)):
+        assert "Imported" in run(*arguments).stdout
+    for arguments in (("backup", tmp_path / "b1", kept), ("backup", kept, tmp_path / "b2")):
+        assert run(*arguments).exit_code == 0
+    assert all(Memory.is_at(tmp_path / name) for name in ("new", "x", "b1", "b2"))
+    assert run("backup", kept, tmp_path / "b1").exit_code == 2, "both hold a memory: nothing is exchanged"
+
+
 def test_inspect_and_search_print_json_with_the_names_of_python(kept: Path):
     def told(*arguments: str | Path) -> Any:
         return json.loads(run(*arguments, "--json").stdout)
@@ -547,6 +564,9 @@ def test_work_goes_on_until_it_is_ended_and_leaves_the_store_whole(kept: Path):
     ):
         ended.callback(process.kill)  # a claim that fails must not wait for it for ever
         assert process.stderr is not None
+        first = process.stderr.readline()
+        assert "0 job(s)" in first
+        assert "`--once`" in first
         assert any("Waiting for work" in line for line in process.stderr)
         owe(kept, "said while it works")
         for _ in range(200):

@@ -198,3 +198,9 @@ def test_a_first_process_that_fails_is_noticed(stand: Stand):
     assert "Error: the first process ended after 0 of 8 messages" in ended.stderr
     assert "ModuleNotFoundError" in ended.stderr
     assert "Hint:" in ended.stderr
+
+
+def test_the_profile_has_what_holds_now_and_no_bar_is_left_behind(played: tuple[Stand, str]):
+    profile = played[1].partition("Her profile")[2]
+    assert re.search(r"profile  - allergy: 花生\n +profile  - home: Porto\n", profile)
+    assert "%|" not in played[1]

@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from inspect import Parameter, Signature
-from typing import Annotated, Any
+from typing import Annotated, Any, get_origin
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 
@@ -64,9 +65,12 @@ def mcp_server(chat: Chat) -> MCPServer[None]:
         nature: ToolAnnotations,
         function: Callable[..., Awaitable[str]],
     ) -> None:
+        lists = {name for name, field in arguments.model_fields.items() if _is_list(field)}
+
         async def call(**given: Any) -> str:
+            alone = {name: [one] for name, one in given.items() if name in lists and isinstance(one, str)}
             try:
-                return await function(**given)
+                return await function(**given | alone)
             except MemlayerError as problem:
                 raise ToolError(f"{problem}. {problem.hint}") from problem
 
@@ -96,11 +100,19 @@ def _signature(arguments: type[BaseModel]) -> Signature:
                 name,
                 Parameter.KEYWORD_ONLY,
                 default=Parameter.empty if field.is_required() else field.default,
-                annotation=Annotated[field.annotation, Field(description=field.description)],
+                annotation=Annotated[
+                    field.annotation | str if _is_list(field) else field.annotation,
+                    Field(description=field.description),
+                ],
             )
             for name, field in arguments.model_fields.items()
         ]
     )
+
+
+def _is_list(field: FieldInfo) -> bool:
+    """Tell whether a field is a list: of one text, models leave the list out."""
+    return get_origin(field.annotation) is list
 
 
 def http_app(

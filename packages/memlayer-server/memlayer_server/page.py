@@ -34,7 +34,7 @@ _HEADERS = {
 }
 _ADVICE = "This page opens with the address that `memlayer-ui` printed, with its token: http://…/?token=…"
 _SIZE = 50  # rows of one page
-_FORM = 2_000_000  # bytes of a form at the most
+_FORM, _FIELDS = 2_000_000, 50  # bytes and fields of a form at the most
 _DIGITS = 9  # of an offset at the most
 _WHOLE = 20_000  # characters of one text
 _PARTS = ("records", "sessions", "search")
@@ -198,7 +198,10 @@ class _Page:
             body += chunk
             if len(body) > _FORM:
                 raise HTTPException(413, "This is too long.")
-        pairs = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=50)
+        try:
+            pairs = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS)
+        except ValueError:
+            raise HTTPException(400, f"A form of this page has at most {_FIELDS} fields.") from None
         form = {name: values[-1].replace("\r\n", "\n") for name, values in pairs.items()}
         if not is_same(form.get("stamp", ""), self._stamp):
             raise HTTPException(

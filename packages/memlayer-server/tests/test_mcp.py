@@ -267,6 +267,18 @@ async def test_the_tools_have_the_arguments_that_an_agent_has_and_none_for_whose
         assert "oboe" not in smuggled.content[0].text
 
 
+async def test_where_a_list_is_wanted_one_text_will_do(memory: Memory) -> None:
+    async with Client(mcp_server(memory.chat(user_id="ada"))) as client:
+        for tool in (await client.list_tools()).tools:
+            for name, told in tool.input_schema["properties"].items():
+                kinds = {one.get("type") for one in told.get("anyOf", [told])}
+                assert ("array" in kinds) <= ("string" in kinds), name
+        said = await call(client, "record_to_memory", thinking="", content="The locker has the number 4711.")
+        assert "4711" in await call(client, "retrieve_from_memory", keywords="locker")
+        await call(client, "forget_memory", memory_ids=ids(said)[0])
+        assert "4711" not in await call(client, "retrieve_from_memory", keywords="locker")
+
+
 async def test_users_of_two_servers_never_see_each_others_data(memory: Memory) -> None:
     async with (
         Client(mcp_server(memory.chat(user_id="ada"))) as ada,

@@ -132,6 +132,8 @@ def test_a_form_of_another_page_changes_nothing(memory: Memory) -> None:
             answer = client.post(path, data=form if stamp is None else {**form, "stamp": stamp})
             assert answer.status_code == 403, (path, stamp)
     assert client.post("/forget", data={**whole, "what": "x" * 2_000_001}).status_code == 413
+    many = {**whole, **{f"more{number}": "" for number in range(51)}}
+    assert [client.post(path, data=many).status_code for path in CHANGES] == [400] * len(CHANGES)
     assert (memory.sessions(user_id="ada"), memory.records(user_id="ada")) == before
 
 

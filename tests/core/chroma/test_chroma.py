@@ -600,6 +600,29 @@ def test_what_looks_whole_and_is_not_is_tried_out_in_another_process(open_index,
     assert index.audit(samples) == []
 
 
+@pytest.mark.parametrize("left", ["closed", "open", "without a seal"])
+def test_noise_in_a_graph_kills_a_child_and_not_this_process(open_index, tmp_path, left):
+    """Whoever left the files: the sizes are right, and the times are old."""
+    index, samples, segment = _fill(open_index)
+    graph = segment / "data_level0.bin"
+    written, noise = graph.stat().st_mtime_ns, bytearray(graph.read_bytes())
+    noise[len(noise) // 20 : len(noise) // 2] = b"\xa5" * (len(noise) // 2 - len(noise) // 20)
+    graph.write_bytes(noise)
+    os.utime(graph, ns=(written, written))
+    if left == "open":
+        (tmp_path / "chroma.open").touch()
+    if left == "without a seal":
+        (tmp_path / "chroma.closed").unlink()
+    assert index.acquire()
+    assert "trying it out" in index.repaired
+    _rebuild(index, [0, 1])
+    assert index.audit(samples) == []
+    index.repaired = None
+    index.close()
+    assert index.acquire()
+    assert index.repaired is None, "what was closed and is as it was is not tried out"
+
+
 def test_trying_out_has_an_end(open_index, tmp_path):
     index, samples, _ = _fill(open_index, probe_seconds=0.01)
     (tmp_path / "chroma.open").touch()

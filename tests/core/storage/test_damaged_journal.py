@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run, words
 from tuned import Tuned
 
 from memlayer_core import Memory
@@ -81,3 +82,35 @@ def test_a_file_that_is_no_journal_is_told_as_such_at_opening(directory) -> None
         (directory / f"journal.sqlite3{name}").unlink(missing_ok=True)
     with pytest.raises(JournalCorruptError, match="not a database"):
         Memory.open(directory, embedder="hashing", settings=SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("tree", "kind"), [("memlayer_texts", "overflow"), ("memlayer_texts_namespace", "leaf")]
+)
+def test_a_page_that_was_emptied_is_found_by_every_check(directory, tmp_path, tree, kind) -> None:
+    """It is sound in itself: only a table and its indexes together show it."""
+    with Memory.open(directory, embedder="hashing", settings=SETTINGS) as memory:
+        memory.flush()
+    journal = directory / "journal.sqlite3"
+    with closing(sqlite3.connect(journal)) as opened:
+        opened.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        pages = "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = ? ORDER BY pageno"
+        try:
+            lost = [row[0] for row in opened.execute(pages, [tree, kind])][1:3]
+        except sqlite3.OperationalError:
+            pytest.skip("this SQLite tells of no pages")
+    content = bytearray(journal.read_bytes())
+    for page in lost:
+        empty = bytes([content[(page - 1) * PAGE], 0, 0, 0, 0, PAGE >> 8, PAGE & 255, 0])
+        content[(page - 1) * PAGE : page * PAGE] = empty + bytes(PAGE - len(empty))
+    journal.write_bytes(content)
+    with (
+        Memory.open(directory, embedder="hashing", settings=SETTINGS) as memory,
+        pytest.raises(JournalCorruptError, match="the journal is damaged"),
+    ):
+        memory.admin.verify()
+    for command in (["backup", tmp_path / "copy", directory], ["doctor", directory]):
+        ended = run(*map(str, command))
+        said = words(f"{ended.stdout} {ended.stderr}")
+        assert (ended.exit_code, "the journal is damaged" in said) == (1, True), said
+    assert not (tmp_path / "copy" / "journal.sqlite3").exists()

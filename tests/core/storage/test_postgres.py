@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,8 +11,8 @@ from typing import Any
 
 import pytest
 from scripted_reader import reads
-from sqlalchemy import Connection, create_engine, select, text
-from sqlalchemy.pool import NullPool
+from sqlalchemy import Connection, create_engine, event, select, text
+from sqlalchemy.pool import NullPool, Pool
 from tuned import Tuned
 
 from memlayer_core import Memory, Message
@@ -254,3 +255,46 @@ def test_a_read_that_raises_leaves_a_connection_that_works(database: Database) -
         with pytest.raises(error):
             database.read(work)
     assert names(database) == set()
+
+
+def test_connections_that_are_cut_at_any_moment_raise_our_errors_alone(postgres_url: str) -> None:
+    """Also those that the driver knows to be closed, and whose errors SQLAlchemy has not seen."""
+    raised: list[BaseException] = []
+    until, closing = time.monotonic() + 4, itertools.cycle([False] * 6 + [True])
+    cut = text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'victim' AND random() < 0.7"
+    )
+
+    def close_some(driven: Any, *_: object) -> None:
+        if next(closing) and "victim" in driven.info.dsn:
+            driven.close()
+
+    def repeat(verb: Callable[[], Any]) -> None:
+        while time.monotonic() < until:
+            try:
+                verb()
+            except Exception as problem:
+                raised.append(problem)
+
+    def reopen() -> None:
+        Memory.open(database_url=url, embedder="hashing").close()
+
+    url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}application_name=victim"
+    killer = create_engine(postgres_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    event.listen(Pool, "checkout", close_some)
+    try:
+        with Memory.open(database_url=url, embedder="hashing") as memory, killer.connect() as connection:
+            chat = memory.chat(user_id="ada", session_id="s")
+            verbs = [chat.history, chat.context, reopen, partial(chat.add, "user", "pears")]
+            threads = [threading.Thread(target=repeat, args=(verb,)) for verb in verbs]
+            for thread in threads:
+                thread.start()
+            while time.monotonic() < until:
+                connection.execute(cut)
+                time.sleep(0.05)
+            for thread in threads:
+                thread.join()
+    finally:
+        event.remove(Pool, "checkout", close_some)
+    assert raised, "the connections were not cut"
+    assert {type(problem) for problem in raised} == {StoreUnavailableError}

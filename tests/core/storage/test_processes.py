@@ -14,7 +14,7 @@ import pytest
 from tuned import Tuned
 
 from memlayer_core import Memory
-from memlayer_core.errors import StoreClosedError
+from memlayer_core.errors import FlushTimeoutError, StoreClosedError
 
 SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 WRITER = """
@@ -199,3 +199,46 @@ def test_a_server_journal_and_a_server_index_work_from_several_processes(
         assert memory.admin.verify() == []
         assert memory.admin.status().index == "held"
         assert len(memory.search("thing7", user_id="louis", limit=50)) == 20
+
+
+BUSY = """
+import sys, time
+from memlayer_core import Memory
+
+def think(prompt):
+    print("asked", flush=True)
+    time.sleep(600)
+
+where = {"database_url" if "://" in sys.argv[1] else "path": sys.argv[1]}
+memory = Memory.open(**where, embedder="hashing", summarizer=think)
+chat = memory.chat(user_id="louis", session_id="s")
+for number in range(6):
+    chat.add(("user", "assistant")[number % 2], f"pears, for the {number}th time")
+chat.end()
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of every process when it began")
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_what_a_killed_process_had_in_hand_is_taken_over_at_once(kind, tmp_path, request) -> None:
+    """Its lease would have gone on for three minutes. A process that lives is left its work."""
+    target = str(tmp_path / "m") if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    where = {"path" if kind == "sqlite" else "database_url": target}
+    with subprocess.Popen([sys.executable, "-c", BUSY, target], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "asked\n"
+        asked: list[str] = []
+
+        def write(prompt: str) -> str:
+            asked.append(prompt)
+            return "They spoke of pears, again and again, six times in all."
+
+        with Memory.open(**where, embedder="hashing", summarizer=write) as memory:
+            with pytest.raises(FlushTimeoutError):
+                memory.flush(3)
+            assert not asked
+            child.send_signal(signal.SIGKILL)  # it is not waited for: nobody has buried it
+            memory.flush(30)
+            assert asked
+            assert memory.admin.status().backlog.queued == 0
