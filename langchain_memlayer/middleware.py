@@ -57,6 +57,9 @@ try:
         ThreadSnapshot,
         all_to_core,
         contains,
+        is_task,
+        own_snapshot,
+        owner_of,
         removed_ids,
         snapshot_after_call,
         snapshot_at_end,
@@ -159,7 +162,7 @@ def split_request(request: ModelRequest[Any]) -> ModelMessages:
             thread.append(message)
         elif message.id in state:
             thread.append(state[message.id])
-            if message is not state[message.id]:
+            if message is not state[message.id] and message != state[message.id]:
                 edits[message.id] = message
         else:
             extra[bool(thread)].append(message)
@@ -372,23 +375,36 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         return await threads.write(flow(ASYNC, *args, **kwargs))
 
     def _chat(self, runtime: Any) -> Chat:
-        return self._run_scope.chat(self._memory, runtime)
+        """Return the conversation of a tool's call."""
+        chat = self._run_scope.chat(self._memory, runtime)
+        state = getattr(runtime, "state", None)
+        own_snapshot(chat, runtime, state.get("memlayer") if isinstance(state, Mapping) else None)
+        return chat
+
+    def _thread(
+        self, runtime: Any, snapshot: ThreadSnapshot | None, messages: Sequence[BaseMessage] = ()
+    ) -> tuple[Thread, ThreadSnapshot | None]:
+        """Return the conversation of a run, and the snapshot in its state, if it is of this memory."""
+        chat = self._run_scope.chat(self._memory, runtime)
+        snapshot = own_snapshot(chat, runtime, snapshot)
+        trims = snapshot is not None and bool(messages) and was_shortened(snapshot, messages)
+        return Thread(chat, snapshot, trims=trims, is_task=is_task(runtime)), snapshot
 
     async def _begin(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
-        messages, before = state["messages"], state.get("memlayer")
+        messages = state["messages"]
+        thread, before = self._thread(runtime, state.get("memlayer"))
         # Also in the event loop: LangGraph copies the same list there, which takes many times as long.
-        snapshot, change = take_snapshot(messages, before, in_run=True)
+        snapshot, change = take_snapshot(messages, before, in_run=True, owner=owner_of(thread))
         if before is not None and change is not None and not may_be_trimming(messages, before):
-            await apply_changes(run, Thread(self._chat(runtime), before), messages, before, change)
+            await apply_changes(run, thread, messages, before, change)
         return {"memlayer": snapshot}
 
     async def _prepare(
         self, run: Runner, request: ModelRequest[Any], limit: int | None = None, before: Newest | None = None
     ) -> _Call:
         most = self._limit if limit is None else limit
-        snapshot = snapshot_in(request)
-        trims = snapshot is not None and was_shortened(snapshot, request.state["messages"])
-        chat = Thread(self._chat(request.runtime or get_runtime()), snapshot, trims=trims)
+        runtime, messages = request.runtime or get_runtime(), (request.state or {}).get("messages", ())
+        chat, snapshot = self._thread(runtime, snapshot_in(request), messages)
         incoming = split_request(request)
         warn_of_summaries(incoming.thread, snapshot)
         newest = before or await store_new_messages(run, chat, incoming.thread)
@@ -406,7 +422,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         context = await read_context()
         place, rewinds = _window_place(context, newest), False
         if newest is not None and place != len(context.window) - 1:
-            if newest.stored_id != newest.message.id:  # stored under another id: the user repeats it
+            if newest.stored_id != newest.message.id and newest.is_alone:  # the user repeats it
                 repetition = chat.with_lineage([newest.message])
                 await run.verb(chat.add_messages, chat.aadd_messages, repetition, verbatim=True)
                 context = await read_context()
@@ -437,7 +453,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
         chat, messages = call.chat, call.chat.with_lineage(await run(all_to_core, answer))
         if call.rewinds and call.newest is not None:
-            messages = [call.newest.message, *messages]
+            messages = [replace(call.newest.message, id=call.newest.stored_id), *messages]
             await run.verb(chat.resync, chat.aresync, messages, replaceable=chat.replaceable)
         else:
             await run.verb(chat.add_messages, chat.aadd_messages, messages, verbatim=True)
@@ -453,11 +469,12 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         return ExtendedModelResponse(response, Command(update=update)) if update else response
 
     async def _finish(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
-        messages, before = state["messages"], state.get("memlayer")
+        messages = state["messages"]
+        thread, before = self._thread(runtime, state.get("memlayer"))
         end = snapshot_at_end(messages, before)
         if end is None:
-            await store_new_messages(run, Thread(self._chat(runtime), before), messages)
-            end = with_trims(*take_snapshot(messages, before, in_run=False))
+            await store_new_messages(run, thread, messages)
+            end = with_trims(*take_snapshot(messages, before, in_run=False, owner=owner_of(thread)))
         return {"memlayer": end}
 
 

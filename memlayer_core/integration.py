@@ -10,7 +10,7 @@ from memlayer_core.chat import sign_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
 from memlayer_core.memory import memory_of
-from memlayer_core.message import JSON, ROLES, Block, Raw, Role
+from memlayer_core.message import JSON, ROLES, TASK, Block, Raw, Role
 from memlayer_core.messages.check import at_least_one, check_whole_number
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
@@ -43,6 +43,7 @@ __all__ = [
     "ROLES",
     "SYNC",
     "TAG",
+    "TASK",
     "VIDEO_TOKENS",
     "AgentTool",
     "Block",

@@ -321,6 +321,100 @@ def test_it_is_so_in_postgresql_as_well(postgres_url) -> None:
         assert "about lion" not in talk.found("lion")
 
 
+# Deleted, withdrawn or edited in the memory: the state goes on to have the words
+
+
+@pytest.mark.parametrize(
+    ("verb", "which"),
+    [
+        ("delete_message", [0]),
+        ("delete_message", [6, 7]),
+        ("withdraw", [3]),
+        ("withdraw", [4, 5, 6, 7]),
+        ("clear", [*range(8)]),
+        ("forget", [*range(8)]),
+    ],
+    ids=str,
+)
+def test_what_is_deleted_in_the_memory_does_not_come_back_from_the_state(short, verb, which) -> None:
+    out = tour(short)
+    ids = [out[at].id for at in which]
+    if verb == "withdraw":
+        short.chat.withdraw(ids)
+    elif verb == "delete_message":
+        for one in ids:
+            short.chat.delete_message(one)
+    else:
+        short.chat.clear() if verb == "clear" else short.memory.forget("ada")
+    now = [message.text for message in out if message.id not in ids]
+    for animal in ("newt", "toad", "crow"):
+        state = short.ask(f"and the {animal}", mode="STATIC")
+        now += [f"and the {animal}", f"about {animal}"]
+        assert [message.text for message in short.model.seen[-1]] == now[:-1]
+        assert short.history == now
+
+    assert [message.text for message in state] == [*SAID, *now[len(now) - 6 :]]
+    assert not short.found(" ".join(ZOO)) & {m.text for m in out if m.id in ids}
+    assert len(short.every) == len(now) + (len(ids) if verb == "withdraw" else 0)
+
+
+@pytest.mark.parametrize(("at", "erase"), [(0, False), (6, True), (7, False)])
+def test_what_is_edited_in_the_memory_stays_edited(short, at, erase) -> None:
+    tour(short)
+    short.chat.edit(at, "tell me of the tapir", erase=erase)
+    for animal in ("newt", "toad"):
+        short.ask(f"and the {animal}", mode="STATIC")
+    now = [*SAID[:at], "tell me of the tapir", *SAID[at + 1 :], "and the newt", "about newt", "and the toad"]
+    assert short.history == [*now, "about toad"]
+    assert [message.text for message in short.model.seen[-1]] == now
+    assert SAID[at] not in short.found(SAID[at])
+
+
+def test_what_a_tool_of_the_run_forgets_is_not_stored_by_the_same_run(short) -> None:
+    @tool
+    def forget_me() -> str:
+        """Forget the user."""
+        short.memory.forget("ada")
+        return "all is forgotten"
+
+    def script(shown: list[BaseMessage]) -> AIMessage:
+        if "forget" in shown[-1].text and isinstance(shown[-1], HumanMessage):
+            return AIMessage("", tool_calls=[{"name": "forget_me", "args": {}, "id": "c1"}])
+        return AIMessage("it is done")
+
+    tour(short, mode="STATIC")
+    short.tools, short.model.script = [forget_me], script
+    short.ask("forget me", mode="STATIC")
+    assert "zebra" not in short.model.shown
+    short.ask("and the newt", mode="STATIC")
+    assert short.history == ["all is forgotten", "it is done", "and the newt", "it is done"]
+    assert "forget me" not in short.model.shown
+
+
+def test_a_summary_in_the_state_does_not_bring_back_what_was_deleted(short) -> None:
+    told = Scripted(script=lambda _: AIMessage("They talked of the zebra."))
+    stock = SummarizationMiddleware(told, trigger=("messages", 4), keep=("messages", 2))
+    tour(short)
+    short.memory.forget("ada")
+    for animal in ("newt", "toad"):
+        short.ask(f"and the {animal}", mode="STATIC", more=[stock])
+    assert "zebra" not in str(short.history) + str(short.model.seen[-2:])
+
+
+def test_a_copy_of_a_thread_and_another_memory_get_the_whole_state(short) -> None:
+    """Nothing was deleted there: what the state says of one session and store holds for no other."""
+    tour(short)
+    values = short.do("get_state", AT).values
+    copied = {"configurable": {"thread_id": "copy"}}
+    short.do("update_state", copied, values)
+    short.ask("and the newt", at=copied)
+    copy = short.memory.chat(user_id="ada", session_id="copy").history()
+    assert [message.text for message in copy] == [*SAID, "and the newt", "about newt"]
+    with Memory.in_memory(tokenizer="estimate") as short.memory:
+        short.ask("and the toad")
+        assert short.history == [*SAID, "and the toad", "about toad"]
+
+
 # Edited between runs
 
 

@@ -41,9 +41,15 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
 from pydantic import BaseModel, Field
+from scripted_reader import reads
 from tuned import Tuned
 
-from langchain_memlayer import MemlayerChatMessageHistory, MemlayerMiddleware
+from langchain_memlayer import (
+    MemlayerChatMessageHistory,
+    MemlayerMiddleware,
+    create_memory_tools,
+    with_memory,
+)
 from memlayer_core import Memory, Message
 from memlayer_core.errors import (
     ConfigurationError,
@@ -610,6 +616,31 @@ def test_a_client_that_sends_the_whole_list_again_without_ids_repeats_nothing(ru
     assert history(memory) == [f"{m['role']}: {m['content']}" for m in sent]
 
 
+@pytest.mark.parametrize("looks_up", [False, True])
+def test_a_list_without_ids_that_lacks_the_last_answer_asks_for_another_one(run, memory, looks_up) -> None:
+    """As "regenerate" of a client that keeps the talk itself, and whose instructions name the time."""
+    calls = calling(("weather", {"city": "Oslo"}))
+
+    def script(shown: list[BaseMessage]) -> AIMessage:
+        asks = looks_up and isinstance(shown[-1], HumanMessage)
+        return calls if asks else AIMessage(f"answer {len(model.seen)}")
+
+    model = Scripted(script=script)
+    agent = create_agent(
+        model, [weather], middleware=[MemlayerMiddleware(memory, user_id="ada", mode="STATIC")]
+    )
+    said = [("human", "I plan a trip to Oslo in June")]
+    said.append(("ai", run(agent, {"messages": said})["messages"][-1].text))
+    said.append(("human", "Is it dry?"))
+    for hour in range(3):
+        answer = run(agent, {"messages": [("system", f"It is {hour}:00"), *said]})["messages"][-1].text
+        shown = [m.text for m in model.seen[-1] if m.type in {"human", "ai"} and m.text]
+        assert shown == [text for _, text in said]
+        talk = [m.text for m in memory.chat(user_id="ada", session_id="t").history() if m.text]
+        assert [text for text in talk if ":" not in text] == [*shown, answer]
+    assert len(memory.chat(user_id="ada", session_id="t").context().window) == (8 if looks_up else 4)
+
+
 def test_a_thread_that_goes_back_to_an_earlier_checkpoint_takes_its_history_along(run, memory) -> None:
     model = Scripted(script=then("a red house", "two floors", "three floors", "a garden"))
     agent = create_agent(
@@ -1009,6 +1040,11 @@ class Visitor:
     user_id: str | None
 
 
+@dataclass
+class Login:
+    identity: str
+
+
 @pytest.mark.trap("langchain", 22)
 def test_two_users_on_one_object_at_once_never_meet(memory) -> None:
     for user in ("ada", "bob"):
@@ -1066,6 +1102,74 @@ def test_the_user_is_named_by_an_id_a_function_the_context_or_the_config(
 
     assert history(memory)[0] == "user: hi"
     assert len(memory.records(user_id="ada")) == (mode == "BOTH")
+
+
+IDENTITY = {"identity": "ada"}
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"langgraph_auth_user": IDENTITY},
+        {"langgraph_auth_user": Login("ada")},
+        {"langgraph_auth_user_id": "ada"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("context", "named"),
+    [(None, {}), (None, {"user_id": "bob"}), ({"user_id": "bob"}, {}), (None, {"user_id": "ada"})],
+)
+def test_who_logged_in_to_a_server_is_the_user_and_nobody_else(run, memory, login, context, named) -> None:
+    said_before(memory, "bob")
+    record = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
+    tools = create_memory_tools(memory)
+    agent = create_agent(
+        Scripted(script=then(record, "ok")), tools, middleware=[MemlayerMiddleware(memory, mode="STATIC")]
+    )
+    plain = create_agent(Scripted(script=then(record, "ok")), tools)
+    chain = with_memory(lambda shown: "ok", memory)
+    config = {"configurable": {"thread_id": "t", "session_id": "c", **login, **named}}
+    names = context or named
+    for call in (
+        lambda: agent.invoke({"messages": [("human", "hi")]}, config, context=context),
+        lambda: plain.invoke({"messages": [("human", "hi")]}, config, context=context),
+        lambda: chain.invoke("hi", {"configurable": {**config["configurable"], **names}}),
+    ):
+        if "bob" in names.values():
+            with pytest.raises(InvalidScopeError, match="logged in"):
+                call()
+        else:
+            call()
+    is_ada = "bob" not in names.values()
+    assert len(memory.records(user_id="ada")) == is_ada
+    assert [s.scope.session_id for s in memory.sessions(user_id="ada")] == (["c", "t"] if is_ada else [])
+    assert len(memory.sessions(user_id="bob")) == 1
+
+
+def test_a_thread_of_one_user_is_refused_to_another(run, memory) -> None:
+    def visits(user: str | None, given: Any = "Hello") -> Any:
+        options = {"user_id": user} if user else {}
+        agent = create_agent(
+            model, [weather], middleware=[MemlayerMiddleware(memory, **options), gate], checkpointer=saver
+        )
+        return run(agent, given, "t16")
+
+    saver, gate = InMemorySaver(), HumanInTheLoopMiddleware({"weather": True, "record_to_memory": True})
+    record = calling(("record_to_memory", {"thinking": "", "content": ["The order is ORD-7."]}))
+    model = Scripted(script=then("noted", record, "ok"))
+    visits("ada", "My order is ORD-7")
+    visits("ada", "Note it down")
+    for other, given in (
+        ("bob", "Hello"),
+        (None, "Hello"),
+        ("bob", Command(resume={"decisions": [{"type": "approve"}]})),
+    ):
+        with pytest.raises(InvalidScopeError, match="t16"):
+            visits(other, given)
+    assert not memory.sessions(user_id="bob")
+    assert not memory.records(user_id="bob")
+    visits("ada", Command(resume={"decisions": [{"type": "approve"}]}))
+    assert history(memory, "t16")[-1] == "assistant: ok"
 
 
 def test_a_run_that_names_no_user_stands_alone(run, memory) -> None:
@@ -1133,6 +1237,59 @@ def test_agents_that_tools_call_at_once_have_sessions_of_their_own(run, memory) 
     ]
 
 
+ASKED = "I live in Rome and I am allergic to nuts. Which restaurant is good?"
+
+
+def calls_an_agent(inner: Any, model: Any, middleware: Any, how: str) -> Any:
+    """Return an agent that gives a task to another one."""
+    if how == "deepagents":
+        helper = {"name": "helper", "description": "Finds restaurants.", "runnable": inner}
+        deep = pytest.importorskip("deepagents", reason="deepagents is not installed: pip install deepagents")
+        return deep.create_deep_agent(model, subagents=[helper], middleware=[middleware])
+    own = {"configurable": {"thread_id": "restaurants"}} if how == "a thread of its own" else None
+
+    def find(description: str, subagent_type: str) -> str:
+        return inner.invoke({"messages": [("user", description)]}, own)["messages"][-1].text
+
+    async def afind(description: str, subagent_type: str) -> str:
+        return (await inner.ainvoke({"messages": [("user", description)]}, own))["messages"][-1].text
+
+    task = StructuredTool.from_function(find, afind, name="task", description="Find restaurants.")
+    outer = create_agent(model, [task], middleware=[middleware])
+    if how != "inside a graph":
+        return outer
+    return StateGraph(MessagesState).add_node("desk", outer).add_edge(START, "desk").compile()
+
+
+@pytest.mark.parametrize("how", ["a tool", "a thread of its own", "inside a graph", "deepagents"])
+def test_what_an_agent_asks_another_one_is_nothing_that_the_user_said(run, how) -> None:
+    settings = Tuned(index_delay=0.0, extraction_turns=1, episode_messages=1, session_idle_days=1)
+    models = {"extractor": reads(), "summarizer": lambda _: "They talked of restaurants."}
+    quote = {"thinking": "", "content": ["Nuts."], "asserted_by": "user", "quote": "I am allergic to nuts"}
+    below = Scripted(script=then(calling(("record_to_memory", quote)), "In Rome: Da Enzo."))
+    asks = calling(("task", {"description": ASKED, "subagent_type": "helper"}))
+    above = Scripted(script=then(asks, "Enjoy it.", "ok"))
+    with Memory.in_memory(settings=settings, embedder="hashing", **models) as memory:
+        inner = create_agent(below, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+        outer = calls_an_agent(inner, above, MemlayerMiddleware(memory, user_id="ada", mode="STATIC"), how)
+        run(outer, "My friend Carla visits me, where shall we eat in Rome?")
+        memory.flush()
+        run(outer, "Which restaurant in Rome is good, and who is allergic to nuts?", "other")
+        set_ahead(memory, 3)
+        memory.flush()
+
+        assert ASKED in str(below.seen[-1])
+        told = [one.text for shown in above.seen for one in shown if one.type == "human"]
+        assert not any(ASKED in text or "Enzo" in text for text in told)
+        assert [record.source for record in memory.records(user_id="ada")] == ["implicit_inference"]
+        assert ASKED in {hit.text for hit in memory.search("allergic to nuts", user_id="ada")}
+        read = {one.session_id for one in memory.ledger(user_id="ada") if one.task != "record"}
+        [apart] = {one.scope.session_id for one in memory.sessions(user_id="ada")} - read
+        assert history(memory, str(apart))[0] == f"user: {ASKED}"
+        memory.forget("ada")
+        assert not memory.sessions(user_id="ada")
+
+
 def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(run, memory) -> None:
     model = Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
     agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
@@ -1150,6 +1307,9 @@ def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(run, memory) 
         "assistant: answer 3",
     ]
     assert len(memory.sessions(user_id="ada")) == 1
+    run(compiled, "My boat is called Petrel.")
+    memory.flush()
+    assert "Petrel" in memory.chat(user_id="ada", session_id="u").context("What is my boat called?").recall
 
 
 # Streams
