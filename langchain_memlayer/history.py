@@ -139,9 +139,9 @@ class HistoryFactory(Generic[H]):
                 hint="Pass the factory's `config_specs`, too: "
                 "`RunnableWithMessageHistory(…, factory, history_factory_config=factory.config_specs)`.",
             ) from None
-        if "user_id" in ids_by_name:  # also where LangChain's class has read it in a run of a server
-            run = ensure_config().get("configurable", {})
-            ids_by_name["user_id"] = user_of(run, ids_by_name["user_id"])
+        if "user_id" in ids_by_name:
+            configurable = ensure_config().get("configurable", {})
+            ids_by_name["user_id"] = user_of(configurable, ids_by_name["user_id"])
         missing = [name for name, value in ids_by_name.items() if value is None]
         if missing:
             raise self._missing_error(missing)
@@ -162,8 +162,6 @@ class HistoryFactory(Generic[H]):
                     hint=f"Leave `{name}` out in one of the two places.",
                 )
         ids = {spec.id: configurable.get(spec.id) for spec in self.config_specs}
-        if "user_id" in ids:
-            ids["user_id"] = user_of(configurable, ids["user_id"])
         history = await run(self, **ids) if self._blocks else self(**ids)
         if not inspect.isawaitable(history):
             return history

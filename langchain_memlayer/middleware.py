@@ -270,14 +270,19 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
     run (by a `SummarizationMiddleware`, by hooks that trim, by `destructive`) stay in the memory and are recalled. A
     snapshot in the state tells the two cases apart, so this needs a checkpointer, and a shared one if several processes
     answer in one thread. Changes while a run is interrupted, and by a graph around the agent, are not seen.
+    The other way round, what somebody deletes, withdraws or edits in the memory does not come back from the state.
+    A thread belongs to one user: a run of another one is refused. Where a tool calls an agent, in a node named `"tools"` as
+    LangGraph has it, the messages are a task and no words of the user: nobody learns from them, and other sessions do not
+    recall them.
     One object serves many users and threads at once. List it first: middleware after it sees the model's
     messages and may change them; messages that middleware before it removes count as removed between runs. If a tool of
     another agent calls this agent, each call has a session of its own. An id may also be a function of a run's `Runtime`.
 
     Args:
         memory: The memory that stores everything; open one for the whole application.
-        user_id: The user, or a function. Without it, the field `user_id` of the run's context or `configurable`. If the
-            run names no user, the session stands alone: nothing is recalled from other sessions, nor in them.
+        user_id: The user, or a function. Without it, who logged in to LangGraph Server, else the field `user_id` of the
+            run's context or `configurable`. If the run names no user, the session stands alone: nothing is recalled from
+            other sessions, nor in them.
         session_id: The session, or a function. Without it, the run's `thread_id`.
         tenant_id: The user's tenant, or a function.
         agent_id: Only sessions with this agent are searched.
@@ -290,7 +295,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     Raises:
         ConfigurationError: `memory` is no `Memory`, or the mode is unknown.
-        InvalidScopeError: An id cannot be stored; in a run: it names no thread.
+        InvalidScopeError: An id cannot be stored; in a run: it names no thread, a thread of another user, or another
+            user than the one who logged in.
         InvalidLimitError: A limit is below one, or a policy is unknown.
     """
 

@@ -256,8 +256,8 @@ class RunScope:
     """The ids of an agent's conversations. An id that is a function is called with the `Runtime` of each run.
 
     Attributes:
-        user_id: The user. None: the field `user_id` of the run's context, or of its `configurable`. If a run has
-            neither, its session stands alone: nothing is recalled from other sessions, nor in them.
+        user_id: The user. None: who logged in to LangGraph Server, else the field `user_id` of the run's context, or of its
+            `configurable`. If a run has none, its session stands alone: nothing is recalled from other sessions, nor in them.
         session_id: The session; None, or a function that returns None: `default_session`.
         tenant_id: The user's tenant.
         agent_id: Only sessions with this agent are searched.
@@ -291,7 +291,7 @@ class RunScope:
             runtime: The `Runtime` of a hook, the `ToolRuntime` of a tool, or a `DirectCall` outside of LangGraph.
 
         Raises:
-            InvalidScopeError: The run names no thread, or an id cannot be stored.
+            InvalidScopeError: The run names no thread, or another user than the one who logged in; or an id cannot be stored.
         """
 
         def value_of(option: Any) -> Any:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -1104,72 +1106,65 @@ def test_the_user_is_named_by_an_id_a_function_the_context_or_the_config(
     assert len(memory.records(user_id="ada")) == (mode == "BOTH")
 
 
-IDENTITY = {"identity": "ada"}
-
-
 @pytest.mark.parametrize(
     "login",
     [
-        {"langgraph_auth_user": IDENTITY},
+        {"langgraph_auth_user": {"identity": "ada"}},
         {"langgraph_auth_user": Login("ada")},
         {"langgraph_auth_user_id": "ada"},
     ],
 )
-@pytest.mark.parametrize(
-    ("context", "named"),
-    [(None, {}), (None, {"user_id": "bob"}), ({"user_id": "bob"}, {}), (None, {"user_id": "ada"})],
-)
-def test_who_logged_in_to_a_server_is_the_user_and_nobody_else(run, memory, login, context, named) -> None:
+@pytest.mark.parametrize("place", ["context", "configurable"])
+@pytest.mark.parametrize("named", [None, "ada", "bob"])
+def test_who_logged_in_to_a_server_is_the_user_and_nobody_else(memory, login, place, named) -> None:
     said_before(memory, "bob")
     record = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
-    tools = create_memory_tools(memory)
-    agent = create_agent(
-        Scripted(script=then(record, "ok")), tools, middleware=[MemlayerMiddleware(memory, mode="STATIC")]
+    tools, hi = create_memory_tools(memory), {"messages": [("human", "hi")]}
+    with_recall, plain = (
+        create_agent(Scripted(script=then(record, "ok")), tools, middleware=more)
+        for more in ([MemlayerMiddleware(memory, mode="STATIC")], [])
     )
-    plain = create_agent(Scripted(script=then(record, "ok")), tools)
-    chain = with_memory(lambda shown: "ok", memory)
-    config = {"configurable": {"thread_id": "t", "session_id": "c", **login, **named}}
-    names = context or named
+    names = {} if named is None else {"user_id": named}
+    config = {"configurable": {"thread_id": "t", **login, **(names if place == "configurable" else {})}}
+    in_chain = {"configurable": {**login, **names, "session_id": "c"}}
+    factory = MemlayerChatMessageHistory.factory(memory)
+    reads_itself = RunnableLambda(lambda _: factory(named, "c"))  # as LangChain's class does
     for call in (
-        lambda: agent.invoke({"messages": [("human", "hi")]}, config, context=context),
-        lambda: plain.invoke({"messages": [("human", "hi")]}, config, context=context),
-        lambda: chain.invoke("hi", {"configurable": {**config["configurable"], **names}}),
+        lambda: with_recall.invoke(hi, config, context=names if place == "context" else None),
+        lambda: plain.invoke(hi, config, context=names if place == "context" else None),
+        lambda: [*with_memory(lambda _: "ok", memory).stream("hi", in_chain)],
+        lambda: reads_itself.invoke("hi", in_chain).add_user_message("hi"),
     ):
-        if "bob" in names.values():
-            with pytest.raises(InvalidScopeError, match="logged in"):
-                call()
-        else:
+        with pytest.raises(InvalidScopeError, match="logged in") if named == "bob" else nullcontext():
             call()
-    is_ada = "bob" not in names.values()
-    assert len(memory.records(user_id="ada")) == is_ada
-    assert [s.scope.session_id for s in memory.sessions(user_id="ada")] == (["c", "t"] if is_ada else [])
+    assert len(memory.records(user_id="ada")) == (named != "bob")
+    sessions = {one.scope.session_id: one.messages for one in memory.sessions(user_id="ada")}
+    assert sessions == ({} if named == "bob" else {"t": 4, "c": 3})
     assert len(memory.sessions(user_id="bob")) == 1
 
 
-def test_a_thread_of_one_user_is_refused_to_another(run, memory) -> None:
-    def visits(user: str | None, given: Any = "Hello") -> Any:
-        options = {"user_id": user} if user else {}
-        agent = create_agent(
-            model, [weather], middleware=[MemlayerMiddleware(memory, **options), gate], checkpointer=saver
-        )
-        return run(agent, given, "t16")
+@pytest.mark.parametrize("other", ["bob", None])
+def test_a_thread_of_one_user_is_refused_to_another(run, memory, other) -> None:
+    def asks(user: str | None, given: Any, thread: str) -> Any:
+        memlayer = MemlayerMiddleware(memory, **({"user_id": user} if user else {}))
+        agent = create_agent(model, middleware=[memlayer, gate], checkpointer=saver)
+        return run(agent, given, thread)
 
-    saver, gate = InMemorySaver(), HumanInTheLoopMiddleware({"weather": True, "record_to_memory": True})
+    saver, gate = InMemorySaver(), HumanInTheLoopMiddleware({"record_to_memory": True})
     record = calling(("record_to_memory", {"thinking": "", "content": ["The order is ORD-7."]}))
     model = Scripted(script=then("noted", record, "ok"))
-    visits("ada", "My order is ORD-7")
-    visits("ada", "Note it down")
-    for other, given in (
-        ("bob", "Hello"),
-        (None, "Hello"),
-        ("bob", Command(resume={"decisions": [{"type": "approve"}]})),
+    asks("ada", "My order is ORD-7", "said")
+    asks("ada", "Note that my order is ORD-7", "interrupted")
+    for thread, given in (
+        ("said", "Hello"),
+        ("interrupted", Command(resume={"decisions": [{"type": "approve"}]})),
     ):
-        with pytest.raises(InvalidScopeError, match="t16"):
-            visits(other, given)
-    assert not memory.sessions(user_id="bob")
-    assert not memory.records(user_id="bob")
-    visits("ada", Command(resume={"decisions": [{"type": "approve"}]}))
-    assert history(memory, "t16")[-1] == "assistant: ok"
+        with pytest.raises(InvalidScopeError, match=f"'{thread}'"):
+            asks(other, given, thread)
+    assert {one.user_id for one in memory.users()} == {"ada"}
+    assert not memory.records(user_id="ada")
+    asks("ada", "Hello", "said")
+    assert history(memory, "said")[-1] == "assistant: ok"
 
 
 def test_a_run_that_names_no_user_stands_alone(run, memory) -> None:
