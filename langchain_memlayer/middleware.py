@@ -66,6 +66,7 @@ try:
         store_new_messages,
         take_snapshot,
         was_shortened,
+        with_owner,
         with_trims,
     )
 except ImportError as problem:
@@ -383,22 +384,22 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
     def _chat(self, runtime: Any) -> Chat:
         """Return the conversation of a tool's call."""
         chat = self._run_scope.chat(self._memory, runtime)
-        state = getattr(runtime, "state", None)
-        own_snapshot(chat, runtime, state.get("memlayer") if isinstance(state, Mapping) else None)
+        own_snapshot(chat, runtime, getattr(runtime, "state", None))
         return chat
 
     def _thread(
-        self, runtime: Any, snapshot: ThreadSnapshot | None, messages: Sequence[BaseMessage] = ()
+        self, runtime: Any, state: Mapping[str, Any], *, in_call: bool = False
     ) -> tuple[Thread, ThreadSnapshot | None]:
         """Return the conversation of a run, and the snapshot in its state, if it is of this memory."""
         chat = self._run_scope.chat(self._memory, runtime)
-        snapshot = own_snapshot(chat, runtime, snapshot)
-        trims = snapshot is not None and bool(messages) and was_shortened(snapshot, messages)
+        by_run = not isinstance(self._run_scope.user_id, str)
+        snapshot = own_snapshot(chat, runtime, state, reads_answers=by_run)
+        trims = in_call and snapshot is not None and was_shortened(snapshot, state["messages"])
         return Thread(chat, snapshot, trims=trims, is_task=is_task(runtime)), snapshot
 
     async def _begin(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
         messages = state["messages"]
-        thread, before = self._thread(runtime, state.get("memlayer"))
+        thread, before = self._thread(runtime, state)
         # Also in the event loop: LangGraph copies the same list there, which takes many times as long.
         snapshot, change = take_snapshot(messages, before, in_run=True, owner=owner_of(thread))
         if before is not None and change is not None and not may_be_trimming(messages, before):
@@ -409,8 +410,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         self, run: Runner, request: ModelRequest[Any], limit: int | None = None, before: Newest | None = None
     ) -> _Call:
         most = self._limit if limit is None else limit
-        runtime, messages = request.runtime or get_runtime(), (request.state or {}).get("messages", ())
-        chat, snapshot = self._thread(runtime, snapshot_in(request), messages)
+        runtime = request.runtime or get_runtime()
+        chat, snapshot = self._thread(runtime, request.state or {}, in_call=True)
         incoming = split_request(request)
         warn_of_summaries(incoming.thread, snapshot)
         newest = before or await store_new_messages(run, chat, incoming.thread)
@@ -456,8 +457,10 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         for message in (*additions, *response.result):
             set_id(message)
         call.original.messages.extend(additions)
+        chat = call.chat
+        response.result = with_owner(response.result, chat)
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
-        chat, messages = call.chat, call.chat.with_lineage(await run(all_to_core, answer))
+        messages = chat.with_lineage(await run(all_to_core, answer))
         if call.rewinds and call.newest is not None:
             messages = [replace(call.newest.message, id=call.newest.stored_id), *messages]
             await run.verb(chat.resync, chat.aresync, messages, replaceable=chat.replaceable)
@@ -476,7 +479,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     async def _finish(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
         messages = state["messages"]
-        thread, before = self._thread(runtime, state.get("memlayer"))
+        thread, before = self._thread(runtime, state)
         end = snapshot_at_end(messages, before)
         if end is None:
             await store_new_messages(run, thread, messages)

@@ -82,7 +82,8 @@ def take_snapshot(
         messages: The messages that the state has or will have.
         previous: The last snapshot of the thread; None if there is none.
         in_run: Whether the run continues. At its end, the memory has stored all messages.
-        owner: What `owner_of` returns, if there is no previous snapshot.
+        owner: What `owner_of` returns, if there is no previous snapshot. Answers bear it then, if somebody else keeps the
+            list: an application without a checkpointer, or a graph around the agent.
     """
     seen, pending = (previous["seen"], previous["pending"]) if previous is not None else ("", "")
     count = len(seen) // _WIDTH
@@ -93,6 +94,7 @@ def take_snapshot(
         count, seen, head = 0, "", _digest(())
     head.update(_serialize(messages[count:]))
     entries = [*map(_entry, messages[count:])]
+    new = entries[_stored_before(messages, owner) :] if previous is None else entries
     snapshot = ThreadSnapshot(
         lineage=_lineage(messages) if previous is None else previous["lineage"],
         digest=head.hexdigest(),
@@ -100,7 +102,7 @@ def take_snapshot(
         active=in_run,
         ended=not in_run or (previous is not None and previous["ended"]),
         trims=previous is not None and previous["trims"],
-        pending=pending + "".join(id for one in entries if (id := one[:_ID]) not in known) if in_run else "",
+        pending=pending + "".join(id for one in new if (id := one[:_ID]) not in known) if in_run else "",
         owner=owner if previous is None else previous["owner"],
     )
     return snapshot, change
@@ -175,20 +177,50 @@ def owner_of(chat: Chat) -> str:
     return chat.scope.other_session("any").namespace + sign_of(chat)(chat.scope.session_lane)
 
 
-def own_snapshot(chat: Chat, runtime: Any, snapshot: ThreadSnapshot | None) -> ThreadSnapshot | None:
+def with_owner(messages: Iterable[BaseMessage], chat: Chat) -> list[BaseMessage]:
+    """Return copies of answers that say who has stored them, and what stands in front of them."""
+    owner = {_OWNER: owner_of(chat)}
+    return [
+        message.model_copy(update={"response_metadata": {**message.response_metadata, **owner}})
+        for message in messages
+    ]
+
+
+def _stored_before(messages: Sequence[BaseMessage], owner: str) -> int:
+    """Return how many messages an owner has stored, as the last answer of that owner says."""
+    backwards = reversed(range(len(messages)))
+    return next((at + 1 for at in backwards if messages[at].response_metadata.get(_OWNER) == owner), 0)
+
+
+def own_snapshot(
+    chat: Chat, runtime: Any, state: object, *, reads_answers: bool = False
+) -> ThreadSnapshot | None:
     """Return the snapshot in the state of a run, if this session of this memory has stored what it says.
+
+    Args:
+        chat: The conversation of the run.
+        runtime: The run's `Runtime`.
+        state: The state; None if the run has none.
+        reads_answers: Whether answers tell whose thread it is, if no snapshot does.
 
     Raises:
         InvalidScopeError: The thread is of another user.
     """
-    owner = owner_of(chat)
-    if snapshot is not None and snapshot["owner"][:-_ID] != owner[:-_ID]:
+    values = state if isinstance(state, Mapping) else {}
+    snapshot: ThreadSnapshot | None = values.get("memlayer") if "messages" in values else None
+    owner, owners = owner_of(chat), set[str]()
+    if snapshot is not None:
+        owners = {snapshot["owner"]}
+    elif reads_answers:
+        owners = {one.response_metadata.get(_OWNER, owner) for one in values.get("messages", ())}
+    if any(one[:-_ID] != owner[:-_ID] for one in owners):
         raise InvalidScopeError(
             f"the thread {thread_id(runtime) or chat.session_id!r} is of another user than this run",
-            hint="Give each user threads of their own. A group is one user id for all who speak in it. Who logs in begins a "
-            "new thread: `Chat.add_messages` stores there what shall be theirs.",
+            hint="Give each user threads of their own. A group is one user id for all who speak in it, and agents of one "
+            "user differ by `agent_id`. Who logs in begins a new thread: `Chat.add_messages` stores there what shall be "
+            "theirs.",
         )
-    return snapshot if snapshot is not None and snapshot["owner"] == owner else None
+    return snapshot if owners == {owner} else None
 
 
 def _lineage(messages: Sequence[BaseMessage]) -> str:
@@ -239,6 +271,7 @@ logger = logging.getLogger("memlayer")
 
 _LINEAGE = "memlayer_lineage"  # in a message's metadata: the line of checkpoints that stored it
 _TRIMMED = "memlayer_trimmed"  # likewise: whether messages were removed from the list during that run
+_OWNER = "memlayer_owner"  # in the metadata of an answer: see `owner_of`
 _TOOLS = "tools"  # the node in which `create_agent` runs its tools, each call in a task of its own
 
 

@@ -36,6 +36,7 @@ from tuned import Tuned
 from examples import examples
 from langchain_memlayer import MemlayerMiddleware, create_summarizer, middleware, threads
 from memlayer_core import Memory, Message
+from memlayer_core.errors import InvalidScopeError
 from memlayer_core.seams import MaxRounds
 
 AT = {"configurable": {"thread_id": "t"}}
@@ -368,6 +369,38 @@ def test_what_is_edited_in_the_memory_stays_edited(short, at, erase) -> None:
     assert short.history == [*now, "about toad"]
     assert [message.text for message in short.model.seen[-1]] == now
     assert SAID[at] not in short.found(SAID[at])
+
+
+@pytest.mark.parametrize("keeper", ["the application", "a graph around the agent"])
+def test_it_does_not_come_back_either_where_the_agent_has_no_state_of_its_own(memory, keeper) -> None:
+    model, user = Scripted(), {"user_id": "ada"}
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory, mode="STATIC")])
+    graph = StateGraph(MessagesState).add_node("zoo", agent).add_edge(START, "zoo")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    sent: list[Any] = []
+
+    def ask(animal: str) -> None:
+        config = {"configurable": {"thread_id": "t", **user}}
+        asked = HumanMessage(f"tell me of the {animal}")
+        if keeper == "the application":
+            sent[:] = agent.invoke({"messages": [*sent, asked]}, config)["messages"]
+        else:
+            compiled.invoke({"messages": [asked]}, config)
+
+    chat = memory.chat(user_id="ada", session_id="t" if keeper == "the application" else "t/zoo")
+    ask("zebra")
+    ask("lion")
+    chat.delete_message(0)
+    ask("okapi")
+    assert [message.text for message in chat.history()] == SAID[1:6]
+    assert [message.text for message in model.seen[-1]] == SAID[1:5]
+    memory.forget("ada")
+    ask("heron")
+    assert [message.text for message in chat.history()] == SAID[6:]
+    user["user_id"] = "bob"
+    with pytest.raises(InvalidScopeError, match="'t'"):
+        ask("newt")
+    assert not memory.sessions(user_id="bob")
 
 
 def test_what_a_tool_of_the_run_forgets_is_not_stored_by_the_same_run(short) -> None:
