@@ -287,8 +287,8 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
             agent_id: The agent of all histories.
             configurable: The ids that each call must name in `config["configurable"]`: `"session_id"`, which may also
                 be called `"conversation_id"`, and any of `"tenant_id"`, `"user_id"` and `"agent_id"`. By default the
-                session, and the user if `user_id` is None. `["session_id"]` without `user_id`: each session stands
-                alone.
+                session, and the user if `user_id` is None: on LangGraph Server who logged in, whom a call need not name.
+                `["session_id"]` without `user_id`: each session stands alone.
             roles: As for one history.
             token_limit: As for one history.
             policy: As for one history.

@@ -399,7 +399,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     async def _begin(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
         messages = state["messages"]
-        thread, before = self._thread(runtime, state)
+        thread, before = await run(self._thread, runtime, state)
         # Also in the event loop: LangGraph copies the same list there, which takes many times as long.
         snapshot, change = take_snapshot(messages, before, in_run=True, owner=owner_of(thread))
         if before is not None and change is not None and not may_be_trimming(messages, before):

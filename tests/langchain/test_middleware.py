@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -1445,6 +1446,26 @@ class AsksAnew(AgentMiddleware):
 
     async def awrap_model_call(self, request, handler):
         return await handler(self._anew(request))
+
+
+class Copies(AgentMiddleware):
+    """Gives the next one copies of all messages, as middleware does that may change one of them."""
+
+    def wrap_model_call(self, request, handler):
+        return handler(request.override(messages=deepcopy(request.messages)))
+
+    async def awrap_model_call(self, request, handler):
+        return await handler(request.override(messages=deepcopy(request.messages)))
+
+
+def test_a_copy_of_what_the_state_has_does_not_hide_what_the_memory_says_by_now(run, memory) -> None:
+    model = Scripted(script=lambda messages: AIMessage("ok"))
+    both = [Copies(), MemlayerMiddleware(memory, user_id="ada")]
+    agent = create_agent(model, middleware=both, checkpointer=InMemorySaver())
+    for question in "I live in Oslo.", "And now?", "And then?":
+        run(agent, question)
+        memory.chat(user_id="ada", session_id="t").edit(0, "I live in Rome.")
+    assert texts(model.seen[-1])[0] == "I live in Rome."
 
 
 def test_a_request_that_another_middleware_makes_anew_belongs_to_its_thread(run, memory) -> None:
