@@ -461,11 +461,12 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         response.result = with_owner(response.result, chat)
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
         messages = chat.with_lineage(await run(all_to_core, answer))
-        if call.rewinds and call.newest is not None:
-            messages = [replace(call.newest.message, id=call.newest.stored_id), *messages]
-            await run.verb(chat.resync, chat.aresync, messages, replaceable=chat.replaceable)
-        else:
-            await run.verb(chat.add_messages, chat.aadd_messages, messages, verbatim=True)
+        if (
+            call.rewinds and call.newest is not None
+        ):  # what stands behind it leaves, also if the answer is the same again
+            question = replace(call.newest.message, id=call.newest.stored_id)
+            await run.verb(chat.resync, chat.aresync, [question], replace="all", replaceable=chat.replaceable)
+        await run.verb(chat.add_messages, chat.aadd_messages, messages, verbatim=True)
         update: dict[str, Any] = {}
         if call.removals:
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]

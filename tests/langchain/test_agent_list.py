@@ -371,6 +371,43 @@ def test_what_is_edited_in_the_memory_stays_edited(short, at, erase) -> None:
     assert SAID[at] not in short.found(SAID[at])
 
 
+CHANGES = ("ask", "ask", "delete_message", "withdraw", "edit", "clear", "forget")
+
+
+@given(st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 9)), max_size=9), st.booleans())
+@examples(40)
+def test_the_talk_goes_on_with_what_is_left_of_it_whatever_was_changed_in_the_memory(
+    changes, is_kept
+) -> None:
+    """`is_kept`: the application keeps the list of messages, and there is no checkpointer."""
+    with Memory.in_memory(settings=Tuned(index_delay=3600.0), tokenizer="estimate") as memory:
+        model, left, sent = Scripted(script=lambda _: AIMessage(f"answer {len(model.seen)}")), [], []
+        agent = create_agent(
+            model,
+            middleware=[MemlayerMiddleware(memory, user_id="ada", mode="STATIC")],
+            checkpointer=None if is_kept else InMemorySaver(),
+        )
+        chat = memory.chat(user_id="ada", session_id="t")
+        for number, (change, at) in enumerate([("ask", 0), ("ask", 0), *changes, ("ask", 0)]):
+            if change == "ask":
+                asked = HumanMessage(f"question {number}")
+                sent = agent.invoke({"messages": [*(sent if is_kept else ()), asked]}, AT)["messages"]
+                left += [asked.text, sent[-1].text]
+                assert [message.text for message in model.seen[-1]] == left[:-1]
+            elif change in {"clear", "forget"}:
+                chat.clear() if change == "clear" else memory.forget("ada")
+                left = []
+            elif left:
+                place = at % len(left)
+                named = chat.history()[place].id
+                if change == "edit":
+                    chat.edit(named, f"edited {number}")
+                else:
+                    chat.delete_message(named) if change == "delete_message" else chat.withdraw([named])
+                left[place : place + 1] = [f"edited {number}"] if change == "edit" else []
+            assert [message.text for message in chat.history()] == left
+
+
 @pytest.mark.parametrize("keeper", ["the application", "a graph around the agent"])
 def test_it_does_not_come_back_either_where_the_agent_has_no_state_of_its_own(memory, keeper) -> None:
     model, user = Scripted(), {"user_id": "ada"}

@@ -17,6 +17,8 @@ import pytest
 from blockbuster import blockbuster_ctx
 from clock import set_ahead
 from conftest import OURS
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
@@ -47,6 +49,7 @@ from pydantic import BaseModel, Field
 from scripted_reader import reads
 from tuned import Tuned
 
+from examples import examples
 from langchain_memlayer import (
     MemlayerChatMessageHistory,
     MemlayerMiddleware,
@@ -619,16 +622,12 @@ def test_a_client_that_sends_the_whole_list_again_without_ids_repeats_nothing(ru
     assert history(memory) == [f"{m['role']}: {m['content']}" for m in sent]
 
 
-@pytest.mark.parametrize("looks_up", [False, True])
-def test_a_list_without_ids_that_lacks_the_last_answer_asks_for_another_one(run, memory, looks_up) -> None:
-    """As "regenerate" of a client that keeps the talk itself, and whose instructions name the time."""
+def test_a_list_without_ids_that_lacks_the_last_answer_asks_for_another_one(run, memory) -> None:
+    """As "regenerate" of a client that keeps the talk itself, without the calls, and whose instructions name the time."""
     calls = calling(("weather", {"city": "Oslo"}))
-
-    def script(shown: list[BaseMessage]) -> AIMessage:
-        asks = looks_up and isinstance(shown[-1], HumanMessage)
-        return calls if asks else AIMessage(f"answer {len(model.seen)}")
-
-    model = Scripted(script=script)
+    model = Scripted(
+        script=lambda shown: calls if shown[-1].type == "human" else AIMessage(f"answer {len(model.seen)}")
+    )
     agent = create_agent(
         model, [weather], middleware=[MemlayerMiddleware(memory, user_id="ada", mode="STATIC")]
     )
@@ -639,9 +638,35 @@ def test_a_list_without_ids_that_lacks_the_last_answer_asks_for_another_one(run,
         answer = run(agent, {"messages": [("system", f"It is {hour}:00"), *said]})["messages"][-1].text
         shown = [m.text for m in model.seen[-1] if m.type in {"human", "ai"} and m.text]
         assert shown == [text for _, text in said]
-        talk = [m.text for m in memory.chat(user_id="ada", session_id="t").history() if m.text]
-        assert [text for text in talk if ":" not in text] == [*shown, answer]
-    assert len(memory.chat(user_id="ada", session_id="t").context().window) == (8 if looks_up else 4)
+        talk = [m for m in memory.chat(user_id="ada", session_id="t").history() if m.role != "system"]
+        assert [m.text for m in talk if m.role != "tool" and m.text] == [*shown, answer]
+        assert len(talk) == 8
+
+
+@given(
+    st.lists(st.sampled_from(["ask", "ask", "again", "edit", "back"]), max_size=7),
+    st.lists(st.sampled_from(["ok", "Which museums are there?", "hi"]), min_size=10, max_size=10),
+    st.booleans(),
+)
+@examples(40)
+def test_the_history_follows_a_list_without_ids_that_a_client_keeps(steps, questions, same_answers) -> None:
+    with Memory.in_memory(settings=Tuned(index_delay=3600.0), tokenizer="estimate") as memory:
+        model = Scripted(script=lambda _: AIMessage("ok" if same_answers else f"answer {len(model.seen)}"))
+        agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada", mode="STATIC")])
+        talk: list[tuple[str, str]] = []
+        for step, question in zip(["ask", "ask", *steps], questions, strict=False):
+            if step == "ask":
+                talk.append(("human", question))
+            elif step == "edit":
+                talk[-2:] = [("human", f"{question}, in June")]
+            else:
+                del talk[-3 if step == "back" and len(talk) > 4 else -1 :]
+            answer = agent.invoke({"messages": talk}, {"configurable": {"thread_id": "t"}})["messages"][-1]
+            assert texts(model.seen[-1]) == [text for _, text in talk]
+            talk.append(("ai", answer.text))
+            assert [m.text for m in memory.chat(user_id="ada", session_id="t").history()] == [
+                t for _, t in talk
+            ]
 
 
 def test_a_thread_that_goes_back_to_an_earlier_checkpoint_takes_its_history_along(run, memory) -> None:
@@ -1146,22 +1171,22 @@ def test_who_logged_in_to_a_server_is_the_user_and_nobody_else(memory, login, pl
 
 @pytest.mark.parametrize("other", ["bob", None])
 def test_a_thread_of_one_user_is_refused_to_another(run, memory, other) -> None:
-    def asks(user: str | None, given: Any, thread: str) -> Any:
+    def asks(user: str | None, said: Any, thread: str) -> Any:
         memlayer = MemlayerMiddleware(memory, **({"user_id": user} if user else {}))
         agent = create_agent(model, middleware=[memlayer, gate], checkpointer=saver)
-        return run(agent, given, thread)
+        return run(agent, said, thread)
 
     saver, gate = InMemorySaver(), HumanInTheLoopMiddleware({"record_to_memory": True})
     record = calling(("record_to_memory", {"thinking": "", "content": ["The order is ORD-7."]}))
     model = Scripted(script=then("noted", record, "ok"))
     asks("ada", "My order is ORD-7", "said")
     asks("ada", "Note that my order is ORD-7", "interrupted")
-    for thread, given in (
+    for thread, said in (
         ("said", "Hello"),
         ("interrupted", Command(resume={"decisions": [{"type": "approve"}]})),
     ):
         with pytest.raises(InvalidScopeError, match=f"'{thread}'"):
-            asks(other, given, thread)
+            asks(other, said, thread)
     assert {one.user_id for one in memory.users()} == {"ada"}
     assert not memory.records(user_id="ada")
     asks("ada", "Hello", "said")
