@@ -53,9 +53,9 @@ def create_memory_tools(
     Args:
         memory: A `Memory`; or one conversation, a `Chat` or a `MemlayerChatMessageHistory`, which already has its
             ids.
-        user_id: The user whose memory the tools read and write. Without it, the field `user_id` of the run's context
-            or of its `configurable`. If the run names no user, the session stands alone: nothing is found from
-            other sessions, nor in them.
+        user_id: The user whose memory the tools read and write. Without it, who logged in to LangGraph Server, else the
+            field `user_id` of the run's context or of its `configurable`. If the run names no user, the session stands
+            alone: nothing is found from other sessions, nor in them.
         session_id: The session. The tool that reloads reads it, and a record names it as its source. Without it, the
             run's `thread_id`.
         tenant_id: The user's tenant.
@@ -68,7 +68,8 @@ def create_memory_tools(
     Raises:
         ConfigurationError: `memory` is none of these, or is a conversation and ids are given, too.
         InvalidLimitError: `token_limit` is below one.
-        InvalidScopeError: An id cannot be stored; on a call: neither the arguments nor the run name the session.
+        InvalidScopeError: An id cannot be stored; on a call: neither the arguments nor the run name the session, or
+            the run names another user than the one who logged in.
     """
     if isinstance(memory, Chat | MemlayerChatMessageHistory):
         if (user_id, session_id, tenant_id, agent_id, roles) != (None, None, "default", None, ()):

@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
-from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig
+from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, ensure_config
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from pydantic import BaseModel, ValidationError
 
@@ -74,6 +74,30 @@ def config_fields(names: Sequence[str]) -> list[ConfigurableFieldSpec]:
     ]
 
 
+def user_of(configurable: Mapping[str, Any], *named: str | None, login: Any = None) -> str | None:
+    """Return the user of a run: who logged in to LangGraph Server, otherwise the first who is named.
+
+    Args:
+        configurable: The run's `configurable`, in which the server says who logged in.
+        named: The users whom the run names.
+        login: The user in the run's `server_info`.
+
+    Raises:
+        InvalidScopeError: The run names another user than the one who logged in.
+    """
+    login = configurable.get("langgraph_auth_user") if login is None else login
+    identity = login.get("identity") if isinstance(login, Mapping) else getattr(login, "identity", None)
+    identity = identity or configurable.get("langgraph_auth_user_id")
+    users = [one for one in named if one is not None]
+    if identity and any(one != identity for one in users):
+        raise InvalidScopeError(
+            f"the run names the user {users!r:.80}, and {identity!r:.80} is logged in",
+            hint="What a client sends is no login: leave `user_id` out of the run's context and `configurable`. If your ids "
+            "are others than the server's, pass the middleware or tools a function of the run, `user_id=…`.",
+        )
+    return identity or next(iter(users), None)
+
+
 class HistoryFactory(Generic[H]):
     """A function that makes the history of a conversation from the ids of a call.
 
@@ -117,6 +141,9 @@ class HistoryFactory(Generic[H]):
                 hint="Pass the factory's `config_specs`, too: "
                 "`RunnableWithMessageHistory(…, factory, history_factory_config=factory.config_specs)`.",
             ) from None
+        if "user_id" in ids_by_name:
+            configurable = ensure_config().get("configurable", {})
+            ids_by_name["user_id"] = user_of(configurable, ids_by_name["user_id"])
         missing = [name for name, value in ids_by_name.items() if value is None]
         if missing:
             raise self._missing_error(missing)
@@ -262,8 +289,8 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
             agent_id: The agent of all histories.
             configurable: The ids that each call must name in `config["configurable"]`: `"session_id"`, which may also
                 be called `"conversation_id"`, and any of `"tenant_id"`, `"user_id"` and `"agent_id"`. By default the
-                session, and the user if `user_id` is None. `["session_id"]` without `user_id`: each session stands
-                alone.
+                session, and the user if `user_id` is None: on LangGraph Server who logged in, whom a call need not name.
+                `["session_id"]` without `user_id`: each session stands alone.
             roles: As for one history.
             token_limit: As for one history.
             policy: As for one history.

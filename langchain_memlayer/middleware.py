@@ -58,12 +58,16 @@ try:
         ThreadSnapshot,
         all_to_core,
         contains,
+        is_task,
+        own_snapshot,
+        owner_of,
         removed_ids,
         snapshot_after_call,
         snapshot_at_end,
         store_new_messages,
         take_snapshot,
         was_shortened,
+        with_owner,
         with_trims,
     )
 except ImportError as problem:
@@ -160,7 +164,7 @@ def split_request(request: ModelRequest[Any]) -> ModelMessages:
             thread.append(message)
         elif message.id in state:
             thread.append(state[message.id])
-            if message is not state[message.id]:
+            if message is not state[message.id] and message != state[message.id]:
                 edits[message.id] = message
         else:
             extra[bool(thread)].append(message)
@@ -268,14 +272,19 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
     run (by a `SummarizationMiddleware`, by hooks that trim, by `destructive`) stay in the memory and are recalled. A
     snapshot in the state tells the two cases apart, so this needs a checkpointer, and a shared one if several processes
     answer in one thread. Changes while a run is interrupted, and by a graph around the agent, are not seen.
+    The other way round, what somebody deletes, withdraws or edits in the memory does not come back from the state.
+    A thread belongs to one user: a run of another one is refused. Where a tool calls an agent, in a node named `"tools"` as
+    LangGraph has it, the messages are a task and no words of the user: nobody learns from them, and other sessions do not
+    recall them.
     One object serves many users and threads at once. List it first: middleware after it sees the model's
     messages and may change them; messages that middleware before it removes count as removed between runs. If a tool of
     another agent calls this agent, each call has a session of its own. An id may also be a function of a run's `Runtime`.
 
     Args:
         memory: The memory that stores everything; open one for the whole application.
-        user_id: The user, or a function. Without it, the field `user_id` of the run's context or `configurable`. If the
-            run names no user, the session stands alone: nothing is recalled from other sessions, nor in them.
+        user_id: The user, or a function. Without it, who logged in to LangGraph Server, else the field `user_id` of the
+            run's context or `configurable`. If the run names no user, the session stands alone: nothing is recalled from
+            other sessions, nor in them.
         session_id: The session, or a function. Without it, the run's `thread_id`.
         tenant_id: The user's tenant, or a function.
         agent_id: Only sessions with this agent are searched.
@@ -288,7 +297,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     Raises:
         ConfigurationError: `memory` is no `Memory`, or the mode is unknown.
-        InvalidScopeError: An id cannot be stored; in a run: it names no thread.
+        InvalidScopeError: An id cannot be stored; in a run: it names no thread, a thread of another user, or another
+            user than the one who logged in.
         InvalidLimitError: A limit is below one, or a policy is unknown.
     """
 
@@ -373,23 +383,36 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         return await threads.write(flow(ASYNC, *args, **kwargs))
 
     def _chat(self, runtime: Any) -> Chat:
-        return self._run_scope.chat(self._memory, runtime)
+        """Return the conversation of a tool's call."""
+        chat = self._run_scope.chat(self._memory, runtime)
+        own_snapshot(chat, runtime, getattr(runtime, "state", None))
+        return chat
+
+    def _thread(
+        self, runtime: Any, state: Mapping[str, Any], *, in_call: bool = False
+    ) -> tuple[Thread, ThreadSnapshot | None]:
+        """Return the conversation of a run, and the snapshot in its state, if it is of this memory."""
+        chat = self._run_scope.chat(self._memory, runtime)
+        by_run = not isinstance(self._run_scope.user_id, str)
+        snapshot = own_snapshot(chat, runtime, state, reads_answers=by_run)
+        trims = in_call and snapshot is not None and was_shortened(snapshot, state["messages"])
+        return Thread(chat, snapshot, trims=trims, is_task=is_task(runtime)), snapshot
 
     async def _begin(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
-        messages, before = state["messages"], state.get("memlayer")
+        messages = state["messages"]
+        thread, before = await run(self._thread, runtime, state)
         # Also in the event loop: LangGraph copies the same list there, which takes many times as long.
-        snapshot, change = take_snapshot(messages, before, in_run=True)
+        snapshot, change = take_snapshot(messages, before, in_run=True, owner=owner_of(thread))
         if before is not None and change is not None and not may_be_trimming(messages, before):
-            await apply_changes(run, Thread(self._chat(runtime), before), messages, before, change)
+            await apply_changes(run, thread, messages, before, change)
         return {"memlayer": snapshot}
 
     async def _prepare(
         self, run: Runner, request: ModelRequest[Any], limit: int | None = None, before: Newest | None = None
     ) -> _Call:
         most = self._limit if limit is None else limit
-        snapshot = snapshot_in(request)
-        trims = snapshot is not None and was_shortened(snapshot, request.state["messages"])
-        chat = Thread(self._chat(request.runtime or get_runtime()), snapshot, trims=trims)
+        runtime = request.runtime or get_runtime()
+        chat, snapshot = self._thread(runtime, request.state or {}, in_call=True)
         incoming = split_request(request)
         warn_of_summaries(incoming.thread, snapshot)
         newest = before or await store_new_messages(run, chat, incoming.thread)
@@ -407,7 +430,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         context = await read_context()
         place, rewinds = _window_place(context, newest), False
         if newest is not None and place != len(context.window) - 1:
-            if newest.stored_id != newest.message.id:  # stored under another id: the user repeats it
+            if newest.stored_id != newest.message.id and newest.is_alone:  # the user repeats it
                 repetition = chat.with_lineage([newest.message])
                 await run.verb(chat.add_messages, chat.aadd_messages, repetition, verbatim=True)
                 context = await read_context()
@@ -435,13 +458,16 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         for message in (*additions, *response.result):
             set_id(message)
         call.original.messages.extend(additions)
+        chat = call.chat
+        response.result = with_owner(response.result, chat)
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
-        chat, messages = call.chat, call.chat.with_lineage(await run(all_to_core, answer))
-        if call.rewinds and call.newest is not None:
-            messages = [call.newest.message, *messages]
-            await run.verb(chat.resync, chat.aresync, messages, replaceable=chat.replaceable)
-        else:
-            await run.verb(chat.add_messages, chat.aadd_messages, messages, verbatim=True)
+        messages = chat.with_lineage(await run(all_to_core, answer))
+        if (
+            call.rewinds and call.newest is not None
+        ):  # what stands behind it leaves, also if the answer is the same again
+            question = replace(call.newest.message, id=call.newest.stored_id)
+            await run.verb(chat.resync, chat.aresync, [question], replace="all", replaceable=chat.replaceable)
+        await run.verb(chat.add_messages, chat.aadd_messages, messages, verbatim=True)
         update: dict[str, Any] = {}
         if call.removals:
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]
@@ -454,11 +480,12 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         return ExtendedModelResponse(response, Command(update=update)) if update else response
 
     async def _finish(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
-        messages, before = state["messages"], state.get("memlayer")
+        messages = state["messages"]
+        thread, before = self._thread(runtime, state)
         end = snapshot_at_end(messages, before)
         if end is None:
-            await store_new_messages(run, Thread(self._chat(runtime), before), messages)
-            end = with_trims(*take_snapshot(messages, before, in_run=False))
+            await store_new_messages(run, thread, messages)
+            end = with_trims(*take_snapshot(messages, before, in_run=False, owner=owner_of(thread)))
         return {"memlayer": end}
 
 

@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from itertools import islice
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, TypedDict
 from zlib import crc32
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 
+from langchain_memlayer.history import user_of
 from langchain_memlayer.messages import VISIBLE, is_summary, to_core
 from memlayer_core import Chat, Memory, Message, Scope
 from memlayer_core.errors import InvalidScopeError
-from memlayer_core.integration import SYSTEM_ROLES, Runner, roles_of
+from memlayer_core.integration import SYSTEM_ROLES, TASK, Runner, roles_of, sign_of
 
 # A snapshot of a thread that an agent's run leaves in its state, so that the next run sees what changed in between.
 #
@@ -41,7 +42,8 @@ class ThreadSnapshot(TypedDict):
         active: Whether a run has begun and not ended.
         ended: Whether an earlier run of the thread has ended.
         trims: Whether messages were removed during an earlier run.
-        complete: Whether the memory has stored all messages.
+        pending: Eight characters for each message that the memory has not stored yet, as far as the snapshot knows.
+        owner: Whose thread it is, and whose memory has stored it: see `owner_of`.
     """
 
     lineage: str
@@ -50,7 +52,8 @@ class ThreadSnapshot(TypedDict):
     active: bool
     ended: bool
     trims: bool
-    complete: NotRequired[bool]
+    pending: str
+    owner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Change:
 
 
 def take_snapshot(
-    messages: Sequence[BaseMessage], previous: ThreadSnapshot | None, *, in_run: bool
+    messages: Sequence[BaseMessage], previous: ThreadSnapshot | None, *, in_run: bool, owner: str = ""
 ) -> tuple[ThreadSnapshot, Change | None]:
     """Return a snapshot of a thread's messages, and how they differ from the previous one.
 
@@ -78,23 +81,29 @@ def take_snapshot(
     Args:
         messages: The messages that the state has or will have.
         previous: The last snapshot of the thread; None if there is none.
-        in_run: Whether the run continues.
+        in_run: Whether the run continues. At its end, the memory has stored all messages.
+        owner: What `owner_of` returns, if there is no previous snapshot. Answers bear it then, if somebody else keeps the
+            list: an application without a checkpointer, or a graph around the agent.
     """
-    seen = previous["seen"] if previous is not None else ""
+    seen, pending = (previous["seen"], previous["pending"]) if previous is not None else ("", "")
     count = len(seen) // _WIDTH
     head = _digest(messages[:count])
-    change = None
+    change, known = None, set[str]()
     if previous is not None and head.hexdigest() != previous["digest"]:
-        change = _compare(seen, messages)
+        change, known = _compare(seen, messages), {*_ids(seen, _WIDTH)}
         count, seen, head = 0, "", _digest(())
     head.update(_serialize(messages[count:]))
+    entries = [*map(_entry, messages[count:])]
+    new = entries[_stored_before(messages, owner) :] if previous is None else entries
     snapshot = ThreadSnapshot(
         lineage=_lineage(messages) if previous is None else previous["lineage"],
         digest=head.hexdigest(),
-        seen=seen + "".join(map(_entry, messages[count:])),
+        seen=seen + "".join(entries),
         active=in_run,
         ended=not in_run or (previous is not None and previous["ended"]),
         trims=previous is not None and previous["trims"],
+        pending=pending + "".join(id for one in new if (id := one[:_ID]) not in known) if in_run else "",
+        owner=owner if previous is None else previous["owner"],
     )
     return snapshot, change
 
@@ -120,17 +129,17 @@ def snapshot_after_call(
 ) -> ThreadSnapshot:
     """Return the snapshot of the state after a call of the model, when all messages are stored."""
     if not removals:
-        return {**with_trims(*take_snapshot([*messages, *answer], previous, in_run=True)), "complete": True}
+        return {**with_trims(*take_snapshot([*messages, *answer], previous, in_run=True)), "pending": ""}
     snapshot = with_trims(*take_snapshot(messages, previous, in_run=True))
     rest = [message for message in messages if message.id not in removals]
-    return {**take_snapshot([*rest, *answer], snapshot, in_run=True)[0], "complete": True}
+    return {**take_snapshot([*rest, *answer], snapshot, in_run=True)[0], "pending": ""}
 
 
 def snapshot_at_end(
     messages: Sequence[BaseMessage], previous: ThreadSnapshot | None
 ) -> ThreadSnapshot | None:
     """Return the snapshot of the state at the end of a run; None if there may be messages to store first."""
-    if previous is None or not previous.get("complete"):
+    if previous is None or previous["pending"]:
         return None
     snapshot, change = take_snapshot(messages, previous, in_run=False)
     is_equal = change is None and len(snapshot["seen"]) == len(previous["seen"])
@@ -144,8 +153,7 @@ def with_trims(snapshot: ThreadSnapshot, change: Change | None) -> ThreadSnapsho
 
 def contains(snapshot: ThreadSnapshot, message: BaseMessage) -> bool:
     """Tell whether a message is in a snapshot."""
-    seen = snapshot["seen"]
-    return _id_checksum(message.id or "") in {seen[at : at + _ID] for at in range(0, len(seen), _WIDTH)}
+    return _id_checksum(message.id or "") in {*_ids(snapshot["seen"], _WIDTH)}
 
 
 def was_shortened(snapshot: ThreadSnapshot, messages: Sequence[BaseMessage]) -> bool:
@@ -157,6 +165,62 @@ def was_shortened(snapshot: ThreadSnapshot, messages: Sequence[BaseMessage]) -> 
 def removed_ids(removals: Mapping[str, int], ids: Iterable[str]) -> list[str]:
     """Return those of the ids that are among the removals."""
     return [one for one in ids if _id_checksum(one) in removals]
+
+
+def _ids(entries: str, width: int = _ID) -> Iterable[str]:
+    """Return the checksums of ids in the texts of a snapshot."""
+    return (entries[at : at + _ID] for at in range(0, len(entries), width))
+
+
+def owner_of(chat: Chat) -> str:
+    """Return 32 characters for the tenant and the user, or for no user, and eight for the session and the memory."""
+    return chat.scope.other_session("any").namespace + sign_of(chat)(chat.scope.session_lane)
+
+
+def with_owner(messages: Iterable[BaseMessage], chat: Chat) -> list[BaseMessage]:
+    """Return copies of answers that say who has stored them, and what stands in front of them."""
+    owner = {_OWNER: owner_of(chat)}
+    return [
+        message.model_copy(update={"response_metadata": {**message.response_metadata, **owner}})
+        for message in messages
+    ]
+
+
+def _stored_before(messages: Sequence[BaseMessage], owner: str) -> int:
+    """Return how many messages an owner has stored, as the last answer of that owner says."""
+    backwards = reversed(range(len(messages)))
+    return next((at + 1 for at in backwards if messages[at].response_metadata.get(_OWNER) == owner), 0)
+
+
+def own_snapshot(
+    chat: Chat, runtime: Any, state: object, *, reads_answers: bool = False
+) -> ThreadSnapshot | None:
+    """Return the snapshot in the state of a run, if this session of this memory has stored what it says.
+
+    Args:
+        chat: The conversation of the run.
+        runtime: The run's `Runtime`.
+        state: The state; None if the run has none.
+        reads_answers: Whether answers tell whose thread it is, if no snapshot does.
+
+    Raises:
+        InvalidScopeError: The thread is of another user.
+    """
+    values = state if isinstance(state, Mapping) else {}
+    snapshot: ThreadSnapshot | None = values.get("memlayer") if "messages" in values else None
+    owner, owners = owner_of(chat), set[str]()
+    if snapshot is not None:
+        owners = {snapshot["owner"]}
+    elif reads_answers:
+        owners = {one.response_metadata.get(_OWNER, owner) for one in values.get("messages", ())}
+    if any(one[:-_ID] != owner[:-_ID] for one in owners):
+        raise InvalidScopeError(
+            f"the thread {thread_id(runtime) or chat.session_id!r} is of another user than this run",
+            hint="Give each user threads of their own. A group is one user id for all who speak in it, and agents of one "
+            "user differ by `agent_id`. Who logs in begins a new thread: `Chat.add_messages` stores there what shall be "
+            "theirs.",
+        )
+    return snapshot if owners == {owner} else None
 
 
 def _lineage(messages: Sequence[BaseMessage]) -> str:
@@ -207,6 +271,7 @@ logger = logging.getLogger("memlayer")
 
 _LINEAGE = "memlayer_lineage"  # in a message's metadata: the line of checkpoints that stored it
 _TRIMMED = "memlayer_trimmed"  # likewise: whether messages were removed from the list during that run
+_OWNER = "memlayer_owner"  # in the metadata of an answer: see `owner_of`
 _TOOLS = "tools"  # the node in which `create_agent` runs its tools, each call in a task of its own
 
 
@@ -224,8 +289,8 @@ class RunScope:
     """The ids of an agent's conversations. An id that is a function is called with the `Runtime` of each run.
 
     Attributes:
-        user_id: The user. None: the field `user_id` of the run's context, or of its `configurable`. If a run has
-            neither, its session stands alone: nothing is recalled from other sessions, nor in them.
+        user_id: The user. None: who logged in to LangGraph Server, else the field `user_id` of the run's context, or of its
+            `configurable`. If a run has none, its session stands alone: nothing is recalled from other sessions, nor in them.
         session_id: The session; None, or a function that returns None: `default_session`.
         tenant_id: The user's tenant.
         agent_id: Only sessions with this agent are searched.
@@ -259,7 +324,7 @@ class RunScope:
             runtime: The `Runtime` of a hook, the `ToolRuntime` of a tool, or a `DirectCall` outside of LangGraph.
 
         Raises:
-            InvalidScopeError: The run names no thread, or an id cannot be stored.
+            InvalidScopeError: The run names no thread, or another user than the one who logged in; or an id cannot be stored.
         """
 
         def value_of(option: Any) -> Any:
@@ -289,26 +354,76 @@ class Thread(Chat):
         snapshot: The snapshot in the agent's state; None: there is none.
         trims: Whether something removed messages from the list during this run. Stored messages are marked with it,
             because a run that fails leaves no other trace.
+        is_task: Whether a tool calls the agent: what it is asked is no words of the user.
     """
 
-    def __init__(self, chat: Chat, snapshot: ThreadSnapshot | None, *, trims: bool = False) -> None:
+    def __init__(
+        self, chat: Chat, snapshot: ThreadSnapshot | None, *, trims: bool = False, is_task: bool = False
+    ) -> None:
         super().__init__(chat.memory, chat.scope, chat.roles)
         self._lineage = None if snapshot is None else snapshot["lineage"]
         self._has_history = snapshot is not None and snapshot["ended"]
-        self._trims: dict[str, Any] = {_TRIMMED: True} if trims else {}
+        marks = {_LINEAGE: self._lineage, _TRIMMED: trims or None, TASK: is_task or None}
+        self._marks: dict[str, Any] = {name: mark for name, mark in marks.items() if mark is not None}
         self._since: datetime | None = None
+        self.stored = Counter[str]()  # as the snapshot says, by the checksums of ids
+        if snapshot is not None:
+            self.stored = Counter(_ids(snapshot["seen"], _WIDTH)) - Counter(_ids(snapshot["pending"]))
 
     def with_lineage(self, messages: Iterable[Message]) -> list[Message]:
         """Return copies of messages whose metadata names this line of checkpoints."""
-        if self._lineage is None:
-            return [*messages]
-        origin = {_LINEAGE: self._lineage, **self._trims}
-        return [replace(one, metadata={**one.metadata, **origin}) for one in messages]
+        return [replace(one, metadata={**one.metadata, **self._marks}) for one in messages]
 
     def was_trimmed(self, history: Sequence[Message]) -> bool:
         """Tell whether messages were removed from the list in the run that stored this line's last message."""
-        mine = (m for m in reversed(history) if m.metadata.get(_LINEAGE) == self._lineage)
-        return any(message.metadata.get(_TRIMMED) is True for message in islice(mine, 1))
+        last = self._last(history)
+        return last is not None and last.metadata.get(_TRIMMED) is True
+
+    def _last(self, history: Sequence[Message]) -> Message | None:
+        """Return this line's last message."""
+        return next((m for m in reversed(history) if m.metadata.get(_LINEAGE) == self._lineage), None)
+
+    async def translate(
+        self,
+        run: Runner,
+        messages: Sequence[BaseMessage],
+        newest: Sequence[Message],
+        ids: Collection[str | None],
+    ) -> list[Message]:
+        """Translate messages of the list, without those that were deleted, and as somebody edited them.
+
+        What the snapshot says was stored and the history does not have was deleted or withdrawn. But it may be stored
+        under another id; and if the thread went back, the line that it left may have superseded it: then it comes back.
+
+        Args:
+            run: Blocks or awaits.
+            messages: The whole list, or its end.
+            newest: The history's last messages.
+            ids: The ids of the whole list.
+        """
+        incoming = self.with_lineage(await run(all_to_core, messages))
+        stored, history, told = self.stored.copy(), newest, list[Message]()
+        there = {message.id for message in newest}
+        if any(one.id not in there and _id_checksum(one.id or "") in stored for one in incoming):
+            history = await run.verb(self.history, self.ahistory, all_versions=True)
+        in_force = {one.id: one for one in history if one.withdrawn_at is None}
+        last = self._last([*in_force.values()])
+        superseded = {one.id for one in history} if last is not None and last.id not in ids else set()
+        others = [_compared(one)[1:] for one in in_force.values() if one.id not in ids]
+        for message in incoming:
+            checksum, held = _id_checksum(message.id or ""), in_force.get(message.id)
+            is_stored = stored[checksum] > 0
+            stored[checksum] -= is_stored
+            if is_stored and held is not None and (held.raw is None or _LINEAGE not in held.metadata):
+                told.append(held)
+            elif (
+                not is_stored
+                or held is not None
+                or message.id in superseded
+                or _compared(message)[1:] in others
+            ):
+                told.append(message)
+        return told
 
     def replaceable(self, message: Message) -> bool:
         """Tell whether this line may remove a message that the history has and its list does not have."""
@@ -341,16 +456,27 @@ def default_session(runtime: Any) -> str:
         InvalidScopeError: The run names no thread.
     """
     info = runtime.execution_info
-    thread = info.thread_id if info is not None else None
-    if thread is None:
-        thread = _configurable(runtime).get("thread_id")
-    if thread is None:
+    if (thread := thread_id(runtime)) is None:
         raise InvalidScopeError(
             "the run names no thread, so its conversation is unknown",
             hint='Pass `config={"configurable": {"thread_id": "…"}}` to the agent or tool, or set `session_id=…`.',
         )
     outer = info.checkpoint_ns.split("|")[:-1] if info is not None else []
     return "/".join([str(thread), *map(_place, outer)])
+
+
+def thread_id(runtime: Any) -> str | None:
+    """Return a run's thread, if it names one."""
+    info = runtime.execution_info
+    thread: str | None = info.thread_id if info is not None else None
+    return _part(runtime, "configurable").get("thread_id") if thread is None else thread
+
+
+def is_task(runtime: Any) -> bool:
+    """Tell whether a tool calls the agent of a run: LangGraph names the node, also if the call has a thread of its own."""
+    info, told = runtime.execution_info, _part(runtime, "metadata").get("checkpoint_ns")
+    outer = [] if info is None else info.checkpoint_ns.split("|")[:-1]
+    return any(task.partition(":")[0] == _TOOLS for task in (*outer, *str(told).split("|")))
 
 
 def _place(task: str) -> str:
@@ -362,13 +488,15 @@ def _user(runtime: Any) -> str | None:
     context = runtime.context
     is_mapping = isinstance(context, Mapping)
     user = context.get("user_id") if is_mapping else getattr(context, "user_id", None)
-    return user if user is not None else _configurable(runtime).get("user_id")
+    server, configurable = getattr(runtime, "server_info", None), _part(runtime, "configurable")
+    login = None if server is None else server.user
+    return user_of(configurable, user, configurable.get("user_id"), login=login)
 
 
-def _configurable(runtime: Any) -> Mapping[str, Any]:
+def _part(runtime: Any, name: Literal["configurable", "metadata"]) -> Mapping[str, Any]:
     config = runtime.config if hasattr(runtime, "config") else get_config()
-    configurable: Mapping[str, Any] = config.get("configurable", {})
-    return configurable
+    part: Mapping[str, Any] = config.get(name) or {}
+    return part
 
 
 # Stores the messages of an agent's thread that the history does not have.
@@ -382,14 +510,16 @@ class Newest:
         message: The message, as the thread has it.
         stored_id: Its id in the history.
         is_new: Whether messages were stored just now. If not, the thread may have gone back to this message.
+        is_alone: Whether nothing that was said before stands in front of it in the list.
     """
 
     message: Message
     stored_id: str
     is_new: bool
+    is_alone: bool
 
 
-async def store_new_messages(run: Runner, chat: Thread, messages: Sequence[BaseMessage]) -> Newest | None:
+async def store_new_messages(run: Runner, chat: Thread, thread: Sequence[BaseMessage]) -> Newest | None:
     """Store messages that the history does not have. Returns the newest message that a model may see.
 
     Usually everything up to a model's last answer is stored. So only the messages from the last answer but one on are
@@ -397,22 +527,22 @@ async def store_new_messages(run: Runner, chat: Thread, messages: Sequence[BaseM
     the others are added. Otherwise they are synced, and the whole thread is if the history does not end with them, as
     after a return to an earlier checkpoint. LangChain's summaries of stored messages are left out.
     """
-    answers = (at for at in reversed(range(len(messages))) if _answers(messages[at]))
-    tail = messages[next(islice(answers, 1, None), 0) :]
+    answers = (at for at in reversed(range(len(thread))) if _answers(thread[at]))
+    tail = thread[next(islice(answers, 1, None), 0) :]
     newest = await run.verb(chat.history, chat.ahistory, -max(1, len(tail)))
-    if tail and tail[0].id in {message.id for message in newest}:
-        messages = tail
-    if newest:
+    is_near = tail and tail[0].id in {message.id for message in newest}
+    messages = tail if is_near else thread
+    if newest or chat.stored:
         messages = [message for message in messages if not is_summary(message)]
-    incoming = chat.with_lineage(await run(all_to_core, messages))
+    incoming = await chat.translate(run, messages, newest, {message.id for message in thread})
     known = _overlap(newest, incoming)
     if known and all(message.role in {"user", "tool"} for message in incoming[known:]):
         receipt = await run.verb(chat.add_messages, chat.aadd_messages, incoming[known:], verbatim=True)
         if receipt.stored == len(incoming) - known:
             ids = [*(message.id or "" for message in newest[-known:]), *receipt.ids]
-            return _newest(incoming, ids, is_new=known < len(incoming))
+            return _newest(incoming, ids, receipt.stored)
     report = await run.verb(chat.resync, chat.aresync, incoming, replaceable=chat.replaceable)
-    return _newest(incoming, report.ids, is_new=bool(report.stored))
+    return _newest(incoming, report.ids, report.stored)
 
 
 def all_to_core(messages: Iterable[BaseMessage]) -> list[Message]:
@@ -420,11 +550,15 @@ def all_to_core(messages: Iterable[BaseMessage]) -> list[Message]:
     return [to_core(message) for message in messages]
 
 
-def _newest(messages: Sequence[Message], ids: Sequence[str], *, is_new: bool) -> Newest | None:
-    for message, stored_id in zip(reversed(messages), reversed(ids), strict=False):
-        if message.role not in SYSTEM_ROLES and message.model_visible:
-            return Newest(message, stored_id, is_new)
-    return None
+def _newest(messages: Sequence[Message], ids: Sequence[str], stored: int) -> Newest | None:
+    """Return the newest message of a list with these ids in the history, of which so many are new there."""
+    talk = (
+        (message, stored_id, bool(stored) and stored_id == message.id)
+        for message, stored_id in zip(reversed(messages), reversed(ids), strict=False)
+        if message.role not in SYSTEM_ROLES and message.model_visible
+    )
+    newest, before = next(talk, None), next(talk, None)
+    return None if newest is None else Newest(*newest, is_alone=before is None or before[2])
 
 
 def _overlap(history: Sequence[Message], messages: Sequence[Message]) -> int:

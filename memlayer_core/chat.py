@@ -596,7 +596,7 @@ class Chat(Viewable):
         return await self._write(records_flow.revise, record_id, text, merge, fields)
 
     def clear(self) -> int:
-        """Delete this session's messages with all their versions. Forks of the session stay.
+        """Delete this session's messages with all their versions. Forks of the session, and an agent's state, stay.
 
         Returns:
             How many messages it had.

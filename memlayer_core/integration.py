@@ -10,7 +10,7 @@ from memlayer_core.chat import sign_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
 from memlayer_core.memory import memory_of
-from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, Block, Raw, Role
+from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, TASK, Block, Raw, Role
 from memlayer_core.messages.check import Times, at_least_one, check_whole_number, dated, said_at
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
@@ -40,6 +40,7 @@ __all__ = [
     "SYNC",
     "SYSTEM_ROLES",
     "TAG",
+    "TASK",
     "AgentTool",
     "Block",
     "ChatState",

@@ -736,7 +736,8 @@ class Memory(Viewable):
 
         This stays: your exports, saved states and backups; forks of a session, if only that session is forgotten; items that
         are in no namespace of the user (`ForgetReport.undeclared_folders` names the folders that bear the user's id, and
-        `memory.items(tenant_id=…).forget(labels)` deletes one). Some databases keep deleted data for a while: PostgreSQL keeps
+        `memory.items(tenant_id=…).forget(labels)` deletes one); an agent's state at LangGraph's checkpointer, whose
+        `delete_thread` deletes it. Some databases keep deleted data for a while: PostgreSQL keeps
         rows until it vacuums the tables, and its write-ahead log as configured; a Chroma server keeps vectors in its files
         until it rewrites them; SQLite keeps fragments of texts in a file above 256 MB until somebody runs `VACUUM`.
 

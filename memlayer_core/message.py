@@ -158,6 +158,16 @@ class Message(Tabular):
         )
 
 
+TASK = "memlayer_task"
+"""In a message's metadata, as True: it belongs to a task that an agent gave to another one. Nobody learns from it, it is
+in no episode, and other sessions do not recall it."""
+
+
+def is_task(message: Message) -> bool:
+    """Tell whether a message belongs to a task that an agent gave to another one, whatever its role is."""
+    return message.metadata.get(TASK) is True
+
+
 def _state(message: Message) -> Mark | None:
     if message.withdrawn_at is not None:
         return Mark(f"until {message.withdrawn_at:%Y-%m-%d %H:%M}", "amber")

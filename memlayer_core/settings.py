@@ -122,8 +122,8 @@ class Settings(Limits, BaseSettings):
         recall_lines: Lines of a recall at the most. None: as many as the tokens allow, however far behind the best one.
         delete_archived_days: Days after which records that are archived or expired are deleted, with the facts that they
             had replaced. None: never.
-        recall_tool_results: Whether results of tools are recalled in other sessions, too. `Memory.search` finds them
-            anyway.
+        recall_tool_results: Whether results of tools, and the talk with an agent that a tool calls, are recalled in other
+            sessions, too. `Memory.search` finds them anyway.
         recall_placement: `"user"` puts the recall into the newest user message, in front of its text: it has no
             authority of the system message, and the prompt's beginning can be cached. `"system"` appends it to the
             leading system message.

@@ -18,7 +18,7 @@ from memlayer_core.errors import (
     UnknownMessageError,
 )
 from memlayer_core.events import MessagesStored, SessionEnded, TemporaryDropped
-from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, StoredMessage, is_task
 from memlayer_core.messages import check, reads, writes
 from memlayer_core.messages.align import digest_of
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
@@ -332,7 +332,8 @@ def _append_round(
 
 def _is_answer(message: Message) -> bool:
     """Tell whether a message ends a round: a model's answer that calls no tool."""
-    return message.role == "assistant" and message.model_visible and not message.tool_calls
+    is_last = message.role == "assistant" and not message.tool_calls
+    return is_last and message.model_visible and not is_task(message)
 
 
 def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidScopeError
-from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, Version
+from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, Version, is_task
 from memlayer_core.messages.align import in_force, is_instruction
 from memlayer_core.messages.model import PreparedMessage, Session, User, WindowStart
 from memlayer_core.messages.preview import unpack
@@ -110,6 +110,8 @@ def _links(message: Message) -> str | None:
         links["answers"] = message.tool_call_id
     if not message.model_visible:
         links["hidden"] = True
+    if is_task(message):
+        links["task"] = True
     return exact_text(links) if links else None
 
 

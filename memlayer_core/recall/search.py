@@ -20,7 +20,7 @@ from memlayer_core.index.flow import index_pays, nearest, postings_of, query_vec
 from memlayer_core.items.check import conditions_of, whole_text
 from memlayer_core.items.model import Item
 from memlayer_core.items.sql import find_by_key, searched_folders
-from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
@@ -439,7 +439,8 @@ def read_lines(
                 continue
             message = stored.message
             is_elsewhere = session is not None and key >> storage_words.SESSION_BITS != session
-            if message.role == "tool" and is_elsewhere and not rt.settings.recall_tool_results:
+            of_tool = message.role == "tool" or is_task(message)
+            if of_tool and is_elsewhere and not rt.settings.recall_tool_results:
                 continue  # it was true for one task, and is no memory of a user
             said_then = message.role, message.text, message.created_at
             if not message.text.strip() or seen.setdefault(said_then, stored.scope) != stored.scope:

@@ -604,7 +604,8 @@ _SPOKEN = (
         *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id", "session_id")),
     )
     .join(sessions, sessions.c.number == statements.session_of(messages.c.key))
-    .where(messages.c.role == "user", messages.c.tokens > 0, sessions.c.superseded == 0)
+    # A user's message has a link if it is hidden, or part of an agent's task.
+    .where(messages.c.role == "user", messages.c.links.is_(None), sessions.c.superseded == 0)
 )
 _FROM_USERS = statements.rows_by(_SPOKEN, messages.c.key)
 _ROWS = (
@@ -626,7 +627,7 @@ _ROWS = (
 def from_users(connection: sa.Connection, keys: Sequence[int]) -> list[Any]:
     """Return those of some messages that a user said: their key, id, text and time, and whose they are.
 
-    Hidden messages, replaced versions and sessions without a user are left out.
+    Hidden messages, tasks of agents, replaced versions and sessions without a user are left out.
     """
     return [
         row

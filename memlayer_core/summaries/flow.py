@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError, in_short
 from memlayer_core.events import RecordStored, SummaryRefused, SummaryWritten
-from memlayer_core.message import Message, StoredMessage
+from memlayer_core.message import Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
@@ -150,7 +150,7 @@ async def summarize(
     keys = [key_of(session.number, stored.seq) for stored in task.messages]
     also = await run(side_task, keys) if side_task is not None else None
     least = rt.episode_minimum
-    closes = least is not None and len(task.messages) >= least
+    closes = least is not None and sum(not is_task(one.message) for one in task.messages) >= least
     bill = ModelUsage(rt, rt.summarizer)
     lines, before = [summaries_prompt.line_of(stored.message) for stored in task.messages], task.before
     text = before.text if before is not None else ""
@@ -395,17 +395,14 @@ async def write_episode(rt: Runtime, run: Runner, job: Job) -> None:
 
 
 def _episode_source(connection: Connection, number: int) -> tuple[Any, Scope, list[Message]] | None:
-    """Return an episode, its session, and its messages that models may see."""
+    """Return an episode, its session, and its messages that models may see, without tasks of agents."""
     episode = records_writes.find_episode(connection, number)
     session = messages_reads.find_by_number(connection, episode.session) if episode is not None else None
     if episode is None or session is None:
         return None
     found = messages_reads.read(connection, session, range(episode.first_seq, episode.until_seq + 1))
-    return (
-        episode,
-        session.scope,
-        [one.message for one in found if summaries_prompt.is_conversation(one.message)],
-    )
+    told = (one.message for one in found if not is_task(one.message))
+    return episode, session.scope, list(filter(summaries_prompt.is_conversation, told))
 
 
 async def _episode_by_model(

@@ -36,6 +36,7 @@ from tuned import Tuned
 from examples import examples
 from langchain_memlayer import MemlayerMiddleware, create_summarizer, middleware, threads
 from memlayer_core import Memory, Message
+from memlayer_core.errors import InvalidScopeError
 from memlayer_core.seams import MaxRounds
 
 AT = {"configurable": {"thread_id": "t"}}
@@ -319,6 +320,169 @@ def test_it_is_so_in_postgresql_as_well(postgres_url) -> None:
         talk.ask("and the newt")
         assert talk.every[2:5] == ["(tell me of the lion)", "tell me of the tapir", "(about lion)"]
         assert "about lion" not in talk.found("lion")
+
+
+# Deleted, withdrawn or edited in the memory: the state goes on to have the words
+
+
+@pytest.mark.parametrize(
+    ("verb", "which"),
+    [
+        ("delete_message", [0]),
+        ("delete_message", [6, 7]),
+        ("withdraw", [3]),
+        ("withdraw", [4, 5, 6, 7]),
+        ("clear", [*range(8)]),
+        ("forget", [*range(8)]),
+    ],
+    ids=str,
+)
+def test_what_is_deleted_in_the_memory_does_not_come_back_from_the_state(short, verb, which) -> None:
+    out = tour(short)
+    ids = [out[at].id for at in which]
+    if verb == "withdraw":
+        short.chat.withdraw(ids)
+    elif verb == "delete_message":
+        for one in ids:
+            short.chat.delete_message(one)
+    else:
+        short.chat.clear() if verb == "clear" else short.memory.forget("ada")
+    now = [message.text for message in out if message.id not in ids]
+    for animal in ("newt", "toad", "crow"):
+        state = short.ask(f"and the {animal}", mode="STATIC")
+        now += [f"and the {animal}", f"about {animal}"]
+        assert [message.text for message in short.model.seen[-1]] == now[:-1]
+        assert short.history == now
+
+    assert [message.text for message in state] == [*SAID, *now[len(now) - 6 :]]
+    assert not short.found(" ".join(ZOO)) & {m.text for m in out if m.id in ids}
+    assert len(short.every) == len(now) + (len(ids) if verb == "withdraw" else 0)
+
+
+@pytest.mark.parametrize(("at", "erase"), [(0, False), (6, True), (7, False)])
+def test_what_is_edited_in_the_memory_stays_edited(short, at, erase) -> None:
+    tour(short)
+    short.chat.edit(at, "tell me of the tapir", erase=erase)
+    for animal in ("newt", "toad"):
+        short.ask(f"and the {animal}", mode="STATIC")
+    now = [*SAID[:at], "tell me of the tapir", *SAID[at + 1 :], "and the newt", "about newt", "and the toad"]
+    assert short.history == [*now, "about toad"]
+    assert [message.text for message in short.model.seen[-1]] == now
+    assert SAID[at] not in short.found(SAID[at])
+
+
+CHANGES = ("ask", "ask", "delete_message", "withdraw", "edit", "clear", "forget")
+
+
+@given(st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 9)), max_size=9), st.booleans())
+@examples(40)
+def test_the_talk_goes_on_with_what_is_left_of_it_whatever_was_changed_in_the_memory(
+    changes, is_kept
+) -> None:
+    """`is_kept`: the application keeps the list of messages, and there is no checkpointer."""
+    with Memory.in_memory(settings=Tuned(index_delay=3600.0), tokenizer="estimate") as memory:
+        model, left, sent = Scripted(script=lambda _: AIMessage(f"answer {len(model.seen)}")), [], []
+        agent = create_agent(
+            model,
+            middleware=[MemlayerMiddleware(memory, user_id="ada", mode="STATIC")],
+            checkpointer=None if is_kept else InMemorySaver(),
+        )
+        chat = memory.chat(user_id="ada", session_id="t")
+        for number, (change, at) in enumerate([("ask", 0), ("ask", 0), *changes, ("ask", 0)]):
+            if change == "ask":
+                asked = HumanMessage(f"question {number}")
+                sent = agent.invoke({"messages": [*(sent if is_kept else ()), asked]}, AT)["messages"]
+                left += [asked.text, sent[-1].text]
+                assert [message.text for message in model.seen[-1]] == left[:-1]
+            elif change in {"clear", "forget"}:
+                chat.clear() if change == "clear" else memory.forget("ada")
+                left = []
+            elif left:
+                place = at % len(left)
+                named = chat.history()[place].id
+                if change == "edit":
+                    chat.edit(named, f"edited {number}")
+                else:
+                    chat.delete_message(named) if change == "delete_message" else chat.withdraw([named])
+                left[place : place + 1] = [f"edited {number}"] if change == "edit" else []
+            assert [message.text for message in chat.history()] == left
+
+
+@pytest.mark.parametrize("keeper", ["the application", "a graph around the agent"])
+def test_it_does_not_come_back_either_where_the_agent_has_no_state_of_its_own(memory, keeper) -> None:
+    model, user = Scripted(), {"user_id": "ada"}
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory, mode="STATIC")])
+    graph = StateGraph(MessagesState).add_node("zoo", agent).add_edge(START, "zoo")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    sent: list[Any] = []
+
+    def ask(animal: str) -> None:
+        config = {"configurable": {"thread_id": "t", **user}}
+        asked = HumanMessage(f"tell me of the {animal}")
+        if keeper == "the application":
+            sent[:] = agent.invoke({"messages": [*sent, asked]}, config)["messages"]
+        else:
+            compiled.invoke({"messages": [asked]}, config)
+
+    chat = memory.chat(user_id="ada", session_id="t" if keeper == "the application" else "t/zoo")
+    ask("zebra")
+    ask("lion")
+    chat.delete_message(0)
+    ask("okapi")
+    assert [message.text for message in chat.history()] == SAID[1:6]
+    assert [message.text for message in model.seen[-1]] == SAID[1:5]
+    memory.forget("ada")
+    ask("heron")
+    assert [message.text for message in chat.history()] == SAID[6:]
+    user["user_id"] = "bob"
+    with pytest.raises(InvalidScopeError, match="'t'"):
+        ask("newt")
+    assert not memory.sessions(user_id="bob")
+
+
+def test_what_a_tool_of_the_run_forgets_is_not_stored_by_the_same_run(short) -> None:
+    @tool
+    def forget_me() -> str:
+        """Forget the user."""
+        short.memory.forget("ada")
+        return "all is forgotten"
+
+    def script(shown: list[BaseMessage]) -> AIMessage:
+        if "forget" in shown[-1].text and isinstance(shown[-1], HumanMessage):
+            return AIMessage("", tool_calls=[{"name": "forget_me", "args": {}, "id": "c1"}])
+        return AIMessage("it is done")
+
+    tour(short, mode="STATIC")
+    short.tools, short.model.script = [forget_me], script
+    short.ask("forget me", mode="STATIC")
+    assert "zebra" not in short.model.shown
+    short.ask("and the newt", mode="STATIC")
+    assert short.history == ["all is forgotten", "it is done", "and the newt", "it is done"]
+    assert "forget me" not in short.model.shown
+
+
+def test_a_summary_in_the_state_does_not_bring_back_what_was_deleted(short) -> None:
+    told = Scripted(script=lambda _: AIMessage("They talked of the zebra."))
+    stock = SummarizationMiddleware(told, trigger=("messages", 4), keep=("messages", 2))
+    tour(short)
+    short.memory.forget("ada")
+    for animal in ("newt", "toad"):
+        short.ask(f"and the {animal}", mode="STATIC", more=[stock])
+    assert "zebra" not in str(short.history) + str(short.model.seen[-2:])
+
+
+def test_a_copy_of_a_thread_and_another_memory_get_the_whole_state(short) -> None:
+    """Nothing was deleted there: what the state says of one session and store holds for no other."""
+    tour(short)
+    values = short.do("get_state", AT).values
+    copied = {"configurable": {"thread_id": "copy"}}
+    short.do("update_state", copied, values)
+    short.ask("and the newt", at=copied)
+    copy = short.memory.chat(user_id="ada", session_id="copy").history()
+    assert [message.text for message in copy] == [*SAID, "and the newt", "about newt"]
+    with Memory.in_memory(tokenizer="estimate") as short.memory:
+        short.ask("and the toad")
+        assert short.history == [*SAID, "and the toad", "about toad"]
 
 
 # Edited between runs

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,8 @@ import pytest
 from blockbuster import blockbuster_ctx
 from clock import set_ahead
 from conftest import OURS
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
@@ -36,14 +40,22 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
 from pydantic import BaseModel, Field
+from scripted_reader import reads
 from tuned import Tuned
 
-from langchain_memlayer import MemlayerChatMessageHistory, MemlayerMiddleware
+from examples import examples
+from langchain_memlayer import (
+    MemlayerChatMessageHistory,
+    MemlayerMiddleware,
+    create_memory_tools,
+    with_memory,
+)
 from memlayer_core import Memory, Message
 from memlayer_core.errors import (
     ConfigurationError,
@@ -610,6 +622,53 @@ def test_a_client_that_sends_the_whole_list_again_without_ids_repeats_nothing(ru
     assert history(memory) == [f"{m['role']}: {m['content']}" for m in sent]
 
 
+def test_a_list_without_ids_that_lacks_the_last_answer_asks_for_another_one(run, memory) -> None:
+    """As "regenerate" of a client that keeps the talk itself, without the calls, and whose instructions name the time."""
+    calls = calling(("weather", {"city": "Oslo"}))
+    model = Scripted(
+        script=lambda shown: calls if shown[-1].type == "human" else AIMessage(f"answer {len(model.seen)}")
+    )
+    agent = create_agent(
+        model, [weather], middleware=[MemlayerMiddleware(memory, user_id="ada", mode="STATIC")]
+    )
+    said = [("human", "I plan a trip to Oslo in June")]
+    said.append(("ai", run(agent, {"messages": said})["messages"][-1].text))
+    said.append(("human", "Is it dry?"))
+    for hour in range(3):
+        answer = run(agent, {"messages": [("system", f"It is {hour}:00"), *said]})["messages"][-1].text
+        shown = [m.text for m in model.seen[-1] if m.type in {"human", "ai"} and m.text]
+        assert shown == [text for _, text in said]
+        talk = [m for m in memory.chat(user_id="ada", session_id="t").history() if m.role != "system"]
+        assert [m.text for m in talk if m.role != "tool" and m.text] == [*shown, answer]
+        assert len(talk) == 8
+
+
+@given(
+    st.lists(st.sampled_from(["ask", "ask", "again", "edit", "back"]), max_size=7),
+    st.lists(st.sampled_from(["ok", "Which museums are there?", "hi"]), min_size=10, max_size=10),
+    st.booleans(),
+)
+@examples(40)
+def test_the_history_follows_a_list_without_ids_that_a_client_keeps(steps, questions, same_answers) -> None:
+    with Memory.in_memory(settings=Tuned(index_delay=3600.0), tokenizer="estimate") as memory:
+        model = Scripted(script=lambda _: AIMessage("ok" if same_answers else f"answer {len(model.seen)}"))
+        agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada", mode="STATIC")])
+        talk: list[tuple[str, str]] = []
+        for step, question in zip(["ask", "ask", *steps], questions, strict=False):
+            if step == "ask":
+                talk.append(("human", question))
+            elif step == "edit":
+                talk[-2:] = [("human", f"{question}, in June")]
+            else:
+                del talk[-3 if step == "back" and len(talk) > 4 else -1 :]
+            answer = agent.invoke({"messages": talk}, {"configurable": {"thread_id": "t"}})["messages"][-1]
+            assert texts(model.seen[-1]) == [text for _, text in talk]
+            talk.append(("ai", answer.text))
+            assert [m.text for m in memory.chat(user_id="ada", session_id="t").history()] == [
+                t for _, t in talk
+            ]
+
+
 def test_a_thread_that_goes_back_to_an_earlier_checkpoint_takes_its_history_along(run, memory) -> None:
     model = Scripted(script=then("a red house", "two floors", "three floors", "a garden"))
     agent = create_agent(
@@ -1009,6 +1068,11 @@ class Visitor:
     user_id: str | None
 
 
+@dataclass
+class Login:
+    identity: str
+
+
 @pytest.mark.trap("langchain", 22)
 def test_two_users_on_one_object_at_once_never_meet(memory) -> None:
     for user in ("ada", "bob"):
@@ -1066,6 +1130,67 @@ def test_the_user_is_named_by_an_id_a_function_the_context_or_the_config(
 
     assert history(memory)[0] == "user: hi"
     assert len(memory.records(user_id="ada")) == (mode == "BOTH")
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"langgraph_auth_user": {"identity": "ada"}},
+        {"langgraph_auth_user": Login("ada")},
+        {"langgraph_auth_user_id": "ada"},
+    ],
+)
+@pytest.mark.parametrize("place", ["context", "configurable"])
+@pytest.mark.parametrize("named", [None, "ada", "bob"])
+def test_who_logged_in_to_a_server_is_the_user_and_nobody_else(memory, login, place, named) -> None:
+    said_before(memory, "bob")
+    record = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
+    tools, hi = create_memory_tools(memory), {"messages": [("human", "hi")]}
+    with_recall, plain = (
+        create_agent(Scripted(script=then(record, "ok")), tools, middleware=more)
+        for more in ([MemlayerMiddleware(memory, mode="STATIC")], [])
+    )
+    names = {} if named is None else {"user_id": named}
+    config = {"configurable": {"thread_id": "t", **login, **(names if place == "configurable" else {})}}
+    in_chain = {"configurable": {**login, **names, "session_id": "c"}}
+    factory = MemlayerChatMessageHistory.factory(memory)
+    reads_itself = RunnableLambda(lambda _: factory(named, "c"))  # as LangChain's class does
+    for call in (
+        lambda: with_recall.invoke(hi, config, context=names if place == "context" else None),
+        lambda: plain.invoke(hi, config, context=names if place == "context" else None),
+        lambda: [*with_memory(lambda _: "ok", memory).stream("hi", in_chain)],
+        lambda: reads_itself.invoke("hi", in_chain).add_user_message("hi"),
+    ):
+        with pytest.raises(InvalidScopeError, match="logged in") if named == "bob" else nullcontext():
+            call()
+    assert len(memory.records(user_id="ada")) == (named != "bob")
+    sessions = {one.scope.session_id: one.messages for one in memory.sessions(user_id="ada")}
+    assert sessions == ({} if named == "bob" else {"t": 4, "c": 3})
+    assert len(memory.sessions(user_id="bob")) == 1
+
+
+@pytest.mark.parametrize("other", ["bob", None])
+def test_a_thread_of_one_user_is_refused_to_another(run, memory, other) -> None:
+    def asks(user: str | None, said: Any, thread: str) -> Any:
+        memlayer = MemlayerMiddleware(memory, **({"user_id": user} if user else {}))
+        agent = create_agent(model, middleware=[memlayer, gate], checkpointer=saver)
+        return run(agent, said, thread)
+
+    saver, gate = InMemorySaver(), HumanInTheLoopMiddleware({"record_to_memory": True})
+    record = calling(("record_to_memory", {"thinking": "", "content": ["The order is ORD-7."]}))
+    model = Scripted(script=then("noted", record, "ok"))
+    asks("ada", "My order is ORD-7", "said")
+    asks("ada", "Note that my order is ORD-7", "interrupted")
+    for thread, said in (
+        ("said", "Hello"),
+        ("interrupted", Command(resume={"decisions": [{"type": "approve"}]})),
+    ):
+        with pytest.raises(InvalidScopeError, match=f"'{thread}'"):
+            asks(other, said, thread)
+    assert {one.user_id for one in memory.users()} == {"ada"}
+    assert not memory.records(user_id="ada")
+    asks("ada", "Hello", "said")
+    assert history(memory, "said")[-1] == "assistant: ok"
 
 
 def test_a_run_that_names_no_user_stands_alone(run, memory) -> None:
@@ -1133,6 +1258,59 @@ def test_agents_that_tools_call_at_once_have_sessions_of_their_own(run, memory) 
     ]
 
 
+ASKED = "I live in Rome and I am allergic to nuts. Which restaurant is good?"
+
+
+def calls_an_agent(inner: Any, model: Any, middleware: Any, how: str) -> Any:
+    """Return an agent that gives a task to another one."""
+    if how == "deepagents":
+        helper = {"name": "helper", "description": "Finds restaurants.", "runnable": inner}
+        deep = pytest.importorskip("deepagents", reason="deepagents is not installed: pip install deepagents")
+        return deep.create_deep_agent(model, subagents=[helper], middleware=[middleware])
+    own = {"configurable": {"thread_id": "restaurants"}} if how == "a thread of its own" else None
+
+    def find(description: str, subagent_type: str) -> str:
+        return inner.invoke({"messages": [("user", description)]}, own)["messages"][-1].text
+
+    async def afind(description: str, subagent_type: str) -> str:
+        return (await inner.ainvoke({"messages": [("user", description)]}, own))["messages"][-1].text
+
+    task = StructuredTool.from_function(find, afind, name="task", description="Find restaurants.")
+    outer = create_agent(model, [task], middleware=[middleware])
+    if how != "inside a graph":
+        return outer
+    return StateGraph(MessagesState).add_node("desk", outer).add_edge(START, "desk").compile()
+
+
+@pytest.mark.parametrize("how", ["a tool", "a thread of its own", "inside a graph", "deepagents"])
+def test_what_an_agent_asks_another_one_is_nothing_that_the_user_said(run, how) -> None:
+    settings = Tuned(index_delay=0.0, extraction_turns=1, episode_messages=1, session_idle_days=1)
+    models = {"extractor": reads(), "summarizer": lambda _: "They talked of restaurants."}
+    quote = {"thinking": "", "content": ["Nuts."], "asserted_by": "user", "quote": "I am allergic to nuts"}
+    below = Scripted(script=then(calling(("record_to_memory", quote)), "In Rome: Da Enzo."))
+    asks = calling(("task", {"description": ASKED, "subagent_type": "helper"}))
+    above = Scripted(script=then(asks, "Enjoy it.", "ok"))
+    with Memory.in_memory(settings=settings, embedder="hashing", **models) as memory:
+        inner = create_agent(below, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+        outer = calls_an_agent(inner, above, MemlayerMiddleware(memory, user_id="ada", mode="STATIC"), how)
+        run(outer, "My friend Carla visits me, where shall we eat in Rome?")
+        memory.flush()
+        run(outer, "Which restaurant in Rome is good, and who is allergic to nuts?", "other")
+        set_ahead(memory, 3)
+        memory.flush()
+
+        assert ASKED in str(below.seen[-1])
+        told = [one.text for shown in above.seen for one in shown if one.type == "human"]
+        assert not any(ASKED in text or "Enzo" in text for text in told)
+        assert [record.source for record in memory.records(user_id="ada")] == ["implicit_inference"]
+        assert ASKED in {hit.text for hit in memory.search("allergic to nuts", user_id="ada")}
+        read = {one.session_id for one in memory.ledger(user_id="ada") if one.task != "record"}
+        [apart] = {one.scope.session_id for one in memory.sessions(user_id="ada")} - read
+        assert history(memory, str(apart))[0] == f"user: {ASKED}"
+        memory.forget("ada")
+        assert not memory.sessions(user_id="ada")
+
+
 def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(run, memory) -> None:
     model = Scripted(script=lambda messages: AIMessage(f"answer {len(messages)}"))
     agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
@@ -1150,6 +1328,9 @@ def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(run, memory) 
         "assistant: answer 3",
     ]
     assert len(memory.sessions(user_id="ada")) == 1
+    run(compiled, "My boat is called Petrel.")
+    memory.flush()
+    assert "Petrel" in memory.chat(user_id="ada", session_id="u").context("What is my boat called?").recall
 
 
 # Streams
@@ -1290,6 +1471,26 @@ class AsksAnew(AgentMiddleware):
 
     async def awrap_model_call(self, request, handler):
         return await handler(self._anew(request))
+
+
+class Copies(AgentMiddleware):
+    """Gives the next one copies of all messages, as middleware does that may change one of them."""
+
+    def wrap_model_call(self, request, handler):
+        return handler(request.override(messages=deepcopy(request.messages)))
+
+    async def awrap_model_call(self, request, handler):
+        return await handler(request.override(messages=deepcopy(request.messages)))
+
+
+def test_a_copy_of_what_the_state_has_does_not_hide_what_the_memory_says_by_now(run, memory) -> None:
+    model = Scripted(script=lambda messages: AIMessage("ok"))
+    both = [Copies(), MemlayerMiddleware(memory, user_id="ada")]
+    agent = create_agent(model, middleware=both, checkpointer=InMemorySaver())
+    for question in "I live in Oslo.", "And now?", "And then?":
+        run(agent, question)
+        memory.chat(user_id="ada", session_id="t").edit(0, "I live in Rome.")
+    assert texts(model.seen[-1])[0] == "I live in Rome."
 
 
 def test_a_request_that_another_middleware_makes_anew_belongs_to_its_thread(run, memory) -> None:
