@@ -12,7 +12,7 @@ from memlayer_core.message import Entry, Message, StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages import render
 from memlayer_core.messages.model import Session, WindowStart, beginning
-from memlayer_core.messages.preview import full_text, merge_messages, parse_preview, preview
+from memlayer_core.messages.preview import full_text, merge_messages, preview
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.pack import LEAST, pack
 from memlayer_core.recall.search import SearchScope
@@ -24,14 +24,17 @@ from memlayer_core.seams import Limits, quarter_at_most
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.model import BATCH, Summary
 from memlayer_core.window import fit
-from memlayer_core.window.fit import AS_USER, COMPRESS_TO, INSTRUCTIONS, PENDING, RECENT, Shape, Window
-from memlayer_core.window.model import Compaction, Context, Piece, PieceKind
+from memlayer_core.window.fit import AS_USER, INSTRUCTIONS, PENDING, RECENT, Shape, Window
+from memlayer_core.window.model import Compaction, Piece, PieceKind
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
 
 # What a context is made of, before it is one: messages as the model sees them, with their keys in the journal.
+
+
+_SHORTER = frozenset({"offloaded", "compressed"})
 
 
 class Part(NamedTuple):
@@ -50,6 +53,11 @@ class Part(NamedTuple):
     ids: tuple[str, ...]
     tokens: int
     reasons: tuple[Reason, ...]
+
+    @property
+    def is_shorter(self) -> bool:
+        """Whether it tells a part of the stored message."""
+        return any(reason.code in _SHORTER for reason in self.reasons)
 
     def piece(self, kind: PieceKind) -> Piece:
         """Return it as a piece of a context."""
@@ -104,8 +112,9 @@ class WindowView:
 
     @property
     def keys(self) -> set[int]:
-        """Keys of all stored messages and records in it."""
-        return set[int]().union(*(part.keys for part in (*self.system, *self.profile, *self.window)))
+        """Keys of all stored messages and records that it tells whole."""
+        parts = (*self.system, *self.profile, *self.window)
+        return set[int]().union(*(part.keys for part in parts if not part.is_shorter))
 
 
 def _pieces(kind: PieceKind, parts: Sequence[Part]) -> list[Piece]:
@@ -200,11 +209,11 @@ def _recount(
     return [entry._replace(tokens=counts.get(entry.seq, entry.tokens)) for entry in entries]
 
 
-def changed_texts(context: Context) -> Iterator[str]:
-    """Yield the texts of messages that are shown otherwise than they are stored: with escapes, or as a preview."""
-    for message in (*context.system, *context.window, *context.pending):
-        if render.has_escapes(message) or parse_preview(message) is not None:
-            yield full_text(message)
+def changed_texts(view: WindowView) -> Iterator[tuple[str, int]]:
+    """Yield the texts of messages that are shown otherwise than they are stored, with their places: smaller, or with escapes."""
+    for part in (*view.system, *view.window):
+        if part.is_shorter or render.has_escapes(part.message):
+            yield full_text(part.message), part.keys[0] & _PLACE if part.keys else -1
 
 
 # Reads a session's window: its instructions, its newest turns, and its temporary messages.
@@ -268,7 +277,7 @@ def read_window(
             for entry in chosen.entries
             if entry.seq in shown
             and entry.seq in chosen.reductions
-            and shown[entry.seq].tokens > fit.reduced_tokens(entry, chosen.reductions[entry.seq])
+            and shown[entry.seq].tokens > chosen.most_tokens(entry)
         }
         if not least:
             break
@@ -354,16 +363,17 @@ def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, 
     keys, ids = (original.key,), (original.message.id or "",)
     reasons = (RECENT, *notes)
     how = choice.reductions.get(entry.seq)
-    if how is None:
+    if how is None or (tokens := choice.most_tokens(entry)) >= entry.tokens:
         return Part(message, keys, ids, entry.tokens, reasons)
-    characters = rt.settings.preview_characters
-    if how == "compress":  # as many characters as its part of the tokens pays for
-        characters = max(characters, math.floor(len(message.text) * COMPRESS_TO))
+    if how == "compress":
         reasons += (Reason("compressed", "the current round had to be made smaller"),)
     else:
         reasons += (Reason("offloaded", "a preview; its id loads all of it"),)
-    tokens = fit.reduced_tokens(entry, how)
-    small = preview(message, entry.seq, characters=characters, tokens=tokens, count=rt.tokens.message)
+    characters = rt.settings.preview_characters
+    if tokens > fit.PREVIEW_TOKENS:  # as many characters as its part of the tokens pays for
+        characters = max(characters, len(full_text(message)) * tokens // entry.tokens)
+    count, reload = rt.tokens.message, choice.reload
+    small = preview(message, entry.seq, characters=characters, tokens=tokens, count=count, reload=reload)
     return Part(small, keys, ids, rt.tokens.message(small), reasons)
 
 
@@ -648,7 +658,8 @@ def profile(
         return None, ()
     room, sign = quarter_at_most(token_limit, rt.settings.profile_tokens), rt.sign(search_scope.reach)
     found, every = records_reads.profile(connection, search_scope.reader, _most_profile(room), _FACTS)
-    records = {key: record for key, record in found.items() if not _is_shown(record, page)}
+    whole = [stored for entry, stored in page if entry.characters <= rt.settings.offload_characters]
+    records = {key: record for key, record in found.items() if not _is_shown(record, whole)}
     every -= len(found) - len(records)
     lines = _lines(rt, records)
     fitting = list(lines)
@@ -674,11 +685,11 @@ def _most_profile(tokens: int) -> int:
     return max(_READ, tokens // LEAST)
 
 
-def _is_shown(record: Record, page: Page) -> bool:
+def _is_shown(record: Record, messages: Sequence[StoredMessage]) -> bool:
     """Tell whether a record is a preference whose sentence is in one of the user's messages."""
     if record.category != "preference":
         return False
-    return any(entry.role == "user" and record.raw in stored.message.text for entry, stored in page)
+    return any(one.message.role == "user" and record.raw in one.message.text for one in messages)
 
 
 def _lines(rt: Runtime, records: Mapping[int, Record]) -> dict[int, str]:

@@ -827,7 +827,7 @@ def test_the_agent_reloads_what_it_is_shown_a_preview_of(run, memory) -> None:
     agent = create_agent(
         model,
         [report],
-        middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=3000)],
+        middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=3000, mode="BOTH")],
         checkpointer=InMemorySaver(),
     )
     run(agent, "Write the report.")
