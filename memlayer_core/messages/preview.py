@@ -55,23 +55,16 @@ def reword(message: Message, texts: list[str], calls: tuple[ToolCall, ...], id: 
         for old, new in values:
             if value == old:
                 return new
+            if isinstance(value, str) and value[:1] == "{" and _value(value) == old:
+                return json.dumps(new, ensure_ascii=False)
+        if isinstance(value, str):
+            return strings.get(value, value)
         made = value
         if isinstance(value, Mapping):
             said = words if "text" in map(value.get, _KINDS) else alone
             made = {key: one if key in _KINDS else change(one, said) for key, one in value.items()}
         elif isinstance(value, list | tuple):
             made = [change(one, strings) for one in value]
-        elif isinstance(value, str):
-            is_json = values and value[:1] == "{" and value not in strings
-            read = _value(value) if is_json else value  # arguments as a provider wrote them
-            told = strings.get(value, value) if isinstance(read, str) else change(read, alone)
-            made = (
-                told
-                if isinstance(told, str)
-                else value
-                if told == read
-                else json.dumps(told, ensure_ascii=False)
-            )
         return value if made == value else made
 
     content: str | tuple[Block, ...] = "".join(texts)
@@ -83,9 +76,8 @@ def reword(message: Message, texts: list[str], calls: tuple[ToolCall, ...], id: 
     raw = message.raw
     if raw is not None:
         fields = raw.dump.get("data", raw.dump)
-        spoken = {key: fields[key] for key in _SAID if key in fields}
-        fresh = {key: change(one, words if key == "content" else alone) for key, one in spoken.items()}
-        fresh = {**fields, **fresh, **{key: id for key in fields if key == "id"}}
+        said = {key: change(fields[key], words) for key in _SAID & fields.keys()}
+        fresh = {**fields, **said, **{key: id for key in fields if key == "id"}}
         raw = replace(raw, dump=fresh if fields is raw.dump else {**raw.dump, "data": fresh})
     return replace(message, content=content, tool_calls=calls, id=id, raw=raw)
 
@@ -223,9 +215,8 @@ def truncate_message(
 
 def _truncate_call(call: ToolCall, characters: int, note: str = "") -> ToolCall:
     arguments = truncate_arguments(call.arguments, characters)
-    if arguments is call.arguments:
-        return call
-    return replace(call, arguments=_CUT.sub(f'\\1{note}"', arguments, count=1))
+    noted = _CUT.sub(f'\\1{note}"', arguments, count=1)
+    return call if arguments is call.arguments else replace(call, arguments=noted)
 
 
 def _process(text: str, characters: int, process: Callable[[str, int], object]) -> str:
@@ -456,8 +447,7 @@ def preview(
         count: Counts a message's tokens.
         reload: Whether the model has the tool that loads it.
     """
-    id = offload_id(seq)
-    how = f": call {RELOAD_TOOL} with id {id!r} to read them" if reload else f" of {id!r}"
+    how = f": call {RELOAD_TOOL} with id 'msg-{seq}' to read them" if reload else f" of 'msg-{seq}'"
     note = f"[{len(full_text(message)):,} characters in all{how}]"
     while True:
         small = _preview(message, characters, note, reload=reload)

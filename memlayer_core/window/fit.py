@@ -494,7 +494,7 @@ class _Draft:
 def reduced_tokens(entry: Entry, method: Shrink, preview_tokens: int = PREVIEW_TOKENS) -> int:
     """Return the tokens that a shortened message may cost."""
     part = math.ceil(entry.tokens * COMPRESS_TO) if method == "compress" else 0
-    return max(preview_tokens, entry.min_tokens, part)
+    return max(entry.min_tokens + preview_tokens, part)
 
 
 def _recent(groups: Sequence[Turn], limits: Limits) -> tuple[Sequence[Turn], list[Reason]]:
