@@ -455,7 +455,7 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
     """Return the tool `context_reload`, by which an agent reads the whole of a message that it sees a preview of.
 
     If the model gives an unknown id or an offset behind the end, the tool answers with an error that says what to do,
-    and the agent continues.
+    and the agent continues. Previews name it in the contexts of a history with `reload=True`, and in `Chat.context(reload=True)`.
 
     Args:
         source: The conversation. The tool reads only its session.

@@ -20,7 +20,7 @@ from memlayer_core.message import Block, Message, Receipt, StoredMessage
 from memlayer_core.messages import check, reads, writes
 from memlayer_core.messages.align import digest_of
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
-from memlayer_core.messages.preview import ELLIPSIS, excerpt, full_text, parse_preview, place_of
+from memlayer_core.messages.preview import ELLIPSIS, excerpt, full_text, parse_preview, place_of, shown_text
 from memlayer_core.messages.reads import list_users
 from memlayer_core.messages.render import as_prompt, change_text, has_escapes
 from memlayer_core.messages.splice import in_order
@@ -95,7 +95,7 @@ def restore_originals(
 def _may_be_copy(rt: Runtime, scope: Scope, message: Message) -> bool:
     """Tell whether a message can be compared with an original: by its id, its call, or since we showed its text."""
     named = message.id is not None or message.tool_call_id is not None
-    return named or rt.temporaries.place_shown(scope, full_text(message)) is not None
+    return named or rt.temporaries.place_shown(scope, shown_text(message)) is not None
 
 
 def _preview_of(rt: Runtime, scope: Scope, message: Message) -> tuple[int, str | None] | None:
@@ -103,11 +103,11 @@ def _preview_of(rt: Runtime, scope: Scope, message: Message) -> tuple[int, str |
 
     An assistant's preview states nothing, and is known by its text.
     """
-    place = rt.temporaries.place_shown(scope, full_text(message)) if ELLIPSIS in full_text(message) else None
-    named = message.id is not None or message.tool_call_id is not None
+    text = shown_text(message)
+    place = rt.temporaries.place_shown(scope, text) if ELLIPSIS in text else None
     if place is not None and place >= 0:
         return place, None
-    return parse_preview(message) if named else None
+    return parse_preview(message) if message.id is not None or message.tool_call_id is not None else None
 
 
 def _unescape(

@@ -401,6 +401,11 @@ def full_text(message: Message) -> str:
     return "\n".join(filter(None, (message.text, *calls)))
 
 
+def shown_text(message: Message) -> str:
+    """Return all that a message says, equal for arguments that frameworks write in different ways."""
+    return "\n".join([message.text, *(f"{one.name}({_value(one.arguments)})" for one in message.tool_calls)])
+
+
 def excerpt(text: str, preview_id: str, offset: int, *, tokens: int, count: Callable[[str], int]) -> str:
     """Return the part of a text from an offset on, with a note where the next part begins.
 

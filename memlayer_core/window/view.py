@@ -12,7 +12,7 @@ from memlayer_core.message import Entry, Message, StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages import render
 from memlayer_core.messages.model import Session, WindowStart, beginning
-from memlayer_core.messages.preview import full_text, merge_messages, preview
+from memlayer_core.messages.preview import full_text, merge_messages, preview, shown_text
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.pack import LEAST, pack
 from memlayer_core.recall.search import SearchScope
@@ -213,7 +213,7 @@ def changed_texts(view: WindowView) -> Iterator[tuple[str, int]]:
     """Yield the texts of messages that are shown otherwise than they are stored, with their places: smaller, or with escapes."""
     for part in (*view.system, *view.window):
         if part.is_shorter or render.has_escapes(part.message):
-            yield full_text(part.message), part.keys[0] & _PLACE if part.keys else -1
+            yield shown_text(part.message), part.keys[0] & _PLACE if len(part.keys) == 1 else -1
 
 
 # Reads a session's window: its instructions, its newest turns, and its temporary messages.
@@ -337,14 +337,12 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
     """Return the window in order; old neighbours of one speaker are merged if the window says so."""
     question = newest_question(choice.entries[::-1])
     parts: list[Part] = []
-    for entry in choice.entries:
-        if entry.seq not in parts_by_place:
-            continue
-        part = parts_by_place[entry.seq]
-        before = parts[-1] if parts else None
-        old = question is not None and entry.seq < question
-        merges = choice.merges and old and part.keys
-        one = merge_messages(before.message, part.message) if before is not None and merges else None
+    for seq in (entry.seq for entry in choice.entries if entry.seq in parts_by_place):
+        part, before = parts_by_place[seq], parts[-1] if parts else None
+        old = question is not None and seq < question
+        merges = choice.merges and old and part.keys and not part.is_shorter
+        beside = before if merges and before is not None and not before.is_shorter else None
+        one = merge_messages(beside.message, part.message) if beside is not None else None
         if one is not None and before is not None:
             parts[-1] = Part(
                 one,

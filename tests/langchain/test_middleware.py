@@ -849,6 +849,8 @@ def test_what_is_made_smaller_keeps_all_but_its_words(smaller, door) -> None:
             history = MemlayerChatMessageHistory(memory, session_id="t", user_id="ada", token_limit=5000)
             history.add_messages(said)
             shown = history.context()
+            sent = [*map(to_core, shown), Message("assistant", "Done.")]
+            assert smaller or history.chat.resync(sent).stored == 1, "what comes back is known again"
         else:
             model, limits = Scripted(), {"mode": door, "token_limit": 5000}
             agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada", **limits)])

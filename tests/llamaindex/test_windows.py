@@ -362,6 +362,9 @@ def test_what_is_made_smaller_keeps_all_but_its_words(do, mode, truncates):
         do(session, "put_messages", messages)
         told = do(session, "get")
         assert cost(memory, told) <= 5000
+        if not truncates:
+            do(session, "set", [*told, ChatMessage("Done.", role="assistant")])
+            assert do(session, "get_all")[:3] == messages, "what comes back is known again"
     for whole, small in zip(messages, told, strict=True):
         assert [block.block_type for block in small.blocks] == [block.block_type for block in whole.blocks]
         assert {**small.additional_kwargs, "tool_calls": 0} == {**whole.additional_kwargs, "tool_calls": 0}
