@@ -449,7 +449,8 @@ def read_lines(
             left = message.text[shown : rt.settings.indexed_characters].strip()
             if not left or seen.setdefault(said_then, stored.scope) != stored.scope:
                 continue  # nothing to quote, or of a fork
-            if visible is not None and _repeats(message, said, older):
+            rest = replace(message, content=left) if shown else message
+            if visible is not None and _repeats(rest, said, older):
                 continue
             said.append(fold(message.text))
             words = tuple(word for word, having in found.scores.words.items() if row in having)
