@@ -367,9 +367,9 @@ def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, 
         reasons += (Reason("compressed", "the current round had to be made smaller"),)
     else:
         reasons += (Reason("offloaded", "a preview; its id loads all of it"),)
-    characters = rt.settings.preview_characters
-    if tokens > fit.PREVIEW_TOKENS:  # as many characters as its part of the tokens pays for
-        characters = max(characters, len(full_text(message)) * tokens // entry.tokens)
+    # As many characters as its part of the tokens pays for.
+    part = len(full_text(message)) * tokens // entry.tokens if tokens > fit.PREVIEW_TOKENS else 0
+    characters = max(rt.settings.preview_characters, part)
     count, reload = rt.tokens.message, choice.reload
     small = preview(message, entry.seq, characters=characters, tokens=tokens, count=count, reload=reload)
     return Part(small, keys, ids, rt.tokens.message(small), reasons)
