@@ -375,11 +375,6 @@ _ID = re.compile(r"msg-([0-9]{1,10})")
 _WIDEST = 16  # characters of a token: what is longer is not counted, and comes in parts
 
 
-def offload_id(seq: int) -> str:
-    """Return the id by which an offloaded message of a session is loaded again."""
-    return f"msg-{seq}"
-
-
 def place_of(preview_id: object) -> int:
     """Return the place in its session that an offload id names.
 
