@@ -236,6 +236,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         roles: The roles in which the user speaks: other users may share records with a role.
         token_limit: Token limit of a context, if a call has none; `Settings.max_tokens` by default.
         policy: Further limits of a context, if a call has none: see `Chat.context`.
+        reload: Whether the model has the tool of `reload_tool`: previews then name it.
 
     Raises:
         ConfigurationError: `memory` is no `Memory`.
@@ -255,13 +256,14 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         roles: Iterable[str] = (),
         token_limit: int | None = None,
         policy: Policies | None = None,
+        reload: bool = False,
     ) -> None:
         super().__init__()
         memory = memory_of(memory)
         scope = Scope.of_session(session_id, user_id=user_id, tenant_id=tenant_id, agent_id=agent_id)
         self._chat = memory.chat_of(scope, roles=roles_of(roles))
         self._limit = limits(Limits(memory.settings.max_tokens), policy, token_limit).tokens
-        self._policy = policy
+        self._policy, self._reload = policy, reload
 
     @classmethod
     def factory(
@@ -426,7 +428,8 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
     ) -> list[BaseMessage]:
         limit = self._limit if token_limit is None else token_limit
         policy, chat = self._policy if policy is None else policy, self._chat
-        context = await run.verb(chat.context, chat.acontext, query, token_limit=limit, policy=policy)
+        options: Any = {"token_limit": limit, "policy": policy, "reload": self._reload}
+        context = await run.verb(chat.context, chat.acontext, query, **options)
         return await run(compose_messages, context)
 
     @property
@@ -483,7 +486,7 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
     """Return the tool `context_reload`, by which an agent reads the whole of a message that it sees a preview of.
 
     If the model gives an unknown id or an offset behind the end, the tool answers with an error that says what to do,
-    and the agent continues.
+    and the agent continues. Previews name it in the contexts of a history with `reload=True`, and in `Chat.context(reload=True)`.
 
     Args:
         source: The conversation. The tool reads only its session.

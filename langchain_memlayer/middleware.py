@@ -423,9 +423,10 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
                 hint="Pass a larger `token_limit` to the middleware, or give the agent fewer tools.",
             )
 
+        options: Any = {"token_limit": most - overhead, "policy": self._policy, "reload": bool(self.tools)}
+
         async def read_context() -> Context:
-            query, rest, policy = None if self._recalls else "", most - overhead, self._policy
-            return await run.verb(chat.context, chat.acontext, query, token_limit=rest, policy=policy)
+            return await run.verb(chat.context, chat.acontext, None if self._recalls else "", **options)
 
         context = await read_context()
         place, rewinds = _window_place(context, newest), False

@@ -332,7 +332,8 @@ class MemlayerMemory(ChatState, MemoryBinding):
             )
         rest = max(1, limit - initial_token_count)
         policy = self.policy if policy is None else policy
-        return {"token_limit": rest, "policy": policy, "placement": self.insert_method}
+        reload = self.mode != "STATIC"
+        return {"token_limit": rest, "policy": policy, "placement": self.insert_method, "reload": reload}
 
     def _compose(self, context: Context) -> list[ChatMessage]:
         emit_read(self._chat.memory.store_id, self._chat.scope, context)

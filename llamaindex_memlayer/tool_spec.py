@@ -49,7 +49,7 @@ def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None
     """Return the tool `context_reload`, by which an agent reads the whole of a message that it sees a preview of.
 
     If the model gives an unknown id or an offset behind the end, LlamaIndex shows it an error that says what to do,
-    and the agent continues.
+    and the agent continues. Previews name it if the memory's mode is `"AGENT"` or `"BOTH"`.
 
     Args:
         source: The conversation. The tool reads only its session.

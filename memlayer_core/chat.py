@@ -427,6 +427,7 @@ class Chat(Viewable):
         policy: Policies | None = None,
         placement: Placement | None = None,
         filter: RecallFilter | None = None,
+        reload: bool = False,
     ) -> Context:
         """Return what a model should see: the newest turns, and older messages and records that bear on the query.
 
@@ -446,6 +447,7 @@ class Chat(Viewable):
             placement: Where recalled text goes, `"user"` or `"system"`; `Settings.recall_placement` if left out.
             filter: Which messages and records may be recalled; all if left out. The session's newest turns, its
                 summaries, and what is told always stay.
+            reload: Whether the model has `reload_text` as its tool `context_reload`: previews then name it.
 
         Raises:
             InvalidFilterError: The filter cannot be used.
@@ -454,7 +456,7 @@ class Chat(Viewable):
             InvalidMessageError: A pending message could not be stored.
         """
         return self._do(
-            window_context.context, query, token_limit, policy, self.roles, placement, pending, filter
+            window_context.context, query, token_limit, policy, self.roles, placement, pending, filter, reload
         )
 
     async def acontext(
@@ -466,10 +468,11 @@ class Chat(Viewable):
         policy: Policies | None = None,
         placement: Placement | None = None,
         filter: RecallFilter | None = None,
+        reload: bool = False,
     ) -> Context:
         """Do `context` without blocking the event loop."""
         return await self._read(
-            window_context.context, query, token_limit, policy, self.roles, placement, pending, filter
+            window_context.context, query, token_limit, policy, self.roles, placement, pending, filter, reload
         )
 
     def recall(

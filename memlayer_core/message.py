@@ -218,7 +218,7 @@ class Entry(NamedTuple):
         counter: Name of the token counter.
         characters: Length of its text.
         hidden: Whether it is hidden from models.
-        min_tokens: Tokens that it costs even as a preview, since images and the like stay; 0: no minimum.
+        min_tokens: Tokens that it costs even without a word, if images, reasoning and the like in it are large; else 0.
     """
 
     seq: int

@@ -315,7 +315,7 @@ class Temporaries:
 
     def __init__(self) -> None:
         self.warned_of_times = False
-        self._shown: OrderedDict[bytes, None] = OrderedDict()
+        self._shown: OrderedDict[bytes, int] = OrderedDict()
         self._recalls: OrderedDict[tuple[str, str], tuple[Scope, Any]] = OrderedDict()
         self._waiting: OrderedDict[str, list[tuple[StoredMessage, bool]]] = OrderedDict()
         self._lock = threading.Lock()
@@ -339,19 +339,19 @@ class Temporaries:
                 self._waiting[scope.session_lane] = [(message, True) for message in waiting]
             return waiting
 
-    def note_shown(self, scope: Scope, texts: Iterable[str]) -> None:
-        """Note texts of messages as a context showed them: smaller, or with escapes. Only digests are stored."""
-        named = [_digest(scope, text) for text in texts]
+    def note_shown(self, scope: Scope, texts: Iterable[tuple[str, int]]) -> None:
+        """Note texts of messages as a context showed them, smaller or with escapes, and their places. Only digests are stored."""
+        named = [(_digest(scope, text), place) for text, place in texts]
         with self._lock:
-            for one in named:
-                self._shown[one] = None
+            for one, place in named:
+                self._shown[one] = place
                 self._shown.move_to_end(one)
             while len(self._shown) > _SHOWN:
                 self._shown.popitem(last=False)
 
-    def was_shown(self, scope: Scope, text: str) -> bool:
-        """Return whether a context of this user showed a message so."""
-        return _digest(scope, text) in self._shown
+    def place_shown(self, scope: Scope, text: str) -> int | None:
+        """Return the place of the message that a context of this user showed so; None: none did."""
+        return self._shown.get(_digest(scope, text))
 
     def keep_recall(self, scope: Scope, kind: str, recall: Any) -> None:
         """Keep what was recalled for a session's newest question, in place of what was kept before.

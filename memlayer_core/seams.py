@@ -91,10 +91,12 @@ class Limits:
     Attributes:
         tokens: The most tokens that the whole context may cost.
         policies: Policies for the messages of the session. All of them must allow a window.
+        reload: Whether the model has the tool that loads what a preview leaves out.
     """
 
     tokens: int
     policies: tuple[Policy, ...] = ()
+    reload: bool = False
 
     @property
     def slides(self) -> bool:

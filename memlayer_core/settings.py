@@ -20,7 +20,7 @@ class Limits:
     """What nobody has to choose: a constant each. Tests alone change them, through a subclass of `Settings`.
 
     Attributes:
-        preview_characters: Characters of a preview.
+        preview_characters: Characters of a preview, if there is no room for more.
         last_keep: So many of the newest messages stay whole as long as previews of older ones make the
             context short enough.
         recall_importance: Episodes are recalled if their importance is above this; 0.3, as in layered agent

@@ -16,7 +16,7 @@ IMAGE = "https://example.org/cat.png"
 NEVER_DROPPED = {"newest_turn_over_limit", "newest_turn_over_policy", "temporary_over_limit"}
 
 _TAG = re.compile(r"«([0-9]+)»")
-_OFFLOADED = re.compile(r"call context_reload with id 'msg-([0-9]+)'")
+_OFFLOADED = re.compile(r"characters in all of 'msg-([0-9]+)'")
 _SIZES = (0, 0, 1, 8, 60, 400, 1500)
 
 

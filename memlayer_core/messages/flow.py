@@ -22,7 +22,15 @@ from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, StoredM
 from memlayer_core.messages import check, reads, writes
 from memlayer_core.messages.align import digest_of
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
-from memlayer_core.messages.preview import excerpt, full_text, parse_preview, place_of, unpack
+from memlayer_core.messages.preview import (
+    ELLIPSIS,
+    excerpt,
+    full_text,
+    parse_preview,
+    place_of,
+    shown_text,
+    unpack,
+)
 from memlayer_core.messages.reads import list_users
 from memlayer_core.messages.render import as_prompt, change_text, has_escapes
 from memlayer_core.messages.splice import in_order
@@ -74,7 +82,7 @@ def restore_originals(
     previews = {
         at: found
         for at, message in enumerate(plain)
-        if (found := parse_preview(message)) is not None and _may_be_copy(rt, scope, message)
+        if (found := _preview_of(rt, scope, message)) is not None
     }
     escaped = [
         at
@@ -83,17 +91,17 @@ def restore_originals(
     ]
     if not previews and not escaped:
         return plain
-    places = [place for place, _, _ in previews.values()]
+    places = [place for place, _ in previews.values()]
     ids = [message.id for at in escaped if (message := plain[at]).id is not None]
     originals = rt.db.read(_messages_at, scope, places, ids if escaped else None)
     named = {message.id for message in plain}  # each original is in a list once
-    for at, (place, head, length) in previews.items():
+    for at, (place, length) in previews.items():
         original = originals.get(place)
         if original is None or not _is_of(plain[at], original, named):
             continue  # somebody wrote what looks like a preview
         whole_one = unpack(as_prompt(original))
-        exact = rt.settings.truncate_messages or length == f"{len(full_text(whole_one)):,}"
-        if exact and whole_one.text.startswith(head):
+        exact = length in {None, f"{len(full_text(whole_one)):,}"} or rt.settings.truncate_messages
+        if exact and whole_one.text.startswith(plain[at].text.partition(ELLIPSIS)[0]):
             plain[at] = original
             named.add(original.id)
     if escaped:
@@ -104,7 +112,19 @@ def restore_originals(
 def _may_be_copy(rt: Runtime, scope: Scope, message: Message) -> bool:
     """Tell whether a message can be compared with an original: by its id, its call, or since we showed its text."""
     named = message.id is not None or message.tool_call_id is not None
-    return named or rt.temporaries.was_shown(scope, full_text(message))
+    return named or rt.temporaries.place_shown(scope, shown_text(message)) is not None
+
+
+def _preview_of(rt: Runtime, scope: Scope, message: Message) -> tuple[int, str | None] | None:
+    """Return the place that a message may be a preview of, and the length that it states; None: it is none.
+
+    An assistant's preview states nothing, and is known by its text.
+    """
+    text = shown_text(message)
+    place = rt.temporaries.place_shown(scope, text) if ELLIPSIS in text else None
+    if place is not None and place >= 0:
+        return place, None
+    return parse_preview(message) if message.id is not None or message.tool_call_id is not None else None
 
 
 def _unescape(

@@ -7,9 +7,10 @@ import json
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from os.path import commonprefix
 from typing import Any
 
 import regex
@@ -17,6 +18,7 @@ import regex
 from memlayer_core.errors import ConfigurationError, InvalidMessageError
 from memlayer_core.message import Block, Message, ToolCall
 from memlayer_core.messages.render import escape
+from memlayer_core.messages.reword import reword, texts_of, value_of
 from memlayer_core.models.tokens import is_document, parts_of
 
 # Truncates copies of messages that are too long.
@@ -119,8 +121,8 @@ def truncate_message(
 ) -> Message:
     """Return a message in which no text and no tool call's arguments have more than `characters` characters.
 
-    The message is not modified. The copy has no framework's dump, because that contains the long text. Content blocks
-    other than text, such as images and files, stay as they are.
+    The message is not modified. The copy has no id; its framework's dump has the same texts and arguments. Content blocks
+    other than text, such as images, files and reasoning, stay as they are.
 
     Args:
         message: Any message.
@@ -136,29 +138,15 @@ def truncate_message(
     """
     message = unpack(message, characters)
     calls = tuple(_truncate_call(call, characters) for call in message.tool_calls)
-    content: str | tuple[Block, ...]
-    if isinstance(message.content, str):
-        content = _process(message.content, characters, process)
-    else:
-        # A truncated call must not stay whole in a content block.
-        blocks = message.content if calls == message.tool_calls else message.blocks
-        content = tuple(_truncate_block(block, characters, process) for block in blocks)
-    if content == message.content and calls == message.tool_calls:
-        return message
-    return replace(message, content=content, tool_calls=calls, raw=None)
+    whole = texts_of(message)
+    texts = [_process(text, characters, process) for text in whole]
+    return message if (texts, calls) == (whole, message.tool_calls) else reword(message, texts, calls)
 
 
-def _truncate_block(block: Block, characters: int, process: Callable[[str, int], str]) -> Block:
-    match block:
-        case {"type": "text", "text": str(text)} if len(text) > characters:
-            return {**block, "text": _process(text, characters, process)}
-        case _:
-            return block
-
-
-def _truncate_call(call: ToolCall, characters: int) -> ToolCall:
+def _truncate_call(call: ToolCall, characters: int, note: str = "") -> ToolCall:
     arguments = truncate_arguments(call.arguments, characters)
-    return call if arguments is call.arguments else replace(call, arguments=arguments)
+    noted = _CUT.sub(f'\\1{note}"', arguments, count=1)
+    return call if arguments is call.arguments else replace(call, arguments=noted)
 
 
 def _process(text: str, characters: int, process: Callable[[str, int], object]) -> str:
@@ -309,21 +297,12 @@ RELOAD = (
 )
 """The description of that tool for the model."""
 
-_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")  # providers want them in front of what is said
-_NOTE = "[{length} characters in all: call {tool} with id {id!r} to read them]"
 _NOTED = re.compile(
-    re.escape(_NOTE)
-    .replace(re.escape("{length}"), r"([0-9,]{1,20})")
-    .replace(re.escape("{tool}"), RELOAD_TOOL)
-    .replace(re.escape("{id!r}"), "'(msg-[0-9]{1,10})'")
+    r"\[([0-9,]{1,20}) characters in all(?: of|: call \w+ with id) '(msg-[0-9]{1,10})'(?: to read them)?\]"
 )
+_CUT = re.compile(rf'({ELLIPSIS}(?: [0-9]+ more)?)"')
 _ID = re.compile(r"msg-([0-9]{1,10})")
 _WIDEST = 16  # characters of a token: what is longer is not counted, and comes in parts
-
-
-def offload_id(seq: int) -> str:
-    """Return the id by which an offloaded message of a session is loaded again."""
-    return f"msg-{seq}"
 
 
 def place_of(preview_id: object) -> int:
@@ -368,6 +347,13 @@ def _unpack(block: Block, characters: int) -> list[Block]:
     return [{"type": "text", "text": escape(text)}, *(part for part in parts if isinstance(part, Mapping))]
 
 
+def shown_text(message: Message) -> str:
+    """Return all that a message says, equal for arguments that frameworks write in different ways."""
+    return "\n".join(
+        [message.text, *(f"{one.name}({value_of(one.arguments)})" for one in message.tool_calls)]
+    )
+
+
 def excerpt(text: str, preview_id: str, offset: int, *, tokens: int, count: Callable[[str], int]) -> str:
     """Return the part of a text from an offset on, with a note where the next part begins.
 
@@ -399,9 +385,12 @@ def excerpt(text: str, preview_id: str, offset: int, *, tokens: int, count: Call
 
 
 def preview(
-    message: Message, seq: int, *, characters: int, tokens: int, count: Callable[[Message], int]
+    message: Message, seq: int, *, characters: int, tokens: int, count: Callable[[Message], int], reload: bool
 ) -> Message:
-    """Return a copy with a message's beginning and the id to load the whole; media in it stay, and texts of documents do not.
+    """Return a copy with a message's beginning; all else that is in it stays, but texts of documents.
+
+    The words of a user or a tool end with a note of how long they are, and the id to load them. An assistant's words get
+    no note; the arguments of its calls do, if the model has the tool.
 
     Args:
         message: The large message.
@@ -409,43 +398,52 @@ def preview(
         characters: Of its beginning, to show.
         tokens: Tokens that the copy may cost; the beginning is shortened to fit.
         count: Counts a message's tokens.
+        reload: Whether the model has the tool that loads it.
     """
     message = unpack(message)
+    how = f": call {RELOAD_TOOL} with id 'msg-{seq}' to read them" if reload else f" of 'msg-{seq}'"
+    note = f"[{len(full_text(message)):,} characters in all{how}]"
     while True:
-        small = _preview(message, seq, characters)
-        if count(small) <= tokens or not characters:
+        small = _preview(message, characters, note, reload=reload)
+        cost = count(small)
+        if cost <= tokens or not characters:
             return small
-        characters //= 2
+        characters = min(characters * 7 // 8, characters * tokens // cost)
 
 
-def parse_preview(message: Message) -> tuple[int, str, str] | None:
-    """Return a preview's place, beginning and stated length; None for another message."""
-    beginning, _, note = message.text.rpartition("\n")
-    found = _NOTED.fullmatch(note)
-    return None if found is None else (place_of(found[2]), beginning.removesuffix(ELLIPSIS), found[1])
+def parse_preview(message: Message) -> tuple[int, str] | None:
+    """Return a preview's place and stated length; None for a message without a note."""
+    found = _NOTED.fullmatch(message.text.rpartition("\n")[2])
+    return None if found is None else (place_of(found[2]), found[1])
+
+
+def shown_characters(text: str, previews: Sequence[str]) -> int:
+    """Return how many characters of a text's beginning are told by previews."""
+    return max((len(commonprefix([text, one])) for one in previews), default=0)  # noqa: RUF071  (of characters)
 
 
 def merge_messages(one: Message, other: Message) -> Message | None:
-    """Return two neighbours as one message; None if they differ in speaker or are not plain text."""
+    """Return two neighbours as one message; None if they differ in more than their words, or are not plain text."""
     plain = all(
         message.role in {"user", "assistant"} and isinstance(message.content, str) and not message.tool_calls
         for message in (one, other)
     )
     if not plain or (one.role, one.name) != (other.role, other.name):
         return None
-    return replace(one, id=None, content=f"{one.content}\n\n{other.content}", raw=None)
+    said = [f"{one.content}\n\n{other.content}"]
+    merged = reword(one, said, ())
+    return merged if merged.raw == reword(other, said, ()).raw else None
 
 
-def _preview(message: Message, seq: int, characters: int) -> Message:
-    calls = tuple(
-        replace(call, arguments=truncate_arguments(call.arguments, max(2, characters)))
-        for call in message.tool_calls
-    )
-    content: str | tuple[Block, ...] = message.content
-    if len(message.text) > characters or calls != message.tool_calls:
-        left = _NOTE.format(length=f"{len(full_text(message)):,}", tool=RELOAD_TOOL, id=offload_id(seq))
-        said = "\n".join(filter(None, (truncate_text(message.text, characters), left)))
-        thoughts = [block for block in message.blocks if block.get("type") in _THOUGHTS]
-        media = [block for block in message.blocks if block.get("type") not in {"text", *_THOUGHTS}]
-        content = said if isinstance(content, str) else (*thoughts, {"type": "text", "text": said}, *media)
-    return replace(message, id=None, content=content, tool_calls=calls, raw=None)
+def _preview(message: Message, characters: int, note: str, *, reload: bool) -> Message:
+    in_call = f" {note}" if reload else ""
+    calls = tuple(_truncate_call(call, max(2, characters), in_call) for call in message.tool_calls)
+    texts = texts_of(message)
+    if len(message.text) > characters:
+        left = characters
+        for at, text in enumerate(texts):
+            texts[at] = truncate_text(text, max(1, left))
+            left -= len(text)
+        if message.role != "assistant":
+            texts[-1] += f"\n{note}"
+    return reword(message, texts, calls)

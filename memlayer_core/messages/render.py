@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, Block, Message, StoredMessage, ToolCall
+from memlayer_core.messages.reword import reword, texts_of
 from memlayer_core.storage.terms import searchable
 
 # Writes recalled text for a prompt, so that it cannot pose as instructions or as a block of ours.
@@ -33,7 +34,7 @@ _UNSEEN = (
 _TAG = re.compile(rf"<(?=[{_UNSEEN}]*(?:{_NAMES}))", re.IGNORECASE)
 """Matches the beginning of a tag like ours, in any case, also with white space and invisible characters in it."""
 _ESCAPED = re.compile(rf"&lt;(?=[{_UNSEEN}]*(?:{_NAMES}))|\ufffd", re.IGNORECASE)
-_UNPRINTED = re.compile(r"\\u(?:0000|d[89a-f])", re.IGNORECASE)
+_UNPRINTED = re.compile(r"\\u(?:0000|d[89a-f])|\$memlayer", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 
 
@@ -200,22 +201,16 @@ def change_text(message: Message, change: Callable[[str], str]) -> Message | Non
         message: The message.
         change: Returns what a text becomes; an empty text leaves a content block out.
     """
-    if isinstance(message.content, str):
-        left = change(message.content)
-        if left == message.content:
-            return message
-        return replace(message, content=left, raw=None) if left else None
-    kept: list[Block] = []
-    for part in message.content:
-        text = part.get("text")
-        shorter = change(text) if isinstance(text, str) else None
-        if shorter is None or shorter == text:
-            kept.append(part)
-        elif shorter:
-            kept.append({**part, "text": shorter})
-    if kept == list(message.content):
+    whole = texts_of(message)
+    texts = [change(text) for text in whole]
+    if texts == whole:
         return message
-    return replace(message, content=tuple(kept), raw=None) if kept else None
+    changed = reword(message, texts, message.tool_calls, message.id)
+    if all(texts):
+        return changed
+    kept = () if isinstance(changed.content, str) else changed.content
+    left = tuple(block for block in kept if block.get("text") != "")
+    return replace(changed, content=left, raw=None) if left else None
 
 
 def _fold(text: str) -> str:

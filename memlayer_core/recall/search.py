@@ -24,7 +24,7 @@ from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
-from memlayer_core.messages.preview import ELLIPSIS
+from memlayer_core.messages.preview import ELLIPSIS, shown_characters
 from memlayer_core.messages.render import line
 from memlayer_core.recall import sql
 from memlayer_core.recall.check import check_filter
@@ -381,6 +381,7 @@ class Line(NamedTuple):
         record: The record that it is; None for anything else.
         item: The item that it is; None for anything else.
         part_cosines: The cosine of each part of its text, in their order.
+        shown: Characters at its beginning that the context tells already.
     """
 
     stored: StoredMessage
@@ -391,6 +392,7 @@ class Line(NamedTuple):
     record: Record | None = None
     item: Item | None = None
     part_cosines: tuple[float, ...] = ()
+    shown: int = 0
 
     @property
     def kind(self) -> str:
@@ -425,6 +427,7 @@ def read_lines(
     """
     texts, vector = found.texts, found.question.own.vector
     said = [fold(one.text) for one in visible or ()]
+    previews = [one.text for one in visible or () if ELLIPSIS in one.text]
     lines: list[Line] = []
     seen: dict[object, Scope] = {}
     for start in range(0, len(rows), _READ):
@@ -443,9 +446,12 @@ def read_lines(
             if of_tool and is_elsewhere and not rt.settings.recall_tool_results:
                 continue  # it was true for one task, and is no memory of a user
             said_then = message.role, message.text, message.created_at
-            if not message.text.strip() or seen.setdefault(said_then, stored.scope) != stored.scope:
-                continue  # of a fork, or nothing to quote
-            if visible is not None and _repeats(message, said, older):
+            shown = shown_characters(message.text, previews)
+            left = message.text[shown : rt.settings.indexed_characters].strip()
+            if not left or seen.setdefault(said_then, stored.scope) != stored.scope:
+                continue  # nothing to quote, or of a fork
+            rest = replace(message, content=left) if shown else message
+            if visible is not None and _repeats(rest, said, older):
                 continue
             said.append(fold(message.text))
             words = tuple(word for word, having in found.scores.words.items() if row in having)
@@ -456,7 +462,8 @@ def read_lines(
                     reasons=found.scores.reasons(int(row)),
                     words=words,
                     row=int(row),
-                    part_cosines=texts.part_cosines(key, vector) if stored.tokens > LINE else (),
+                    part_cosines=texts.part_cosines(key, vector) if stored.tokens > LINE or shown else (),
+                    shown=shown,
                 )
             )
             if len(lines) == limit:
@@ -646,10 +653,10 @@ def shorten(rt: Runtime, one: Line, budget: int) -> Line:
     """Return a line whose text fits into a budget: the whole, or the part that bears on the question."""
     stored, most = one.stored, rt.settings.indexed_characters
     text = stored.message.text
-    if stored.tokens <= budget:
+    if stored.tokens <= budget and not one.shown:
         return one
     found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
-    part = excerpt(found_by, one.words, budget, rt.tokens.text, one.part_cosines)
+    part = excerpt(found_by, one.words, budget, rt.tokens.text, one.part_cosines, one.shown)
     if part == text:  # the text fits, only an image or the like does not
         return one._replace(stored=replace(stored, tokens=rt.tokens.text(text)))
     said = replace(stored.message, content=part, tool_calls=(), raw=None)

@@ -141,6 +141,7 @@ async def own_context(
     placement: Placement | None = None,
     pending: object = (),
     recall_filter: object = None,
+    reload: bool = False,
 ) -> Context:
     """Build a context: the newest turns, and older messages and records that bear on the query.
 
@@ -155,12 +156,13 @@ async def own_context(
         placement: Where the recall goes; None: the setting.
         pending: Messages that are not stored yet.
         recall_filter: What may be recalled; None: everything.
+        reload: Whether the model has the tool that previews name.
     """
     wanted = check_filter(recall_filter)
     asked = None if query is None else text_of("query", query)
     settings = rt.settings
     placed = placement_of(placement, settings.recall_placement)
-    allowed = limits(default_limits(settings), policies, token_limit)
+    allowed = replace(limits(default_limits(settings), policies, token_limit), reload=reload)
     size = size_of(allowed.tokens)
     share = recall_budget(allowed.tokens, settings.recall_tokens)
     how = tuple(roles), recall_filter
@@ -213,7 +215,7 @@ async def own_context(
         scope=scope,
         compaction=seen.compaction,
     )
-    rt.temporaries.note_shown(scope, window_view.changed_texts(made))
+    rt.temporaries.note_shown(scope, window_view.changed_texts(seen))
     return made
 
 
@@ -540,6 +542,7 @@ async def context(
     placement: Placement | None = None,
     pending: object = (),
     recall_filter: object = None,
+    reload: bool = False,
 ) -> Context:
     """Build a context, as `context.context` does; with another service, its text takes the place of our records.
 
@@ -547,7 +550,7 @@ async def context(
     """
     if rt.long_term is None:
         return await own_context(
-            rt, run, scope, query, token_limit, policies, roles, placement, pending, recall_filter
+            rt, run, scope, query, token_limit, policies, roles, placement, pending, recall_filter, reload
         )
     settings = rt.settings
     allowed = limits(default_limits(settings), policies, token_limit)
@@ -571,6 +574,7 @@ async def context(
         placement,
         pending,
         _of_session(recall_filter, scope),
+        reload,
     )
     made = replace(made, token_limit=allowed.tokens, reasons=(*made.reasons, *notes))
     return _with_lines(rt, scope, made, lines) if lines else made

@@ -230,8 +230,8 @@ PREVIEW_TOKENS = 160
 """Tokens that a preview with its note may cost; a preview that costs more is shortened."""
 
 AHEAD = 0.75
-"""The share of the limit from which on the next move is prepared. A recall, the most that comes at once, takes a
-quarter of a context at most."""
+"""The share of the limit from which on the next move is prepared, and up to which previews show more. A recall, the most
+that comes at once, takes a quarter of a context at most."""
 
 COMPRESS_TO = 0.3
 """The share of its length that a message of the current round keeps when it is compressed."""
@@ -269,6 +269,8 @@ class Window:
         compaction: What was left out because of the token limit; the window then has a new start, with room to grow.
         next_start: Place where the window will begin when it has to move; None while that is far off.
         reasons: What was left out or shortened, and why.
+        preview_tokens: Tokens that each preview may cost.
+        reload: Whether the model has the tool that loads what a preview leaves out.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -278,11 +280,17 @@ class Window:
     compaction: Compaction | None = None
     next_start: int | None = None
     reasons: tuple[Reason, ...] = ()
+    preview_tokens: int = PREVIEW_TOKENS
+    reload: bool = False
 
     @property
     def moves(self) -> bool:
         """Whether the window has a new start."""
         return self.compaction is not None
+
+    def most_tokens(self, entry: Entry) -> int:
+        """Return the tokens that a shortened message may cost."""
+        return reduced_tokens(entry, self.reductions[entry.seq], self.preview_tokens)
 
 
 def window(
@@ -301,6 +309,9 @@ def window(
     are compressed; large messages are offloaded, old ones first; the oldest turns are left out until at most
     `compact_to` of the limit is used; large messages of the newest turn are offloaded; that turn is compressed. The
     newest turn with a user's message is never left out, and its question is never shortened.
+
+    Then previews show more, all of them for equally many tokens, as long as three quarters of the limit are not used. They
+    grow by half at each step, so that they, and the beginning of the prompt, stay the same for many turns.
 
     Args:
         entries: The session's last messages in order, without system messages and hidden ones.
@@ -326,7 +337,8 @@ def window(
         draft = _Draft(recent[dropped:], shape)  # shortened as next time, when these turns are all there is
         draft.make_older_smaller(room)
     draft.make_current_smaller(hard)
-    made = draft.result(hard, reasons, next_start=ahead)
+    draft.show_more(min(room, AHEAD * hard))
+    made = replace(draft.result(hard, reasons, next_start=ahead), reload=limits.reload)
     return replace(made, compaction=Compaction(dropped, whole, made.tokens)) if dropped else made
 
 
@@ -339,6 +351,7 @@ class _Draft:
         self._groups = groups
         self._current = max((at for at, turn in enumerate(groups) if turn.has_question), default=0)
         self._shrunk: dict[int, Shrink] = {}
+        self._preview_tokens = PREVIEW_TOKENS
         self._merged = False
         self._reasons: list[Reason] = []
 
@@ -429,6 +442,17 @@ class _Draft:
         compressed = f"message(s) of the current round compressed to {COMPRESS_TO:.0%}"
         self._shrink(said, "compress", "current_round_compressed", compressed, hard)
 
+    def show_more(self, budget: float) -> None:
+        """Let previews cost as many tokens each as the budget allows."""
+        small = [one for turn in self._groups for one in turn.entries if one.seq in self._shrunk]
+        while self._preview_tokens < max((one.tokens for one in small), default=0):
+            more, how = self._preview_tokens * 3 // 2, self._shrunk
+            costs = {one.seq: min(one.tokens, reduced_tokens(one, how[one.seq], more)) for one in small}
+            if sum({**self._costs, **costs}.values()) > budget:
+                break
+            self._preview_tokens = more
+            self._costs |= costs
+
     def result(self, hard: int, reasons: Sequence[Reason], *, next_start: int | None) -> Window:
         """Return the window, without messages that a provider would refuse."""
         shown, left = presentable([entry for turn in self._groups for entry in turn.entries])
@@ -445,7 +469,8 @@ class _Draft:
             )
         here = {entry.seq for entry in shown}
         shrunk = {seq: how for seq, how in self._shrunk.items() if seq in here}
-        return Window(shown, shrunk, self._merged, tokens, None, next_start, (*reasons, *self._reasons))
+        every = (*reasons, *self._reasons)
+        return Window(shown, shrunk, self._merged, tokens, None, next_start, every, self._preview_tokens)
 
     def _shrink(
         self, entries: Sequence[Entry], method: Shrink, code: str, text: str, budget: int = -1
@@ -468,10 +493,10 @@ class _Draft:
         self._reasons.append(Reason(code, text))
 
 
-def reduced_tokens(entry: Entry, method: Shrink) -> int:
+def reduced_tokens(entry: Entry, method: Shrink, preview_tokens: int = PREVIEW_TOKENS) -> int:
     """Return the tokens that a shortened message may cost."""
     part = math.ceil(entry.tokens * COMPRESS_TO) if method == "compress" else 0
-    return max(PREVIEW_TOKENS, entry.min_tokens, part)
+    return max(entry.min_tokens + preview_tokens, part)
 
 
 def _recent(groups: Sequence[Turn], limits: Limits) -> tuple[Sequence[Turn], list[Reason]]:
@@ -501,7 +526,8 @@ def _enlarge(portion: Portion, *groups: Turn) -> Portion:
 
 
 def _large(entries: Sequence[Entry], shape: Shape) -> list[Entry]:
-    return [entry for entry in entries if entry.characters > shape.large]
+    """Return the entries that are large by their text, or about by the arguments of their calls."""
+    return [one for one in entries if max(one.characters, 4 * one.tokens * bool(one.calls)) > shape.large]
 
 
 def _compressible(run: list[Entry], among_tools: bool, shape: Shape) -> list[Entry]:
@@ -661,9 +687,7 @@ def prompt_of(
     shorter = truncate_message(whole, settings.truncate_characters, truncate_with)
     if shorter is whole:
         return whole, ()
-    said = f"at most {settings.truncate_characters} characters of it"
-    # Without its id: if the copy is stored, it must not replace the whole message.
-    return replace(shorter, id=None), (Reason("truncated", said),)
+    return shorter, (Reason("truncated", f"at most {settings.truncate_characters} characters of it"),)
 
 
 def additions(

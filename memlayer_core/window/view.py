@@ -13,7 +13,7 @@ from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages import render
 from memlayer_core.messages.align import in_force
 from memlayer_core.messages.model import Session, WindowStart, beginning
-from memlayer_core.messages.preview import full_text, merge_messages, parse_preview, preview
+from memlayer_core.messages.preview import full_text, merge_messages, preview, shown_text
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.pack import LEAST, pack
 from memlayer_core.recall.search import SearchScope
@@ -25,14 +25,17 @@ from memlayer_core.seams import Limits, quarter_at_most
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.model import BATCH, Summary
 from memlayer_core.window import fit
-from memlayer_core.window.fit import AS_USER, COMPRESS_TO, INSTRUCTIONS, PENDING, RECENT, Shape, Window
-from memlayer_core.window.model import Compaction, Context, Piece, PieceKind
+from memlayer_core.window.fit import AS_USER, INSTRUCTIONS, PENDING, RECENT, Shape, Window
+from memlayer_core.window.model import Compaction, Piece, PieceKind
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
 
 # What a context is made of, before it is one: messages as the model sees them, with their keys in the journal.
+
+
+_SHORTER = frozenset({"offloaded", "compressed"})
 
 
 class Part(NamedTuple):
@@ -51,6 +54,11 @@ class Part(NamedTuple):
     ids: tuple[str, ...]
     tokens: int
     reasons: tuple[Reason, ...]
+
+    @property
+    def is_shorter(self) -> bool:
+        """Whether it tells a part of the stored message."""
+        return any(reason.code in _SHORTER for reason in self.reasons)
 
     def piece(self, kind: PieceKind) -> Piece:
         """Return it as a piece of a context."""
@@ -105,8 +113,9 @@ class WindowView:
 
     @property
     def keys(self) -> set[int]:
-        """Keys of all stored messages and records in it."""
-        return set[int]().union(*(part.keys for part in (*self.system, *self.profile, *self.window)))
+        """Keys of all stored messages and records that it tells whole."""
+        parts = (*self.system, *self.profile, *self.window)
+        return set[int]().union(*(part.keys for part in parts if not part.is_shorter))
 
 
 def _pieces(kind: PieceKind, parts: Sequence[Part]) -> list[Piece]:
@@ -201,11 +210,11 @@ def _recount(
     return [entry._replace(tokens=counts.get(entry.seq, entry.tokens)) for entry in entries]
 
 
-def changed_texts(context: Context) -> Iterator[str]:
-    """Yield the texts of messages that are shown otherwise than they are stored: with escapes, or as a preview."""
-    for message in (*context.system, *context.window, *context.pending):
-        if render.has_escapes(message) or parse_preview(message) is not None:
-            yield full_text(message)
+def changed_texts(view: WindowView) -> Iterator[tuple[str, int]]:
+    """Yield the texts of messages that are shown otherwise than they are stored, with their places: smaller, or with escapes."""
+    for part in (*view.system, *view.window):
+        if part.is_shorter or render.has_escapes(part.message):
+            yield shown_text(part.message), part.keys[0] & _PLACE if len(part.keys) == 1 else -1
 
 
 # Reads a session's window: its instructions, its newest turns, and its temporary messages.
@@ -269,7 +278,7 @@ def read_window(
             for entry in chosen.entries
             if entry.seq in shown
             and entry.seq in chosen.reductions
-            and shown[entry.seq].tokens > fit.reduced_tokens(entry, chosen.reductions[entry.seq])
+            and shown[entry.seq].tokens > chosen.most_tokens(entry)
         }
         if not least:
             break
@@ -330,14 +339,12 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
     """Return the window in order; old neighbours of one speaker are merged if the window says so."""
     question = newest_question(choice.entries[::-1])
     parts: list[Part] = []
-    for entry in choice.entries:
-        if entry.seq not in parts_by_place:
-            continue
-        part = parts_by_place[entry.seq]
-        before = parts[-1] if parts else None
-        old = question is not None and entry.seq < question
-        merges = choice.merges and old and part.keys
-        one = merge_messages(before.message, part.message) if before is not None and merges else None
+    for seq in (entry.seq for entry in choice.entries if entry.seq in parts_by_place):
+        part, before = parts_by_place[seq], parts[-1] if parts else None
+        old = question is not None and seq < question
+        merges = choice.merges and old and part.keys and not part.is_shorter
+        beside = before if merges and before is not None and not before.is_shorter else None
+        one = merge_messages(beside.message, part.message) if beside is not None else None
         if one is not None and before is not None:
             parts[-1] = Part(
                 one,
@@ -356,16 +363,17 @@ def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, 
     keys, ids = (original.key,), (original.message.id or "",)
     reasons = (RECENT, *notes)
     how = choice.reductions.get(entry.seq)
-    if how is None:
+    if how is None or (tokens := choice.most_tokens(entry)) >= entry.tokens:
         return Part(message, keys, ids, entry.tokens, reasons)
-    characters = rt.settings.preview_characters
-    if how == "compress":  # as many characters as its part of the tokens pays for
-        characters = max(characters, math.floor(len(message.text) * COMPRESS_TO))
+    if how == "compress":
         reasons += (Reason("compressed", "the current round had to be made smaller"),)
     else:
         reasons += (Reason("offloaded", "a preview; its id loads all of it"),)
-    tokens = fit.reduced_tokens(entry, how)
-    small = preview(message, entry.seq, characters=characters, tokens=tokens, count=rt.tokens.message)
+    # As many characters as its part of the tokens pays for.
+    part = len(full_text(message)) * tokens // entry.tokens if tokens > fit.PREVIEW_TOKENS else 0
+    characters = max(rt.settings.preview_characters, part)
+    count, reload = rt.tokens.message, choice.reload
+    small = preview(message, entry.seq, characters=characters, tokens=tokens, count=count, reload=reload)
     return Part(small, keys, ids, rt.tokens.message(small), reasons)
 
 
@@ -650,7 +658,8 @@ def profile(
         return None, ()
     room, sign = quarter_at_most(token_limit, rt.settings.profile_tokens), rt.sign(search_scope.reach)
     found, every = records_reads.profile(connection, search_scope.reader, _most_profile(room), _FACTS)
-    records = {key: record for key, record in found.items() if not _is_shown(record, page)}
+    whole = [stored for entry, stored in page if entry.characters <= rt.settings.offload_characters]
+    records = {key: record for key, record in found.items() if not _is_shown(record, whole)}
     every -= len(found) - len(records)
     lines = _lines(rt, records)
     fitting = list(lines)
@@ -676,11 +685,11 @@ def _most_profile(tokens: int) -> int:
     return max(_READ, tokens // LEAST)
 
 
-def _is_shown(record: Record, page: Page) -> bool:
+def _is_shown(record: Record, messages: Sequence[StoredMessage]) -> bool:
     """Tell whether a record is a preference whose sentence is in one of the user's messages."""
     if record.category != "preference":
         return False
-    return any(entry.role == "user" and record.raw in stored.message.text for entry, stored in page)
+    return any(one.message.role == "user" and record.raw in one.message.text for one in messages)
 
 
 def _lines(rt: Runtime, records: Mapping[int, Record]) -> dict[int, str]:

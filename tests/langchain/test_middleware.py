@@ -54,6 +54,7 @@ from langchain_memlayer import (
     MemlayerChatMessageHistory,
     MemlayerMiddleware,
     create_memory_tools,
+    to_core,
     with_memory,
 )
 from memlayer_core import Memory, Message
@@ -870,6 +871,66 @@ def test_what_a_tool_brings_costs_no_run_whatever_it_is(run, memory) -> None:
     assert model.seen[1][-1].text == "a\ufffdb \ufffd"  # providers' clients can send that
 
 
+WORDS, ARGUMENTS = "word " * 3000, {"path": "a.py", "text": "x = 1\n" * 4000}
+SMALLER = {"previews": {}, "truncated": {"truncate_messages": True, "truncate_characters": 300}}
+
+
+@pytest.mark.requirement("A08", "F08")
+@pytest.mark.parametrize("door", ["history", "STATIC", "BOTH"])
+@pytest.mark.parametrize("smaller", SMALLER.values(), ids=SMALLER)
+def test_what_is_made_smaller_keeps_all_but_its_words(smaller, door) -> None:
+    call = {"type": "function_call", "id": "fc", "call_id": "w", "name": "write"}
+    said = [
+        HumanMessage("Write the module.", id="q"),
+        AIMessage(
+            [
+                {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "gAAAA" * 90},
+                {"type": "text", "text": WORDS, "id": "msg"},
+                {**call, "arguments": json.dumps(ARGUMENTS, indent=1)},
+            ],
+            tool_calls=[{"id": "w", "name": "write", "args": ARGUMENTS}],
+            additional_kwargs={"reasoning_content": "I write it.", "signatures": {"w": "U0lH"}},
+            response_metadata={"model_provider": "openai"},
+            usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+            id="a",
+        ),
+        ToolMessage(
+            [{"type": "text", "text": WORDS, "cache_control": {"type": "ephemeral"}}],
+            tool_call_id="w",
+            status="error",
+            artifact={"text": WORDS},
+            additional_kwargs={"type": "computer_call_output"},
+            id="r",
+        ),
+    ]
+    settings = Tuned(index_delay=3600, **smaller)
+    with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
+        if door == "history":
+            history = MemlayerChatMessageHistory(memory, session_id="t", user_id="ada", token_limit=5000)
+            history.add_messages(said)
+            shown = history.context()
+            sent = [*map(to_core, shown), Message("assistant", "Done.")]
+            assert smaller or history.chat.resync(sent).stored == 1, "what comes back is known again"
+        else:
+            model, limits = Scripted(), {"mode": door, "token_limit": 5000}
+            agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada", **limits)])
+            Calls(awaits=False)(agent, {"messages": said})
+            shown = model.seen[0]
+        assert sum(memory.tokens.message(to_core(one)) for one in shown) <= 5000
+    for whole, small in zip(said, shown, strict=True):
+        assert len(small.text) <= len(whole.text)
+        words = {"content", "tool_calls", "id"}
+        assert small.model_dump(exclude=words) == whole.model_dump(exclude=words)
+    reasoning, text, block = shown[1].content
+    assert (reasoning, text["id"], {**block, **call}) == (said[1].content[0], "msg", block)
+    assert WORDS.startswith(text["text"].rstrip("…")), "no words that it did not say"
+    arguments = shown[1].tool_calls[0]["args"]
+    assert json.loads(block["arguments"]) == arguments == {**arguments, "path": "a.py"}
+    assert len(arguments["text"]) < len(ARGUMENTS["text"]) / 2
+    assert shown[2].content[0]["cache_control"] == {"type": "ephemeral"}
+    assert ("context_reload" in str(shown)) == (door == "BOTH" and not smaller)
+
+
 @pytest.mark.requirement("A08", "A10", "A15")
 def test_the_agent_reloads_what_it_is_shown_a_preview_of(run, memory) -> None:
     def script(messages: list[BaseMessage]) -> AIMessage:
@@ -886,7 +947,7 @@ def test_the_agent_reloads_what_it_is_shown_a_preview_of(run, memory) -> None:
     agent = create_agent(
         model,
         [report],
-        middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=3000)],
+        middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=3000, mode="BOTH")],
         checkpointer=InMemorySaver(),
     )
     run(agent, "Write the report.")

@@ -62,7 +62,7 @@ def memory() -> Iterator[Memory]:
 
 @pytest.fixture
 def session(memory: Memory) -> MemlayerMemory:
-    made = MemlayerMemory(memory, session_id="s", user_id="ada", token_limit=4000)
+    made = MemlayerMemory(memory, session_id="s", user_id="ada", token_limit=4000, mode="BOTH")
     made.put_messages(
         [
             ChatMessage("How many pears?"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
@@ -350,6 +351,49 @@ def test_a_thought_and_its_signature_are_told_word_for_word(do, shortening, limi
         assert [block.block_type for block in told[1].blocks] == ["thinking", "text", "tool_call"]
         assert (told[1] == spoken) == (told[2] == messages[2]) == (shortening == {})
         assert do(session, "get_all")[1] == spoken
+
+
+@pytest.mark.parametrize("mode", ["STATIC", "BOTH"])
+@pytest.mark.parametrize("truncates", [False, True])
+def test_what_is_made_smaller_keeps_all_but_its_words(do, mode, truncates):
+    arguments = {"path": "a.py", "text": "x = 1\n" * 4000}
+    openai = {"id": "c1", "function": {"name": "look", "arguments": json.dumps(arguments)}}
+    messages = [
+        ChatMessage("Write the module."),
+        ChatMessage(
+            role="assistant",
+            blocks=[
+                ThinkingBlock(content="heron " * 40),
+                TextBlock(text="I see. " * 3000),
+                ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs=arguments),
+            ],
+            additional_kwargs={"thought_signatures": ["U0lH"], "tool_calls": [openai]},
+        ),
+        ChatMessage(
+            role="tool",
+            blocks=[TextBlock(text="heron " * 3000), CachePoint(cache_control={"type": "ephemeral"})],
+            additional_kwargs={**RESULT, "is_error": True},
+        ),
+    ]
+    with Memory.in_memory(settings=Tuned(index_delay=3600, truncate_messages=truncates)) as memory:
+        session = MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=5000, mode=mode)
+        do(session, "put_messages", messages)
+        told = do(session, "get")
+        assert cost(memory, told) <= 5000
+        if not truncates:
+            do(session, "set", [*told, ChatMessage("Done.", role="assistant")])
+            assert do(session, "get_all")[:3] == messages, "what comes back is known again"
+    for whole, small in zip(messages, told, strict=True):
+        assert [block.block_type for block in small.blocks] == [block.block_type for block in whole.blocks]
+        assert {**small.additional_kwargs, "tool_calls": 0} == {**whole.additional_kwargs, "tool_calls": 0}
+    thought, text, call = told[1].blocks
+    assert thought == messages[1].blocks[0]
+    assert ("I see. " * 3000).startswith(text.text.rstrip("…")), "no words that it did not say"
+    assert call.tool_kwargs["path"] == "a.py"
+    assert json.loads(told[1].additional_kwargs["tool_calls"][0]["function"]["arguments"]) == call.tool_kwargs
+    assert len(call.tool_kwargs["text"]) < 12_000
+    assert told[2].blocks[1] == messages[2].blocks[1]
+    assert ("context_reload" in str(told)) == (mode == "BOTH" and not truncates)
 
 
 @pytest.mark.trap("llamaindex", 24)

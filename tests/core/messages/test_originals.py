@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.flow import restore_originals
+from memlayer_core.messages.preview import full_text
 from memlayer_core.messages.render import as_prompt, block, line
 from memlayer_core.scope import Scope
 
@@ -39,7 +40,7 @@ def chat(memory):
 @pytest.mark.requirement("F12", "A10")
 def test_a_preview_and_a_question_with_recalled_text_never_take_the_place_of_what_was_said(chat, do) -> None:
     before = chat.history()
-    context = chat.context(token_limit=500)
+    context = chat.context(token_limit=500, reload=True)
     assert '<recalled_memory key="' in context.messages[-1].text
     assert "context_reload" in context.messages[3].text
     do(chat, "add_messages", [*context.messages[3:4], Message("assistant", "It is empty.")])
@@ -48,9 +49,22 @@ def test_a_preview_and_a_question_with_recalled_text_never_take_the_place_of_wha
 
 
 @pytest.mark.requirement("F12")
-def test_what_a_context_showed_is_known_again_when_the_list_is_sent_back(chat, do) -> None:
+@pytest.mark.parametrize("reload", [False, True])
+def test_what_a_context_showed_is_known_again_when_the_list_is_sent_back(chat, do, reload) -> None:
+    chat.add_messages(
+        [
+            Message("assistant", f"It says so. {LARGE}", id="said"),
+            Message("user", "Write it down.", id="order"),
+            Message("assistant", tool_calls=(ToolCall("c2", "write", f'{{"text": "{LARGE}"}}'),), id="call"),
+            Message("tool", "Done.", tool_call_id="c2", id="done"),
+            Message("user", "And the blue folder of Lisbon?", id="again"),
+        ]
+    )
     before = chat.history()
-    told = [*chat.context(token_limit=500).messages, Message("assistant", "It is empty.")]
+    shown = chat.context(token_limit=1200, reload=reload)
+    assert [len(full_text(one)) < 3000 for one in shown.window] == [True] * len(before[1:])
+    assert ("context_reload" in str(shown.to_openai())) == reload
+    told = [*shown.messages, Message("assistant", "It is empty.")]
     synced = do(chat, "resync", told)
     assert (synced.stored, synced.superseded) == (1, 0)
     assert chat.history()[:-1] == before

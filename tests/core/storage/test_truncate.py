@@ -326,7 +326,7 @@ def message(content=LONG, **kwargs) -> Message:
         name="Bot",
         created_at=datetime(2026, 5, 4, tzinfo=UTC),
         metadata={"long": LONG},
-        raw=Raw("langchain", "1.4", {"content": LONG}),
+        raw=Raw("langchain", "1.4", {"content": content, "artifact": content}),
         **kwargs,
     )
 
@@ -362,14 +362,18 @@ def test_a_truncated_message_keeps_the_limit_and_the_original_stays_as_it_was(or
 
 
 @given(messages, st.integers(0, 60))
-def test_a_message_is_the_same_object_if_nothing_in_it_is_too_long_and_else_has_no_dump(original, characters):
+def test_a_message_is_the_same_object_if_nothing_in_it_is_too_long_and_else_its_dump_says_the_same(
+    original, characters
+):
     short = truncate_message(original, characters)
 
     assert (short is original) == (
         short.content == original.content and short.tool_calls == original.tool_calls
     )
-    assert short is original or short.raw is None
-    for field in ("role", "id", "name", "tool_call_id", "created_at", "metadata"):
+    assert list(short.raw.dump["content"]) == list(short.content)
+    assert short.raw.dump["artifact"] == original.content
+    assert short is original or short.id is None, "it does not replace the whole one"
+    for field in ("role", "name", "tool_call_id", "created_at", "metadata"):
         assert getattr(short, field) is getattr(original, field)
 
 
