@@ -476,7 +476,7 @@ def _rewind(context: Context, place: int | None, thread: Sequence[BaseMessage]) 
     if place is not None:
         return replace(context, window=context.window[: place + 1])
     start = next((at for at in reversed(range(len(thread))) if thread[at].type == "human"), 0)
-    window = (as_prompt(message) for message in all_to_core(thread[start:]) if message.model_visible)
+    window = (as_prompt(message) for message in all_to_core(thread[start:]) if message.is_told)
     return replace(context, window=tuple(window), summary=None, recall="")
 
 
@@ -488,8 +488,9 @@ def _compose_request(
     def convert(message: Message) -> BaseMessage:
         return incoming.edits.get(message.id) or from_core(message)
 
-    system = () if request.system_message is None else (as_prompt(to_core(request.system_message)),)
-    whole = replace(context, system=(*system, *context.system))
+    own = () if request.system_message is None else (as_prompt(to_core(request.system_message)),)
+    system = (message for message in (*own, *context.system) if message.is_told)
+    whole = replace(context, system=tuple(system))
     prompt: list[Any] = whole.compose(
         convert=convert, put_before=put_before, put_after=put_after, create=create
     )

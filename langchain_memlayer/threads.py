@@ -422,7 +422,7 @@ def all_to_core(messages: Iterable[BaseMessage]) -> list[Message]:
 
 def _newest(messages: Sequence[Message], ids: Sequence[str], *, is_new: bool) -> Newest | None:
     for message, stored_id in zip(reversed(messages), reversed(ids), strict=False):
-        if message.role != "system" and message.model_visible:
+        if message.role != "system" and message.is_told:
             return Newest(message, stored_id, is_new)
     return None
 

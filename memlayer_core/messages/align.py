@@ -206,7 +206,7 @@ def digest_of(message: Message, *, with_id: bool, permanent: bool = False) -> Di
         message.id if with_id else None,
         message.role,
         len(message.text),
-        talk=message.role != "system" and message.model_visible,
+        talk=message.role != "system" and message.is_told,
         is_instruction=message.role == "system" and message.model_visible,
         tools=message.role == "tool" or bool(message.tool_calls),
         permanent=permanent,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from memlayer_core.message import JSON, ROLES, Block, Message, StoredMessage, ToolCall
+from memlayer_core.message import JSON, ROLES, UNSEEN, Block, Message, StoredMessage, ToolCall
 from memlayer_core.storage.terms import searchable
 
 # Writes recalled text for a prompt, so that it cannot pose as instructions or as a block of ours.
@@ -26,13 +26,9 @@ Sign = Callable[[str], str]
 """Returns the key that a block of ours bears, from its text: see `Runtime.sign`."""
 
 _NAMES = "recalled_memory|long_term_memory|conversation_summary|user_profile|summary_so_far"
-_UNSEEN = (
-    r"\s/\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    r"\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff"
-)
-_TAG = re.compile(rf"<(?=[{_UNSEEN}]*(?:{_NAMES}))", re.IGNORECASE)
+_TAG = re.compile(rf"<(?=[{UNSEEN}/]*(?:{_NAMES}))", re.IGNORECASE)
 """Matches the beginning of a tag like ours, in any case, also with white space and invisible characters in it."""
-_ESCAPED = re.compile(rf"&lt;(?=[{_UNSEEN}]*(?:{_NAMES}))|\ufffd", re.IGNORECASE)
+_ESCAPED = re.compile(rf"&lt;(?=[{UNSEEN}/]*(?:{_NAMES}))|\ufffd", re.IGNORECASE)
 _UNPRINTED = re.compile(r"\\u(?:0000|d[89a-f])", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
-from memlayer_core.message import JSON, Message
+from memlayer_core.message import JSON, Entry, Link, Message, ids_in
 from memlayer_core.messages.render import openai_message
 from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
@@ -142,15 +143,16 @@ class Context(Viewable):
                 composed.append(create("system", text))
         over = older if self.placement == "user" else ""
         turns = (*self.window, *self.pending)
-        asked = max((at for at, message in enumerate(turns) if message.role == "user"), default=None)
+        questions = (at for at, one in enumerate(turns) if one.role == "user" and not one.answers)
+        asked = max(questions, default=None)  # providers want results in front of other content
         beside = self.recall if self.placement == "user" else ""
         first = [over] if over and not (turns and turns[0].role == "user") else []
         first += [beside] if beside and asked is None else []
         if first:
             composed.append(create("user", "\n\n".join(first)))
         everything = (*turns, *self.temporary)
-        for at in _results_behind_calls(everything):
-            made = convert(everything[at])
+        for at, message in _results_behind_calls(everything):
+            made = convert(message)
             for text in (beside if at == asked else "", "" if first or at else over):
                 made = put_before(made, text) if text else made
             composed.append(made)
@@ -216,18 +218,87 @@ def _short(id: str) -> str:
     return id if len(id) <= 2 * _ID else f"{id[:_ID]}…"
 
 
-def _results_behind_calls(messages: Sequence[Message]) -> list[int]:
-    """Return the places of messages in order, but each tool result directly behind its call."""
-    groups: list[list[int]] = []
-    open_calls: dict[str, list[int]] = {}
+def _results_behind_calls(messages: Sequence[Message]) -> list[tuple[int, Message]]:
+    """Return messages in order with their places, but each tool result directly behind its call, and with its id."""
+    entries = [Entry.of(at, message) for at, message in enumerate(messages)]
+    found = pair(entries)
+    groups: dict[int, list[tuple[int, Message]]] = {}
     for at, message in enumerate(messages):
-        group = open_calls.pop(message.tool_call_id or "", None) if message.role == "tool" else None
-        if group is not None:
-            group.append(at)
-            continue
-        groups.append([at])
-        open_calls.update((call.id, groups[-1]) for call in message.tool_calls)
-    return [at for group in groups for at in group]
+        place, number = found.get((at, 0), (at, -1)) if entries[at].role == "tool" else (at, -1)
+        ids = entries[place].calls[number].ids if number >= 0 else ()
+        if message.role == "tool" and ids and message.tool_call_id not in ids:
+            message = replace(message, tool_call_id=ids[0])  # noqa: PLW2901
+        groups.setdefault(place, []).append((at, message))
+    return [one for group in groups.values() for one in group]
+
+
+# Pairs calls and answers.
+
+_Spot = tuple[int, int]
+_MADE = re.compile(r"call-[0-9]+")
+"""Matches an id that adapters give to a call without one."""
+
+
+def _is_own(link: Link) -> bool:
+    return any(not _MADE.fullmatch(one) for one in link.ids)
+
+
+_WAYS: Sequence[tuple[Callable[[Link], Sequence[str]], Callable[[Link], Sequence[str]]]] = (
+    (lambda call: call.ids, lambda answer: answer.ids),
+    (lambda call: (call.name,), lambda answer: answer.ids if _is_own(answer) else (answer.name,)),
+    (
+        lambda call: ("nameless",) if _is_own(call) else ("nameless", "any"),
+        lambda answer: ("any",) if _is_own(answer) else ("nameless",),
+    ),
+)
+"""How a call and an answer name each other: by an id, by the tool, or by their order if one of the two has no id."""
+
+
+def pair(entries: Sequence[Entry]) -> dict[_Spot, _Spot]:
+    """Return the call of each answer: the place of its entry, and its number there; -1: a block only names its id.
+
+    A call has one answer. An id that is used again is that of the later call. Answers that are not found are left out.
+    """
+    found: dict[_Spot, _Spot] = {}
+    for call_keys, answer_keys in _WAYS:
+        waiting: dict[str, list[_Spot]] = {}
+        taken = set(found.values())
+        for at, entry in enumerate(entries):
+            fresh: dict[str, list[_Spot]] = {}
+            for number, call in enumerate(entry.calls):
+                for key in call_keys(call) if (at, number) not in taken else ():
+                    fresh.setdefault(key, []).append((at, number))
+            waiting |= fresh
+            for number, answer in enumerate(entry.answers):
+                keys = answer_keys(answer) if (at, number) not in found else ()
+                spots = (spot for key in keys for spot in waiting.get(key, ()) if spot not in taken)
+                if (spot := next(spots, None)) is not None:
+                    found[at, number] = spot
+                    taken.add(spot)
+    return found | _by_mention(entries, found)
+
+
+def _by_mention(entries: Sequence[Entry], found: Mapping[_Spot, _Spot]) -> dict[_Spot, _Spot]:
+    """Return answers without a call whose id stands in a message before them: a provider may know it as a call."""
+    lost = [
+        (at, number, answer)
+        for at, entry in enumerate(entries)
+        for number, answer in enumerate(entry.answers)
+        if (at, number) not in found
+    ]
+    named: dict[str, int] = {}
+    for at, entry in enumerate(entries) if lost else ():
+        message = entry.message
+        if message is not None and not entry.answers:
+            own = {one for call in entry.calls for one in call.ids}
+            dump = message.raw.dump if message.raw is not None else {}
+            named |= {one: at for one in ids_in((message.content, dump)) if one not in own}
+    return {
+        (at, number): (named[one], -1)
+        for at, number, answer in lost
+        for one in answer.ids
+        if named.get(one, at) < at
+    }
 
 
 def _put_before(message: Message, text: str) -> Message:

@@ -244,7 +244,7 @@ def read_window(
     Raises:
         InvalidLimitError: The instructions alone are larger than the limit.
     """
-    once = tuple(_part(rt, stored, _ONCE) for stored in temporary)
+    once = tuple(_part(rt, stored, _ONCE) for stored in temporary if stored.message.is_told)
     if not pending and (session is None or not session.messages):
         _, once, orphans = _without_orphans(rt, (), once)
         return WindowView(temporary=once, reasons=(*orphans, *fit.over_limit(once, limits.tokens)))
@@ -292,7 +292,7 @@ def _instructions(
     found = [one for one in pending if one.message.role == "system" and one.message.model_visible][-1:]
     if not found and session is not None and session.instructions is not None:
         found = messages_reads.read(connection, session, [session.instructions & 0xFFFF_FFFF])
-    system = tuple(_part(rt, stored, (INSTRUCTIONS,)) for stored in found)
+    system = tuple(_part(rt, stored, (INSTRUCTIONS,)) for stored in found if stored.message.is_told)
     for part in system:
         fit.check_instructions(part.tokens, limit)
     return system
@@ -302,10 +302,10 @@ def _pending_parts(
     rt: Runtime, session: Session | None, pending: Sequence[StoredMessage]
 ) -> list[tuple[Entry, Part]]:
     """Return pending messages with the places that they will have."""
-    told = [one for one in pending if one.message.role != "system" and one.message.model_visible]
+    told = [one for one in pending if one.message.role != "system" and one.message.is_told]
     parts = [_part(rt, stored, (PENDING,))._replace(keys=()) for stored in told]
     entries = [
-        _entry(seq, part.message)._replace(tokens=part.tokens)
+        Entry.of(seq, part.message, part.tokens)
         for seq, part in enumerate(parts, session.next_seq if session is not None else 0)
     ]
     return list(zip(entries, parts, strict=True))
@@ -374,7 +374,7 @@ def _without_orphans(
     if not temporary:
         return parts, temporary, ()
     told = dict(enumerate((*parts, *temporary)))
-    _, left = fit.presentable([_entry(at, part.message) for at, part in told.items()])
+    _, left = fit.presentable([Entry.of(at, part.message) for at, part in told.items()])
     lines = {entry.seq for entry in left if entry.seq >= len(parts) and entry.role == "tool"}
     gone = {entry.seq for entry in left} - lines
     told = {at: _as_user(rt, one) if at in lines else one for at, one in told.items() if at not in gone}
@@ -390,10 +390,6 @@ def _as_user(rt: Runtime, part: Part) -> Part:
 def _most_window_view(rt: Runtime, part: Part) -> int:
     """Return what a part costs at the most: it is not known yet whether the call of a result is in the window."""
     return max(part.tokens, _as_user(rt, part).tokens) if part.message.role == "tool" else part.tokens
-
-
-def _entry(seq: int, message: Message) -> Entry:
-    return Entry(seq, message.role, 0, tuple(call.id for call in message.tool_calls), message.tool_call_id)
 
 
 def _part(rt: Runtime, original: StoredMessage, reasons: tuple[Reason, ...]) -> Part:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tuned import Tuned
 
 from memlayer_core import Memory, Message, ToolCall
-from memlayer_core.message import Entry
+from memlayer_core.message import Entry, Link
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, Policy
 from memlayer_core.window.fit import COMPRESS_TO, Shape, enough, first_page, presentable, turns, window
 
@@ -23,7 +23,13 @@ class Conversation:
 
     def say(self, role, tokens, calls=(), answers=None) -> None:
         place = len(self.entries) * 3
-        self.entries.append(Entry(place, role, tokens, tuple(calls), answers, characters=4 * tokens))
+        self.entries.append(entry(place, role, tokens, calls, answers))
+
+
+def entry(seq, role, tokens, calls=(), answers=None) -> Entry:
+    ids = [] if answers is None else [answers]
+    own = [Link(tuple(ids))] if role == "tool" else []
+    return Entry(seq, role, tokens, tuple(Link((one,)) for one in calls), tuple(own), characters=4 * tokens)
 
 
 @st.composite
@@ -60,22 +66,30 @@ def chosen(entries, limit, **how):
 
 
 def assert_whole(shown) -> None:
-    """No result without its call, no call without its results but a pending one at the end."""
-    waiting: set[str] = set()
-    for place, entry in enumerate(shown):
-        if entry.tool_call_id is not None or entry.role == "tool":
-            assert entry.tool_call_id in waiting
-            waiting.discard(entry.tool_call_id)
-        if entry.calls:
-            following, taken = set(), set()
-            for later in shown[place + 1 :]:
-                taken |= set(later.calls)  # an id that is used again is answered there
-                following |= {later.tool_call_id} - taken
-            at_end = all(
-                later.role == "tool" or later.tool_call_id is not None for later in shown[place + 1 :]
-            )
-            assert set(entry.calls) <= following or at_end
-            waiting = waiting | set(entry.calls)
+    """No result without its call, no call without its results but a pending one at the end.
+
+    A result that names no call is that of any call that no other result names.
+    """
+    waiting: list[str] = []
+    for place, one in enumerate(shown):
+        behind = shown[place + 1 :]
+        if one.role == "tool":
+            named = [id for answer in one.answers for id in answer.ids]
+            assert waiting
+            assert set(named) <= set(waiting)
+            for id in named:
+                waiting.remove(id)
+        calls = {id for call in one.calls for id in call.ids}
+        if calls:
+            following, taken, nameless = set(), set(), 0
+            for later in behind:
+                taken |= {id for call in later.calls for id in call.ids}  # used again, it is answered there
+                named = {id for answer in later.answers for id in answer.ids}
+                following |= named - taken
+                nameless += later.role == "tool" and not named
+            at_end = all(later.role == "tool" for later in behind)
+            assert len(calls - following) <= nameless or at_end
+            waiting = [id for id in waiting if id not in calls] + sorted(calls)
 
 
 @pytest.mark.trap("layered", 10)
@@ -299,11 +313,6 @@ def test_a_window_that_shrank_is_the_same_when_it_is_chosen_from_what_it_showed(
 
 
 def test_a_result_without_its_call_makes_no_run_of_tools_out_of_one_call() -> None:
-    def entry(
-        seq: int, role: str, tokens: int, calls: tuple[str, ...] = (), answers: str | None = None
-    ) -> Entry:
-        return Entry(seq, role, tokens, calls, answers, characters=4 * tokens)
-
     entries = [
         entry(0, "tool", 1, answers="of a call that is gone"),
         entry(1, "assistant", 400, calls=("c",)),
@@ -390,12 +399,13 @@ def test_counts_of_another_tokenizer_are_made_anew(open_at) -> None:
 
 
 @pytest.mark.requirement("A19", "L13")
-def test_a_result_that_names_no_call_is_shown_as_the_answer_to_none(memory: Memory) -> None:
+def test_a_result_that_names_no_call_answers_the_one_of_its_name_or_the_first(memory: Memory) -> None:
     chat = memory.chat(user_id="u", session_id="s")
     said = [
         Message("user", "go"),
-        Message("assistant", tool_calls=(ToolCall("c1", "f"),)),
-        Message("tool", "ok", name="f"),
+        Message("assistant", tool_calls=(ToolCall("c1", "f"), ToolCall("c2", "g"))),
+        Message("tool", "of g", name="g"),
+        Message("tool", "of f"),
         Message("assistant", "done"),
         Message("user", "again"),
         Message("assistant", tool_calls=(ToolCall("c2", "f"), ToolCall("c3", "f"))),
@@ -404,6 +414,9 @@ def test_a_result_that_names_no_call_is_shown_as_the_answer_to_none(memory: Memo
     ]
     chat.add_messages(said)
     context = chat.context(token_limit=1000)
-    assert [message.content for message in context.window] == ["go", "done", "again", "and now?"]
+    shown = [message.content for message in context.window]
+    assert shown == ["go", "", "of g", "of f", "done", "again", "and now?"]
+    results = [one for one in context.to_openai() if one["role"] == "tool"]
+    assert [(one["content"], one["tool_call_id"]) for one in results] == [("of g", "c2"), ("of f", "c1")]
     assert "incomplete_tools" in {reason.code for reason in context.reasons}
     assert [message.content for message in chat.history()] == [message.content for message in said]
