@@ -410,7 +410,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
                 repetition = chat.with_lineage([newest.message])
                 await run.verb(chat.add_messages, chat.aadd_messages, repetition, verbatim=True)
                 context = await read_context()
-            else:
+            elif place is not None or not newest.is_new:  # what is new and not shown answers no call
                 rewinds = not newest.is_new  # otherwise somebody else writes to the same thread
                 context = _rewind(context, place, incoming.thread)
         composed = await run(_compose_request, context, incoming, request)

@@ -99,12 +99,9 @@ class Message(Tabular):
         if isinstance(self.content, str):
             return ()
         ids, names = ({getattr(call, field) for call in self.tool_calls} for field in ("id", "name"))
-        parts = ((block, call_in(block)) for block in self.content)
-        return tuple(
-            block
-            for block, call in parts
-            if call is None or (ids.isdisjoint(call.ids) if call.ids else call.name not in names)
-        )
+        calls = [call_in(block) for block in self.content]
+        repeats = [one and (ids & set(one.ids) if one.ids else one.name in names) for one in calls]
+        return tuple(block for block, again in zip(self.content, repeats, strict=True) if not again)
 
     @property
     def calls(self) -> tuple[Link, ...]:
@@ -119,13 +116,13 @@ class Message(Tabular):
         if self.role != "tool" or (inside and self.tool_call_id is None):
             return inside
         ids = () if self.tool_call_id is None else (self.tool_call_id,)
-        others = (one for one in inside if self.tool_call_id not in one.ids)
-        return (Link(ids, self.name or ""), *others)
+        return (Link(ids, self.name or ""), *(one for one in inside if ids[0] not in one.ids))
 
     @property
     def turn_role(self) -> Role:
         """The role; but `"tool"` for a user's message that only answers calls, as results of some providers do."""
-        return "tool" if self.role == "user" and self.answers and not _SEEN.search(self.text) else self.role
+        may_answer = self.role == "user" and not isinstance(self.content, str)
+        return "tool" if may_answer and self.answers and not _SEEN.search(self.text) else self.role
 
     @property
     def is_told(self) -> bool:
@@ -173,7 +170,7 @@ _UNSAID = re.compile("think|thought|reason|cache", re.IGNORECASE)
 def _says(part: str | Block) -> bool:
     """Tell whether a text or a content block says something: all but blank texts, thoughts and marks of a cache do."""
     if not isinstance(part, str):
-        kind, fields = _opened(part)
+        kind, fields = opened(part)
         if not kind.endswith("text"):
             return not _UNSAID.search(kind)
         part = str(fields.get("text") or "")
@@ -200,15 +197,15 @@ class Link(NamedTuple):
 
 def call_in(block: Block) -> Link | None:
     """Return the call that a content block is; None if it is none, or if the provider answers it itself."""
-    kind, fields = _opened(block)
+    kind, fields = opened(block)
     is_call = _CALL.search(kind) or (kind.endswith("call") and isinstance(fields.get("call_id"), str))
     return _link(fields) if is_call else None
 
 
 def answer_in(block: Block) -> Link | None:
     """Return the call that a content block answers; None if it answers none."""
-    kind, fields = _opened(block)
-    return (_link(fields) if _ANSWER.search(kind) else None) or None
+    kind, fields = opened(block)
+    return _link(fields) if _ANSWER.search(kind) else None
 
 
 def ids_in(value: JSON) -> Iterator[str]:
@@ -223,7 +220,7 @@ def ids_in(value: JSON) -> Iterator[str]:
             yield from ids_in(inner)
 
 
-def _opened(block: Block) -> tuple[str, Block]:
+def opened(block: Block) -> tuple[str, Block]:
     """Return the kind and the fields of a block. Some providers have the kind as the key of the fields."""
     inner = block.get("value") if block.get("type") == "non_standard" else block
     if not isinstance(inner, Mapping):
@@ -235,13 +232,16 @@ def _opened(block: Block) -> tuple[str, Block]:
 
 
 def _link(fields: Block) -> Link:
-    ids = sorted(
-        (key.lower() == "id", value)
+    keys = [
+        key
         for key, value in fields.items()
-        if key.lower().endswith("id") and isinstance(value, str)
-    )
+        if key.lower().endswith("id") and isinstance(value, str) and value
+    ]
+    keys.sort(
+        key=lambda key: key.lower() == "id"
+    )  # an item's own id is behind the one by which it is answered
     name = fields.get("name")
-    return Link(tuple(value for _, value in ids if value), name if isinstance(name, str) else "")
+    return Link(tuple(fields[key] for key in keys), name if isinstance(name, str) else "")
 
 
 class MessageList(NamedTuple):

@@ -84,8 +84,9 @@ def head_of(row: Any, scope: Scope) -> StoredMessage:
 
 def _links(message: Message) -> str | None:
     """Return what tells a message apart from a question: that no prompt has it, or that it is a result."""
-    links = {"hidden": not message.is_told, "answers": message.turn_role == "tool"}
-    return exact_text({name: True for name, holds in links.items() if holds}) if any(links.values()) else None
+    if not message.is_told:
+        return exact_text({"hidden": True})
+    return exact_text({"answers": True}) if message.turn_role == "tool" else None
 
 
 def _body(message: Message, text: str) -> str | None:

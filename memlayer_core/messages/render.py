@@ -12,7 +12,18 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from memlayer_core.message import JSON, ROLES, UNSEEN, Block, Message, StoredMessage, ToolCall
+from memlayer_core.message import (
+    JSON,
+    ROLES,
+    UNSEEN,
+    Block,
+    Message,
+    StoredMessage,
+    ToolCall,
+    answer_in,
+    call_in,
+    opened,
+)
 from memlayer_core.storage.terms import searchable
 
 # Writes recalled text for a prompt, so that it cannot pose as instructions or as a block of ours.
@@ -227,6 +238,38 @@ _UNTOLD = frozenset(
 )
 """Types of blocks that are no content: calls are in `tool_calls`, and the API takes no reasoning back."""
 _NAME = re.compile(r"[^a-zA-Z0-9_-]+")
+
+
+def plain_messages(message: Message) -> list[Message]:
+    """Return a message with all of its calls in `tool_calls`; results of a user as the tool's messages in front of it."""
+    answered = {one for link in message.answers for one in link.ids}
+    calls, results, rest = [*message.tool_calls], list[Message](), list[Block]()
+    for block in message.blocks:
+        kind, fields = opened(block)
+        if (link := call_in(block)) and answered.isdisjoint(link.ids):
+            given = next(
+                (fields[name] for name in ("arguments", "args", "input", "action") if name in fields), {}
+            )
+            own_id = link.ids[0] if link.ids else f"call-{len(calls)}"
+            calls.append(
+                ToolCall(own_id, link.name or kind, given if isinstance(given, str) else _json(given))
+            )
+        elif message.role == "user" and (link := answer_in(block)):
+            said = next((fields[name] for name in ("content", "output", "response") if name in fields), "")
+            parts = said if isinstance(said, list) else [said]
+            typed = all(isinstance(part, Mapping) and "type" in part for part in parts)
+            content = tuple(parts) if typed else said if isinstance(said, str) else _json(said)
+            results.append(Message("tool", content, name=link.name, tool_call_id=(*link.ids, None)[0]))
+        else:
+            rest.append(block)
+    if len(calls) == len(message.tool_calls) and not results:
+        return [message]
+    own = replace(message, content=tuple(rest), tool_calls=tuple(calls))
+    return [*results, own] if rest or calls else results
+
+
+def _json(value: JSON) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def openai_message(message: Message) -> dict[str, JSON]:

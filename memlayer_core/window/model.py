@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from memlayer_core.message import JSON, Entry, Link, Message, ids_in
-from memlayer_core.messages.render import openai_message
+from memlayer_core.messages.render import openai_message, plain_messages
 from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.show import Bar, Colour, Mark, View, Viewable
@@ -113,7 +113,8 @@ class Context(Viewable):
 
     def to_openai(self) -> list[dict[str, JSON]]:
         """Return the messages as dicts for OpenAI's chat API: `client.chat.completions.create(messages=…)`."""
-        return [openai_message(message) for message in self.messages]
+        messages = [plain for message in self.messages for plain in plain_messages(message)]
+        return [openai_message(message) for _, message in _results_behind_calls(messages)]
 
     def compose(
         self,
@@ -152,7 +153,8 @@ class Context(Viewable):
             composed.append(create("user", "\n\n".join(first)))
         everything = (*turns, *self.temporary)
         for at, message in _results_behind_calls(everything):
-            made = convert(message)
+            # Plain messages stay as they were stored; another framework's message has no other form of the pair.
+            made = convert(message if message.raw is not None else everything[at])
             for text in (beside if at == asked else "", "" if first or at else over):
                 made = put_before(made, text) if text else made
             composed.append(made)
@@ -275,30 +277,24 @@ def pair(entries: Sequence[Entry]) -> dict[_Spot, _Spot]:
                 if (spot := next(spots, None)) is not None:
                     found[at, number] = spot
                     taken.add(spot)
-    return found | _by_mention(entries, found)
+    if len(found) < sum(len(entry.answers) for entry in entries):
+        _add_mentions(entries, found)
+    return found
 
 
-def _by_mention(entries: Sequence[Entry], found: Mapping[_Spot, _Spot]) -> dict[_Spot, _Spot]:
-    """Return answers without a call whose id stands in a message before them: a provider may know it as a call."""
-    lost = [
-        (at, number, answer)
-        for at, entry in enumerate(entries)
-        for number, answer in enumerate(entry.answers)
-        if (at, number) not in found
-    ]
-    named: dict[str, int] = {}
-    for at, entry in enumerate(entries) if lost else ():
-        message = entry.message
-        if message is not None and not entry.answers:
+def _add_mentions(entries: Sequence[Entry], found: dict[_Spot, _Spot]) -> None:
+    """Add answers whose id stands anywhere in a message before: a provider may know calls of forms that nobody here does."""
+    named: dict[str, _Spot] = {}
+    for at, entry in enumerate(entries):
+        for number, answer in enumerate(entry.answers):
+            spot = next((named[one] for one in answer.ids if one in named), None)
+            if spot is not None:
+                found.setdefault((at, number), spot)
+        if entry.message is not None and not entry.answers:
             own = {one for call in entry.calls for one in call.ids}
-            dump = message.raw.dump if message.raw is not None else {}
-            named |= {one: at for one in ids_in((message.content, dump)) if one not in own}
-    return {
-        (at, number): (named[one], -1)
-        for at, number, answer in lost
-        for one in answer.ids
-        if named.get(one, at) < at
-    }
+            raw = entry.message.raw
+            every = ids_in((entry.message.content, raw.dump if raw is not None else {}))
+            named |= {one: (at, -1) for one in every if one not in own}
 
 
 def _put_before(message: Message, text: str) -> Message:
