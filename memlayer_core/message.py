@@ -115,8 +115,8 @@ class Message(Tabular):
         inside = () if isinstance(self.content, str) else tuple(filter(None, map(answer_in, self.content)))
         if self.role != "tool" or (inside and self.tool_call_id is None):
             return inside
-        ids = () if self.tool_call_id is None else (self.tool_call_id,)
-        return (Link(ids, self.name or ""), *(one for one in inside if ids[0] not in one.ids))
+        ids = tuple(filter(None, [self.tool_call_id]))
+        return (Link(ids, self.name or ""), *(one for one in inside if not {*ids} & {*one.ids}))
 
     @property
     def turn_role(self) -> Role:
@@ -130,8 +130,9 @@ class Message(Tabular):
 
         A call, a result and an image do. White space, invisible characters and thoughts alone do not.
         """
-        parts = (self.content,) if isinstance(self.content, str) else self.content
-        return self.model_visible and (self.role == "tool" or bool(self.tool_calls) or any(map(_says, parts)))
+        content = self.content
+        says = _SEEN.search(content) if isinstance(content, str) else any(map(_says, content))
+        return self.model_visible and bool(says or self.tool_calls or self.role == "tool")
 
     @property
     def speaker(self) -> str:
@@ -167,14 +168,11 @@ _SEEN = re.compile(f"[^{UNSEEN}]")
 _UNSAID = re.compile("think|thought|reason|cache", re.IGNORECASE)
 
 
-def _says(part: str | Block) -> bool:
-    """Tell whether a text or a content block says something: all but blank texts, thoughts and marks of a cache do."""
-    if not isinstance(part, str):
-        kind, fields = opened(part)
-        if not kind.endswith("text"):
-            return not _UNSAID.search(kind)
-        part = str(fields.get("text") or "")
-    return _SEEN.search(part) is not None
+def _says(block: Block) -> bool:
+    """Tell whether a content block says something: all but blank texts, thoughts and marks of a cache do."""
+    kind, fields = opened(block)
+    text = str(fields.get("text") or "")
+    return _SEEN.search(text) is not None if kind.endswith("text") else not _UNSAID.search(kind)
 
 
 # Tells calls and their answers by the form of a content block, since providers add kinds of blocks all the time.
@@ -232,16 +230,10 @@ def opened(block: Block) -> tuple[str, Block]:
 
 
 def _link(fields: Block) -> Link:
-    keys = [
-        key
-        for key, value in fields.items()
-        if key.lower().endswith("id") and isinstance(value, str) and value
-    ]
-    keys.sort(
-        key=lambda key: key.lower() == "id"
-    )  # an item's own id is behind the one by which it is answered
+    keys = [key for key, value in fields.items() if key.lower().endswith("id") and isinstance(value, str)]
+    keys.sort(key=lambda key: key.lower() == "id")  # an item's own id is seldom what the other names
     name = fields.get("name")
-    return Link(tuple(fields[key] for key in keys), name if isinstance(name, str) else "")
+    return Link(tuple(fields[key] for key in keys if fields[key]), name if isinstance(name, str) else "")
 
 
 class MessageList(NamedTuple):

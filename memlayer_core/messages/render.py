@@ -247,18 +247,16 @@ def plain_messages(message: Message) -> list[Message]:
     for block in message.blocks:
         kind, fields = opened(block)
         if (link := call_in(block)) and answered.isdisjoint(link.ids):
-            given = next(
-                (fields[name] for name in ("arguments", "args", "input", "action") if name in fields), {}
-            )
+            given: JSON = next(filter(None, map(fields.get, ("arguments", "args", "input", "action"))), {})
+            arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
             own_id = link.ids[0] if link.ids else f"call-{len(calls)}"
-            calls.append(
-                ToolCall(own_id, link.name or kind, given if isinstance(given, str) else _json(given))
-            )
+            calls.append(ToolCall(own_id, link.name or kind, arguments))
         elif message.role == "user" and (link := answer_in(block)):
-            said = next((fields[name] for name in ("content", "output", "response") if name in fields), "")
+            said: JSON = next(filter(None, map(fields.get, ("content", "output", "response"))), "")
             parts = said if isinstance(said, list) else [said]
-            typed = all(isinstance(part, Mapping) and "type" in part for part in parts)
-            content = tuple(parts) if typed else said if isinstance(said, str) else _json(said)
+            if all(isinstance(part, Mapping) and "type" in part for part in parts):
+                said = tuple(parts)
+            content = said if isinstance(said, str | tuple) else json.dumps(said, ensure_ascii=False)
             results.append(Message("tool", content, name=link.name, tool_call_id=(*link.ids, None)[0]))
         else:
             rest.append(block)
@@ -266,10 +264,6 @@ def plain_messages(message: Message) -> list[Message]:
         return [message]
     own = replace(message, content=tuple(rest), tool_calls=tuple(calls))
     return [*results, own] if rest or calls else results
-
-
-def _json(value: JSON) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def openai_message(message: Message) -> dict[str, JSON]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from message_store import DictStore
 from tuned import Tuned
 
-from memlayer_core import Memory, Message, ToolCall
+from memlayer_core import Memory, Message, ToolCall, WindowMemory
 from memlayer_core.message import Entry, Link
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, Policy
 from memlayer_core.window.fit import COMPRESS_TO, Shape, enough, first_page, presentable, turns, window
@@ -420,3 +421,91 @@ def test_a_result_that_names_no_call_answers_the_one_of_its_name_or_the_first(me
     assert [(one["content"], one["tool_call_id"]) for one in results] == [("of g", "c2"), ("of f", "c1")]
     assert "incomplete_tools" in {reason.code for reason in context.reasons}
     assert [message.content for message in chat.history()] == [message.content for message in said]
+
+
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "x"}
+SILENT = {
+    "empty": "",
+    "blank": " \n\u00a0",
+    "zero width": "\u200b\ufeff",
+    "an empty block": ({"type": "text", "text": ""},),
+    "no blocks": (),
+    "a thought alone": (THOUGHT, {"type": "text", "text": " "}),
+    "reasoning alone": ({"type": "reasoning", "id": "rs_1", "summary": []},),
+}
+
+
+@pytest.mark.parametrize("content", SILENT.values(), ids=SILENT)
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+def test_a_message_that_says_nothing_is_in_the_history_and_in_no_prompt(
+    memory: Memory, role, content
+) -> None:
+    said = [
+        Message("system", "Be brief."),
+        Message("user", "First?"),
+        Message(role, content),
+        Message("user", "Second?"),
+    ]
+    chat, listed = memory.chat(user_id="u", session_id="s"), WindowMemory(DictStore(), "s")
+    for one in (chat, listed):
+        one.add_messages(said)
+        shown = one.context(policy={"max_rounds": 2})
+        rules = [] if role == "system" else ["Be brief."]
+        assert [form["content"] for form in shown.to_openai()] == [*rules, "First?", "Second?"]
+        assert shown.tokens == sum(piece.tokens for piece in shown.pieces)
+        assert [message.content for message in one.history()] == [message.content for message in said]
+    pending = chat.context(pending=[Message(role, content)])
+    assert [message.text for message in pending.window] == ["First?", "Second?"]
+    assert not pending.pending
+    assert (
+        memory.chat(user_id="u", session_id="later")
+        .context(content if isinstance(content, str) else "")
+        .recall
+        == ""
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("assistant", "", tool_calls=(ToolCall("c1", "look"),)),
+        Message("user", ({"type": "image", "url": "https://example.org/cat.png"},)),
+        Message("assistant", ({"type": "refusal", "refusal": "No."},)),
+    ],
+    ids=["a call", "an image", "another block"],
+)
+def test_a_message_without_text_says_something_by_its_calls_and_blocks(memory: Memory, message) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add_messages([Message("user", "First?"), message])
+    assert [one.content for one in chat.context().window] == ["First?", message.content]
+
+
+@pytest.mark.requirement("A19")
+def test_a_call_that_is_told_twice_costs_once(memory: Memory) -> None:
+    code = "print(1) " * 500
+    block = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c1", "name": "run", "input": code}
+    once = Message("assistant", "", tool_calls=(ToolCall("c1", "run", code),))
+    assert memory.tokens.message(replace(once, content=(block,))) == memory.tokens.message(once)
+
+
+@pytest.mark.requirement("A19", "L13")
+def test_what_stands_in_blocks_is_in_openais_form_and_results_are_no_questions(memory: Memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    call = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": 1}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "found"}]}
+    chat.add_messages(
+        [
+            Message("user", "Look."),
+            Message("assistant", (call,)),
+            Message("user", (result,)),
+            Message("assistant", "So."),
+            Message("user", "Thanks."),
+        ]
+    )
+    told = chat.context().to_openai()
+    assert [one["role"] for one in told] == ["user", "assistant", "tool", "assistant", "user"]
+    function = {"name": "look", "arguments": '{"at": 1}'}
+    assert told[1]["tool_calls"] == [{"id": "t1", "type": "function", "function": function}]
+    assert told[2] == {"role": "tool", "tool_call_id": "t1", "content": "found"}
+    assert len(chat.context(policy={"max_rounds": 2}).window) == 5
+    assert [one.text for one in chat.context(policy={"max_rounds": 1}).window] == ["Thanks."]
