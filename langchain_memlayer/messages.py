@@ -136,7 +136,8 @@ def to_core(message: BaseMessage) -> Message:
     Invalid tool calls count as calls: LangChain's integrations send both kinds to the provider, which then expects a
     result of both, and `create_agent` gives one. `created_at`, `timestamp` or the like in `additional_kwargs` or
     `response_metadata` tells when it was said. A call without an id gets its place in the message as its id
-    (`"call-0"`), and a tool message with an empty `tool_call_id` answers the first call.
+    (`"call-0"`), and a tool message with an empty `tool_call_id` answers the first call. OpenAI's older `function_call`
+    is such a call, and a `FunctionMessage` answers it by its name.
 
     Args:
         message: A message of any class; a chunk becomes a whole message. Objects in it that have no JSON form (for
@@ -272,6 +273,9 @@ def _calls(message: BaseMessage) -> tuple[ToolCall, ...]:
     if not isinstance(message, AIMessage):
         return ()
     calls: list[Mapping[str, Any]] = [*message.tool_calls, *message.invalid_tool_calls]
+    older = message.additional_kwargs.get("function_call")
+    if not calls and isinstance(older, Mapping):
+        calls = [{"name": older.get("name"), "args": older.get("arguments")}]
     return tuple(
         ToolCall(_call_id(call.get("id"), place), str(call.get("name") or ""), _arguments(call.get("args")))
         for place, call in enumerate(calls)

@@ -435,7 +435,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
                 repetition = chat.with_lineage([newest.message])
                 await run.verb(chat.add_messages, chat.aadd_messages, repetition, verbatim=True)
                 context = await read_context()
-            else:
+            elif place is not None or not newest.is_new:  # what is new and not shown answers no call
                 rewinds = not newest.is_new  # otherwise somebody else writes to the same thread
                 context = _rewind(context, place, incoming.thread)
         composed = await run(_compose_request, context, incoming, request)
@@ -505,7 +505,7 @@ def _rewind(context: Context, place: int | None, thread: Sequence[BaseMessage]) 
     if place is not None:
         return replace(context, window=context.window[: place + 1])
     start = next((at for at in reversed(range(len(thread))) if thread[at].type == "human"), 0)
-    window = (as_prompt(message) for message in all_to_core(thread[start:]) if message.model_visible)
+    window = (as_prompt(message) for message in all_to_core(thread[start:]) if message.is_told)
     return replace(context, window=tuple(window), summary=None, recall="")
 
 
@@ -513,12 +513,13 @@ def _compose_request(
     context: Context, incoming: ModelMessages, request: ModelRequest[Any]
 ) -> ModelRequest[Any]:
     """Return the request with the context instead of its messages."""
-    system = () if request.system_message is None else (as_prompt(to_core(request.system_message)),)
+    own = () if request.system_message is None else (as_prompt(to_core(request.system_message)),)
+    system = tuple(message for message in (*own, *context.system) if message.is_told)
     edits = {id: to_core(message) for id, message in incoming.edits.items()}
     window = tuple(edits.get(message.id, message) for message in context.window)
     tools = [tool if isinstance(tool, dict) else getattr(tool, "extras", None) for tool in request.tools]
     beside = [message.content for message in (*incoming.prefix, *incoming.suffix)]
-    whole = replace(context, system=(*system, *context.system), window=window)
+    whole = replace(context, system=system, window=window)
     prompt: list[Any] = compose_messages(whole, [tools, beside, request.model_settings])
     instructions = prompt.pop(0) if prompt and isinstance(prompt[0], SystemMessage) else None
     messages = [*incoming.prefix, *prompt, *incoming.suffix]

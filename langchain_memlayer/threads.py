@@ -555,7 +555,7 @@ def _newest(messages: Sequence[Message], ids: Sequence[str], stored: int) -> New
     talk = (
         (message, stored_id, bool(stored) and stored_id == message.id)
         for message, stored_id in zip(reversed(messages), reversed(ids), strict=False)
-        if message.role not in SYSTEM_ROLES and message.model_visible
+        if message.role not in SYSTEM_ROLES and message.is_told
     )
     newest, before = next(talk, None), next(talk, None)
     return None if newest is None else Newest(*newest, is_alone=before is None or before[2])

@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Literal, Self, TypeVar, get_args
 
@@ -98,7 +99,7 @@ def build(form: Mapping[str, Any]) -> ContentBlock | None:
 def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
     """Return the core's blocks of a LlamaIndex block's fields; their keys are LangChain's standard keys, too.
 
-    A tool call with an id is not returned: it is one of the message's `tool_calls`.
+    A tool call is not returned: it is one of the message's `tool_calls`.
     """
     match fields.get("block_type"):
         case "text":
@@ -110,9 +111,6 @@ def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
             rest = {name: fields[name] for name in _THINKING_FIELDS if fields.get(name)}
             thinking = {"type": "thinking", "thinking": str(fields.get("content") or "")}
             yield thinking | ({"extras": write(rest).value} if rest else {})
-        case "tool_call" if identifier(fields.get("tool_call_id")) is None:
-            name, arguments = str(fields.get("tool_name", "")), arguments_of(fields.get("tool_kwargs"))
-            yield {"type": "tool_call", "name": name, "args": arguments}
         case "citable" | "citation" as kind:
             content = fields.get("content") or fields.get("cited_content") or []
             inner = content if isinstance(content, list) else [content]
@@ -120,7 +118,7 @@ def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
             named = {name: str(fields.get(name, "")) for name in ("title", "source")}
             yield {"type": kind, **named, "text": "\n".join(texts)}
             yield from (_medium(p["block_type"], p) for p in inner if p.get("block_type") in _MEDIA)
-        case _:  # a cache point says nothing
+        case _:  # a tool call, or a cache point, which says nothing
             return
 
 
@@ -152,7 +150,8 @@ def _counterpart(block: Block) -> ContentBlock | None:  # noqa: PLR0911  (one ca
             return ThinkingBlock(content=str(block.get("thinking") or block.get("reasoning") or ""), **extras)
         case "tool_call" | "tool_use" | "function_call" if isinstance(block.get("name"), str):
             arguments = block.get("args") or block.get("input") or block.get("arguments") or {}
-            return ToolCallBlock(tool_name=block["name"], tool_kwargs=arguments)
+            named = identifier(block.get("call_id") or block.get("id"))
+            return ToolCallBlock(tool_call_id=named, tool_name=block["name"], tool_kwargs=arguments)
         case _ if isinstance(block.get("text"), str):
             return TextBlock(text=block["text"])
         case _:
@@ -269,7 +268,6 @@ _ROLES: dict[MessageRole, Role] = {
     MessageRole.FUNCTION: "tool",
 }
 _ESTIMATE = token_counter("estimate")
-_CALLS = frozenset({"tool_call", "tool_use", "function_call"})
 
 
 class Verbatim(ChatMessage):
@@ -313,6 +311,7 @@ def to_core(message: ChatMessage) -> Message:
     """Return a message as the core stores it: the core's fields, and LlamaIndex's own dump.
 
     Values that JSON does not have become tagged objects; an object that cannot be written is left out, with a warning.
+    A call without an id gets its place in the message as its id there (`"call-0"`).
 
     Raises:
         MessageTypeError: `message` is no `ChatMessage`.
@@ -330,7 +329,6 @@ def to_core(message: ChatMessage) -> Message:
     blocks = [read(block.value) for block in dumps]
     calls = [*_block_calls(blocks), *_provider_calls(extras, blocks)]
     content = [part for fields in blocks for part in to_core_blocks(fields)]
-    content += [_call_block(call) for call in calls if not call.id and call.name]
     raw = {
         "role": message_role.value,
         "additional_kwargs": kwargs.value,
@@ -344,7 +342,9 @@ def to_core(message: ChatMessage) -> Message:
         _text_or_blocks(content),
         name=identifier(extras.get("name")),
         created_at=said_at(extras),
-        tool_calls=tuple(call for call in calls if call.id),
+        tool_calls=tuple(
+            replace(call, id=call.id or f"call-{at}") for at, call in enumerate(calls) if call.id or call.name
+        ),
         tool_call_id=identifier(extras.get("tool_call_id")) if role == "tool" else None,
         model_visible=extras.get(VISIBLE) is not False,
         raw=Raw(FRAMEWORK, llama_index.core.__version__, raw),
@@ -430,13 +430,7 @@ def _convert(message: Message) -> ChatMessage:
     if isinstance(message.content, str):
         blocks += [TextBlock(text=message.content)] if message.content or not message.tool_calls else []
     else:
-        named = {call.name for call in message.tool_calls}
-        parts = (
-            part
-            for part in message.content
-            if part.get("type") not in _CALLS or part.get("name") not in named
-        )
-        blocks += [block for block in map(from_core_block, parts) if block is not None]
+        blocks += [block for block in map(from_core_block, message.blocks) if block is not None]
     blocks += [
         ToolCallBlock(tool_call_id=call.id or None, tool_name=call.name, tool_kwargs=_kwargs(call.arguments))
         for call in message.tool_calls
@@ -463,15 +457,11 @@ def _text_or_blocks(content: list[Block]) -> str | tuple[Block, ...]:
     return tuple(content)
 
 
-def _call_block(call: ToolCall) -> Block:
-    """Make a block of a call without an id: no result can refer to it, but it costs tokens, too."""
-    return {"type": "tool_call", "name": call.name, "args": call.arguments}
-
-
 def _block_calls(blocks: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
     for fields in blocks:
-        if fields.get("block_type") == "tool_call" and (named := identifier(fields.get("tool_call_id"))):
-            yield ToolCall(named, str(fields.get("tool_name", "")), arguments_of(fields.get("tool_kwargs")))
+        if fields.get("block_type") == "tool_call":
+            named, name = identifier(fields.get("tool_call_id")), str(fields.get("tool_name", ""))
+            yield ToolCall(named or "", name, arguments_of(fields.get("tool_kwargs")))
 
 
 def _provider_calls(extras: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:

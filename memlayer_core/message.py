@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
@@ -62,8 +63,8 @@ class Message(Tabular):
             message in its place.
         name: The speaker's name.
         tool_calls: The tool calls that the model makes.
-        tool_call_id: Id of the call that this tool message answers. A stored tool message without one is found and
-            recalled, but it is in no window, since providers refuse it.
+        tool_call_id: Id of the call that this tool message answers, or the tool's name. A tool message without one
+            answers the call of its `name`, else the first one that has no answer.
         created_at: When it was said, with the distance from UTC there; without a time zone it is taken as UTC. Without one,
             the time of storing, in UTC.
         metadata: Your own JSON. A model never sees it.
@@ -101,10 +102,41 @@ class Message(Tabular):
         """The content blocks without those that repeat `tool_calls`, which some providers' messages have."""
         if isinstance(self.content, str):
             return ()
-        calls = {call.id for call in self.tool_calls}
-        return tuple(
-            block for block in self.content if block.get("type") not in _CALLS or _call_id(block) not in calls
-        )
+        ids, names = ({getattr(call, field) for call in self.tool_calls} for field in ("id", "name"))
+        calls = [call_in(block) for block in self.content]
+        repeats = [one and (ids & set(one.ids) if one.ids else one.name in names) for one in calls]
+        return tuple(block for block, again in zip(self.content, repeats, strict=True) if not again)
+
+    @property
+    def calls(self) -> tuple[Link, ...]:
+        """The calls that want an answer: the tool calls, and those that stand in the content alone."""
+        own = (Link((call.id,), call.name) for call in self.tool_calls)
+        return (*own, *filter(None, map(call_in, self.blocks)))
+
+    @property
+    def answers(self) -> tuple[Link, ...]:
+        """The calls that it answers: as a tool's message, or with results among its content blocks."""
+        inside = () if isinstance(self.content, str) else tuple(filter(None, map(answer_in, self.content)))
+        if self.role != "tool" or (inside and self.tool_call_id is None):
+            return inside
+        ids = tuple(filter(None, [self.tool_call_id]))
+        return (Link(ids, self.name or ""), *(one for one in inside if not {*ids} & {*one.ids}))
+
+    @property
+    def turn_role(self) -> Role:
+        """The role; but `"tool"` for a user's message that only answers calls, as results of some providers do."""
+        may_answer = self.role == "user" and not isinstance(self.content, str)
+        return "tool" if may_answer and self.answers and not _SEEN.search(self.text) else self.role
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a prompt may have it: a model may see it, and it says something.
+
+        A call, a result and an image do. White space, invisible characters and thoughts alone do not.
+        """
+        content = self.content
+        says = _SEEN.search(content) if isinstance(content, str) else any(map(_says, content))
+        return self.model_visible and bool(says or self.tool_calls or self.role == "tool")
 
     @property
     def speaker(self) -> str:
@@ -185,12 +217,81 @@ def _call_of_openai(call: Mapping[str, Any]) -> ToolCall:
     return ToolCall(call.get("id") or function["name"], function["name"], arguments)
 
 
-_CALLS = frozenset({"tool_use", "tool_call", "function_call"})
+UNSEEN = (
+    r"\s\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff"
+)
+"""Characters that nobody sees, as a part of a set in a regular expression."""
+_SEEN = re.compile(f"[^{UNSEEN}]")
+_UNSAID = re.compile("think|thought|reason|cache", re.IGNORECASE)
 
 
-def _call_id(block: Block) -> object:
-    call_id = block.get("call_id") or block.get("id")
-    return call_id if isinstance(call_id, str) else None
+def _says(block: Block) -> bool:
+    """Tell whether a content block says something: all but blank texts, thoughts and marks of a cache do."""
+    kind, fields = opened(block)
+    text = str(fields.get("text") or "")
+    return _SEEN.search(text) is not None if kind.endswith("text") else not _UNSAID.search(kind)
+
+
+# Tells calls and their answers by the form of a content block, since providers add kinds of blocks all the time.
+
+_CALL = re.compile(r"^(?:tool|function)[^a-z]*call$|tool[^a-z]*use$", re.IGNORECASE)
+_ANSWER = re.compile(r"(?:call|tool|function|approval).*(?:result|output|response|return)$", re.IGNORECASE)
+
+
+class Link(NamedTuple):
+    """A call or an answer, as the other of the two can name it.
+
+    Attributes:
+        ids: Its ids, in front the one by which a provider pairs; empty: it has none.
+        name: Name of the tool; empty: it is not known.
+    """
+
+    ids: tuple[str, ...] = ()
+    name: str = ""
+
+
+def call_in(block: Block) -> Link | None:
+    """Return the call that a content block is; None if it is none, or if the provider answers it itself."""
+    kind, fields = opened(block)
+    is_call = _CALL.search(kind) or (kind.endswith("call") and isinstance(fields.get("call_id"), str))
+    return _link(fields) if is_call else None
+
+
+def answer_in(block: Block) -> Link | None:
+    """Return the call that a content block answers; None if it answers none."""
+    kind, fields = opened(block)
+    return _link(fields) if _ANSWER.search(kind) else None
+
+
+def ids_in(value: JSON) -> Iterator[str]:
+    """Yield the ids that stand anywhere in JSON: texts under keys that end in `id`."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if isinstance(inner, str) and key.lower().endswith("id"):
+                yield inner
+            yield from ids_in(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from ids_in(inner)
+
+
+def opened(block: Block) -> tuple[str, Block]:
+    """Return the kind and the fields of a block. Some providers have the kind as the key of the fields."""
+    inner = block.get("value") if block.get("type") == "non_standard" else block
+    if not isinstance(inner, Mapping):
+        return "", {}
+    if isinstance(kind := inner.get("type"), str):
+        fields = inner.get(kind)
+        return kind, fields if isinstance(fields, Mapping) else inner
+    return next(((key, fields) for key, fields in inner.items() if isinstance(fields, Mapping)), ("", inner))
+
+
+def _link(fields: Block) -> Link:
+    keys = [key for key, value in fields.items() if key.lower().endswith("id") and isinstance(value, str)]
+    keys.sort(key=lambda key: key.lower() == "id")  # an item's own id is seldom what the other names
+    name = fields.get("name")
+    return Link(tuple(fields[key] for key in keys if fields[key]), name if isinstance(name, str) else "")
 
 
 class MessageList(NamedTuple):
@@ -207,29 +308,37 @@ class MessageList(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A message without its content: only what decides whether it is in a window.
+    """What of a message decides whether it is in a window.
 
     Attributes:
         seq: Its place in the session. Places rise, and there may be gaps.
-        role: Role of the speaker.
+        role: Role of the speaker; `"tool"` for a user's message that only answers calls.
         tokens: Tokens of the message, by the counter named in `counter`.
-        calls: Ids of the tool calls that it makes.
-        tool_call_id: Id of the tool call that it answers.
+        calls: The calls that it makes and that want an answer.
+        answers: The calls that it answers.
         counter: Name of the token counter.
         characters: Length of its text.
-        hidden: Whether it is hidden from models.
+        hidden: Whether it is hidden from models, or says nothing.
         min_tokens: Tokens that it costs even without a word, if images, reasoning and the like in it are large; else 0.
+        message: The message, where it was read.
     """
 
     seq: int
     role: Role
     tokens: int
-    calls: tuple[str, ...] = ()
-    tool_call_id: str | None = None
+    calls: tuple[Link, ...] = ()
+    answers: tuple[Link, ...] = ()
     counter: str = ""
     characters: int = 0
     hidden: bool = False
     min_tokens: int = 0
+    message: Message | None = None
+
+    @classmethod
+    def of(cls, seq: int, message: Message, tokens: int = 0, counter: str = "", characters: int = 0) -> Self:
+        """Return the entry of a message at a place."""
+        links, hidden = (message.calls, message.answers), not message.is_told
+        return cls(seq, message.turn_role, tokens, *links, counter, characters, hidden, message=message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from memlayer_core.seams import Limits, MaxMessages, MaxRounds, MaxTokens, Porti
 IMAGE = "https://example.org/cat.png"
 NEVER_DROPPED = {"newest_turn_over_limit", "newest_turn_over_policy", "temporary_over_limit"}
 
+BLANK = ("", " \n", "\u200b")
+
 _TAG = re.compile(r"«([0-9]+)»")
 _OFFLOADED = re.compile(r"characters in all of 'msg-([0-9]+)'")
 _SIZES = (0, 0, 1, 8, 60, 400, 1500)
@@ -35,6 +37,11 @@ class Line:
     image: bool = False
     hidden: bool = False
 
+    @property
+    def says(self) -> bool:
+        """Whether a model is told it: it is not hidden, and not blank."""
+        return not self.hidden and (self.text not in BLANK or bool(self.calls) or self.role == "tool")
+
 
 @dataclass
 class _Talk:
@@ -47,11 +54,23 @@ class _Talk:
 
 
 @st.composite
-def talks(draw: st.DrawFn, *, nameless: bool = True) -> list[Line]:  # noqa: C901  (one case a kind)
+def talks(draw: st.DrawFn, *, nameless: bool = True) -> list[Line]:  # noqa: C901, PLR0912  (one case a kind)
     """Draw a conversation: parallel calls, results that come late, in any order, doubled or never."""
     talk = _Talk()
     owed: list[str] = []
-    kinds = ["user", "user", "assistant", "calls", "run", "late", "lost", "system", "hidden", "nameless"]
+    kinds = [
+        "user",
+        "user",
+        "assistant",
+        "calls",
+        "run",
+        "late",
+        "lost",
+        "system",
+        "hidden",
+        "blank",
+        "nameless",
+    ]
     for step in range(draw(st.integers(1, 10))):
         kind = draw(st.sampled_from(kinds if nameless else kinds[:-1]))
         words = draw(st.sampled_from(_SIZES))
@@ -76,6 +95,9 @@ def talks(draw: st.DrawFn, *, nameless: bool = True) -> list[Line]:  # noqa: C90
                 talk.say("tool", words)
             case "hidden":
                 talk.say(draw(st.sampled_from(["user", "assistant"])), words, hidden=True)
+            case "blank":
+                role = draw(st.sampled_from(["user", "assistant", "system"]))
+                talk.lines.append(Line((len(talk.lines),), role, draw(st.sampled_from(BLANK))))
             case "user":
                 talk.say("user", words, image=draw(st.sampled_from([False, False, True])))
             case _:
@@ -138,8 +160,9 @@ def from_core(message: Message) -> Line:
 def assert_kept(said: Sequence[Line], shown: Sequence[Line]) -> None:
     """Check what a model is shown of a conversation against what was said in it."""
     assert_answered(shown)
-    told = [line for line in said if not line.hidden]
-    system = [line for line in told if line.role == "system"]
+    told = [line for line in said if line.says]
+    system = [line for line in said if not line.hidden and line.role == "system"][-1:]
+    system = [line for line in system if line.says]
     others = shown[1:] if system else shown
     if system:
         assert shown[0] == system[-1], "the newest system message stands first, whole"
@@ -151,7 +174,9 @@ def assert_kept(said: Sequence[Line], shown: Sequence[Line]) -> None:
     spoken = [place for place in order if said[place].role != "tool"]
     assert spoken == sorted(spoken), "in the order of the conversation; results stand with their calls"
     assert {said[place].role for place in order} <= {"user", "assistant", "tool"}
-    assert not [place for place in order if said[place].hidden], "what only people see is not told"
+    assert not [place for place in order if not said[place].says], (
+        "what only people see, or nobody, is not told"
+    )
     for line in others:
         for place in line.places:
             of = said[place]

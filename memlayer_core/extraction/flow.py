@@ -183,7 +183,7 @@ class _Batch:
         stored = {one.key: one for one in sql.conversation(connection, self.rows)}
         for row in self.rows:
             before = stored.get(row.key - 1)
-            if before is not None and before.message.role == "assistant" and before.message.model_visible:
+            if before is not None and before.message.role == "assistant" and before.message.is_told:
                 text = self._rt.redact(before.message.text)
                 at = before.message.created_at or _said_at(row)
                 self._before[row.key] = Line("assistant", text, at)

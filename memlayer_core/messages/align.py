@@ -210,7 +210,7 @@ def digest_of(message: Message, *, with_id: bool, permanent: bool = False) -> Di
         message.id if with_id else None,
         message.role,
         len(message.text),
-        talk=message.role not in SYSTEM_ROLES and message.model_visible,
+        talk=message.role not in SYSTEM_ROLES and message.is_told,
         is_instruction=is_instruction(message),
         created_at=message.created_at,
         tools=message.role == "tool" or bool(message.tool_calls),

@@ -388,7 +388,7 @@ def draft_of(rt: Runtime, scope: Scope, message: Message, at: datetime | None = 
 
     Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
     """
-    spoken = message.model_visible and message.role not in SYSTEM_ROLES
+    spoken = message.is_told and message.role not in SYSTEM_ROLES
     searched = message.text[: rt.settings.indexed_characters].strip() if spoken else ""
     created_at = message.created_at or at or rt.now()
     terms: tuple[str, ...] | None = ()
@@ -402,7 +402,7 @@ def draft_of(rt: Runtime, scope: Scope, message: Message, at: datetime | None = 
         has_own_id=message.id is not None,
         has_own_time=message.created_at is not None,
         digest=check.digest(message, bytes_limit=rt.settings.message_bytes_limit),
-        tokens=rt.tokens.message(as_prompt(message)) if message.model_visible else 0,
+        tokens=rt.tokens.message(as_prompt(message)) if message.is_told else 0,
         counter=rt.tokens.name,
         search_text=searched,
         terms=terms,

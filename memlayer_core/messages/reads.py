@@ -57,18 +57,9 @@ def row_of(key: int, session: int, draft: PreparedMessage) -> dict[str, Any]:
 
 
 def entry_of(row: Any) -> Entry:
-    """Return what the choice of a window needs to know of a row."""
+    """Return the entry of a row without its message: what that calls and answers is not known."""
     links: Mapping[str, Any] = parse_exact(row.links) if row.links else {}
-    return Entry(
-        seq=row.key & 0xFFFF_FFFF,
-        role=row.role,
-        tokens=row.tokens,
-        calls=tuple(links.get("calls", ())),
-        tool_call_id=links.get("answers"),
-        counter=row.counter,
-        characters=row.characters,
-        hidden=links.get("hidden", False),
-    )
+    return Entry(row.key & LAST, row.role, row.tokens, hidden=links.get("hidden", False))
 
 
 def stored_of(row: Any, scope: Scope) -> StoredMessage:
@@ -103,16 +94,10 @@ def head_of(row: Any, scope: Scope) -> StoredMessage:
 
 
 def _links(message: Message) -> str | None:
-    links: dict[str, Any] = {}
-    if message.tool_calls:
-        links["calls"] = [call.id for call in message.tool_calls]
-    if message.tool_call_id is not None:
-        links["answers"] = message.tool_call_id
-    if not message.model_visible:
-        links["hidden"] = True
-    if is_task(message):
-        links["task"] = True
-    return exact_text(links) if links else None
+    """Return what tells a message apart from a question of a user: that no prompt has it, that it is a result, or in a task."""
+    links = {"hidden": not message.is_told, "answers": message.turn_role == "tool", "task": is_task(message)}
+    said = {name: True for name, is_so in links.items() if is_so}
+    return exact_text(said) if said else None
 
 
 def _body(message: Message, text: str) -> str | None:
@@ -341,14 +326,9 @@ _TOGETHER = 10  # system messages that may be in force together
 _OPENING = 200  # characters that a label is made of
 
 _FIND = Statement(sa.select(sessions).where(sessions.c.lane == sa.bindparam("lane")))
-_ENTRY = sa.select(
-    messages.c.key,
-    messages.c.role,
-    messages.c.tokens,
-    messages.c.counter,
-    messages.c.characters,
-    messages.c.links,
-).where(messages.c.key.between(sa.bindparam("first"), sa.bindparam("last")))
+_ENTRY = sa.select(messages.c.key, messages.c.role, messages.c.tokens, messages.c.links).where(
+    messages.c.key.between(sa.bindparam("first"), sa.bindparam("last"))
+)
 _NAMED_TRANSCRIPT = ListStatement(
     lambda digests: sa.select(messages.c.id, messages.c.key).where(messages.c.id_digest.in_(digests))
 )
@@ -370,7 +350,9 @@ _QUESTION = Statement(
     .where(
         messages.c.key.between(sa.bindparam("first"), sa.bindparam("last")),
         messages.c.role == "user",
-        messages.c.links.is_(None),  # hidden ones have some
+        sa.or_(
+            messages.c.links.is_(None), messages.c.links == exact_text({"task": True})
+        ),  # no result, not hidden
     )
     .order_by(messages.c.key.desc())
     .limit(1)
@@ -488,17 +470,20 @@ def tail_messages(
     rows = _LAST.all(
         connection, {"first": statements.key_of(session.number, first), "last": last, "most": limit}
     )
-    return [(entry_of(row), stored_of(row, session.scope)) for row in rows]
+    read = ((row, stored_of(row, session.scope)) for row in rows)
+    return [
+        (Entry.of(one.seq, one.message, one.tokens, one.counter, row.characters), one) for row, one in read
+    ]
 
 
-def last_question(connection: sa.Connection, session: Session) -> tuple[Entry, StoredMessage] | None:
+def last_question(connection: sa.Connection, session: Session) -> StoredMessage | None:
     """Return the user's last message in working memory that a model may see."""
     span = {
         "first": statements.key_of(session.number, session.memory_start),
         "last": statements.key_of(session.number, LAST),
     }
     row = _QUESTION.first(connection, span)
-    return (entry_of(row), stored_of(row, session.scope)) if row is not None else None
+    return stored_of(row, session.scope) if row is not None else None
 
 
 def read(connection: sa.Connection, session: Session, seqs: Sequence[int]) -> list[StoredMessage]:

@@ -12,7 +12,19 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, Block, Message, StoredMessage, ToolCall
+from memlayer_core.message import (
+    JSON,
+    ROLES,
+    SYSTEM_ROLES,
+    UNSEEN,
+    Block,
+    Message,
+    StoredMessage,
+    ToolCall,
+    answer_in,
+    call_in,
+    opened,
+)
 from memlayer_core.messages.reword import reword, texts_of
 from memlayer_core.storage.terms import searchable
 
@@ -27,13 +39,9 @@ Sign = Callable[[str], str]
 """Returns the key that a block of ours bears, from its text: see `Runtime.sign`."""
 
 _NAMES = "recalled_memory|long_term_memory|conversation_summary|user_profile|summary_so_far"
-_UNSEEN = (
-    r"\s/\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    r"\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff"
-)
-_TAG = re.compile(rf"<(?=[{_UNSEEN}]*(?:{_NAMES}))", re.IGNORECASE)
+_TAG = re.compile(rf"<(?=[{UNSEEN}/]*(?:{_NAMES}))", re.IGNORECASE)
 """Matches the beginning of a tag like ours, in any case, also with white space and invisible characters in it."""
-_ESCAPED = re.compile(rf"&lt;(?=[{_UNSEEN}]*(?:{_NAMES}))|\ufffd", re.IGNORECASE)
+_ESCAPED = re.compile(rf"&lt;(?=[{UNSEEN}/]*(?:{_NAMES}))|\ufffd", re.IGNORECASE)
 _UNPRINTED = re.compile(r"\\u(?:0000|d[89a-f])|\$memlayer", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 
@@ -285,6 +293,32 @@ _UNTOLD = frozenset(
 )
 """Types of blocks that are no content: calls are in `tool_calls`, and the API takes no reasoning back."""
 _NAME = re.compile(r"[^a-zA-Z0-9_-]+")
+
+
+def plain_messages(message: Message) -> list[Message]:
+    """Return a message with all of its calls in `tool_calls`; results of a user as the tool's messages in front of it."""
+    answered = {one for link in message.answers for one in link.ids}
+    calls, results, rest = [*message.tool_calls], list[Message](), list[Block]()
+    for block in message.blocks:
+        kind, fields = opened(block)
+        if (link := call_in(block)) and answered.isdisjoint(link.ids):
+            given: JSON = next(filter(None, map(fields.get, ("arguments", "args", "input", "action"))), {})
+            arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+            own_id = link.ids[0] if link.ids else f"call-{len(calls)}"
+            calls.append(ToolCall(own_id, link.name or kind, arguments))
+        elif message.role == "user" and (link := answer_in(block)):
+            said: JSON = next(filter(None, map(fields.get, ("content", "output", "response"))), "")
+            parts = said if isinstance(said, list) else [said]
+            if all(isinstance(part, Mapping) and "type" in part for part in parts):
+                said = tuple(parts)
+            content = said if isinstance(said, str | tuple) else json.dumps(said, ensure_ascii=False)
+            results.append(Message("tool", content, name=link.name, tool_call_id=(*link.ids, None)[0]))
+        else:
+            rest.append(block)
+    if len(calls) == len(message.tool_calls) and not results:
+        return [message]
+    own = replace(message, content=tuple(rest), tool_calls=tuple(calls))
+    return [*results, own] if rest or calls else results
 
 
 def openai_message(message: Message) -> dict[str, JSON]:

@@ -188,9 +188,7 @@ def round_before(question: str, before: Sequence[Message]) -> str | None:
         question: The question.
         before: The messages before it, the newest first.
     """
-    spoken = [
-        one for one in before if one.role in {"user", "assistant"} and one.model_visible and one.text.strip()
-    ]
+    spoken = [one for one in before if one.role in {"user", "assistant"} and one.is_told and one.text.strip()]
     if not spoken or spoken[0].role == "user":
         return None
     said = next((one.text for one in spoken if one.role == "user"), "")

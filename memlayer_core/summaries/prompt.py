@@ -113,7 +113,7 @@ class Line(NamedTuple):
 
 def is_conversation(message: Message) -> bool:
     """Tell whether a message is part of the conversation: no instructions, and not hidden from models."""
-    return message.role not in SYSTEM_ROLES and message.model_visible
+    return message.role not in SYSTEM_ROLES and message.is_told
 
 
 def line_of(message: Message) -> Line:

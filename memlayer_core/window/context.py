@@ -269,11 +269,11 @@ def _read_newest(
     new = _not_stored(connection, scope, session, drafts)
     since = session.memory_start if session is not None else 0
     newest_first = [*reversed(new), *(stored for _, stored in page if stored.seq >= since)]
-    spoken = (one.message.role == "user" and one.message.model_visible for one in newest_first)
+    spoken = (one.message.turn_role == "user" and one.message.is_told for one in newest_first)
     place = next((at for at, is_question in enumerate(spoken) if is_question), None)
     found = newest_first[place] if place is not None else None
     if found is None and session is not None and (last := messages_reads.last_question(connection, session)):
-        found = last[1]
+        found = last
     said = found.message if found is not None else Message("user", "")
     asked = said.text if query is None else query
     is_asked = found is not None and asked == said.text

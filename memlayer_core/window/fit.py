@@ -22,7 +22,7 @@ from memlayer_core.messages.splice import repeats
 from memlayer_core.recall.model import Reason
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, MaxTokens, Policy, Portion
 from memlayer_core.settings import Settings
-from memlayer_core.window.model import Compaction, Context, Piece, PieceKind, Placement
+from memlayer_core.window.model import Compaction, Context, Piece, PieceKind, Placement, pair
 
 # Groups entries into turns, and finds tool messages without their counterpart.
 
@@ -49,7 +49,7 @@ def turns(entries: Sequence[Entry]) -> tuple[Turn, ...]:
     Args:
         entries: In the order of the conversation.
     """
-    cuts = [place for place, entry in enumerate(entries) if place == 0 or entry.role == "user"]
+    cuts = [at for at, one in enumerate(entries) if at == 0 or (one.role == "user" and not one.answers)]
     groups = [tuple(entries[start:end]) for start, end in pairwise([*cuts, len(entries)])]
     return tuple(map(Turn, groups))
 
@@ -58,9 +58,7 @@ def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entr
     """Leave out what a provider refuses: results without their call, calls without their results.
 
     A result that came after the user's next message has its call in an earlier turn, so whole turns do not always keep
-    the two together.
-
-    Calls at the very end may still wait for their results, and stay. A tool message that names no call is left out.
+    the two together. Calls at the very end may still wait for their results, and stay.
 
     Args:
         entries: In the order of the conversation.
@@ -68,42 +66,21 @@ def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entr
     Returns:
         What stays, and what is left out; both in their order.
     """
-    whole = _answered(entries)
-    named: set[str] = set()
+    found = pair(entries)
+    answered = set(found.values())
+    last = max((at for at, entry in enumerate(entries) if entry.role != "tool"), default=-1)
+    whole = {
+        at
+        for at, entry in enumerate(entries)
+        if at == last or answered.issuperset((at, number) for number in range(len(entry.calls)))
+    }
     kept: list[Entry] = []
     left: list[Entry] = []
-    for entry in entries:
-        if entry.calls:
-            fits = entry.seq in whole
-            named = named - set(entry.calls) | (set(entry.calls) if fits else set())
-        elif entry.role == "tool" or entry.tool_call_id is not None:
-            fits = entry.tool_call_id in named
-            named = named - {entry.tool_call_id or ""}
-        else:
-            fits = True
+    for at, entry in enumerate(entries):
+        calls = {found.get((at, number), (-1, -1))[0] for number in range(len(entry.answers))}
+        fits = not whole.isdisjoint(calls) if entry.role == "tool" else at in whole
         (kept if fits else left).append(entry)
     return tuple(kept), tuple(left)
-
-
-def _answered(entries: Sequence[Entry]) -> set[int]:
-    """Return the places of calls that are answered in full, or still may be.
-
-    Read backwards, because some models use an id again: a result belongs to the last call before it.
-    """
-    whole: set[int] = set()
-    results: set[str] = set()
-    at_end = True
-    for entry in reversed(entries):
-        if entry.calls:
-            if at_end or results.issuperset(entry.calls):
-                whole.add(entry.seq)
-            results.difference_update(entry.calls)
-            at_end = False
-        elif entry.tool_call_id is not None:
-            results.add(entry.tool_call_id)
-        elif entry.role != "tool":
-            at_end = False
-    return whole
 
 
 # Decides the limits and the placement of a context, from the settings and the call.
@@ -766,9 +743,9 @@ def list_window(
         InvalidLimitError: The system message alone costs more than the limit.
     """
     every = (*messages, *pending)
-    visible = [at for at, message in enumerate(every) if message.model_visible]
+    visible = [at for at, message in enumerate(every) if message.is_told]
     instructions = in_force(every)
-    question = next((at for at in reversed(visible) if every[at].role == "user"), None)
+    question = next((at for at in reversed(visible) if every[at].turn_role == "user"), None)
 
     def show(at: int, kind: PieceKind, reason: Reason) -> tuple[Message, Piece]:
         whole = kind == "system" or at == question or at >= len(messages)
@@ -776,7 +753,7 @@ def list_window(
         ids, when = (every[at].id or "",), shown.created_at
         return shown, Piece(kind, shown.text, count(shown), ids, when, shown.speaker, (reason, *notes))
 
-    system = [show(at, "system", INSTRUCTIONS) for at in instructions]
+    system = [show(at, "system", INSTRUCTIONS) for at in instructions if every[at].is_told]
     overhead = sum(piece.tokens for _, piece in system)
     check_instructions(overhead, limits.tokens)
     parts = {
@@ -784,16 +761,7 @@ def list_window(
         for at in visible
         if every[at].role not in SYSTEM_ROLES
     }
-    entries = [
-        Entry(
-            at,
-            message.role,
-            piece.tokens,
-            tuple(call.id for call in message.tool_calls),
-            message.tool_call_id,
-        )
-        for at, (message, piece) in parts.items()
-    ]
+    entries = [Entry.of(at, message, piece.tokens) for at, (message, piece) in parts.items()]
     chosen = window(entries, limits, overhead=overhead, compact_to=settings.compact_to)
     places = [entry.seq for entry in chosen.entries]
     leaves = chosen.moves or any(reason.code == "not_recent" for reason in chosen.reasons)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
-from memlayer_core.message import JSON, Message
-from memlayer_core.messages.render import CACHE_MARKS, count_marks, keep_marks, openai_message
+from memlayer_core.message import JSON, Entry, Link, Message, ids_in
+from memlayer_core.messages.render import (
+    CACHE_MARKS,
+    count_marks,
+    keep_marks,
+    openai_message,
+    plain_messages,
+)
 from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.show import Bar, Colour, Mark, View, Viewable
@@ -112,7 +119,8 @@ class Context(Viewable):
 
     def to_openai(self) -> list[dict[str, JSON]]:
         """Return the messages as dicts for OpenAI's chat API: `client.chat.completions.create(messages=…)`."""
-        return [openai_message(message) for message in self.messages]
+        messages = [plain for message in self.messages for plain in plain_messages(message)]
+        return [openai_message(message) for _, message in _results_behind_calls(messages)]
 
     def compose(
         self,
@@ -148,14 +156,16 @@ class Context(Viewable):
             elif text:
                 composed.append(create("system", text))
         over = older if self.placement == "user" else ""
-        asked = max((at for at, message in enumerate(turns) if message.role == "user"), default=None)
+        questions = (at for at, one in enumerate(turns) if one.role == "user" and not one.answers)
+        asked = max(questions, default=None)  # providers want results in front of other content
         beside = self.recall if self.placement == "user" else ""
         first = [over] if over and not (turns and turns[0].role == "user") else []
         first += [beside] if beside and asked is None else []
         if first:
             composed.append(create("user", "\n\n".join(first)))
-        for at in _results_behind_calls(everything):
-            made = convert(everything[at])
+        for at, message in _results_behind_calls(everything):
+            # Plain messages stay as they were stored; another framework's message has no other form of the pair.
+            made = convert(message if message.raw is not None else everything[at])
             for text in (beside if at == asked else "", "" if first or at else over):
                 made = put_before(made, text) if text else made
             composed.append(made)
@@ -221,18 +231,81 @@ def _short(id: str) -> str:
     return id if len(id) <= 2 * _ID else f"{id[:_ID]}…"
 
 
-def _results_behind_calls(messages: Sequence[Message]) -> list[int]:
-    """Return the places of messages in order, but each tool result directly behind its call."""
-    groups: list[list[int]] = []
-    open_calls: dict[str, list[int]] = {}
+def _results_behind_calls(messages: Sequence[Message]) -> list[tuple[int, Message]]:
+    """Return messages in order with their places, but each tool result directly behind its call, and with its id."""
+    entries = [Entry.of(at, message) for at, message in enumerate(messages)]
+    found = pair(entries)
+    groups: dict[int, list[tuple[int, Message]]] = {}
     for at, message in enumerate(messages):
-        group = open_calls.pop(message.tool_call_id or "", None) if message.role == "tool" else None
-        if group is not None:
-            group.append(at)
-            continue
-        groups.append([at])
-        open_calls.update((call.id, groups[-1]) for call in message.tool_calls)
-    return [at for group in groups for at in group]
+        place, number = found.get((at, 0), (at, -1)) if entries[at].role == "tool" else (at, -1)
+        ids = entries[place].calls[number].ids if number >= 0 else ()
+        if message.role == "tool" and ids and message.tool_call_id not in ids:
+            message = replace(message, tool_call_id=ids[0])  # noqa: PLW2901
+        groups.setdefault(place, []).append((at, message))
+    return [one for group in groups.values() for one in group]
+
+
+# Pairs calls and answers.
+
+_Spot = tuple[int, int]
+_MADE = re.compile(r"call-[0-9]+")
+"""Matches an id that adapters give to a call without one."""
+
+
+def _is_own(link: Link) -> bool:
+    return any(not _MADE.fullmatch(one) for one in link.ids)
+
+
+_WAYS: Sequence[tuple[Callable[[Link], Sequence[str]], Callable[[Link], Sequence[str]]]] = (
+    (lambda call: call.ids, lambda answer: answer.ids),
+    (lambda call: (call.name,), lambda answer: answer.ids if _is_own(answer) else (answer.name,)),
+    (
+        lambda call: ("nameless",) if _is_own(call) else ("nameless", "any"),
+        lambda answer: ("any",) if _is_own(answer) else ("nameless",),
+    ),
+)
+"""How a call and an answer name each other: by an id, by the tool, or by their order if one of the two has no id."""
+
+
+def pair(entries: Sequence[Entry]) -> dict[_Spot, _Spot]:
+    """Return the call of each answer: the place of its entry, and its number there; -1: a block only names its id.
+
+    A call has one answer. An id that is used again is that of the later call. Answers that are not found are left out.
+    """
+    found: dict[_Spot, _Spot] = {}
+    for call_keys, answer_keys in _WAYS:
+        waiting: dict[str, list[_Spot]] = {}
+        taken = set(found.values())
+        for at, entry in enumerate(entries):
+            fresh: dict[str, list[_Spot]] = {}
+            for number, call in enumerate(entry.calls):
+                for key in call_keys(call) if (at, number) not in taken else ():
+                    fresh.setdefault(key, []).append((at, number))
+            waiting |= fresh
+            for number, answer in enumerate(entry.answers):
+                keys = answer_keys(answer) if (at, number) not in found else ()
+                spots = (spot for key in keys for spot in waiting.get(key, ()) if spot not in taken)
+                if (spot := next(spots, None)) is not None:
+                    found[at, number] = spot
+                    taken.add(spot)
+    if len(found) < sum(len(entry.answers) for entry in entries):
+        _add_mentions(entries, found)
+    return found
+
+
+def _add_mentions(entries: Sequence[Entry], found: dict[_Spot, _Spot]) -> None:
+    """Add answers whose id stands anywhere in a message before: a provider may know calls of forms that nobody here does."""
+    named: dict[str, _Spot] = {}
+    for at, entry in enumerate(entries):
+        for number, answer in enumerate(entry.answers):
+            spot = next((named[one] for one in answer.ids if one in named), None)
+            if spot is not None:
+                found.setdefault((at, number), spot)
+        if entry.message is not None and not entry.answers:
+            own = {one for call in entry.calls for one in call.ids}
+            raw = entry.message.raw
+            every = ids_in((entry.message.content, raw.dump if raw is not None else {}))
+            named |= {one: (at, -1) for one in every if one not in own}
 
 
 def _put_before(message: Message, text: str) -> Message:

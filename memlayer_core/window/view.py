@@ -254,7 +254,7 @@ def read_window(
     Raises:
         InvalidLimitError: The instructions alone are larger than the limit.
     """
-    once = tuple(_part(rt, stored, _ONCE) for stored in temporary)
+    once = tuple(_part(rt, stored, _ONCE) for stored in temporary if stored.message.is_told)
     if not pending and (session is None or not session.messages):
         _, once, orphans = _without_orphans(rt, (), once)
         return WindowView(temporary=once, reasons=(*orphans, *fit.over_limit(once, limits.tokens)))
@@ -304,7 +304,7 @@ def _instructions(
     if new := [pending[at] for at in in_force([one.message for one in pending])]:
         known = [one.digest for one in stored] if begins else []
         stored = [*(stored if begins else []), *(one for one in new if one.digest not in known)]
-    system = tuple(_part(rt, one, (INSTRUCTIONS,)) for one in stored)
+    system = tuple(_part(rt, one, (INSTRUCTIONS,)) for one in stored if one.message.is_told)
     fit.check_instructions(sum(part.tokens for part in system), limit)
     return system
 
@@ -313,10 +313,10 @@ def _pending_parts(
     rt: Runtime, session: Session | None, pending: Sequence[StoredMessage]
 ) -> list[tuple[Entry, Part]]:
     """Return pending messages with the places that they will have."""
-    told = [one for one in pending if one.message.role not in SYSTEM_ROLES and one.message.model_visible]
+    told = [one for one in pending if one.message.role not in SYSTEM_ROLES and one.message.is_told]
     parts = [_part(rt, stored, (PENDING,))._replace(keys=()) for stored in told]
     entries = [
-        _entry(seq, part.message)._replace(tokens=part.tokens)
+        Entry.of(seq, part.message, part.tokens)
         for seq, part in enumerate(parts, session.next_seq if session is not None else 0)
     ]
     return list(zip(entries, parts, strict=True))
@@ -384,7 +384,7 @@ def _without_orphans(
     if not temporary:
         return parts, temporary, ()
     told = dict(enumerate((*parts, *temporary)))
-    _, left = fit.presentable([_entry(at, part.message) for at, part in told.items()])
+    _, left = fit.presentable([Entry.of(at, part.message) for at, part in told.items()])
     lines = {entry.seq for entry in left if entry.seq >= len(parts) and entry.role == "tool"}
     gone = {entry.seq for entry in left} - lines
     told = {at: _as_user(rt, one) if at in lines else one for at, one in told.items() if at not in gone}
@@ -400,10 +400,6 @@ def _as_user(rt: Runtime, part: Part) -> Part:
 def _most_window_view(rt: Runtime, part: Part) -> int:
     """Return what a part costs at the most: it is not known yet whether the call of a result is in the window."""
     return max(part.tokens, _as_user(rt, part).tokens) if part.message.role == "tool" else part.tokens
-
-
-def _entry(seq: int, message: Message) -> Entry:
-    return Entry(seq, message.role, 0, tuple(call.id for call in message.tool_calls), message.tool_call_id)
 
 
 def _part(rt: Runtime, original: StoredMessage, reasons: tuple[Reason, ...]) -> Part:

@@ -34,6 +34,7 @@ from langchain_core.messages import (
     AIMessageChunk,
     AnyMessage,
     BaseMessage,
+    FunctionMessage,
     HumanMessage,
     RemoveMessage,
     SystemMessage,
@@ -1712,3 +1713,85 @@ def test_without_langchain_the_import_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "MissingExtraError pip install 'memlayer-core[langchain]'", done.stderr
+
+
+def block_of(kind: str, **fields: object) -> dict[str, object]:
+    return {"type": kind, **fields}
+
+
+FORMS = {
+    "computer_call": (
+        AIMessage([block_of("computer_call", id="cu", call_id="c1", action={"type": "screenshot"})]),
+        ToolMessage([block_of("input_image", image_url="data:image/png;base64,AA")], tool_call_id="c1"),
+    ),
+    "local_shell_call, answered by its own id": (
+        AIMessage([block_of("local_shell_call", id="lsh", call_id="c1", action={"command": ["ls"]})]),
+        HumanMessage([block_of("local_shell_call_output", id="lsh", output="a.py")]),
+    ),
+    "older calls of OpenAI": (
+        AIMessage("", additional_kwargs={"function_call": {"name": "look", "arguments": "{}"}}),
+        FunctionMessage("found", name="look"),
+    ),
+    "calls in what an integration adds": (
+        AIMessage("I look.", additional_kwargs={"tool_outputs": [block_of("computer_call", call_id="c1")]}),
+        ToolMessage("found", tool_call_id="c1"),
+    ),
+    "an approval": (
+        AIMessage([block_of("mcp_approval_request", id="ar", name="roll", arguments="{}", server_label="d")]),
+        HumanMessage([block_of("mcp_approval_response", approval_request_id="ar", approve=True)]),
+    ),
+    "tool_use": (
+        AIMessage([block_of("tool_use", id="t1", name="look", input={})]),
+        ToolMessage("found", tool_call_id="t1"),
+    ),
+    "two results of a user": (
+        AIMessage([block_of("tool_use", id=one, name="look", input={}) for one in ("t1", "t2")]),
+        HumanMessage([block_of("tool_result", tool_use_id=one, content="found") for one in ("t2", "t1")]),
+    ),
+    "Bedrock": (
+        AIMessage([{"toolUse": {"toolUseId": "t1", "name": "look", "input": {}}}]),
+        HumanMessage([{"toolResult": {"toolUseId": "t1", "content": [{"text": "found"}]}}]),
+    ),
+    "Gemini, without an id": (
+        AIMessage([{"functionCall": {"name": "look", "args": {}}, "thoughtSignature": "x"}]),
+        HumanMessage([{"functionResponse": {"name": "look", "response": {"found": 1}}}]),
+    ),
+    "a search of the provider, continued": (
+        AIMessage([block_of("server_tool_use", id="s1", name="web_search", input={})]),
+        AIMessage([block_of("web_search_tool_result", tool_use_id="s1", content=[])]),
+    ),
+    "equal ids": (
+        AIMessage("", tool_calls=[{"id": "look", "name": "look", "args": {}} for _ in range(2)]),
+        ToolMessage("found", tool_call_id="look"),
+        ToolMessage("found more", tool_call_id="look"),
+    ),
+    "no ids": (
+        AIMessage("", tool_calls=[{"id": None, "name": "look", "args": {}} for _ in range(2)]),
+        ToolMessage("found", tool_call_id=""),
+        ToolMessage("found more", tool_call_id=""),
+    ),
+}
+
+
+@pytest.mark.requirement("A19", "L13")
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_call_of_any_form_and_its_result_stay_together_and_no_turn_is_lost(memory, form) -> None:
+    earlier = [HumanMessage("My name is Ada."), AIMessage("Hello, Ada.")]
+    model = Scripted(script=lambda _: AIMessage("Done."))
+    agent = create_agent(model, middleware=[MemlayerMiddleware(memory)], checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "t", "user_id": "ada"}}
+
+    agent.invoke({"messages": [*earlier, HumanMessage("Look."), *form]}, config)
+    assert [one.content for one in model.seen[-1]] == [
+        one.content for one in (*earlier, HumanMessage("Look."), *form)
+    ]
+    agent.invoke({"messages": [HumanMessage("And now?")]}, config)
+    assert [one.content for one in model.seen[-1][3:]] == [
+        *[one.content for one in form],
+        "Done.",
+        "And now?",
+    ]
+
+    history = MemlayerChatMessageHistory(memory, user_id="ada", session_id="without results")
+    history.add_messages([HumanMessage("Look."), form[0], HumanMessage("Stop."), *form[1:]])
+    assert [one.content for one in history.context()][:2] == ["Look.", form[0].content]

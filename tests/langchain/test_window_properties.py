@@ -29,7 +29,9 @@ SMALL = Tuned(
     last_keep=4,
 )
 ROLES = {"human": "user", "ai": "assistant", "tool": "tool", "system": "system"}
-spellings = st.sampled_from(["tool_calls", "additional_kwargs", "content blocks"])
+spellings = st.sampled_from(
+    ["tool_calls", "additional_kwargs", "content blocks", "content alone", "user's results"]
+)
 
 
 WAYS = {
@@ -60,6 +62,9 @@ def langchain(line: Line, spelling: str) -> BaseMessage:  # noqa: PLR0911  (one 
             return HumanMessage(line.text, **more)
         case "system":
             return SystemMessage(line.text)
+        case "tool" if spelling == "user's results":
+            result = {"type": "text", "text": line.text}
+            return HumanMessage([{"type": "tool_result", "tool_use_id": line.answers, "content": [result]}])
         case "tool":
             return ToolMessage(line.text, tool_call_id=line.answers)
         case _ if not line.calls:
@@ -72,20 +77,25 @@ def langchain(line: Line, spelling: str) -> BaseMessage:  # noqa: PLR0911  (one 
         spelled = [{"id": call, "type": "function", "function": function} for call in line.calls]
         return AIMessage(line.text, additional_kwargs={"tool_calls": spelled})
     uses = [{"type": "tool_use", "id": call, "name": "look", "input": arguments(line)} for call in line.calls]
-    return AIMessage([{"type": "text", "text": line.text}, *uses], tool_calls=calls)
+    said = {"type": "text", "text": line.text}
+    return AIMessage([said, *uses], tool_calls=calls if spelling == "content blocks" else [])
 
 
 def line_of(message: BaseMessage) -> Line:
     blocks = message.content if isinstance(message.content, list) else []
     spelled = {block["id"]: block["input"] for block in blocks if block["type"] == "tool_use"}
     calls = {call["id"]: call["args"] for call in getattr(message, "tool_calls", ())}
-    assert spelled in ({}, calls), "a call that stands in the content, too, is the same call"
+    assert not (spelled and calls) or spelled == calls, (
+        "a call that stands in the content, too, is the same call"
+    )
+    results = [block for block in blocks if block["type"] == "tool_result"]
+    text = str(message.text) + "".join(result["content"][0]["text"] for result in results)
     return Line(
-        places(str(message.text)),
-        ROLES[message.type],
-        str(message.text),
-        tuple(calls),
-        getattr(message, "tool_call_id", None),
+        places(text),
+        "tool" if results else ROLES[message.type],
+        text,
+        tuple(calls or spelled),
+        results[0]["tool_use_id"] if results else getattr(message, "tool_call_id", None),
         any(block["type"] == "image_url" for block in blocks),
     )
 

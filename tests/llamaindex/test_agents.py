@@ -8,7 +8,7 @@ import pytest
 from llama_index.core.agent.workflow import AgentWorkflow, CodeActAgent, FunctionAgent, ReActAgent
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ToolCallBlock
 from llama_index.core.workflow import Context, JsonSerializer
-from scripted import answers, said, speaking
+from scripted import Scripted, answers, said, speaking
 
 from llamaindex_memlayer import MemlayerMemory
 
@@ -51,6 +51,39 @@ async def test_an_agent_keeps_the_question_the_call_its_result_and_the_answer(se
     ]
     assert kept[1].blocks[0].tool_call_id == kept[2].additional_kwargs["tool_call_id"] == "call_1"
     assert await session.aget() == kept
+
+
+class Nameless(Scripted):
+    """A model whose calls have no id, as Ollama's: the framework's result names the tool."""
+
+    def get_tool_calls_from_response(self, response, error_on_no_tool_call=True, **kwargs):
+        made = super().get_tool_calls_from_response(response, error_on_no_tool_call=False, **kwargs)
+        return [call.model_copy(update={"tool_id": call.tool_name}) for call in made]
+
+
+@pytest.mark.requirement("A19")
+@pytest.mark.parametrize("kind", [Nameless, Scripted], ids=["named by the tool", "no name"])
+async def test_calls_without_an_id_keep_their_results_and_come_back_without_an_id(session, kind):
+    def reply(messages):
+        if messages[-1].role == "tool":
+            return ChatMessage("Cold.", role="assistant")
+        places = ("Riga", "Oslo")
+        calls = [ToolCallBlock(tool_name="weather", tool_kwargs={"city": city}) for city in places]
+        return ChatMessage(role="assistant", blocks=calls)
+
+    llm = kind(response_generator=lambda messages, **_: reply(messages))
+    for asked in ("how is the weather?", "and now?"):
+        await FunctionAgent(tools=[weather], llm=llm).run(user_msg=asked, memory=session)
+
+    both = ["3 degrees in Riga", "3 degrees in Oslo"]
+    first = [text for _, text in said(llm.last_chat_messages)]
+    assert first[2:4] == first[7:9] == both
+    kept = await session.aget()
+    assert kept == await session.aget_all()
+    assert [block.tool_call_id for block in kept[1].blocks] == [None, None]
+    told = [one for one in (await session.acontext()).to_openai() if one["role"] != "user"]
+    assert [one["content"] for one in told if one["role"] == "tool"] == 2 * both
+    assert [call["id"] for call in told[0]["tool_calls"]] == [one["tool_call_id"] for one in told[1:3]]
 
 
 async def test_an_agents_next_run_is_told_the_first_one_with_its_tools(session):

@@ -452,15 +452,15 @@ def test_tool_calls_that_are_objects_are_known_and_come_back_as_dicts(caplog):
 
 
 @pytest.mark.parametrize("call_id", [None, "", "\0", "\ud800", "\ud83d\ude00"])
-def test_a_call_without_a_usable_id_is_content_so_that_nobody_waits_for_its_answer(call_id):
+def test_a_call_without_a_usable_id_has_its_place_as_its_id_and_comes_back_as_it_was(call_id):
     block = ToolCallBlock(tool_call_id=call_id, tool_name="weather", tool_kwargs={"city": "Riga"})
     spelled = {"id": call_id, "function": {"name": "weather", "arguments": "{}"}}
     given = ChatMessage(role="assistant", blocks=[block], additional_kwargs={"tool_calls": [spelled]})
     message = to_core(given)
 
-    assert message.tool_calls == ()
+    assert message.tool_calls == (ToolCall("call-0", "weather", '{"city": "Riga"}'),)
     assert from_core(message) == given
-    assert message.content == ({"type": "tool_call", "name": "weather", "args": '{"city": "Riga"}'},)
+    assert message.content == ""
 
 
 def test_only_a_tool_answers_a_call():

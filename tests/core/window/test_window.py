@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from message_store import DictStore
 from tuned import Tuned
 
-from memlayer_core import Memory, Message, ToolCall
-from memlayer_core.message import Entry
+from memlayer_core import Memory, Message, ToolCall, WindowMemory
+from memlayer_core.message import Entry, Link
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, Policy
 from memlayer_core.window.fit import COMPRESS_TO, Shape, enough, first_page, presentable, turns, window
 
@@ -23,7 +24,13 @@ class Conversation:
 
     def say(self, role, tokens, calls=(), answers=None) -> None:
         place = len(self.entries) * 3
-        self.entries.append(Entry(place, role, tokens, tuple(calls), answers, characters=4 * tokens))
+        self.entries.append(entry(place, role, tokens, calls, answers))
+
+
+def entry(seq, role, tokens, calls=(), answers=None) -> Entry:
+    ids = [] if answers is None else [answers]
+    own = [Link(tuple(ids))] if role == "tool" else []
+    return Entry(seq, role, tokens, tuple(Link((one,)) for one in calls), tuple(own), characters=4 * tokens)
 
 
 @st.composite
@@ -60,22 +67,30 @@ def chosen(entries, limit, **how):
 
 
 def assert_whole(shown) -> None:
-    """No result without its call, no call without its results but a pending one at the end."""
-    waiting: set[str] = set()
-    for place, entry in enumerate(shown):
-        if entry.tool_call_id is not None or entry.role == "tool":
-            assert entry.tool_call_id in waiting
-            waiting.discard(entry.tool_call_id)
-        if entry.calls:
-            following, taken = set(), set()
-            for later in shown[place + 1 :]:
-                taken |= set(later.calls)  # an id that is used again is answered there
-                following |= {later.tool_call_id} - taken
-            at_end = all(
-                later.role == "tool" or later.tool_call_id is not None for later in shown[place + 1 :]
-            )
-            assert set(entry.calls) <= following or at_end
-            waiting = waiting | set(entry.calls)
+    """No result without its call, no call without its results but a pending one at the end.
+
+    A result that names no call is that of any call that no other result names.
+    """
+    waiting: list[str] = []
+    for place, one in enumerate(shown):
+        behind = shown[place + 1 :]
+        if one.role == "tool":
+            named = [id for answer in one.answers for id in answer.ids]
+            assert waiting
+            assert set(named) <= set(waiting)
+            for id in named:
+                waiting.remove(id)
+        calls = {id for call in one.calls for id in call.ids}
+        if calls:
+            following, taken, nameless = set(), set(), 0
+            for later in behind:
+                taken |= {id for call in later.calls for id in call.ids}  # used again, it is answered there
+                named = {id for answer in later.answers for id in answer.ids}
+                following |= named - taken
+                nameless += later.role == "tool" and not named
+            at_end = all(later.role == "tool" for later in behind)
+            assert len(calls - following) <= nameless or at_end
+            waiting = [id for id in waiting if id not in calls] + sorted(calls)
 
 
 @pytest.mark.trap("layered", 10)
@@ -299,11 +314,6 @@ def test_a_window_that_shrank_is_the_same_when_it_is_chosen_from_what_it_showed(
 
 
 def test_a_result_without_its_call_makes_no_run_of_tools_out_of_one_call() -> None:
-    def entry(
-        seq: int, role: str, tokens: int, calls: tuple[str, ...] = (), answers: str | None = None
-    ) -> Entry:
-        return Entry(seq, role, tokens, calls, answers, characters=4 * tokens)
-
     entries = [
         entry(0, "tool", 1, answers="of a call that is gone"),
         entry(1, "assistant", 400, calls=("c",)),
@@ -390,12 +400,13 @@ def test_counts_of_another_tokenizer_are_made_anew(open_at) -> None:
 
 
 @pytest.mark.requirement("A19", "L13")
-def test_a_result_that_names_no_call_is_shown_as_the_answer_to_none(memory: Memory) -> None:
+def test_a_result_that_names_no_call_answers_the_one_of_its_name_or_the_first(memory: Memory) -> None:
     chat = memory.chat(user_id="u", session_id="s")
     said = [
         Message("user", "go"),
-        Message("assistant", tool_calls=(ToolCall("c1", "f"),)),
-        Message("tool", "ok", name="f"),
+        Message("assistant", tool_calls=(ToolCall("c1", "f"), ToolCall("c2", "g"))),
+        Message("tool", "of g", name="g"),
+        Message("tool", "of f"),
         Message("assistant", "done"),
         Message("user", "again"),
         Message("assistant", tool_calls=(ToolCall("c2", "f"), ToolCall("c3", "f"))),
@@ -404,6 +415,97 @@ def test_a_result_that_names_no_call_is_shown_as_the_answer_to_none(memory: Memo
     ]
     chat.add_messages(said)
     context = chat.context(token_limit=1000)
-    assert [message.content for message in context.window] == ["go", "done", "again", "and now?"]
+    shown = [message.content for message in context.window]
+    assert shown == ["go", "", "of g", "of f", "done", "again", "and now?"]
+    results = [one for one in context.to_openai() if one["role"] == "tool"]
+    assert [(one["content"], one["tool_call_id"]) for one in results] == [("of g", "c2"), ("of f", "c1")]
     assert "incomplete_tools" in {reason.code for reason in context.reasons}
     assert [message.content for message in chat.history()] == [message.content for message in said]
+
+
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "x"}
+SILENT = {
+    "empty": "",
+    "blank": " \n\u00a0",
+    "zero width": "\u200b\ufeff",
+    "an empty block": ({"type": "text", "text": ""},),
+    "no blocks": (),
+    "a thought alone": (THOUGHT, {"type": "text", "text": " "}),
+    "reasoning alone": ({"type": "reasoning", "id": "rs_1", "summary": []},),
+}
+
+
+@pytest.mark.parametrize("content", SILENT.values(), ids=SILENT)
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+def test_a_message_that_says_nothing_is_in_the_history_and_in_no_prompt(
+    memory: Memory, role, content
+) -> None:
+    said = [
+        Message("system", "Be brief."),
+        Message("user", "First?"),
+        Message(role, content),
+        Message("user", "Second?"),
+    ]
+    chat, listed = memory.chat(user_id="u", session_id="s"), WindowMemory(DictStore(), "s")
+    for one in (chat, listed):
+        one.add_messages(said)
+        shown = one.context(policy={"max_rounds": 2})
+        rules = [] if role == "system" else ["Be brief."]
+        assert [form["content"] for form in shown.to_openai()] == [*rules, "First?", "Second?"]
+        assert shown.tokens == sum(piece.tokens for piece in shown.pieces)
+        assert [message.content for message in one.history()] == [message.content for message in said]
+    pending = chat.context(pending=[Message(role, content)])
+    assert [message.text for message in pending.window] == ["First?", "Second?"]
+    assert not pending.pending
+    assert (
+        memory.chat(user_id="u", session_id="later")
+        .context(content if isinstance(content, str) else "")
+        .recall
+        == ""
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("assistant", "", tool_calls=(ToolCall("c1", "look"),)),
+        Message("user", ({"type": "image", "url": "https://example.org/cat.png"},)),
+        Message("assistant", ({"type": "refusal", "refusal": "No."},)),
+    ],
+    ids=["a call", "an image", "another block"],
+)
+def test_a_message_without_text_says_something_by_its_calls_and_blocks(memory: Memory, message) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    chat.add_messages([Message("user", "First?"), message])
+    assert [one.content for one in chat.context().window] == ["First?", message.content]
+
+
+@pytest.mark.requirement("A19")
+def test_a_call_that_is_told_twice_costs_once(memory: Memory) -> None:
+    code = "print(1) " * 500
+    block = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c1", "name": "run", "input": code}
+    once = Message("assistant", "", tool_calls=(ToolCall("c1", "run", code),))
+    assert memory.tokens.message(replace(once, content=(block,))) == memory.tokens.message(once)
+
+
+@pytest.mark.requirement("A19", "L13")
+def test_what_stands_in_blocks_is_in_openais_form_and_results_are_no_questions(memory: Memory) -> None:
+    chat = memory.chat(user_id="u", session_id="s")
+    call = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": 1}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "found"}]}
+    chat.add_messages(
+        [
+            Message("user", "Look."),
+            Message("assistant", (call,)),
+            Message("user", (result,)),
+            Message("assistant", "So."),
+            Message("user", "Thanks."),
+        ]
+    )
+    told = chat.context().to_openai()
+    assert [one["role"] for one in told] == ["user", "assistant", "tool", "assistant", "user"]
+    function = {"name": "look", "arguments": '{"at": 1}'}
+    assert told[1]["tool_calls"] == [{"id": "t1", "type": "function", "function": function}]
+    assert told[2] == {"role": "tool", "tool_call_id": "t1", "content": "found"}
+    assert len(chat.context(policy={"max_rounds": 2}).window) == 5
+    assert [one.text for one in chat.context(policy={"max_rounds": 1}).window] == ["Thanks."]
