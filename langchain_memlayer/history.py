@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
@@ -31,6 +31,7 @@ from memlayer_core.integration import (
     memory_of,
     reload_functions,
     roles_of,
+    shown_schema,
     step,
 )
 
@@ -44,8 +45,11 @@ IDS: Mapping[str, str] = {
     "agent_id": "The agent.",
     "session_id": "The session.",
     "conversation_id": "The session, as LangChain's tutorials name it.",
+    "thread_id": "The session, as LangGraph names it.",
 }
 """The ids that a call's config may name, with their descriptions."""
+
+_SESSIONS = frozenset({"session_id", "conversation_id", "thread_id"})
 
 
 def config_fields(names: Sequence[str]) -> list[ConfigurableFieldSpec]:
@@ -135,6 +139,10 @@ class HistoryFactory(Generic[H]):
                     hint=f"Leave `{name}` out in one of the two places.",
                 )
         ids = {spec.id: configurable.get(spec.id) for spec in self.config_specs}
+        if (
+            thread := configurable.get("thread_id")
+        ) is not None:  # a node of a graph is called with its config
+            ids |= {name: str(thread) for name, value in ids.items() if value is None and name in _SESSIONS}
         history = await run(self, **ids) if self._blocks else self(**ids)
         if not inspect.isawaitable(history):
             return history
@@ -259,9 +267,9 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
             tenant_id: The tenant of all histories; `"default"` if neither this argument nor the calls name one.
             agent_id: The agent of all histories.
             configurable: The ids that each call must name in `config["configurable"]`: `"session_id"`, which may also
-                be called `"conversation_id"`, and any of `"tenant_id"`, `"user_id"` and `"agent_id"`. By default the
-                session, and the user if `user_id` is None. `["session_id"]` without `user_id`: each session stands
-                alone.
+                be called `"conversation_id"` or `"thread_id"`, and any of `"tenant_id"`, `"user_id"` and `"agent_id"`. By
+                default the session, and the user if `user_id` is None. `["session_id"]` without `user_id`: each session
+                stands alone. Where `with_memory` finds no session in a call, its `thread_id` is the session.
             roles: As for one history.
             token_limit: As for one history.
             policy: As for one history.
@@ -277,12 +285,12 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         specs = config_fields(configurable)
         ids = {"user_id": user_id, "tenant_id": tenant_id, "agent_id": agent_id}
         fixed = {name: value for name, value in ids.items() if value is not None}
-        sessions = {"session_id", "conversation_id"}.intersection(configurable)
+        sessions = _SESSIONS.intersection(configurable)
         if len(sessions) != 1 or not fixed.keys().isdisjoint(configurable):
             raise ConfigurationError(
                 f"`configurable` is {list(configurable)!r}, and {list(fixed)!r} are arguments",
-                hint="Each call names its `session_id`, or `conversation_id`. Any other id is named by the calls, or is "
-                "an argument here.",
+                hint="Each call names its `session_id`, `conversation_id` or `thread_id`. Any other id is named by the "
+                "calls, or is an argument here.",
             )
         options = {"roles": roles_of(roles), "token_limit": token_limit, "policy": policy}
         make = partial(cls, memory, **options, **fixed)  # type: ignore[arg-type]
@@ -475,6 +483,15 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
     )
 
 
+class _Tool(StructuredTool):
+    """A tool whose schema is as short for a model as memlayer wrote it."""
+
+    @property
+    def tool_call_schema(self) -> dict[str, Any]:
+        """The arguments as a model sees them."""
+        return shown_schema(cast("type[BaseModel]", self.args_schema))
+
+
 def build_tool(
     name: str,
     description: str,
@@ -496,7 +513,7 @@ def build_tool(
         wrong = "; ".join(f"`{error['loc'][0]}`: {error['msg']}" for error in problem.errors())
         return f"{name} cannot be called like this: {wrong}"
 
-    return StructuredTool.from_function(
+    return _Tool.from_function(
         function,
         coroutine,
         name=name,

@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from langchain_core.messages import (
     AIMessage,
@@ -148,6 +148,7 @@ VISIBLE = "model_visible"
 """In `additional_kwargs`: False for messages that only people see."""
 
 logger = logging.getLogger("memlayer")
+M = TypeVar("M", bound=BaseMessage)
 
 _CLASSES: dict[str, type[BaseMessage]] = {
     "human": HumanMessage,
@@ -229,7 +230,7 @@ def from_core(message: Message) -> BaseMessage:
     """
     if message.raw is not None and message.raw.framework == FRAMEWORK:
         try:
-            return _from_dump(message.raw.dump, message.content)
+            return _from_dump(message.raw.dump, message)
         except _UNREADABLE as problem:
             logger.warning(
                 "the dump of message %r by langchain-core %s cannot be read and is ignored: %r",
@@ -257,6 +258,16 @@ def put_after(message: BaseMessage, text: str) -> BaseMessage:
 def create(role: Literal["system", "user"], text: str) -> BaseMessage:
     """Make a message of a role and a text."""
     return SystemMessage(text) if role == "system" else HumanMessage(text)
+
+
+def fresh_answers(messages: Iterable[M], known: Iterable[object]) -> list[M]:
+    """Return a model's new messages. An answer with a known id, as caches and some servers give it again, has none."""
+    taken, fresh = {None, *known}, []
+    for message in messages:
+        is_taken = isinstance(message, AIMessage) and message.id in taken
+        fresh.append(message.model_copy(update={"id": None}) if is_taken else message)
+        taken.add(message.id)
+    return fresh
 
 
 def is_summary(message: object) -> bool:
@@ -339,11 +350,15 @@ def _storable(value: object) -> str | None:
     return value
 
 
-def _from_dump(dump: Mapping[str, Any], content: str | tuple[Block, ...]) -> BaseMessage:
+def _from_dump(dump: Mapping[str, Any], stored: Message) -> BaseMessage:
     kind: str = dump["type"]
     data = _read_fields(dump["data"])
     if "content" not in data:
-        data["content"] = content if isinstance(content, str) else deepcopy([*content])
+        data["content"] = deepcopy(_as_list(stored.content))
+    if stored.id is not None and _storable(
+        data.get("id")
+    ):  # an answer whose id was taken is stored with another one
+        data["id"] = stored.id
     if kind.endswith("Chunk"):
         return message_chunk_to_message(messages_from_dict([{"type": kind, "data": data}])[0])
     made = _CLASSES.get(kind, BaseMessage)

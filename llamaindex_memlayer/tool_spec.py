@@ -24,6 +24,7 @@ from memlayer_core.integration import (
     memory_of,
     reload_functions,
     roles_of,
+    shown_schema,
 )
 
 # The tool by which an agent reloads previews. Its session is fixed: no model can choose another one.
@@ -64,6 +65,12 @@ def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None
     return FunctionTool.from_defaults(
         read, async_fn=aread, name=RELOAD_TOOL, description=RELOAD, fn_schema=ReloadArguments
     )
+
+
+class _Metadata(ToolMetadata):
+    def get_parameters_dict(self) -> dict[str, Any]:
+        assert self.fn_schema is not None  # each tool has arguments
+        return shown_schema(self.fn_schema)
 
 
 # `MemlayerToolSpec`: the tools by which an agent records, retrieves, corrects, forgets and reloads.
@@ -111,7 +118,11 @@ class MemlayerToolSpec(BaseToolSpec):
         token_limit: int | None = None,
         filter: RecallFilter | None = None,
     ) -> None:
-        self._is_static = isinstance(memory, MemlayerMemory) and memory.mode == "STATIC"
+        self._is_static = (
+            isinstance(memory, MemlayerMemory)
+            and memory.mode == "STATIC"
+            and "mode" in memory.model_fields_set
+        )
         if token_limit is not None:
             at_least_one("token_limit", token_limit)
         if not isinstance(memory, Chat | MemlayerMemory):
@@ -135,7 +146,7 @@ class MemlayerToolSpec(BaseToolSpec):
         spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,
         func_to_metadata_mapping: dict[str, ToolMetadata] | None = None,
     ) -> list[FunctionTool]:
-        """Return the tools; none for a `MemlayerMemory` of the mode `"STATIC"`."""
+        """Return the tools; none for a `MemlayerMemory` that was given the mode `"STATIC"`."""
         return [] if self._is_static else super().to_tool_list(spec_functions, func_to_metadata_mapping)
 
     def get_fn_schema_from_fn_name(
@@ -153,7 +164,7 @@ class MemlayerToolSpec(BaseToolSpec):
     ) -> ToolMetadata | None:
         """Return the name, the description and the schema of a tool, as the model sees them."""
         tool = _tool_of(fn_name)
-        return ToolMetadata(name=tool.name, description=tool.description, fn_schema=tool.arguments)
+        return _Metadata(name=tool.name, description=tool.description, fn_schema=tool.arguments)
 
     def record_to_memory(self, **arguments: JSON) -> str:
         """Record something about the user."""

@@ -1,6 +1,6 @@
 """`Chat`: one conversation of a user. Each blocking verb has an async one with an `a` in front."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
@@ -137,27 +137,33 @@ class Chat(Viewable):
         messages: Iterable[Message],
         *,
         verbatim: bool = False,
+        answers: Collection[str] = (),
     ) -> Receipt:
         """Store messages in one transaction: all of them, or none.
+
+        A message with a stored id replaces the stored message, as in `add`. A model's message behind a new question or
+        result of a tool is new, whatever its id, since caches and some servers give an id again: it gets another one.
 
         Args:
             messages: The messages, in order.
             verbatim: Store a system message even if it is equal to the one in force.
+            answers: Ids of further messages of a model that are new in that sense.
 
         Raises:
             MessageTypeError: One of them is no message.
             InvalidMessageError: One of them cannot be stored.
         """
-        return self._do(messages_flow.remember, messages, verbatim=verbatim)
+        return self._do(messages_flow.remember, messages, verbatim=verbatim, answers=answers)
 
     async def aadd_messages(
         self,
         messages: Iterable[Message],
         *,
         verbatim: bool = False,
+        answers: Collection[str] = (),
     ) -> Receipt:
         """Do `add_messages` without blocking the event loop."""
-        return await self._write(messages_flow.remember, messages, verbatim=verbatim)
+        return await self._write(messages_flow.remember, messages, verbatim=verbatim, answers=answers)
 
     def add_temporary(self, messages: Message | Sequence[Message]) -> None:
         """Add temporary messages: a tool's result, a hint, a step of reasoning. A model sees them until it has answered.

@@ -15,7 +15,7 @@ from memlayer_core.messages.check import at_least_one, check_whole_number
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.render import as_prompt, block, quote_line, shorten_block
-from memlayer_core.models.foreign import EmbedderLike
+from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
 from memlayer_core.models.llm import retry_limit
 from memlayer_core.models.tokens import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, VIDEO_TOKENS
 from memlayer_core.opening import directory_at
@@ -28,7 +28,15 @@ from memlayer_core.storage import codec
 from memlayer_core.storage.codec import TAG, Instance, TaggedJson, json_text, parse_json, read, short_repr
 from memlayer_core.storage.files import write_whole
 from memlayer_core.storage.terms import searchable
-from memlayer_core.tools import AGENT_TOOLS, AgentTool, Mode, ReloadArguments, check_mode, reload_functions
+from memlayer_core.tools import (
+    AGENT_TOOLS,
+    AgentTool,
+    Mode,
+    ReloadArguments,
+    check_mode,
+    reload_functions,
+    shown_schema,
+)
 from memlayer_core.window.fit import Policies, limits, policy_json
 
 __all__ = [
@@ -49,6 +57,7 @@ __all__ = [
     "ChatState",
     "EmbedderLike",
     "Instance",
+    "LanguageModelLike",
     "Limits",
     "Mode",
     "Part",
@@ -83,6 +92,7 @@ __all__ = [
     "searchable",
     "short_repr",
     "shorten_block",
+    "shown_schema",
     "sign_of",
     "step",
     "whole_text",

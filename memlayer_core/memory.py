@@ -326,7 +326,7 @@ class Memory(Viewable):
     directory.
     """
 
-    def __init__(self, opener: Callable[[EventBus], Resources], *, survives_fork: bool) -> None:
+    def __init__(self, opener: partial[Resources], *, survives_fork: bool) -> None:
         self._bus = EventBus()
         self._opener = opener
         self._survives_fork = survives_fork
@@ -989,6 +989,30 @@ class Memory(Viewable):
     async def aflush(self, timeout: float | None = None) -> Backlog:  # noqa: ASYNC109
         """Do `flush` without blocking the event loop."""
         return await asyncio.to_thread(self.flush, timeout)
+
+    def use_model(self, model: LanguageModelLike) -> None:
+        """Use a model as if it had been passed to `open`, if none was; adapters pass on the one that they were given.
+
+        Args:
+            model: As for `open`. What `summarizer` and `extractor` do, it does not.
+
+        Raises:
+            ConfigurationError: It is no model, or the memory has another one.
+        """
+        from memlayer_core.models.llm import language_model
+
+        given = language_model(model)
+        with _lock:
+            before = self._opener.keywords["model"]
+            known = language_model(before)
+            if known is None:
+                self._open_resources.use_model(model)
+                self._opener = partial(self._opener, model=model)
+            elif given is not None and model is not before and model != before:
+                raise ConfigurationError(
+                    f"the memory has the model {known.name!r}, and is given another one, {given.name!r}",
+                    hint="Pass the same object everywhere, or pass it to `Memory.open(…, model=model)` alone.",
+                )
 
     @property
     def admin(self) -> Admin:

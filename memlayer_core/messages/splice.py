@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate
@@ -72,8 +72,12 @@ def append(
     *,
     verbatim: bool = False,
     erase: bool = False,
+    answers: Collection[str] = (),
+    new_id: Callable[[], str] = str,
 ) -> Splice:
     """Add messages at the end. A message of a stored id replaces the stored message if it differs.
+
+    But an answer to a question that is new cannot be stored already, whatever its id: it gets a new one.
 
     Args:
         existing: Stored messages that have ids of the drafts, by their ids.
@@ -81,19 +85,26 @@ def append(
         in_force: The system message in force. A draft that repeats it is not stored.
         verbatim: Whether to store such a draft nevertheless.
         erase: Whether to erase the versions of replaced messages, instead of storing one.
+        answers: Ids of a model's messages that are new, whatever is in front of them.
+        new_id: Returns an id.
     """
+    asked = False
     newest: StoredMessage | PreparedMessage | None = in_force
     ids: list[str] = []
     fresh: list[tuple[None, PreparedMessage]] = []
     edits: list[tuple[StoredMessage, PreparedMessage]] = []
-    for draft in drafts:
+    for given in drafts:
+        draft = given
         may_repeat = is_instruction(draft) and not draft.has_own_id and not verbatim
         if may_repeat and newest is not None and newest.digest == draft.digest:
             ids.append(_id(newest))
             continue
         before = existing.get(_id(draft)) if draft.has_own_id else None
+        if before is not None and draft.message.role == "assistant" and (asked or _id(draft) in answers):
+            before, draft = None, replace(given, message=replace(given.message, id=new_id()))
         ids.append(_id(draft))
         if before is None:
+            asked = asked or draft.message.role in {"user", "tool"}
             fresh.append((None, draft))
             newest = draft if is_instruction(draft) else newest
         elif not _is_same(before, draft):
