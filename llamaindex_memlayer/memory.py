@@ -39,6 +39,8 @@ _WINDOW_SHARE = (
     0.75  # share of a model's context window, as in ChatMemoryBuffer: the answer needs tokens, too
 )
 
+_ACKNOWLEDGED = "OK"
+
 
 class MemlayerMemory(ChatState, MemoryBinding):
     """One conversation of a user, stored in a memlayer memory: pass it as `memory=` to an agent or an engine.
@@ -343,13 +345,14 @@ class MemlayerMemory(ChatState, MemoryBinding):
     def _compose(self, context: Context) -> list[ChatMessage]:
         emit_read(self._chat.memory.store_id, self._chat.scope, context)
         if not context.system:
-            # Agents and engines add a system message of their own, and some providers accept only one. But an engine that
-            # stores the question with the answer adds it to the end, and no provider wants two of the user in a row.
-            turns = context.window or context.temporary
-            context = replace(context, placement="user" if turns else "system")
+            # Agents and engines add a system message of their own, and some providers accept only one.
+            context = replace(context, placement="user")
         messages = context.compose(
             convert=from_core, put_before=put_before, put_after=put_after, create=create
         )
+        if messages and not (context.system or context.window or context.temporary):
+            # An engine adds the question that it has not stored yet, and some models refuse two of the user in a row.
+            messages.append(ChatMessage(_ACKNOWLEDGED, role="assistant"))
         return [Verbatim.of(message) for message in messages]
 
 
