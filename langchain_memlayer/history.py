@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar
 
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
@@ -31,7 +31,6 @@ from memlayer_core.integration import (
     memory_of,
     reload_functions,
     roles_of,
-    shown_schema,
     step,
 )
 
@@ -489,7 +488,8 @@ class _Tool(StructuredTool):
     @property
     def tool_call_schema(self) -> dict[str, Any]:
         """The arguments as a model sees them."""
-        return shown_schema(cast("type[BaseModel]", self.args_schema))
+        schema: Any = self.args_schema
+        return dict(schema.shown())
 
 
 def build_tool(

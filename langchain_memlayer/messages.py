@@ -260,9 +260,9 @@ def create(role: Literal["system", "user"], text: str) -> BaseMessage:
     return SystemMessage(text) if role == "system" else HumanMessage(text)
 
 
-def fresh_answers(messages: Iterable[M], known: Iterable[object]) -> list[M]:
-    """Return a model's new messages. An answer with a known id, as caches and some servers give it again, has none."""
-    taken, fresh = {None, *known}, []
+def fresh_answers(messages: Iterable[M], ids: Iterable[object]) -> list[M]:
+    """Return a model's new messages. An answer with one of the ids, as caches and some servers give it again, has none."""
+    taken, fresh = {None, *ids}, []
     for message in messages:
         is_taken = isinstance(message, AIMessage) and message.id in taken
         fresh.append(message.model_copy(update={"id": None}) if is_taken else message)

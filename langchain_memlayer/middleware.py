@@ -39,6 +39,7 @@ from memlayer_core.integration import (
     check_mode,
     limits,
     memory_of,
+    registry,
     retry_limit,
     step,
 )
@@ -294,7 +295,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         token_limit: Token limit of a call, system prompt and tools included; `Settings.max_tokens` by default.
         policy: Further limits of a context: see `Chat.context`.
         destructive: Remove messages from the agent's state when they leave the context. The memory keeps them.
-        model: The model that sums up and learns, if the memory has none: see `Memory.use_model`.
+        model: The model that sums up and learns, if the memory has none: see `Memory.open`.
 
     Raises:
         ConfigurationError: `memory` is no `Memory` or has another model, or the mode is unknown.
@@ -329,7 +330,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         self._destructive = destructive
         self.tools = [] if mode == "STATIC" else agent_tools(self._chat, self._limit)
         if model is not None:
-            memory.use_model(model)
+            registry.use_model(memory, model)
 
     def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""

@@ -19,7 +19,7 @@ from collections.abc import (
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
+from itertools import zip_longest
 from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
@@ -298,11 +298,16 @@ def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[
         The list, with their ids in the messages that the history has; and the ids of the history's messages behind
         these: the newest question was edited, or is to be answered again.
     """
-    told = [_words(one) for one in incoming if one.role != "system"]
+    # The newest question is said again: it comes with its new answer.
+    told = [_words(one) for one in incoming if one.role != "system"][:-1]
     talk = [one for one in history if one.role != "system" and one.model_visible]
     known = [_words(one) for one in talk]
-    # The newest question is said again: it comes with its new answer.
-    length, start = max((_alike(told[:-1], known[at:]), at) for at in range(len(known) + 1))
+
+    def alike(at: int) -> int:
+        pairs = zip_longest(told, known[at : at + len(told)])
+        return next((place for place, (one, other) in enumerate(pairs) if one != other), len(told))
+
+    length, start = max((alike(at), at) for at in range(len(known) + 1))
     ids = iter([one.id for one in talk[start : start + length]])
     listed = [one if one.role == "system" else replace(one, id=next(ids, one.id)) for one in incoming]
     return listed, [one.id or "" for one in talk[start + length :]] if length else []
@@ -310,11 +315,6 @@ def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[
 
 def _words(message: Message) -> tuple[object, ...]:
     return message.role, message.text.strip(), message.tool_call_id, len(message.tool_calls)
-
-
-def _alike(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return how many values are equal at the beginning of both."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 async def store(

@@ -31,6 +31,7 @@ from memlayer_core.integration import (
     Runner,
     check_whole_number,
     limits,
+    registry,
     retry_limit,
     step,
 )
@@ -120,7 +121,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
             token_limit: Token limit of the messages that `get` returns.
             policy: `"max_messages"`, `MaxRounds(4)`, `{"max_rounds": 4}`, or several that hold together.
             chat_history: Messages for `set`; an empty list changes nothing.
-            llm: The model that sums up and learns, if the memory has none: see `Memory.use_model`. Without `token_limit`,
+            llm: The model that sums up and learns, if the memory has none: see `Memory.open`. Without `token_limit`,
                 three quarters of its context window are the limit.
             path: A directory, instead of `memory`. It is opened once in a process, and shared. With neither, the
                 memory ends with the process.
@@ -153,7 +154,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
             **({} if mode is None else {"mode": mode}),
         )
         if llm is not None:
-            session.memory.use_model(llm)
+            registry.use_model(session.memory, llm)
         if chat_history:
             session.set(list(chat_history))
         return session

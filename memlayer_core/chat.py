@@ -1,6 +1,6 @@
 """`Chat`: one conversation of a user. Each blocking verb has an async one with an `a` in front."""
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
@@ -137,7 +137,7 @@ class Chat(Viewable):
         messages: Iterable[Message],
         *,
         verbatim: bool = False,
-        answers: Collection[str] = (),
+        answers: Sequence[str] = (),
     ) -> Receipt:
         """Store messages in one transaction: all of them, or none.
 
@@ -160,7 +160,7 @@ class Chat(Viewable):
         messages: Iterable[Message],
         *,
         verbatim: bool = False,
-        answers: Collection[str] = (),
+        answers: Sequence[str] = (),
     ) -> Receipt:
         """Do `add_messages` without blocking the event loop."""
         return await self._write(messages_flow.remember, messages, verbatim=verbatim, answers=answers)

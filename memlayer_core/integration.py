@@ -28,15 +28,7 @@ from memlayer_core.storage import codec
 from memlayer_core.storage.codec import TAG, Instance, TaggedJson, json_text, parse_json, read, short_repr
 from memlayer_core.storage.files import write_whole
 from memlayer_core.storage.terms import searchable
-from memlayer_core.tools import (
-    AGENT_TOOLS,
-    AgentTool,
-    Mode,
-    ReloadArguments,
-    check_mode,
-    reload_functions,
-    shown_schema,
-)
+from memlayer_core.tools import AGENT_TOOLS, AgentTool, Mode, ReloadArguments, check_mode, reload_functions
 from memlayer_core.window.fit import Policies, limits, policy_json
 
 __all__ = [
@@ -92,7 +84,6 @@ __all__ = [
     "searchable",
     "short_repr",
     "shorten_block",
-    "shown_schema",
     "sign_of",
     "step",
     "whole_text",

@@ -990,30 +990,6 @@ class Memory(Viewable):
         """Do `flush` without blocking the event loop."""
         return await asyncio.to_thread(self.flush, timeout)
 
-    def use_model(self, model: LanguageModelLike) -> None:
-        """Use a model as if it had been passed to `open`, if none was; adapters pass on the one that they were given.
-
-        Args:
-            model: As for `open`. What `summarizer` and `extractor` do, it does not.
-
-        Raises:
-            ConfigurationError: It is no model, or the memory has another one.
-        """
-        from memlayer_core.models.llm import language_model
-
-        given = language_model(model)
-        with _lock:
-            before = self._opener.keywords["model"]
-            known = language_model(before)
-            if known is None:
-                self._open_resources.use_model(model)
-                self._opener = partial(self._opener, model=model)
-            elif given is not None and model is not before and model != before:
-                raise ConfigurationError(
-                    f"the memory has the model {known.name!r}, and is given another one, {given.name!r}",
-                    hint="Pass the same object everywhere, or pass it to `Memory.open(…, model=model)` alone.",
-                )
-
     @property
     def admin(self) -> Admin:
         """What looks after this memory: its state, costs, checks, repairs, and what time asks for."""
@@ -1131,6 +1107,28 @@ def memory_of(value: object) -> Memory:
             hint='`Memory.open("./memory")`, once for the whole application.',
         )
     return value
+
+
+def use_model(memory: Memory, model: LanguageModelLike) -> None:
+    """Use a model as if it had been passed to `Memory.open`, if none was: an adapter passes on the one that it got.
+
+    Raises:
+        ConfigurationError: It is no model, or the memory has another one.
+    """
+    from memlayer_core.models.llm import language_model
+
+    opener, new = memory._opener, language_model(model)  # noqa: SLF001  (of this file)
+    with _lock:
+        before = opener.keywords["model"]
+        old = language_model(before)
+        if old is None:
+            memory._open_resources.use_model(model)  # noqa: SLF001
+            memory._opener = partial(opener, model=model)  # noqa: SLF001
+        elif new is not None and model is not before and model != before:
+            raise ConfigurationError(
+                f"the memory has the model {old.name!r}, and is given another one, {new.name!r}",
+                hint="Pass the same object everywhere, or pass it to `Memory.open(…, model=model)` alone.",
+            )
 
 
 # Registers the open memories of this process, so that what was pickled or dumped finds its memory.

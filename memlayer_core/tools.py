@@ -41,12 +41,6 @@ def _shorten(schema: dict[str, Any]) -> None:
         field.pop("default", None)
 
 
-def shown_schema(arguments: type[BaseModel]) -> dict[str, Any]:
-    """Return a tool's arguments as a model sees them in each call; what it forgets, the tool's answer says."""
-    schema = arguments.model_json_schema()
-    return {"type": "object", "properties": schema["properties"]}
-
-
 def check_mode(mode: object) -> None:
     """Check how an agent reads the memory.
 
@@ -61,6 +55,11 @@ def check_mode(mode: object) -> None:
 
 class _Arguments(BaseModel):
     model_config = ConfigDict(json_schema_extra=_shorten)
+
+    @classmethod
+    def shown(cls) -> dict[str, Any]:
+        """Return the schema that a model sees in each call; if it forgets an argument, the tool's answer says so."""
+        return {"type": "object", "properties": cls.model_json_schema()["properties"]}
 
 
 class FactArguments(_Arguments):
