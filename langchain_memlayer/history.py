@@ -200,7 +200,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
     messages for a model.
 
     A message with an id that the session already has replaces the stored message; a message without an id is always
-    new. A message with `additional_kwargs={"model_visible": False}` stays in the transcript, and no model sees it.
+    new, and so is an answer that is added with a new question: if its id is stored already, it gets another. A message with `additional_kwargs={"model_visible": False}` stays in the transcript, and no model sees it.
 
     An object holds only the memory and the ids, so it is cheap to make.
 

@@ -103,8 +103,9 @@ def append(
         if before is not None and draft.message.role == "assistant" and (asked or _id(draft) in answers):
             before, draft = None, replace(given, message=replace(given.message, id=new_id()))
         ids.append(_id(draft))
+        if draft.message.role in {"user", "tool"}:
+            asked = before is None
         if before is None:
-            asked = asked or draft.message.role in {"user", "tool"}
             fresh.append((None, draft))
             newest = draft if is_instruction(draft) else newest
         elif not _is_same(before, draft):

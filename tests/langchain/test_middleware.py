@@ -871,6 +871,23 @@ def test_what_the_agent_records_it_retrieves_in_another_thread(run, memory) -> N
     assert memory.records(user_id="someone else") == []
 
 
+@pytest.mark.parametrize("saver", [None, InMemorySaver], ids=["stateless", "checkpoints"])
+def test_answers_of_one_id_are_kept_in_the_state_and_in_the_memory(run, memory, saver) -> None:
+    """Some servers give each answer the same id, and LangGraph's state replaces messages by their ids."""
+    answers = iter(AIMessage(f"answer {number}", id="same") for number in range(3))
+    agent = create_agent(
+        Scripted(script=lambda _: next(answers)),
+        middleware=[MemlayerMiddleware(memory, user_id="ada")],
+        checkpointer=saver and saver(),
+    )
+    for number in range(3):
+        out = run(agent, f"question {number}")["messages"]
+
+    told = [f"{kind} {number}" for number in range(3) for kind in ("question", "answer")]
+    assert [one.text for one in memory.chat(user_id="ada", session_id="t").history()] == told
+    assert [one.text for one in out] == (told if saver else told[-2:])
+
+
 def test_a_model_of_the_middleware_is_the_memorys_and_another_one_is_refused_by_its_name(memory) -> None:
     def small(prompt: str) -> str:
         return prompt
