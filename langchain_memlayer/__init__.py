@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from langchain_memlayer.classic import MemlayerConversationMemory as MemlayerConversationMemory
     from langchain_memlayer.history import MemlayerChatMessageHistory as MemlayerChatMessageHistory
     from langchain_memlayer.history import reload_tool as reload_tool
+    from langchain_memlayer.messages import allow_classes as allow_classes
     from langchain_memlayer.messages import from_core as from_core
     from langchain_memlayer.messages import to_core as to_core
     from langchain_memlayer.middleware import MemlayerMiddleware as MemlayerMiddleware
@@ -49,6 +50,7 @@ _HOMES = {
     "MemlayerRetriever": "retriever",
     "RunnableWithMemory": "runnable",
     "MemlayerStore": "store",
+    "allow_classes": "messages",
     "create_memory_tools": "agent_tools",
     "create_summarizer": "summarizer",
     "from_core": "messages",
@@ -63,6 +65,7 @@ __all__ = [
     "MemlayerRetriever",
     "MemlayerStore",
     "RunnableWithMemory",
+    "allow_classes",
     "create_memory_tools",
     "create_summarizer",
     "from_core",

@@ -46,8 +46,11 @@ IDS: Mapping[str, str] = {
     "agent_id": "The agent.",
     "session_id": "The session.",
     "conversation_id": "The session, as LangChain's tutorials name it.",
+    "thread_id": "The session, as LangGraph names it.",
 }
 """The ids that a call's config may name, with their descriptions."""
+
+_SESSIONS = frozenset({"session_id", "conversation_id", "thread_id"})
 
 
 def config_fields(names: Sequence[str]) -> list[ConfigurableFieldSpec]:
@@ -164,6 +167,10 @@ class HistoryFactory(Generic[H]):
                     hint=f"Leave `{name}` out in one of the two places.",
                 )
         ids = {spec.id: configurable.get(spec.id) for spec in self.config_specs}
+        if (
+            thread := configurable.get("thread_id")
+        ) is not None:  # a node of a graph is called with its config
+            ids |= {name: str(thread) for name, value in ids.items() if value is None and name in _SESSIONS}
         history = await run(self, **ids) if self._blocks else self(**ids)
         if not inspect.isawaitable(history):
             return history
@@ -222,7 +229,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
     messages for a model.
 
     A message with an id that the session already has replaces the stored message; a message without an id is always
-    new. A message with `additional_kwargs={"model_visible": False}` stays in the transcript, and no model sees it.
+    new, and so is an answer that is added with a new question: if its id is stored already, it gets another. A message with `additional_kwargs={"model_visible": False}` stays in the transcript, and no model sees it.
 
     An object holds only the memory and the ids, so it is cheap to make.
 
@@ -290,9 +297,10 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
             tenant_id: The tenant of all histories; `"default"` if neither this argument nor the calls name one.
             agent_id: The agent of all histories.
             configurable: The ids that each call must name in `config["configurable"]`: `"session_id"`, which may also
-                be called `"conversation_id"`, and any of `"tenant_id"`, `"user_id"` and `"agent_id"`. By default the
-                session, and the user if `user_id` is None: on LangGraph Server who logged in, whom a call need not name.
-                `["session_id"]` without `user_id`: each session stands alone.
+                be called `"conversation_id"` or `"thread_id"`, and any of `"tenant_id"`, `"user_id"` and `"agent_id"`. By
+                default the session, and the user if `user_id` is None: on LangGraph Server who logged in, whom a call need not
+                name. `["session_id"]` without `user_id`: each session stands alone. Where `with_memory` finds no session in a
+                call, its `thread_id` is the session.
             roles: As for one history.
             token_limit: As for one history.
             policy: As for one history.
@@ -308,12 +316,12 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         specs = config_fields(configurable)
         ids = {"user_id": user_id, "tenant_id": tenant_id, "agent_id": agent_id}
         fixed = {name: value for name, value in ids.items() if value is not None}
-        sessions = {"session_id", "conversation_id"}.intersection(configurable)
+        sessions = _SESSIONS.intersection(configurable)
         if len(sessions) != 1 or not fixed.keys().isdisjoint(configurable):
             raise ConfigurationError(
                 f"`configurable` is {list(configurable)!r}, and {list(fixed)!r} are arguments",
-                hint="Each call names its `session_id`, or `conversation_id`. Any other id is named by the calls, or is "
-                "an argument here.",
+                hint="Each call names its `session_id`, `conversation_id` or `thread_id`. Any other id is named by the "
+                "calls, or is an argument here.",
             )
         options = {"roles": roles_of(roles), "token_limit": token_limit, "policy": policy}
         make = partial(cls, memory, **options, **fixed)  # type: ignore[arg-type]
@@ -509,6 +517,16 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
     )
 
 
+class _Tool(StructuredTool):
+    """A tool whose schema is as short for a model as memlayer wrote it."""
+
+    @property
+    def tool_call_schema(self) -> dict[str, Any]:
+        """The arguments as a model sees them."""
+        schema: Any = self.args_schema
+        return dict(schema.shown())
+
+
 def build_tool(
     name: str,
     description: str,
@@ -530,7 +548,7 @@ def build_tool(
         wrong = "; ".join(f"`{error['loc'][0]}`: {error['msg']}" for error in problem.errors())
         return f"{name} cannot be called like this: {wrong}"
 
-    return StructuredTool.from_function(
+    return _Tool.from_function(
         function,
         coroutine,
         name=name,

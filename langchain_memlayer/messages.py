@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from langchain_core.messages import (
     AIMessage,
@@ -37,7 +37,7 @@ from langchain_core.version import VERSION
 from pydantic import BaseModel
 
 from memlayer_core import Message, ToolCall
-from memlayer_core.errors import InvalidMessageError, MessageTypeError
+from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError
 from memlayer_core.integration import ROLES, TAG, Block, Instance, Raw, Role, TaggedJson, codec, said_at
 
 # Writes objects in LangChain's messages as JSON: the class's name and the fields.
@@ -54,8 +54,8 @@ def write(value: object) -> TaggedJson:
 def read(value: Any) -> Any:
     """Return the value that `write` wrote, as a new object.
 
-    Values that were left out are missing in a dict, and None anywhere else. An object is a dict if the application has
-    not imported its class.
+    Values that were left out are missing in a dict, and None anywhere else. An object is a dict if its class is neither
+    LangChain's nor allowed.
 
     Raises:
         ValueError: A part of it was not written by `write`; other errors are possible then, too.
@@ -65,7 +65,7 @@ def read(value: Any) -> Any:
 
 def _dump(value: Any) -> Instance:
     """Return a pydantic object or a dataclass as its class and its fields."""
-    name = f"{type(value).__module__}:{type(value).__qualname__}"
+    name = _class_name(type(value))
     if isinstance(value, BaseModel):
         attributes = vars(value)
         own = {name: attributes[name] for name in type(value).model_fields if name in attributes}
@@ -75,24 +75,48 @@ def _dump(value: Any) -> Instance:
     raise TypeError(name)
 
 
-def _load(instance: Instance) -> Any:
-    """Make an object of its fields, without validation; a dict if that is not possible.
+_FRAMEWORKS = frozenset({"langchain_core", "langchain", "langgraph"})
+_allowed: dict[str, type] = {}
 
-    Stored text must not decide which code is imported. So only classes are used that the application has imported
-    already, or that langchain-core has.
+
+def allow_classes(*classes: type) -> None:
+    """Allow that objects of classes of your own, in stored messages, are made again when the messages are read.
+
+    A message may have such an object in its `artifact`, its metadata or its `additional_kwargs`. It comes back as a dict of
+    its fields, unless its class is LangChain's or LangGraph's, or is allowed here, in each process that reads it: a file
+    that is imported may name any class. An object is made without validation, and pydantic calls its `model_post_init`.
+
+    Args:
+        classes: Pydantic models and dataclasses.
+
+    Raises:
+        ConfigurationError: One of them is neither; none is allowed.
     """
+    for cls in classes:
+        if not _has_fields(cls):
+            raise ConfigurationError(
+                f"only pydantic models and dataclasses can be allowed, got {cls!r:.80}",
+                hint="Pass the classes themselves: `allow_classes(MyArtifact)`.",
+            )
+    _allowed.update((_class_name(cls), cls) for cls in classes)
+
+
+def _has_fields(cls: Any) -> bool:
+    return isinstance(cls, type) and (issubclass(cls, BaseModel) or is_dataclass(cls))
+
+
+def _class_name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _load(instance: Instance) -> Any:
+    """Make an object of its fields, without validation; a dict if its class is not allowed, or that is not possible."""
     fields_by_name = dict(instance.fields)
-    module, _, path = instance.name.partition(":")
-    if module.startswith("langchain_core.") and module not in sys.modules:
-        with suppress(ImportError):  # another version of it may have no such module
-            import_module(module)
-    cls: Any = sys.modules.get(module)
-    for part in path.split("."):
-        cls = getattr(cls, part, None)
+    cls = _allowed.get(instance.name) or _framework_class(instance.name)
     try:
-        if isinstance(cls, type) and issubclass(cls, BaseModel):
+        if cls is not None and issubclass(cls, BaseModel):
             return cls.model_construct(**fields_by_name)
-        if isinstance(cls, type) and is_dataclass(cls):
+        if cls is not None:
             instance_of_class = object.__new__(cls)
             for field, value in fields_by_name.items():
                 object.__setattr__(instance_of_class, field, value)
@@ -102,6 +126,21 @@ def _load(instance: Instance) -> Any:
     return fields_by_name
 
 
+def _framework_class(name: str) -> type | None:
+    """Return a class of LangChain's or LangGraph's; stored text must not decide which other code is imported or run."""
+    module, _, path = name.partition(":")
+    if module.partition(".")[0] not in _FRAMEWORKS:
+        return None
+    if module.startswith("langchain_core.") and module not in sys.modules:
+        with suppress(ImportError):  # another version of it may have no such module
+            import_module(module)
+    cls: Any = sys.modules.get(module)
+    for part in path.split("."):
+        cls = getattr(cls, part, None)
+    # A module has names of other modules, too.
+    return cls if _has_fields(cls) and _class_name(cls) == name else None
+
+
 FRAMEWORK = "langchain"
 """Marks dumps that this module wrote."""
 
@@ -109,6 +148,7 @@ VISIBLE = "model_visible"
 """In `additional_kwargs`: False for messages that only people see."""
 
 logger = logging.getLogger("memlayer")
+M = TypeVar("M", bound=BaseMessage)
 
 _CLASSES: dict[str, type[BaseMessage]] = {
     "human": HumanMessage,
@@ -193,7 +233,7 @@ def from_core(message: Message) -> BaseMessage:
     """
     if message.raw is not None and message.raw.framework == FRAMEWORK:
         try:
-            return _from_dump(message.raw.dump, message.content)
+            return _from_dump(message.raw.dump, message)
         except _UNREADABLE as problem:
             logger.warning(
                 "the dump of message %r by langchain-core %s cannot be read and is ignored: %r",
@@ -221,6 +261,16 @@ def put_after(message: BaseMessage, text: str) -> BaseMessage:
 def create(role: Literal["system", "user"], text: str) -> BaseMessage:
     """Make a message of a role and a text."""
     return SystemMessage(text) if role == "system" else HumanMessage(text)
+
+
+def fresh_answers(messages: Iterable[M], ids: Iterable[object]) -> list[M]:
+    """Return a model's new messages. An answer with one of the ids, as caches and some servers give it again, has none."""
+    taken, fresh = {None, *ids}, []
+    for message in messages:
+        is_taken = isinstance(message, AIMessage) and message.id in taken
+        fresh.append(message.model_copy(update={"id": None}) if is_taken else message)
+        taken.add(message.id)
+    return fresh
 
 
 def is_summary(message: object) -> bool:
@@ -306,11 +356,15 @@ def _storable(value: object) -> str | None:
     return value
 
 
-def _from_dump(dump: Mapping[str, Any], content: str | tuple[Block, ...]) -> BaseMessage:
+def _from_dump(dump: Mapping[str, Any], stored: Message) -> BaseMessage:
     kind: str = dump["type"]
     data = _read_fields(dump["data"])
     if "content" not in data:
-        data["content"] = content if isinstance(content, str) else deepcopy([*content])
+        data["content"] = deepcopy(_as_list(stored.content))
+    if stored.id is not None and _storable(
+        data.get("id")
+    ):  # an answer whose id was taken is stored with another one
+        data["id"] = stored.id
     if kind.endswith("Chunk"):
         return message_chunk_to_message(messages_from_dict([{"type": kind, "data": data}])[0])
     made = _CLASSES.get(kind, BaseMessage)

@@ -16,13 +16,14 @@ from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, Syst
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_memlayer.history import compose_messages
-from langchain_memlayer.messages import is_summary, to_core
+from langchain_memlayer.messages import fresh_answers, is_summary, to_core
 from langchain_memlayer.summarizer import is_own_summary
 from memlayer_core import Chat, Context, Memory
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
 from memlayer_core.integration import (
     ASYNC,
     SYNC,
+    LanguageModelLike,
     Limits,
     Mode,
     Policies,
@@ -31,6 +32,7 @@ from memlayer_core.integration import (
     check_mode,
     limits,
     memory_of,
+    registry,
     retry_limit,
     step,
 )
@@ -289,14 +291,16 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         tenant_id: The user's tenant, or a function.
         agent_id: Only sessions with this agent are searched.
         roles: The roles in which the user speaks, or a function.
-        mode: `"STATIC"`: recall, and no tools, not even that which reloads previews (see `Settings.offload`). `"AGENT"`: the
-            tools of `create_memory_tools`, and no recall. `"BOTH"`: recall and tools.
+        mode: `"STATIC"`, the default: recall, and no tools, not even that which reloads previews (see `Settings.offload`).
+            `"AGENT"`: the tools of `create_memory_tools`, which cost each call about 350 tokens, and no recall. `"BOTH"`:
+            recall and tools.
         token_limit: Token limit of a call, system prompt and tools included; `Settings.max_tokens` by default.
         policy: Further limits of a context: see `Chat.context`.
         destructive: Remove messages from the agent's state when they leave the context. The memory keeps them.
+        model: The model that sums up and learns, if the memory has none: see `Memory.open`.
 
     Raises:
-        ConfigurationError: `memory` is no `Memory`, or the mode is unknown.
+        ConfigurationError: `memory` is no `Memory` or has another model, or the mode is unknown.
         InvalidScopeError: An id cannot be stored; in a run: it names no thread, a thread of another user, or another
             user than the one who logged in.
         InvalidLimitError: A limit is below one, or a policy is unknown.
@@ -313,10 +317,11 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         tenant_id: str | Callable[[Any], str] = "default",
         agent_id: str | None = None,
         roles: Iterable[str] | Callable[[Any], Iterable[str]] = (),
-        mode: Mode = "BOTH",
+        mode: Mode = "STATIC",
         token_limit: int | None = None,
         policy: Policies | None = None,
         destructive: bool = False,
+        model: LanguageModelLike | None = None,
     ) -> None:
         super().__init__()
         check_mode(mode)
@@ -327,6 +332,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         self._policy = policy
         self._destructive = destructive
         self.tools = [] if mode == "STATIC" else agent_tools(self._chat, self._limit)
+        if model is not None:
+            registry.use_model(memory, model)
 
     def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
@@ -420,7 +427,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         if overhead >= most:
             raise InvalidLimitError(
                 f"the system prompt and the tools need {overhead} of {most} tokens, and nothing is left",
-                hint="Pass a larger `token_limit` to the middleware, or give the agent fewer tools.",
+                hint="Pass a larger `token_limit` to the middleware, or give the agent fewer tools."
+                + (' `mode="STATIC"` has none of the memory\'s.' if self.tools else ""),
             )
 
         options: Any = {"token_limit": most - overhead, "policy": self._policy, "reload": bool(self.tools)}
@@ -456,6 +464,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         self, run: Runner, call: _Call, response: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         additions = added_messages(call.request.messages, call.prompt)
+        known = (*call.prompt, *call.original.messages)
+        response.result[:] = fresh_answers(response.result, (message.id for message in known))
         for message in (*additions, *response.result):
             set_id(message)
         call.original.messages.extend(additions)

@@ -19,6 +19,7 @@ from collections.abc import (
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
@@ -34,6 +35,7 @@ from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableCo
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
 from langchain_core.runnables.utils import get_unique_config_specs
 from langchain_core.utils.pydantic import TypeBaseModel, create_model_v2
+from pydantic_core import to_json
 
 from langchain_memlayer.history import (
     HistoryFactory,
@@ -42,6 +44,7 @@ from langchain_memlayer.history import (
     factory_of,
     translate_batch,
 )
+from langchain_memlayer.messages import fresh_answers
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError
 from memlayer_core.integration import ASYNC, SYNC, SYSTEM_ROLES, Policies, Runner, retry_limit, step
@@ -113,28 +116,48 @@ class Keys:
             return {**value, self.input: list(prompt)}
         return list(prompt)
 
-    def output_messages(self, output: Any, prompt: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """Return the new messages in an output: the answer, and the tool calls of an agent.
+    def answer(self, output: Any) -> Any:
+        """Return an output's part that has the answer.
+
+        Raises:
+            InvalidMessageError: It is a dict of several values, and none is named.
+        """
+        return (
+            output[_key(output, list(output), "output", self.output)]
+            if isinstance(output, Mapping)
+            else output
+        )
+
+    def output_messages(
+        self, output: Any, prompt: Sequence[BaseMessage]
+    ) -> tuple[list[BaseMessage], list[BaseMessage]]:
+        """Return the messages in an output that are not in the prompt: those in front of the question, and the answer.
+
+        An answer that is neither a text nor messages is a message with its JSON. One with the id of a message in the
+        prompt has no id, since caches and some servers give an id again.
 
         Args:
             output: The runnable's output.
-            prompt: The messages in its input. Graphs return them together with the new ones; they are left out.
-
-        Raises:
-            InvalidMessageError: The output cannot be read.
+            prompt: The messages in its input. Graphs return them together with the new ones.
         """
-        steps: Any = None
-        if isinstance(output, Mapping):
-            key = _key(output, list(output), "output", self.output)
-            steps, output = output.get(STEPS) if key != STEPS else None, output[key]
-        if isinstance(output, AIMessage) and any(one.id == output.id for one in prompt):
-            output = output.model_copy(update={"id": None})  # a cache returns an answer with its old id
-        if isinstance(output, str | BaseMessage):
-            return [*tool_messages(steps), AIMessage(output) if isinstance(output, str) else output]
-        if not isinstance(output, list | tuple) or not all(isinstance(one, BaseMessage) for one in output):
-            raise _unreadable("output", output)
-        old = {id(one) for one in prompt} | {one.id for one in prompt if one.id is not None}
-        return [one for one in output if id(one) not in old and one.id not in old]
+        steps = output.get(STEPS) if isinstance(output, Mapping) else None
+        try:
+            answer = self.answer(output)
+        except InvalidMessageError as problem:
+            if self.output is not None:
+                logger.warning("%s; the whole output is stored", problem)
+            answer = output
+        known = {id(one) for one in prompt} | {one.id for one in prompt if one.id is not None}
+        messages = _messages_in(answer)
+        if messages is None:
+            text = answer if isinstance(answer, str) else _json(answer)
+            return [], [*tool_messages(steps), AIMessage(text)]
+        if messages is not answer:
+            return [], [*tool_messages(steps), *fresh_answers(messages, known)]
+        old = [at for at, one in enumerate(messages) if not known.isdisjoint((id(one), one.id))]
+        behind = max((at + 1 for at in old if not isinstance(messages[at], AIMessage)), default=0)
+        before = [one for at, one in enumerate(messages[:behind]) if at not in old]
+        return before, fresh_answers(messages[behind:], known)
 
     def partial_answer(self, chunks: Sequence[Any], prompt: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the answer of an interrupted stream: no message, or messages of which the last one is marked.
@@ -143,16 +166,40 @@ class Keys:
         """
         if not chunks:
             return []
+        whole = join_chunks(chunks)
         try:
-            answer = self.output_messages(join_chunks(chunks), prompt)
-        except MessageTypeError as problem:
-            logger.warning("a stream was interrupted, and nothing of it is stored: %s", problem)
-            return []
+            begun = self.answer(whole)
         except InvalidMessageError:  # the chunks contain no answer yet
             return []
+        if not isinstance(begun, str) and _messages_in(begun) is None:
+            logger.warning("a stream was interrupted, and nothing of it is stored: %.80r", begun)
+            return []
+        _, answer = self.output_messages(whole, prompt)
         if not any(one.text or getattr(one, "tool_calls", ()) for one in answer):
             return []
         return [*answer[:-1], mark_interrupted(answer[-1])]
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, BaseMessage)
+
+
+def _messages_in(answer: Any) -> Sequence[BaseMessage] | None:
+    """Return the messages that an answer is; None if it is something else. A graph's update has them under its node."""
+    if isinstance(answer, BaseMessage):
+        return [answer]
+    if isinstance(answer, Mapping) and len(answer) == 1:
+        return _messages_in(*answer.values())
+    is_list = isinstance(answer, list | tuple) and answer and all(map(_is_message, answer))
+    return answer if is_list else None
+
+
+def _json(value: object) -> str:
+    """Return a value as JSON text; what JSON does not have is told as Python does."""
+    try:
+        return to_json(value, serialize_unknown=True, inf_nan_mode="constants").decode()
+    except ValueError:  # a circle
+        return repr(value)
 
 
 def mark_interrupted(message: BaseMessage) -> BaseMessage:
@@ -201,15 +248,30 @@ class Exchange:
         )
 
 
-def join_chunks(chunks: Iterable[Any]) -> Any:
-    """Return the sum of a stream's chunks; the last chunk if they cannot be added; None if there are none."""
+def join_chunks(chunks: Sequence[Any]) -> Any:
+    """Return the sum of a stream's chunks; the last chunk if they cannot be added.
+
+    Raises:
+        MessageTypeError: There are none.
+    """
+    if not chunks:
+        raise _unreadable("output", None)
     together: Any = None
     for chunk in chunks:
         try:
-            together = chunk if together is None else together + chunk
+            together = chunk if together is None or _goes_on(together, chunk) else together + chunk
         except TypeError:
             together = chunk
     return together
+
+
+def _goes_on(before: Any, chunk: Any) -> bool:
+    """Tell whether a chunk is the value so far and more of it, as parsers of JSON give it, and not the next part."""
+    if isinstance(chunk, int | float):
+        return True
+    if not isinstance(before, list) or not isinstance(chunk, list) or len(chunk) < len(before):
+        return False
+    return not any(map(_is_message, before)) and repr(chunk).startswith(repr(before).rstrip("]})'\" "))
 
 
 def _key(value: Mapping[Any, Any], candidates: Sequence[Any], default: str, name: str | None) -> Any:
@@ -229,12 +291,41 @@ def _unreadable(side: str, value: object) -> MessageTypeError:
     )
 
 
-async def store(run: Runner, call: Exchange, answer: Sequence[Message]) -> None:
+def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[list[Message], list[str]]:
+    """Compare the whole conversation, as a client without ids sends it, with the history.
+
+    Returns:
+        The list, with their ids in the messages that the history has; and the ids of the history's messages behind
+        these: the newest question was edited, or is to be answered again.
+    """
+    # The newest question is said again: it comes with its new answer.
+    told = [_words(one) for one in incoming if one.role != "system"][:-1]
+    talk = [one for one in history if one.role != "system" and one.model_visible]
+    known = [_words(one) for one in talk]
+
+    def alike(at: int) -> int:
+        pairs = zip_longest(told, known[at : at + len(told)])
+        return next((place for place, (one, other) in enumerate(pairs) if one != other), len(told))
+
+    length, start = max((alike(at), at) for at in range(len(known) + 1))
+    ids = iter([one.id for one in talk[start : start + length]])
+    listed = [one if one.role == "system" else replace(one, id=next(ids, one.id)) for one in incoming]
+    return listed, [one.id or "" for one in talk[start + length :]] if length else []
+
+
+def _words(message: Message) -> tuple[object, ...]:
+    return message.role, message.text.strip(), message.tool_call_id, len(message.tool_calls)
+
+
+async def store(
+    run: Runner, call: Exchange, answer: Sequence[Message], before: Sequence[Message] = ()
+) -> None:
     """Store the question and the answer of a call in one transaction."""
     chat = call.chat
-    every = enumerate([*call.incoming, *answer])
+    every = enumerate([*call.incoming, *before, *answer])
     messages = {one.id or place: one for place, one in every}  # an id is one message
-    await run.verb(chat.add_messages, chat.aadd_messages, messages.values())
+    new = [one.id for one in answer if one.id is not None]
+    await run.verb(chat.add_messages, chat.aadd_messages, messages.values(), answers=new)
 
 
 async def write(flow: Callable[..., Coroutine[Any, Any, None]], call: Exchange, output: Any) -> None:
@@ -463,6 +554,10 @@ class RunnableWithMemory(Runnable[Any, Any]):
         messages = await run(self._keys.input_messages, value)
         chat, policy = history.chat, history.policy
         incoming = await run(translate_batch, messages)
+        if any(one.role == "assistant" for one in incoming) and any(one.id is None for one in incoming):
+            stored = await run.verb(chat.history, chat.ahistory)
+            incoming, left = await run(recognize, incoming, stored)
+            await run.verb(chat.withdraw, chat.awithdraw, left)
         context = await run.verb(
             chat.context, chat.acontext, pending=incoming, token_limit=limit, policy=policy
         )
@@ -487,10 +582,10 @@ class RunnableWithMemory(Runnable[Any, Any]):
 
     async def _close(self, run: Runner, call: Exchange, output: Callable[[], Any]) -> None:
         # In a thread if the caller awaits: adding up thousands of chunks takes time.
-        answer = await run(lambda: self._keys.output_messages(output(), call.prompt))
-        said = await run(translate_batch, answer)
+        before, answer = await run(lambda: self._keys.output_messages(output(), call.prompt))
         # Now, whenever a model made an answer that comes from a cache.
-        await store(run, call, [replace(one, created_at=None) for one in said])
+        said = [replace(one, created_at=None) for one in await run(translate_batch, answer)]
+        await store(run, call, said, await run(translate_batch, before))
 
     async def _break_off(self, run: Runner, call: Exchange, chunks: Sequence[Any]) -> None:
         answer = await run(translate_batch, await run(self._keys.partial_answer, chunks, call.prompt))

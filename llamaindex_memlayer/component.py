@@ -323,7 +323,7 @@ def context_window(llm: LLM) -> int:
     if not isinstance(llm, LLM):
         raise ConfigurationError(
             f"`llm` must be one of LlamaIndex's language models, got {llm!r:.80}",
-            hint="Only its context window is read, for the limit: pass `token_limit=…` instead.",
+            hint="Pass a made one; if only the limit is wanted, pass `token_limit=…` instead.",
         )
     return llm.metadata.context_window
 
@@ -337,7 +337,7 @@ class MemoryBinding(MemoryComponent, BaseMemory):
     token_limit: int | None = None
     policy: SkipValidation[Policies | None] = None
     insert_method: Literal["user", "system"] | None = None
-    mode: Mode = "BOTH"
+    mode: Mode = "STATIC"
     _chat: Chat = PrivateAttr()
 
     def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
@@ -350,7 +350,7 @@ class MemoryBinding(MemoryComponent, BaseMemory):
             limits(Limits(1), fields["policy"], None)  # raises before anything is opened
         if isinstance(fields.get("insert_method"), InsertMethod):
             fields["insert_method"] = fields["insert_method"].value
-        check_mode(fields.setdefault("mode", "BOTH"))
+        check_mode(fields.get("mode", "STATIC"))
         super().__init__(memory=memory, **fields)
         ids = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
         self._chat = self._memory.chat_of(Scope.of_session(self.session_id, **ids))  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.llms.llm import LLM
 from llama_index.core.memory.memory import InsertMethod
 from llama_index.core.storage.chat_store.base_db import MessageStatus
+from llama_index.core.tools import FunctionTool
 
 from llamaindex_memlayer.component import MemoryBinding, context_window, refuse_unknown
 from llamaindex_memlayer.events import emit_read, in_span
@@ -31,6 +32,7 @@ from memlayer_core.integration import (
     Times,
     check_whole_number,
     limits,
+    registry,
     retry_limit,
     step,
 )
@@ -38,6 +40,8 @@ from memlayer_core.integration import (
 _WINDOW_SHARE = (
     0.75  # share of a model's context window, as in ChatMemoryBuffer: the answer needs tokens, too
 )
+
+_ACKNOWLEDGED = "OK"
 
 
 class MemlayerMemory(ChatState, MemoryBinding):
@@ -63,8 +67,9 @@ class MemlayerMemory(ChatState, MemoryBinding):
         insert_method: Where recalled text goes: `"user"`, in front of the newest user message; `"system"`, behind the
             session's own system message (if there is none, in front of the question, so that an agent's system prompt
             stays the only one); None: `Settings.recall_placement`.
-        mode: `"STATIC"`: recall, and no tools. `"AGENT"`: tools, and no recall: `get` returns the session's own messages.
-            `"BOTH"`: recall and tools. The tools are those of `MemlayerToolSpec(memory)`, which an agent takes as `tools=`.
+        mode: `"STATIC"`, the default: recall, and no `tools`. `"AGENT"`: tools, and no recall: `get` returns the session's own
+            messages. `"BOTH"`: recall and tools. An agent takes them as `tools=session.tools`; a call of its model costs
+            about 350 tokens more with them.
         path: The directory of the memory, if it has one.
     """
 
@@ -103,7 +108,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
         embed_model: EmbedderLike | None = None,
         tokenizer_fn: Callable[[str], Sized] | None = None,
         insert_method: InsertMethod | Literal["user", "system"] | None = None,
-        mode: Mode = "BOTH",
+        mode: Mode | None = None,
         **kwargs: Any,
     ) -> Self:
         """Open the memory of a session, or begin a new session.
@@ -117,22 +122,24 @@ class MemlayerMemory(ChatState, MemoryBinding):
             token_limit: Token limit of the messages that `get` returns.
             policy: `"max_messages"`, `MaxRounds(4)`, `{"max_rounds": 4}`, or several that hold together.
             chat_history: Messages for `set`; an empty list changes nothing.
-            llm: Without `token_limit`, three quarters of its context window are the limit.
+            llm: The model that sums up and learns, if the memory has none: see `Memory.open`. Without `token_limit`,
+                three quarters of its context window are the limit.
             path: A directory, instead of `memory`. It is opened once in a process, and shared. With neither, the
                 memory ends with the process.
             embed_model: Embedder of the memory that is opened here: see `Memory.open`.
             tokenizer_fn: Returns the tokens of a text, for the memory that is opened here.
             insert_method: Where recalled text goes, `"user"` or `"system"`.
-            mode: `"STATIC"`, `"AGENT"` or `"BOTH"`.
+            mode: `"STATIC"` (the default), `"AGENT"` or `"BOTH"`.
             **kwargs: Unknown names are refused.
 
         Raises:
-            ConfigurationError: An argument is unknown, two exclude each other, `memory` is no `Memory`, or `llm` is
-                no language model.
+            ConfigurationError: An argument is unknown, two exclude each other, `memory` is no `Memory` or has another model,
+                or `llm` is no language model.
         """
         refuse_unknown(kwargs)
-        if token_limit is None and llm is not None:
-            token_limit = max(1, int(context_window(llm) * _WINDOW_SHARE))
+        if llm is not None:
+            window = max(1, int(context_window(llm) * _WINDOW_SHARE))
+            token_limit = window if token_limit is None else token_limit
         session = cls._open(
             memory,
             path,
@@ -145,8 +152,10 @@ class MemlayerMemory(ChatState, MemoryBinding):
             token_limit=token_limit,
             policy=policy,
             insert_method=insert_method,
-            mode=mode,
+            **({} if mode is None else {"mode": mode}),
         )
+        if llm is not None:
+            registry.use_model(session.memory, llm)
         if chat_history:
             session.set(list(chat_history))
         return session
@@ -161,6 +170,13 @@ class MemlayerMemory(ChatState, MemoryBinding):
     def limit(self) -> int:
         """Token limit of the messages that `get` returns."""
         return self._limit_of(None, None)
+
+    @property
+    def tools(self) -> list[FunctionTool]:
+        """The tools of `MemlayerToolSpec` in the modes `"AGENT"` and `"BOTH"`; none in the mode `"STATIC"`."""
+        from llamaindex_memlayer.tool_spec import MemlayerToolSpec  # it is made of memories
+
+        return [] if self.mode == "STATIC" else MemlayerToolSpec(self).to_tool_list()
 
     def context(
         self,
@@ -343,6 +359,9 @@ class MemlayerMemory(ChatState, MemoryBinding):
         messages = context.compose(
             convert=from_core, put_before=put_before, put_after=put_after, create=create
         )
+        if messages and not (context.system or context.window or context.temporary):
+            # An engine adds the question that it has not stored yet, and some models refuse two of the user in a row.
+            messages.append(ChatMessage(_ACKNOWLEDGED, role="assistant"))
         return [Verbatim.of(message) for message in messages]
 
 

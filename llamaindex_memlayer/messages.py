@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -268,6 +269,7 @@ _ROLES: dict[MessageRole, Role] = {
     MessageRole.FUNCTION: "tool",
 }
 _ESTIMATE = token_counter("estimate")
+_REACT = re.compile(r"(Thought: .*\n)Answer: (.*)", re.DOTALL)
 
 
 class Verbatim(ChatMessage):
@@ -329,6 +331,8 @@ def to_core(message: ChatMessage) -> Message:
     blocks = [read(block.value) for block in dumps]
     calls = [*_block_calls(blocks), *_provider_calls(extras, blocks)]
     content = [part for fields in blocks for part in to_core_blocks(fields)]
+    if role == "assistant":
+        content = [inner for part in content for inner in _without_scratchpad(part)]
     raw = {
         "role": message_role.value,
         "additional_kwargs": kwargs.value,
@@ -447,6 +451,19 @@ def _kwargs(arguments: str) -> dict[str, Any] | str:
     except (ValueError, RecursionError):
         return arguments
     return parsed if isinstance(parsed, dict) else arguments
+
+
+def _without_scratchpad(block: Block) -> Iterator[Block]:
+    """Separate an answer from the steps in front of it: a `ReActAgent` puts both into one text, in this form.
+
+    The steps are what the agent told itself: they count as thoughts, which nobody recalls or learns from.
+    """
+    said = _REACT.fullmatch(str(block.get("text", "")))
+    if said is None:
+        yield block
+    else:
+        yield {"type": "thinking", "thinking": said[1]}
+        yield {**block, "text": said[2]}
 
 
 def _text_or_blocks(content: list[Block]) -> str | tuple[Block, ...]:

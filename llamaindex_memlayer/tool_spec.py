@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from llama_index.core.bridge.pydantic import BaseModel
@@ -66,6 +66,12 @@ def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None
     )
 
 
+class _Metadata(ToolMetadata):
+    def get_parameters_dict(self) -> dict[str, Any]:
+        schema: Any = self.fn_schema
+        return dict(schema.shown())
+
+
 # `MemlayerToolSpec`: the tools by which an agent records, retrieves, corrects, forgets and reloads.
 
 
@@ -111,7 +117,11 @@ class MemlayerToolSpec(BaseToolSpec):
         token_limit: int | None = None,
         filter: RecallFilter | None = None,
     ) -> None:
-        self._is_static = isinstance(memory, MemlayerMemory) and memory.mode == "STATIC"
+        self._is_static = (
+            isinstance(memory, MemlayerMemory)
+            and memory.mode == "STATIC"
+            and "mode" in memory.model_fields_set
+        )
         if token_limit is not None:
             at_least_one("token_limit", token_limit)
         if not isinstance(memory, Chat | MemlayerMemory):
@@ -135,7 +145,7 @@ class MemlayerToolSpec(BaseToolSpec):
         spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,
         func_to_metadata_mapping: dict[str, ToolMetadata] | None = None,
     ) -> list[FunctionTool]:
-        """Return the tools; none for a `MemlayerMemory` of the mode `"STATIC"`."""
+        """Return the tools; none for a `MemlayerMemory` that was given the mode `"STATIC"`."""
         return [] if self._is_static else super().to_tool_list(spec_functions, func_to_metadata_mapping)
 
     def get_fn_schema_from_fn_name(
@@ -153,53 +163,24 @@ class MemlayerToolSpec(BaseToolSpec):
     ) -> ToolMetadata | None:
         """Return the name, the description and the schema of a tool, as the model sees them."""
         tool = _tool_of(fn_name)
-        return ToolMetadata(name=tool.name, description=tool.description, fn_schema=tool.arguments)
+        return _Metadata(name=tool.name, description=tool.description, fn_schema=tool.arguments)
 
-    def record_to_memory(self, **arguments: JSON) -> str:
-        """Record something about the user."""
-        return self._call("record_to_memory", arguments)
+    def __getattr__(self, fn_name: str) -> Callable[..., Any]:
+        """Return a tool's function, such as `record_to_memory`, or its coroutine function, `arecord_to_memory`."""
+        if not any(fn_name in names for names in self.spec_functions):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {fn_name!r}")
+        tool = _tool_of(fn_name)
+        function, coroutine = self._functions[tool.name]
 
-    async def arecord_to_memory(self, **arguments: JSON) -> str:
-        """Record something about the user."""
-        return await self._acall("record_to_memory", arguments)
+        def call(**arguments: JSON) -> str:
+            return function(**_checked(tool.arguments, arguments))
 
-    def retrieve_from_memory(self, **arguments: JSON) -> str:
-        """Search the messages and records of the user."""
-        return self._call("retrieve_from_memory", arguments)
+        async def acall(**arguments: JSON) -> str:
+            return await coroutine(**_checked(tool.arguments, arguments))
 
-    async def aretrieve_from_memory(self, **arguments: JSON) -> str:
-        """Search the messages and records of the user."""
-        return await self._acall("retrieve_from_memory", arguments)
-
-    def correct_memory(self, **arguments: JSON) -> str:
-        """Give a record of the user a new version."""
-        return self._call("correct_memory", arguments)
-
-    async def acorrect_memory(self, **arguments: JSON) -> str:
-        """Give a record of the user a new version."""
-        return await self._acall("correct_memory", arguments)
-
-    def forget_memory(self, **arguments: JSON) -> str:
-        """Delete records of the user."""
-        return self._call("forget_memory", arguments)
-
-    async def aforget_memory(self, **arguments: JSON) -> str:
-        """Delete records of the user."""
-        return await self._acall("forget_memory", arguments)
-
-    def context_reload(self, **arguments: JSON) -> str:
-        """Read the whole of a message that a context has only a preview of."""
-        return self._call("context_reload", arguments)
-
-    async def acontext_reload(self, **arguments: JSON) -> str:
-        """Read the whole of a message that a context has only a preview of."""
-        return await self._acall("context_reload", arguments)
-
-    def _call(self, name: str, arguments: dict[str, Any]) -> str:
-        return self._functions[name][0](**_checked(AGENT_TOOLS[name].arguments, arguments))
-
-    async def _acall(self, name: str, arguments: dict[str, Any]) -> str:
-        return await self._functions[name][1](**_checked(AGENT_TOOLS[name].arguments, arguments))
+        made = call if fn_name == tool.name else acall
+        made.__name__ = fn_name
+        return made
 
 
 def _tool_of(fn_name: str) -> AgentTool:

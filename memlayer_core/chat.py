@@ -140,8 +140,12 @@ class Chat(Viewable):
         *,
         created_at: Times = None,
         verbatim: bool = False,
+        answers: Sequence[str] = (),
     ) -> Receipt:
         """Store messages in one transaction: all of them, or none.
+
+        A message with a stored id replaces the stored message, as in `add`. A model's message behind a new question or
+        result of a tool is new, whatever its id, since caches and some servers give an id again: it gets another one.
 
         Args:
             messages: The messages, in order. One without a time was said between those before and behind it that have
@@ -149,12 +153,14 @@ class Chat(Viewable):
             created_at: When all were said, or a list with the time of each: a `datetime`, ISO 8601 text, or seconds since
                 1970; None: the message's own.
             verbatim: Store system messages even if they are in force already.
+            answers: Ids of further messages of a model that are new in that sense.
 
         Raises:
             MessageTypeError: One of them is no message.
             InvalidMessageError: One of them cannot be stored.
         """
-        return self._do(messages_flow.remember, dated(messages, created_at), verbatim=verbatim)
+        every = dated(messages, created_at)
+        return self._do(messages_flow.remember, every, verbatim=verbatim, answers=answers)
 
     async def aadd_messages(
         self,
@@ -162,9 +168,11 @@ class Chat(Viewable):
         *,
         created_at: Times = None,
         verbatim: bool = False,
+        answers: Sequence[str] = (),
     ) -> Receipt:
         """Do `add_messages` without blocking the event loop."""
-        return await self._write(messages_flow.remember, dated(messages, created_at), verbatim=verbatim)
+        every = dated(messages, created_at)
+        return await self._write(messages_flow.remember, every, verbatim=verbatim, answers=answers)
 
     def add_temporary(self, messages: Message | Sequence[Message]) -> None:
         """Add temporary messages: a tool's result, a hint, a step of reasoning. A model sees them until it has answered.

@@ -15,7 +15,7 @@ from memlayer_core.messages.check import Times, at_least_one, check_whole_number
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.render import as_prompt, block, quote_line, shorten_block
-from memlayer_core.models.foreign import EmbedderLike
+from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
 from memlayer_core.models.llm import retry_limit
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.opening import directory_at
@@ -46,6 +46,7 @@ __all__ = [
     "ChatState",
     "EmbedderLike",
     "Instance",
+    "LanguageModelLike",
     "Limits",
     "Mode",
     "Part",

@@ -328,7 +328,7 @@ class Memory(Viewable):
     directory.
     """
 
-    def __init__(self, opener: Callable[[EventBus], Resources], *, survives_fork: bool) -> None:
+    def __init__(self, opener: partial[Resources], *, survives_fork: bool) -> None:
         self._bus = EventBus()
         self._opener = opener
         self._survives_fork = survives_fork
@@ -1110,6 +1110,28 @@ def memory_of(value: object) -> Memory:
             hint='`Memory.open("./memory")`, once for the whole application.',
         )
     return value
+
+
+def use_model(memory: Memory, model: LanguageModelLike) -> None:
+    """Use a model as if it had been passed to `Memory.open`, if none was: an adapter passes on the one that it got.
+
+    Raises:
+        ConfigurationError: It is no model, or the memory has another one.
+    """
+    from memlayer_core.models.llm import language_model
+
+    opener, new = memory._opener, language_model(model)  # noqa: SLF001  (of this file)
+    with _lock:
+        before = opener.keywords["model"]
+        old = language_model(before)
+        if old is None:
+            memory._open_resources.use_model(model)  # noqa: SLF001
+            memory._opener = partial(opener, model=model)  # noqa: SLF001
+        elif new is not None and model is not before and model != before:
+            raise ConfigurationError(
+                f"the memory has the model {old.name!r}, and is given another one, {new.name!r}",
+                hint="Pass the same object everywhere, or pass it to `Memory.open(…, model=model)` alone.",
+            )
 
 
 # Registers the open memories of this process, so that what was pickled or dumped finds its memory.

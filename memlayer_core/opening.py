@@ -8,7 +8,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -217,6 +217,15 @@ class Resources:
         self._finalizer = weakref.finalize(
             self, _close_all, self.worker, self.runtime.threads, index, db, self.pid
         )
+        self.worker.employ(self.runtime)
+
+    def use_model(self, model: LanguageModelLike) -> None:
+        """Let a model do what no model does so far."""
+        from memlayer_core.models.llm import language_model
+
+        given = language_model(model, self.runtime.settings.model_timeout)
+        writer, reader = self.runtime.summarizer or given, self.runtime.extractor or given
+        self.runtime = replace(self.runtime, summarizer=writer, extractor=reader)
         self.worker.employ(self.runtime)
 
     def close(self) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from memlayer_core.chat import Chat
-from memlayer_core.errors import ConfigurationError, InputError
+from memlayer_core.errors import ConfigurationError, InputError, InvalidRecordError
+from memlayer_core.messages.check import with_offset
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.render import quote_line
 from memlayer_core.recall.check import SAYS, facts_about, origin_of, record_origin
@@ -28,16 +30,15 @@ from memlayer_core.runtime import ASYNC, SYNC, Runner, step
 
 Mode: TypeAlias = Literal["STATIC", "AGENT", "BOTH"]
 """How an agent reads the memory: `"STATIC"`, by recall; `"AGENT"`, by tools; or `"BOTH"`."""
-QUOTE = "The user's words, exactly as in a message here."
-"""What a model is told of an argument that quotes the user."""
 
 
 def _shorten(schema: dict[str, Any]) -> None:
-    """Leave out of a schema what tells a model nothing: titles, and the class's own docstring."""
+    """Leave out of a schema what tells a model nothing: titles, defaults, and the class's own docstring."""
     schema.pop("title", None)
     schema.pop("description", None)
     for field in schema.get("properties", {}).values():
         field.pop("title", None)
+        field.pop("default", None)
 
 
 def check_mode(mode: object) -> None:
@@ -55,57 +56,60 @@ def check_mode(mode: object) -> None:
 class _Arguments(BaseModel):
     model_config = ConfigDict(json_schema_extra=_shorten)
 
+    @classmethod
+    def shown(cls) -> dict[str, Any]:
+        """Return the schema that a model sees in each call; if it forgets an argument, the tool's answer says so."""
+        return {"type": "object", "properties": cls.model_json_schema()["properties"]}
+
 
 class FactArguments(_Arguments):
-    """One thing to record, with what it is about and who says it. Texts that are empty are not given."""
+    """One thing to record, with what it is about. With a quote, the agent says that the user said it."""
 
-    text: str = Field(description="A whole sentence.")
-    key: str = Field("", description='What it is about: "home", "job", "allergy".')
-    value: str = Field("", description='In few words: "Berlin".')
-    asserted_by: Literal["agent", "user"] = Field("agent", description='"user" needs `quote`.')
-    quote: str = Field("", description=QUOTE)
+    text: str
+    key: str = ""
+    value: str = ""
+    quote: str | None = None
+    valid_from: str = ""
+
+
+Fact: TypeAlias = Annotated[str | FactArguments, WithJsonSchema({"type": "string"})]
 
 
 class RecordArguments(_Arguments):
-    """Arguments of the record tool."""
+    """Arguments of the record tool. Thinking helps the model alone. A fact is a sentence, or an object, or its JSON."""
 
-    thinking: str = Field(description="Why this is worth remembering. It is not recorded.")
-    content: list[str | FactArguments] = Field(
-        description="What to remember: each a whole sentence that can be understood by itself; as an object if it has a key, "
-        "or if the user said it."
-    )
+    thinking: str
+    content: list[Fact]
 
 
 class RetrieveArguments(_Arguments):
     """Arguments of the retrieve tool."""
 
-    keywords: list[str] = Field(
-        description="What to look for, each short and specific: a name, a date, a place, a topic."
-    )
+    keywords: list[str]
 
 
 class CorrectArguments(_Arguments):
     """Arguments of the correct tool. Texts that are empty are not given."""
 
-    memory_id: str = Field(description="As in the answer of `retrieve_from_memory`.")
-    text: str = Field(description="What the record should say.")
+    memory_id: str
+    text: str
     reason: str
-    value: str = Field("", description="The new value, if it has a key.")
-    quote: str = Field("", description=QUOTE)
+    value: str = ""
+    quote: str = ""
 
 
 class ForgetArguments(_Arguments):
     """Arguments of the forget tool. A quote that is empty is not given."""
 
-    memory_ids: list[str] = Field(description="As in the answer of `retrieve_from_memory`.")
-    quote: str = Field("", description=QUOTE)
+    memory_ids: list[str]
+    quote: str = ""
 
 
 class ReloadArguments(_Arguments):
-    """Arguments of the reload tool."""
+    """Arguments of the reload tool: the id that a preview names, and how many characters to pass over."""
 
-    id: str = Field(description='The id that the preview names, such as "msg-17".')
-    offset: int = Field(0, description="Characters to pass over, as the part before says.")
+    id: str = Field(description="msg-17")
+    offset: int = 0
 
 
 ToolError: TypeAlias = Callable[[str], Exception]
@@ -160,7 +164,7 @@ def record_functions(chat: Chat, error: ToolError) -> Functions:
         recorded = [f"Recorded: {_ids(reports)}"] if _ids(reports) else []
         return "\n".join([*recorded, *notes]) or "Nothing was recorded: `content` is empty."
 
-    def record(thinking: str, content: Sequence[Any]) -> str:  # thinking helps the model alone
+    def record(thinking: str, content: Sequence[Any]) -> str:
         return step(note(SYNC, _facts(content)))
 
     async def arecord(thinking: str, content: Sequence[Any]) -> str:
@@ -323,13 +327,21 @@ def _note(content: str | FactArguments, report: AssertionReport) -> str | None:
         return f"Not recorded: {report.reason}."
     if report.reason:
         return f"{report.record_id} is recorded as your conclusion, and not as said by the user: {report.reason}."
-    if not isinstance(content, str) and content.asserted_by == "user":
+    if not isinstance(content, str) and content.quote is not None:
         return f"{report.record_id} is recorded in the user's own words."
     return None
 
 
 def _facts(content: Sequence[Any]) -> list[str | FactArguments]:
-    return [one if isinstance(one, str) else FactArguments.model_validate(one) for one in content]
+    return [_fact(one) if isinstance(one, str) else FactArguments.model_validate(one) for one in content]
+
+
+def _fact(text: str) -> str | FactArguments:
+    """Return a fact from its JSON; any other text as it is."""
+    try:
+        return FactArguments.model_validate_json(text)
+    except ValidationError:
+        return text
 
 
 def _assertion(one: str | FactArguments) -> Assertion:
@@ -339,9 +351,22 @@ def _assertion(one: str | FactArguments) -> Assertion:
         text=one.text,
         key=one.key or None,
         value=one.value or None,
-        by_user=one.asserted_by == "user",
+        by_user=one.quote is not None,
         quote=one.quote or None,
+        valid_from=_date(one.valid_from),
     )
+
+
+def _date(text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        return with_offset(datetime.fromisoformat(text), "valid_from")
+    except ValueError:
+        raise InvalidRecordError(
+            f"`valid_from` must be an ISO date, got {text!r:.80}",
+            hint='Write it like "2026-05-04", or leave it out.',
+        ) from None
 
 
 AGENT_TOOLS: dict[str, AgentTool] = {
@@ -349,15 +374,13 @@ AGENT_TOOLS: dict[str, AgentTool] = {
     for one in (
         AgentTool(
             "record_to_memory",
-            "Record important information about the user that should be known in later conversations too: "
-            "who they are, what they prefer, what was decided. Do not record what matters for the moment only.",
+            "Sentences, or JSON {text,key,value,quote,valid_from}",
             RecordArguments,
             lambda chat, _limit, error, _filter: record_functions(chat, error),
         ),
         AgentTool(
             "retrieve_from_memory",
-            "Look up what the user said before, in this conversation or an earlier one, and what was recorded "
-            "about them. Call it before you say that you do not know something about the user.",
+            "Search past talk",
             RetrieveArguments,
             lambda chat, limit, error, recall_filter: retrieve_functions(
                 chat, None if limit is None else max(1, limit // 4), error, recall_filter
@@ -365,15 +388,13 @@ AGENT_TOOLS: dict[str, AgentTool] = {
         ),
         AgentTool(
             "correct_memory",
-            "Correct a record about the user that is wrong or out of date. What the user said can be corrected only "
-            "with a `quote`.",
+            "Quote the user",
             CorrectArguments,
             lambda chat, _limit, error, _filter: correct_functions(chat, error),
         ),
         AgentTool(
             "forget_memory",
-            "Delete records about the user for good, if the user asks for it. What the user said can be deleted only "
-            "with a `quote`.",
+            "Quote the user",
             ForgetArguments,
             lambda chat, _limit, error, _filter: forget_functions(chat, error),
         ),

@@ -750,10 +750,10 @@ class Worker:
                 self._rt.db.write(storage_jobs.release, self._owner, self._rt.now())
 
     def _run(self) -> None:
-        assert self._rt is not None
-        rt = self._rt
         while not self._stopping.is_set():
             asked = self._wake.wait(_IDLE)
+            assert self._rt is not None
+            rt = self._rt
             if asked:
                 self._hurry.wait(rt.settings.index_delay)  # more messages may come, for one batch
             try:

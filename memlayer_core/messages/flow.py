@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -273,6 +273,7 @@ async def remember(
     messages: object,
     *,
     verbatim: bool = False,
+    answers: Collection[str] = (),
 ) -> Receipt:
     """Check messages, store them at the end of a session, and wake the worker.
 
@@ -282,8 +283,9 @@ async def remember(
         scope: Which session.
         messages: The messages.
         verbatim: Store a system message even if it equals the one in force.
+        answers: Ids of a model's messages that are new: one that is stored already gets another.
     """
-    receipt = await run(_append, rt, scope, messages, verbatim)
+    receipt = await run(_append, rt, scope, messages, verbatim, answers)
     announce(rt, scope, receipt)
     return receipt
 
@@ -314,7 +316,7 @@ async def clear(rt: Runtime, run: Runner, scope: Scope) -> int:
     return gone
 
 
-def _append(rt: Runtime, scope: Scope, messages: object, verbatim: bool) -> Receipt:
+def _append(rt: Runtime, scope: Scope, messages: object, verbatim: bool, answers: Collection[str]) -> Receipt:
     drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages, one_is_new=True))
     if not drafts:
         return Receipt((), stored=0)
@@ -327,6 +329,8 @@ def _append(rt: Runtime, scope: Scope, messages: object, verbatim: bool) -> Rece
         rt.shards,
         rt.new_id(),
         verbatim=verbatim,
+        answers=answers,
+        new_id=rt.new_id,
     )
     if receipt.answered:
         rt.temporaries.finish_call(scope)
@@ -343,7 +347,7 @@ def _append_round(
 ) -> Receipt:
     """Append messages, and queue the round that they end for the other long-term memory."""
     receipt = writes.append(connection, scope, drafts, *args, **more)
-    answers = [one.message.id or "" for one in drafts if _is_answer(one.message)]
+    answers = [id for id, one in zip(receipt.ids, drafts, strict=True) if _is_answer(one.message)]
     if answers and receipt.answered:
         keys = reads.keys_of(connection, scope, answers)
         jobs.enqueue(connection, "record", keys, scope.namespace, rt.now())

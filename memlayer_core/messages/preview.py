@@ -290,11 +290,7 @@ def _literal(text: str) -> str:
 
 RELOAD_TOOL = "context_reload"
 """The tool with which a model reads the whole message behind a preview."""
-RELOAD = (
-    "Read all of a message that this conversation shows only a preview of. "
-    'The preview names the id, such as "msg-17". '
-    "A long message comes in parts, and each part names the offset of the next one."
-)
+RELOAD = "Read a preview"
 """The description of that tool for the model."""
 
 _NOTED = re.compile(

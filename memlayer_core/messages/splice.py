@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate
@@ -73,8 +73,12 @@ def append(
     begins: bool = False,
     verbatim: bool = False,
     erase: bool = False,
+    answers: Collection[str] = (),
+    new_id: Callable[[], str] = str,
 ) -> Splice:
     """Add messages at the end. A message of a stored id replaces the stored message if it differs.
+
+    But an answer to a question that is new cannot be stored already, whatever its id: it gets a new one.
 
     Args:
         existing: Stored messages that have ids of the drafts, by their ids.
@@ -83,7 +87,10 @@ def append(
         begins: Whether nothing else was said yet.
         verbatim: Whether to store such drafts nevertheless.
         erase: Whether to erase the versions of replaced messages, instead of storing one.
+        answers: Ids of a model's messages that are new, whatever is in front of them.
+        new_id: Returns an id.
     """
+    asked = False
     ids: list[str] = []
     fresh: list[tuple[None, PreparedMessage]] = []
     edits: list[tuple[StoredMessage, PreparedMessage]] = []
@@ -92,12 +99,17 @@ def append(
         [one.digest for one in in_force],
         begins=begins,
     )
-    for draft, to in zip(drafts, at, strict=True):
+    for given, to in zip(drafts, at, strict=True):
+        draft = given
         if to is not None:
             ids.append(_id(in_force[to]))
             continue
         before = existing.get(_id(draft)) if draft.has_own_id else None
+        if before is not None and draft.message.role == "assistant" and (asked or _id(draft) in answers):
+            before, draft = None, replace(given, message=replace(given.message, id=new_id()))
         ids.append(_id(draft))
+        if draft.message.role in {"user", "tool"}:
+            asked = before is None
         if before is None:
             fresh.append((None, draft))
         elif not _is_same(before, draft):

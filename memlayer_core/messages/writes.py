@@ -374,6 +374,8 @@ def append(
     fork_id: str | None = None,
     *,
     verbatim: bool = False,
+    answers: Collection[str] = (),
+    new_id: Callable[[], str] = str,
 ) -> Receipt:
     """Store messages at a session's end. A message of a stored id replaces the stored message if it differs.
 
@@ -385,6 +387,8 @@ def append(
         shards: Number of collections that users are spread over.
         fork_id: The session for versions of replaced messages; None: they are erased.
         verbatim: Whether a system message without an id of its own is stored even if it is equal to the one in force.
+        answers: Ids of a model's messages that are new: one that is stored already gets another.
+        new_id: Returns an id.
     """
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     # What is compared with nothing that is stored comes behind it: the statement that locks counts it, too.
@@ -395,7 +399,14 @@ def append(
     may_repeat = not verbatim and any(map(instructs, drafts))
     in_force, begins = reads.instructions(connection, scope, row if may_repeat else None)
     splice = messages_splice.append(
-        existing, drafts, in_force, begins=begins, verbatim=verbatim, erase=fork_id is None
+        existing,
+        drafts,
+        in_force,
+        begins=begins,
+        verbatim=verbatim,
+        erase=fork_id is None,
+        answers=answers,
+        new_id=new_id,
     )
     apply(connection, scope, row, splice, now, shards, fork_id, is_counted=counted is not None)
     return splice.receipt

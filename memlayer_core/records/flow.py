@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as
@@ -255,6 +256,7 @@ class Assertion:
         value: The value under the key; None: the whole text.
         by_user: Whether the agent says that the user said it.
         quote: The user's words; None: none are given.
+        valid_from: Since when it is true; None: since it was said.
     """
 
     text: str
@@ -262,6 +264,7 @@ class Assertion:
     value: str | None = None
     by_user: bool = False
     quote: str | None = None
+    valid_from: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +317,8 @@ async def assert_fact(rt: Runtime, run: Runner, scope: Scope, assertion: Asserti
             return await _store(rt, run, scope, found, assertion)
         reason = found
     fields: RecordFields = {"source": "implicit_inference"}
+    if assertion.valid_from is not None:
+        fields["valid_from"] = assertion.valid_from
     if assertion.key is not None:
         fields |= {"key": assertion.key, "value": assertion.value or assertion.text}
     record = await remember(rt, run, scope, assertion.text, fields)
@@ -444,7 +449,7 @@ async def _store(
     if assertion.key is not None:
         fields |= {"key": assertion.key, "value": assertion.value or quote.text, "category": "state"}
     record = check.new_record(replace(scope, session_id=None), quote.text, fields, rt.now())
-    valid_from = said_at if record.key is not None else None
+    valid_from = assertion.valid_from or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
     draft = prepare_record(rt, record)
     statement = Claim(record=draft.record, quotes=((message.key, quote.start, quote.end),))

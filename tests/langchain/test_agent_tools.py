@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -415,6 +416,26 @@ def test_an_agent_corrects_and_forgets_what_the_user_says_it_may(memory, run) ->
     assert {one.text for one in memory.records(user_id="ada")} == {"My locker is B17", "Ada has a cat."}
     run(tools["forget_memory"], {"memory_ids": ["ada_mem_001"], "quote": "forget my locker"})
     assert {one.text for one in memory.records(user_id="ada")} == {"Ada has a cat."}
+
+
+@pytest.mark.requirement("A15")
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_fact_that_is_recorded_may_say_since_when_it_is_true(memory, run, as_text) -> None:
+    memory.chat(user_id="ada", session_id="s").add("user", "I live in Oslo.")
+    record = named(create_memory_tools(memory, user_id="ada", session_id="s"))["record_to_memory"]
+    home = {
+        "text": "x",
+        "key": "home",
+        "value": "Oslo",
+        "quote": "I live in Oslo",
+        "valid_from": "2020-05-01",
+    }
+    facts = [home, {"text": "Ada has a dog.", "valid_from": "2021-02-03"}]
+    run(record, {"thinking": "", "content": [json.dumps(fact) if as_text else fact for fact in facts]})
+
+    known = {one.text: f"{one.valid_from:%Y-%m-%d}" for one in memory.records(user_id="ada")}
+    assert known == {"I live in Oslo": "2020-05-01", "Ada has a dog.": "2021-02-03"}
+    assert "ISO date" in run(record, {"thinking": "", "content": [{"text": "x", "valid_from": "soon"}]})
 
 
 @pytest.mark.parametrize("home", ["agent_tools", "summarizer"])

@@ -472,7 +472,7 @@ def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memo
     for session in ("s1", "s2"):
         history = histories(session)
         assert (history.token_limit, history.policy, history.chat.roles) == (77, "max_rounds", ("staff",))
-    for wrong in ({"token_limit": 0}, {"roles": "staff"}, {"user_id": ""}, {"configurable": ["thread_id"]}):
+    for wrong in ({"token_limit": 0}, {"roles": "staff"}, {"user_id": ""}, {"configurable": ["thread"]}):
         with pytest.raises(MemlayerError):
             MemlayerChatMessageHistory.factory(memory, **wrong)
     with pytest.raises(ConfigurationError, match="memory"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 import uuid
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
@@ -42,10 +43,10 @@ from langchain_core.version import VERSION
 from pydantic import BaseModel, ConfigDict, RootModel
 from tuned import Tuned
 
-from langchain_memlayer import MemlayerChatMessageHistory, from_core, to_core
+from langchain_memlayer import MemlayerChatMessageHistory, allow_classes, from_core, to_core
 from langchain_memlayer.messages import create, put_after, put_before, read, write
 from memlayer_core import Memory, Message, ToolCall
-from memlayer_core.errors import InvalidMessageError, MessageTypeError
+from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError
 from memlayer_core.message import Raw
 from memlayer_core.storage.codec import TAG
 
@@ -83,6 +84,24 @@ class Numbers(RootModel[list[int]]):
 class Place:
     name: str
     at: tuple[float, float]
+
+
+ran: list[str] = []
+
+
+class Forged(BaseModel):
+    path: str
+
+    def model_post_init(self, context: Any) -> None:
+        ran.append(self.path)
+
+
+@dataclass
+class Plain:
+    path: str
+
+
+allow_classes(Forecast, Open, Numbers, Place)
 
 
 class Sloppy:
@@ -408,15 +427,38 @@ def test_what_has_no_json_form_is_left_out_with_a_warning_and_the_message_stays(
 
 
 def test_a_stored_class_is_never_imported_only_found() -> None:
-    import sys
-
     forged = {TAG: "object", "value": {"class": "antigravity:Anything", "fields": {"a": 1}}}
 
     assert read(forged) == {"a": 1}
     assert "antigravity" not in sys.modules
-    assert read({TAG: "object", "value": {"class": "os:system", "fields": {"command": "x"}}}) == {
-        "command": "x"
-    }
+    for elsewhere in ("os:system", "langchain_core.messages.ai:BaseModel", f"{__name__}:Sloppy"):
+        assert read({TAG: "object", "value": {"class": elsewhere, "fields": {"a": 1}}}) == {"a": 1}
+
+
+@pytest.mark.requirement("F18")
+@pytest.mark.parametrize("form", ["pydantic", "dataclass"])
+def test_a_file_makes_no_object_of_a_class_that_the_application_did_not_allow(
+    tmp_path, monkeypatch, form
+) -> None:
+    cls = {"pydantic": Forged, "dataclass": Plain}[form]
+    monkeypatch.setattr(sys.modules[__name__], "ran", ran := [])
+    file, given = (
+        tmp_path / "talk.jsonl",
+        ToolMessage("42", tool_call_id="c1", artifact=[cls(path="/forged")]),
+    )
+    with Memory.in_memory() as sender, Memory.in_memory() as memory:
+        MemlayerChatMessageHistory(sender, user_id="ada", session_id="s").add_messages([given])
+        sender.export(file)
+        memory.import_from(file)
+        history = MemlayerChatMessageHistory(memory, user_id="ada", session_id="s")
+        ran.clear()
+
+        assert [one.artifact for one in history.messages] == [[{"path": "/forged"}]]
+        assert not ran
+        allow_classes(cls)
+        assert [type(one.artifact[0]) for one in history.messages] == [cls]
+    with pytest.raises(ConfigurationError, match="pydantic models and dataclasses"):
+        allow_classes(str)
 
 
 def test_an_object_whose_class_is_gone_comes_back_as_a_dict() -> None:

@@ -43,6 +43,7 @@ from langchain_core.messages import (
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import StructuredTool, tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
@@ -307,7 +308,7 @@ def test_a_prompt_begins_like_the_one_before(run, memory) -> None:
 @pytest.mark.parametrize("limit", [1300, 2100])
 def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, memory, limit) -> None:
     model = Scripted(script=lambda messages: AIMessage("so it is " * 20))
-    middleware = MemlayerMiddleware(memory, user_id="ada", token_limit=limit)
+    middleware = MemlayerMiddleware(memory, user_id="ada", token_limit=limit, mode="BOTH")
     agent = create_agent(
         model,
         [weather],
@@ -317,10 +318,6 @@ def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, mem
     )
     for number in range(20):
         run(agent, f"question {number} " + "about pears " * 10)
-
-    from langchain_core.utils.function_calling import convert_to_openai_tool
-
-    from langchain_memlayer import to_core
 
     tools = sum(memory.tokens.text(str(convert_to_openai_tool(t))) for t in (weather, *middleware.tools))
     shown = [sum(memory.tokens.message(to_core(m)) for m in seen) for seen in model.seen]
@@ -332,10 +329,24 @@ def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, mem
 
 
 @pytest.mark.trap("langchain", 18)
-def test_tools_that_leave_no_room_are_told_with_numbers(run, memory) -> None:
-    agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, user_id="ada", token_limit=50)])
-    with pytest.raises(InvalidLimitError, match=r"need \d+ of 50 tokens"):
+def test_tools_that_leave_no_room_are_told_with_numbers_and_the_mode_that_has_none(run, memory) -> None:
+    limits = {"user_id": "ada", "token_limit": 50}
+    agent = create_agent(Scripted(), middleware=[MemlayerMiddleware(memory, **limits, mode="BOTH")])
+    with pytest.raises(InvalidLimitError, match=r"need \d+ of 50 tokens") as raised:
         run(agent, "hi")
+    assert 'mode="STATIC"' in raised.value.hint
+
+    run(create_agent(Scripted(script=then("ok")), middleware=[MemlayerMiddleware(memory, **limits)]), "hi")
+
+
+def test_all_tools_together_cost_a_call_at_most_350_tokens() -> None:
+    with Memory.in_memory() as memory:
+        tools = MemlayerMiddleware(memory, user_id="ada", mode="BOTH").tools
+        written = [json.dumps(convert_to_openai_tool(tool), ensure_ascii=False) for tool in tools]
+
+        assert len(tools) == 5
+        assert memory.tokens.name == "o200k_base"
+        assert sum(map(memory.tokens.text, written)) <= 350
 
 
 @pytest.mark.parametrize("mode", ["AGENT", "BOTH"])
@@ -775,9 +786,8 @@ def test_a_thread_is_kept_in_postgresql_as_well(run, postgres_url) -> None:
         said_before(memory)
         record = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
         model = Scripted(script=then(record, "no nuts", "chess"))
-        agent = create_agent(
-            model, middleware=[MemlayerMiddleware(memory, user_id="ada")], checkpointer=InMemorySaver()
-        )
+        middleware = [MemlayerMiddleware(memory, user_id="ada", mode="BOTH")]
+        agent = create_agent(model, middleware=middleware, checkpointer=InMemorySaver())
         run(agent, "What should I not eat in Tokyo?")
         out = run(agent, "And what do I play?")["messages"]
 
@@ -982,6 +992,39 @@ def test_what_the_agent_records_it_retrieves_in_another_thread(run, memory) -> N
     assert memory.records(user_id="someone else") == []
 
 
+@pytest.mark.parametrize("saver", [None, InMemorySaver], ids=["stateless", "checkpoints"])
+def test_answers_of_one_id_are_kept_in_the_state_and_in_the_memory(run, memory, saver) -> None:
+    """Some servers give each answer the same id, and LangGraph's state replaces messages by their ids."""
+    answers = iter(AIMessage(f"answer {number}", id="same") for number in range(3))
+    agent = create_agent(
+        Scripted(script=lambda _: next(answers)),
+        middleware=[MemlayerMiddleware(memory, user_id="ada")],
+        checkpointer=saver and saver(),
+    )
+    for number in range(3):
+        out = run(agent, f"question {number}")["messages"]
+
+    told = [f"{kind} {number}" for number in range(3) for kind in ("question", "answer")]
+    assert [one.text for one in memory.chat(user_id="ada", session_id="t").history()] == told
+    assert [one.text for one in out] == (told if saver else told[-2:])
+
+
+def test_a_model_of_the_middleware_is_the_memorys_and_another_one_is_refused_by_its_name(memory) -> None:
+    def small(prompt: str) -> str:
+        return prompt
+
+    def large(prompt: str) -> str:
+        return prompt
+
+    for _ in range(2):
+        MemlayerMiddleware(memory, user_id="ada", model=small)
+    status = memory.admin.status()
+    assert "small" in status.summarizer
+    assert "small" in status.extractor
+    with pytest.raises(ConfigurationError, match=r"small'.*large'"):
+        MemlayerMiddleware(memory, user_id="ada", model=large)
+
+
 @pytest.mark.requirement("A13", "A15")
 @pytest.mark.parametrize(
     ("mode", "tools", "recalls"),
@@ -1042,7 +1085,8 @@ def test_the_model_can_name_nobody_elses_memory(memory) -> None:
 )
 def test_a_wrong_call_is_answered_and_the_agent_goes_on(run, memory, name, args, says) -> None:
     model = Scripted(script=then(calling((name, args)), "sorry"))
-    out = run(create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")]), "hi")["messages"]
+    middleware = MemlayerMiddleware(memory, user_id="ada", mode="BOTH")
+    out = run(create_agent(model, middleware=[middleware]), "hi")["messages"]
 
     assert says in out[-2].text
     assert out[-1].text == "sorry"

@@ -243,6 +243,14 @@ async def test_an_agent_that_reasons_with_a_tool_keeps_what_it_thought(session, 
     assert "Observation: 3 degrees in Riga" in kept[1].content
     assert all("my pet is a parrot" in str(said(told)) for told in llm.told)
 
+    memory = session.memory
+    await asyncio.to_thread(memory.flush)
+    later = await memory.chat(user_id="ada", session_id="later").acontext(
+        "which tool tells the weather in Riga in degrees?"
+    )
+    assert "assistant] 3 degrees" in later.recall
+    assert not any(step in later.recall for step in ("Thought", "Action", "Observation"))
+
 
 async def test_an_agent_that_writes_code_keeps_its_turn_and_is_told_what_was_recalled(session, remembers):
     """It writes its own system prompt over the first system message that it is given."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import pairwise
 
 import pytest
 from llama_index.core.base.llms.types import (
@@ -12,6 +13,7 @@ from llama_index.core.base.llms.types import (
     CitableBlock,
     DocumentBlock,
     ImageBlock,
+    MessageRole,
     TextBlock,
     ThinkingBlock,
     VideoBlock,
@@ -178,6 +180,18 @@ async def test_every_mode_of_an_index_that_awaits_takes_the_memory(mode, index, 
     assert "".join([token async for token in stream.async_response_gen()]) == "yes"
 
     assert said(await session.aget_all()) == TURNS
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_engine_shows_a_model_two_messages_of_the_user_in_a_row(mode, index, session, remembers):
+    llm = answers("yes")
+    chat = index.as_chat_engine(chat_mode=mode, llm=llm, memory=session)
+    for question in ("which pet do I have?", "and what does my parrot eat?"):
+        chat.chat(question)
+        told = [message.role.value for message in llm.told[-1] if message.role != MessageRole.SYSTEM]
+        assert all(one != other for one, other in pairwise(told))
+
+    assert "my pet is a parrot" in str(said(llm.told[0]))
 
 
 @pytest.mark.parametrize("mode", ["condense_question", "condense_plus_context"])

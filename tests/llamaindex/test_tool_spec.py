@@ -227,10 +227,17 @@ def test_the_mode_decides_who_looks_into_the_memory(memory, do, mode, has_tools,
     told = " ".join(message.content for message in do(session, "get"))
     assert ("Coco" in told) == recalls
     assert "what is my parrot called?" in told
-    tools = {tool.metadata.name for tool in MemlayerToolSpec(session).to_tool_list()}
-    assert tools == ({RECORD, RETRIEVE, CORRECT, FORGET, RELOAD} if has_tools else set())
+    for tools in (MemlayerToolSpec(session).to_tool_list(), session.tools):
+        names = {tool.metadata.name for tool in tools}
+        assert names == ({RECORD, RETRIEVE, CORRECT, FORGET, RELOAD} if has_tools else set())
     again = MemlayerMemory.from_dict(session.to_dict())
     assert again.mode == mode
+
+
+def test_without_a_mode_a_memory_brings_no_tools_and_a_spec_of_it_does(memory):
+    session = MemlayerMemory.from_defaults(memory, user_id="ada")
+    assert (session.mode, session.tools) == ("STATIC", [])
+    assert len(MemlayerToolSpec(session).to_tool_list()) == 5
 
 
 def test_an_unknown_mode_is_refused(memory):
