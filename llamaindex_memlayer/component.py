@@ -119,11 +119,9 @@ class Reconnection(BaseModel):
         """
         name, known = cls.class_name(), {*cls.model_fields, "class_name", "store_id"}
         what = data.get("class_name", name) if isinstance(data, Mapping) else type(data).__name__
-        if what != name or not known.issuperset(data):
+        if strange := {*data} - known if what == name else {what}:
             raise InvalidStateError(
-                f"this is no dump of a `{name}`, but of {what!r:.80}"
-                if what != name
-                else f"a dump of a `{name}` has no {', '.join(sorted(map(repr, {*data} - known)))}",
+                f"this is no dump of a `{name}`, but of {', '.join(map(repr, strange)):.80}",
                 hint="A dump contains no message. Messages of another memory are moved by "
                 "`MemlayerMemory.from_defaults(memory, …).set(old.get_all())`: see docs/migration.md.",
             )

@@ -366,8 +366,7 @@ def all_to_core(messages: Sequence[ChatMessage], created_at: Times = None) -> li
             f"expected a list of messages, got {type(messages).__name__}",
             hint="Wrap a single message in a list, or use `put`.",
         )
-    batch: list[Message] = dated([to_core(message) for message in messages], created_at)
-    return batch
+    return list(dated([to_core(message) for message in messages], created_at))
 
 
 def from_core(message: Message) -> ChatMessage:

@@ -14,12 +14,13 @@ from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.embeddings import MockEmbedding
+from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.workflow import Context, JsonPickleSerializer, JsonSerializer
 from scripted import answers
 
 from llamaindex_memlayer import MemlayerChatStore, MemlayerMemory
 from memlayer_core import Memory
-from memlayer_core.errors import ConfigurationError
+from memlayer_core.errors import ConfigurationError, InvalidStateError
 
 
 @pytest.fixture
@@ -292,3 +293,21 @@ def test_a_copy_of_a_directory_is_never_taken_for_the_original(component, tmp_pa
 
 def memory_in(component):
     return component.memory if isinstance(component, MemlayerChatStore) else component.chat.memory
+
+
+@pytest.mark.parametrize(
+    ("dump", "what"),
+    [
+        (ChatMemoryBuffer.from_defaults(token_limit=3000).to_string(), "ChatMemoryBuffer"),
+        ('{"token_limit": 3, "chat_store_key": "a"}', "chat_store_key"),
+        ("[]", "list"),
+        ('{"token_limit"', "cut off"),
+        ("hello", "no JSON"),
+    ],
+)
+def test_what_is_no_dump_of_a_memory_is_told_as_such_with_a_way(dump: str, what: str) -> None:
+    with pytest.raises(InvalidStateError, match=what) as told:
+        MemlayerMemory.from_string(dump)
+    assert told.value.hint
+    if what == "ChatMemoryBuffer":
+        assert "docs/migration.md" in told.value.hint
