@@ -95,15 +95,7 @@ class Chat(Viewable):
             InvalidMessageError: It cannot be stored; nothing was written.
         """
         message = new_message(
-            role,
-            content,
-            name=name,
-            id=id,
-            created_at=created_at,
-            metadata=metadata,
-            tool_calls=tool_calls,
-            tool_call_id=tool_call_id,
-            model_visible=model_visible,
+            role, content, name, id, created_at, metadata, tool_calls, tool_call_id, model_visible
         )
         return self._do(messages_flow.remember, [message])
 
@@ -122,15 +114,7 @@ class Chat(Viewable):
     ) -> Receipt:
         """Do `add` without blocking the event loop."""
         message = new_message(
-            role,
-            content,
-            name=name,
-            id=id,
-            created_at=created_at,
-            metadata=metadata,
-            tool_calls=tool_calls,
-            tool_call_id=tool_call_id,
-            model_visible=model_visible,
+            role, content, name, id, created_at, metadata, tool_calls, tool_call_id, model_visible
         )
         return await self._write(messages_flow.remember, [message])
 
@@ -581,7 +565,8 @@ class Chat(Viewable):
 
         Args:
             record_id: Its `memory_id`.
-            text: The new text. Its summary is deleted, unless you give another.
+            text: The new text. Its summary is deleted, unless you give another; of a fact, the text is the value, unless you
+                give one.
             merge: Ids of the user's records to merge into it. Their mentions, tags and relations are added to it, and
                 they are not recalled any more. Its access stays as it is.
             **fields: As for `remember`; what you leave out stays.
@@ -607,7 +592,7 @@ class Chat(Viewable):
         return await self._write(records_flow.revise, record_id, text, merge, fields)
 
     def clear(self) -> int:
-        """Delete this session's messages with all their versions. Forks of the session, and an agent's state, stay.
+        """Delete this session's messages with all their versions. Forks, sessions below it, and an agent's state, stay.
 
         Returns:
             How many messages it had.

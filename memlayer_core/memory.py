@@ -34,7 +34,7 @@ from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records_flow
 from memlayer_core.records.check import roles_of
-from memlayer_core.records.model import LedgerEntry, Record, RecordFilter, RecordType, Why
+from memlayer_core.records.model import USER, LedgerEntry, Record, RecordFilter, RecordType, Why
 from memlayer_core.runtime import ASYNC, SYNC, Runtime, step
 from memlayer_core.scope import Scope
 from memlayer_core.seams import LongTermMemory, Redactor, TokenCounter
@@ -544,18 +544,9 @@ class Memory(Viewable):
         Raises:
             InvalidFilterError: The filter cannot be used.
         """
-        return step(
-            recall_search.search(
-                self.runtime,
-                SYNC,
-                Scope(user_id, session_id, agent_id, tenant_id),
-                query,
-                limit,
-                token_limit,
-                roles,
-                filter,
-            )
-        )
+        scope = Scope(user_id, session_id, agent_id, tenant_id)
+        flow = recall_search.search(self.runtime, SYNC, scope, query, limit, token_limit, roles, filter)
+        return step(flow)
 
     async def asearch(
         self,
@@ -571,18 +562,9 @@ class Memory(Viewable):
         filter: RecallFilter | None = None,
     ) -> Hits:
         """Do `search` without blocking the event loop."""
-        return await self.runtime.threads.read(
-            recall_search.search(
-                self.runtime,
-                ASYNC,
-                Scope(user_id, session_id, agent_id, tenant_id),
-                query,
-                limit,
-                token_limit,
-                roles,
-                filter,
-            )
-        )
+        scope = Scope(user_id, session_id, agent_id, tenant_id)
+        flow = recall_search.search(self.runtime, ASYNC, scope, query, limit, token_limit, roles, filter)
+        return await self.runtime.threads.read(flow)
 
     def records(
         self,
@@ -599,11 +581,14 @@ class Memory(Viewable):
         as_of: datetime | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        about: str | None = USER,
         roles: Sequence[str] = (),
-        limit: int = 100,
+        limit: int | None = None,
         offset: int = 0,
     ) -> list[Record]:
-        """Return the records of a user, the last written first, of any importance and confidence.
+        """Return what is in force of a user and asserted, the last written first, of any importance and confidence.
+
+        `profile` has the user's facts by their keys.
 
         Args:
             user_id: The user.
@@ -612,22 +597,35 @@ class Memory(Viewable):
             record_id: Only this record.
             type: Only records of this type.
             tags: Only records with all of these tags.
-            all_versions: Also replaced versions, merged records, facts of the past and archived records, but only the user's
-                own.
-            every: Also archived records, which are never told, but only the user's own: they have faded or expired (see
-                `maintain`), or an import archived them (`Record.archived_because`).
+            all_versions: Also replaced versions, merged records, facts of the past, and all that `every` has.
+            every: All that is kept and not replaced, about anybody, but only the user's own: also what is denied, what has
+                ended or not begun, and archived records, which are never told: they have faded or expired (see `maintain`),
+                or an import archived them (`Record.archived_because`).
             shared: Also records of other users of the tenant that this user may see.
-            as_of: Only facts that held at this moment, such as where the user lived in May, but only the user's own. What
-                was corrected never held. A moment without a time zone is taken as UTC.
+            as_of: What held at this moment, in place of now, such as where the user lived in May, but only the user's own.
+                What was corrected never held. A moment without a time zone is taken as UTC.
             since: Only records that were last written at this moment or later.
             until: Only records that were last written before this moment.
+            about: Of whom: the user, or the subject of other facts, such as `"Anna"` or `"sister"`, in any case. Records
+                without a subject are the user's. None: of anybody, denials too. A record that is named is returned in any case.
             roles: Roles of the user, for `shared`.
-            limit: How many records at the most.
+            limit: How many records at the most; all of them if left out.
             offset: How many records to skip.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         wanted = RecordFilter(
-            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset, every
+            record_id,
+            type,
+            tuple(tags),
+            all_versions,
+            shared,
+            as_of,
+            since,
+            until,
+            limit,
+            offset,
+            every,
+            about,
         )
         return step(records_flow.records(self.runtime, SYNC, reach, wanted, roles))
 
@@ -646,18 +644,54 @@ class Memory(Viewable):
         as_of: datetime | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        about: str | None = USER,
         roles: Sequence[str] = (),
-        limit: int = 100,
+        limit: int | None = None,
         offset: int = 0,
     ) -> list[Record]:
         """Do `records` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         wanted = RecordFilter(
-            record_id, type, tuple(tags), all_versions, shared, as_of, since, until, limit, offset, every
+            record_id,
+            type,
+            tuple(tags),
+            all_versions,
+            shared,
+            as_of,
+            since,
+            until,
+            limit,
+            offset,
+            every,
+            about,
         )
         return await self.runtime.threads.read(
             records_flow.records(self.runtime, ASYNC, reach, wanted, roles)
         )
+
+    def profile(
+        self, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None
+    ) -> dict[str, Record]:
+        """Return the facts of a user by their keys: `memory.profile("ada")["home"].value`.
+
+        They are in force, stated of the user, and sure enough to be told (`Settings.recall_confidence`). Where several hold
+        under one key, it is the one that was said rather than concluded by an agent, the surest, the last said; `records`
+        has the others, such as a second allergy.
+
+        Args:
+            user_id: The user.
+            tenant_id: The user's tenant.
+            agent_id: Only facts of this agent.
+        """
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        return step(records_flow.profile(self.runtime, SYNC, reach))
+
+    async def aprofile(
+        self, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None
+    ) -> dict[str, Record]:
+        """Do `profile` without blocking the event loop."""
+        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
+        return await self.runtime.threads.read(records_flow.profile(self.runtime, ASYNC, reach))
 
     def why(
         self, record_id: str, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
@@ -689,7 +723,7 @@ class Memory(Viewable):
         user_id: str,
         tenant_id: str = "default",
         agent_id: str | None = None,
-        limit: int = 100,
+        limit: int | None = None,
         offset: int = 0,
     ) -> list[LedgerEntry]:
         """Return what calls of models and of agents' tools did for a user, the last one first.
@@ -701,7 +735,7 @@ class Memory(Viewable):
             user_id: The user.
             tenant_id: The user's tenant.
             agent_id: Only calls for this agent.
-            limit: How many entries at the most.
+            limit: How many entries at the most; all of them if left out.
             offset: How many entries to skip.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
@@ -713,7 +747,7 @@ class Memory(Viewable):
         user_id: str,
         tenant_id: str = "default",
         agent_id: str | None = None,
-        limit: int = 100,
+        limit: int | None = None,
         offset: int = 0,
     ) -> list[LedgerEntry]:
         """Do `ledger` without blocking the event loop."""
@@ -743,10 +777,11 @@ class Memory(Viewable):
 
         Args:
             user_id: The user. Not needed with `record_id`, or for a session without a user.
-            session_id: Only this session, with its replaced messages and the records that come from it. Without
-                `user_id`, the session of this id that has no user.
-            record_id: Only this record, with its old versions and the records that were merged into it. What it is learned
-                from is not learned again, and a fact that it had replaced is in force again.
+            session_id: Only this session and those below it (`"s1/flights"` is below `"s1"`), with their replaced messages and the
+                records that come from them. Without `user_id`, the session of this id that has no user.
+            record_id: Only this record, with its old versions, the records that were merged into it, and what it had ended. What
+                it is learned from stays and is not learned again; `chat.delete_message` deletes that, and what the record had
+                ended then holds again.
             tenant_id: The user's tenant.
             agent_id: Only sessions and records with this agent.
 
@@ -811,17 +846,17 @@ class Memory(Viewable):
             summarize_messages(self.runtime, ASYNC, messages, previous, token_limit)
         )
 
-    def users(self, *, find: str = "", limit: int = 100, offset: int = 0) -> list[User]:
+    def users(self, *, find: str = "", limit: int | None = None, offset: int = 0) -> list[User]:
         """Return the users of the whole store, of all tenants, and its sessions without a user; the last used first.
 
         Args:
             find: Only users with these characters in their id or their tenant's, in any case.
-            limit: How many users at the most.
+            limit: How many users at the most; all of them if left out.
             offset: How many users to skip.
         """
         return step(messages_flow.users(self.runtime, SYNC, find, limit, offset))
 
-    async def ausers(self, *, find: str = "", limit: int = 100, offset: int = 0) -> list[User]:
+    async def ausers(self, *, find: str = "", limit: int | None = None, offset: int = 0) -> list[User]:
         """Do `users` without blocking the event loop."""
         return await self.runtime.threads.read(messages_flow.users(self.runtime, ASYNC, find, limit, offset))
 
@@ -831,7 +866,7 @@ class Memory(Viewable):
         user_id: str,
         tenant_id: str = "default",
         agent_id: str | None = None,
-        limit: int = 100,
+        limit: int | None = None,
         offset: int = 0,
         all_versions: bool = False,
     ) -> list[Session]:
@@ -841,7 +876,7 @@ class Memory(Viewable):
             user_id: The user.
             tenant_id: The user's tenant.
             agent_id: Only sessions with this agent.
-            limit: How many sessions at the most.
+            limit: How many sessions at the most; all of them if left out.
             offset: How many sessions to skip.
             all_versions: Also sessions that hold replaced messages of another session.
         """
@@ -856,7 +891,7 @@ class Memory(Viewable):
         user_id: str,
         tenant_id: str = "default",
         agent_id: str | None = None,
-        limit: int = 100,
+        limit: int | None = None,
         offset: int = 0,
         all_versions: bool = False,
     ) -> list[Session]:
@@ -933,6 +968,8 @@ class Memory(Viewable):
 
         Sessions keep their ids and times. If a session exists already, its messages stay; new messages are added at
         its end, and a message of an existing id is replaced by the imported one. Imported items replace older ones.
+        Records keep their ids where these are free. Of a user who ever had a record, messages are not learned again, and what
+        was forgotten there or here is not brought back.
 
         Args:
             source: A path, an open file, or any lines.

@@ -382,11 +382,13 @@ class Temporaries:
             return len(self._waiting.pop(scope.session_lane, ()))
 
     def forget(self, reach: Scope) -> None:
-        """Drop all of a scope: of a user, of a user with one agent, or of a session."""
+        """Drop all of a scope: of a user, of a user with one agent, or of a session with those below it."""
 
         def is_within(scope: Scope) -> bool:
-            within = reach.agent_id in {None, scope.agent_id} and reach.session_id in {None, scope.session_id}
-            return within and scope.namespace == reach.namespace
+            is_below = reach.session_id is None or f"{scope.session_id}/".startswith(f"{reach.session_id}/")
+            return (
+                is_below and reach.agent_id in {None, scope.agent_id} and scope.namespace == reach.namespace
+            )
 
         with self._lock:
             self._drop_recalls(is_within)

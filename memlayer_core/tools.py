@@ -269,7 +269,8 @@ def retrieve_functions(
     """
     memory, reach = chat.memory, chat.scope.reach()
     most = token_limit if token_limit is not None else max(1, memory.settings.max_tokens // 4)
-    whose: Any = {"user_id": reach.user_id, "tenant_id": reach.tenant_id, "agent_id": reach.agent_id}
+    whose: Any = {name: getattr(reach, name) for name in ("user_id", "tenant_id", "agent_id")}
+    whose["about"] = None  # of anybody
 
     async def look(run: Runner, keywords: Sequence[str]) -> str:
         wanted = " ".join(keywords)

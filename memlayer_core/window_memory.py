@@ -102,15 +102,7 @@ class WindowMemory:
             StoreUnavailableError: The store failed, or other writers were faster each time.
         """
         message = new_message(
-            role,
-            content,
-            name=name,
-            id=id,
-            created_at=created_at,
-            metadata=metadata,
-            tool_calls=tool_calls,
-            tool_call_id=tool_call_id,
-            model_visible=model_visible,
+            role, content, name, id, created_at, metadata, tool_calls, tool_call_id, model_visible
         )
         return step(self._add(SYNC, [message]))
 
@@ -129,15 +121,7 @@ class WindowMemory:
     ) -> Receipt:
         """Do `add` without blocking the event loop."""
         message = new_message(
-            role,
-            content,
-            name=name,
-            id=id,
-            created_at=created_at,
-            metadata=metadata,
-            tool_calls=tool_calls,
-            tool_call_id=tool_call_id,
-            model_visible=model_visible,
+            role, content, name, id, created_at, metadata, tool_calls, tool_call_id, model_visible
         )
         return await self._add(ASYNC, [message])
 

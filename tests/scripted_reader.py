@@ -18,7 +18,7 @@ _SENTENCES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"I like (\w+(?: number \w+)?)", {"key": "likes", "many": True, "always": True}),
     (r"I work at (\w+)", {"key": "employer"}),
 )
-_LINE = re.compile(r"\[(\d+)\] \S+ user: (.*)")
+_LINE = re.compile(r"\[(\d+)\] \S+ [^:]+: (.*)")
 _FACT = re.compile(r"(\d+)\. \S+: (?:(\S+) = (.*?) )?\((\w+)")
 
 

@@ -171,14 +171,14 @@ def forget(store: StorePlace, whom: Whom, *, record: str | None = None, yes: boo
 
     Takes:
         user: Everything of this user.
-        session: Of the user, this session alone; without --user, one that has no user.
-        record: This record alone, by its id.
+        session: Of the user, this session with those below it (ID/…); without --user, one that has no user.
+        record: This record with what it had ended, by its id.
         agent: Of the user, what belongs to this agent alone.
         yes: Delete without a question.
     """
-    from memlayer_core.messages import reads
     from memlayer_core.runtime import SYNC, step
     from memlayer_core.transfer.flow import forget_in_journal
+    from memlayer_core.transfer.sql import sessions_of
 
     user, session, tenant, agent = whom.user, whom.session, whom.tenant, whom.agent
     names = {"record": record, "session": session, "user": user, "agent": agent}
@@ -194,7 +194,7 @@ def forget(store: StorePlace, whom: Whom, *, record: str | None = None, yes: boo
             if record is None:
                 scope = Scope.of_session(session or "-", user_id=user, agent_id=agent, tenant_id=tenant)
                 reach = scope if session is not None else scope.reach()
-                found = journal.db.read(reads.list_sessions, reach, sys.maxsize, 0, superseded=True)
+                found = journal.db.read(lambda connection: connection.execute(sessions_of(reach)).all())
                 said = sum(one.messages for one in found)
                 what = f"{len(found):,} session(s) with {said:,} message(s), and the records, of "
             note(f"This deletes {what}{named} in tenant {tenant!r}, for good.")

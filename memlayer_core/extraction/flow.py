@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from memlayer_core.extraction.check import AnswerError
 from memlayer_core.extraction.model import Line, Operation, Operations, RefusedError
 from memlayer_core.extraction.sql import Commit, LeaseLostError
 from memlayer_core.models.llm import ModelUsage
+from memlayer_core.records import reads as records_reads
 from memlayer_core.records.flow import announce, prepare_record, reader_of
-from memlayer_core.records.model import Claim, PreparedRecord, Record
+from memlayer_core.records.model import USER, Claim, PreparedRecord, Record
 from memlayer_core.runtime import Runner, Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs as storage_jobs
@@ -175,11 +177,13 @@ class _Batch:
         self._known: list[tuple[Record, list[int]]] = []
         self._vectors: dict[int, Any] = {}
         self._before: dict[int, Line] = {}
+        self._others: set[str | None] = set()
 
     def read(self, connection: Connection) -> None:
         """Read the conversation around the messages, and what is known of the user."""
         reader = reader_of(self._rt, self._owner.reach(), (), for_recall=False)
         self._known = sql.known_facts(connection, reader)
+        self._others = records_reads.other_speakers(connection, self._owner, {row.name for row in self.rows})
         stored = {one.key: one for one in sql.conversation(connection, self.rows)}
         for row in self.rows:
             before = stored.get(row.key - 1)
@@ -248,7 +252,8 @@ class _Batch:
         for number, row in enumerate(rows, 1):
             if row.key in self._before:
                 lines.append(self._before[row.key])
-            lines.append(Line("user", self._words[row.key], _said_at(row), number, row.key, row.text))
+            speaker = row.name if row.name in self._others else USER
+            lines.append(Line(speaker, self._words[row.key], _said_at(row), number, row.key, row.text))
         return lines
 
     def _facts(self, rows: Sequence[Any]) -> list[Record]:
@@ -279,6 +284,7 @@ class _Batch:
             try:
                 said = check.check(operation, self._owner, lines, facts, self._rt.now(), self._schema)
                 if said is not None:
-                    self.statements.append((prepare_record(self._rt, said.record), said))
+                    draft = prepare_record(self._rt, said.record)
+                    self.statements.append((draft, replace(said, record=draft.record)))
             except (RefusedError, InvalidRecordError) as problem:
                 self.refusals.append(str(problem))

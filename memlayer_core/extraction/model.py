@@ -16,7 +16,7 @@ class Line:
     """A message that a model reads.
 
     Attributes:
-        speaker: Who said it.
+        speaker: Who said it: `"user"`, `"assistant"`, or the name of somebody else.
         text: What it says: redacted, and without what memory itself told.
         said_at: When it was said.
         number: Its number in the prompt, from 1; None: it is there to be understood, and says nothing new.
@@ -81,19 +81,7 @@ class Operation(BaseModel):
     def _in_small_letters(cls, value: Any) -> Any:
         return value.strip().lower() if isinstance(value, str) else value
 
-    @field_validator(
-        "subject",
-        "value",
-        "text",
-        "modality",
-        "many",
-        "always",
-        "correction",
-        "confidence",
-        "quote",
-        "reason",
-        mode="before",
-    )
+    @field_validator("*", mode="before")
     @classmethod
     def _default_for_null(cls, value: Any, info: Any) -> Any:
         return cls.model_fields[info.field_name].default if value is None else value

@@ -101,7 +101,7 @@ def rows_of(connection: sa.Connection, jobs: Sequence[Job]) -> list[Any]:
     Those of which somebody deleted a record are left out: their words are not read again.
     """
     rows = records_reads.from_users(connection, sorted(job.subject for job in jobs))
-    gone = records_reads.forgotten_messages(connection, [row.key for row in rows])
+    gone = records_reads.forgotten_messages(connection, rows)
     return [row for row in rows if row.key not in gone]
 
 
@@ -110,7 +110,7 @@ def _unchanged(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
     keys = sorted(row.key for row in rows)
     lock_messages(connection, keys)
     digests = {row.key: bytes(row.digest) for row in records_reads.from_users(connection, keys)}
-    gone = records_reads.forgotten_messages(connection, keys)
+    gone = records_reads.forgotten_messages(connection, rows)
     return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}
 
 
@@ -125,15 +125,17 @@ def conversation(connection: sa.Connection, rows: Sequence[Any]) -> list[StoredM
 
 def known_facts(connection: sa.Connection, reader: Reader) -> list[tuple[Record, list[int]]]:
     """Return the facts of a user that are in force, the last written first, with the keys of their messages."""
-    found = records_reads.list_records(connection, reader, RecordFilter(limit=_KNOWN))
-    facts = [
-        one
-        for one in found
-        if one.subject is not None and (one.valid_until is None or one.valid_until > reader.now)
-    ]
+    found = records_reads.list_records(connection, reader, RecordFilter(limit=_KNOWN, every=True))
+    facts = [one for one in found if one.subject is not None and _may_hold(one, reader.now)]
     ordinals = [ordinal_of(one.memory_id)[1] for one in facts]
     sources = records_reads.sources_of(connection, reader.reach.namespace, ordinals)
     return [(fact, sources.get(ordinal, [])) for fact, ordinal in zip(facts, ordinals, strict=True)]
+
+
+def _may_hold(record: Record, now: datetime) -> bool:
+    """Tell whether a fact holds, or will."""
+    is_over = record.valid_until is not None and record.valid_until <= now
+    return not (is_over or record.is_archived or record.archived_because)
 
 
 def vectors_of(connection: sa.Connection, keys: Sequence[int]) -> Mapping[int, FloatVector]:

@@ -223,6 +223,17 @@ def at_least_one(name: str, value: object) -> None:
     check_whole_number(name, value, minimum=1)
 
 
+def check_page(limit: object, offset: object) -> None:
+    """Check the limit of a list, where None is none, and how much of it is skipped.
+
+    Raises:
+        InvalidLimitError: One of them is no whole number, too small, or too large to count to.
+    """
+    if limit is not None:
+        at_least_one("limit", limit)
+    check_whole_number("offset", offset)
+
+
 _MOST = 2**31 - 1  # what every database and driver can count
 
 
@@ -373,7 +384,6 @@ def with_offset(moment: datetime | None, name: str = "created_at") -> datetime |
 def new_message(
     role: Role,
     content: object,
-    *,
     name: str | None = None,
     id: str | None = None,
     created_at: datetime | None = None,

@@ -553,19 +553,17 @@ _AT_ONCE = 100  # sessions that are ended in one transaction
 
 
 async def sessions(
-    rt: Runtime, run: Runner, reach: Scope, limit: int, offset: int, *, all_versions: bool
+    rt: Runtime, run: Runner, reach: Scope, limit: int | None, offset: int, *, all_versions: bool
 ) -> list[Session]:
     """Return a user's sessions, the last used first."""
-    check.at_least_one("limit", limit)
-    check.check_whole_number("offset", offset)
+    check.check_page(limit, offset)
     found = await run(rt.db.read, reads.list_sessions, reach, limit, offset, superseded=all_versions)
     return ViewList("Sessions", found)
 
 
-async def users(rt: Runtime, run: Runner, find: str, limit: int, offset: int) -> list[User]:
+async def users(rt: Runtime, run: Runner, find: str, limit: int | None, offset: int) -> list[User]:
     """Return the users of a store, the last used first."""
-    check.at_least_one("limit", limit)
-    check.check_whole_number("offset", offset)
+    check.check_page(limit, offset)
     return ViewList("Users", await run(rt.db.read, list_users, find, limit, offset))
 
 

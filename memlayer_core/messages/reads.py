@@ -376,6 +376,7 @@ _said_first = (  # by a user, and to a model
     .limit(1)
     .scalar_subquery()
 )
+_ALL = 2**31 - 1  # more sessions than any user has
 _LISTED = Statement(
     sa.select(sessions, _said_first.label("opening"))
     .where(WITHIN, sessions.c.superseded <= sa.bindparam("superseded"))
@@ -414,12 +415,12 @@ def keys_of(connection: sa.Connection, scope: Scope, ids: Sequence[str]) -> list
 
 
 def list_sessions(
-    connection: sa.Connection, reach: Scope, limit: int, offset: int, *, superseded: bool = False
+    connection: sa.Connection, reach: Scope, limit: int | None, offset: int, *, superseded: bool = False
 ) -> list[Session]:
     """Return the sessions in a scope, the last used first; superseded ones only with `superseded=True`."""
     values = {
         **statements.reach_parameters(reach),
-        "most": limit,
+        "most": _ALL if limit is None else limit,
         "behind": offset,
         "superseded": int(superseded),
     }
@@ -608,7 +609,7 @@ def session_from(row: Any) -> Session:
 # Lists the users of a store in SQL. Each function runs in its caller's transaction.
 
 
-def list_users(connection: sa.Connection, text: str, limit: int, offset: int = 0) -> list[User]:
+def list_users(connection: sa.Connection, text: str, limit: int | None, offset: int = 0) -> list[User]:
     """Return users and sessions without a user, of all tenants, the last used first.
 
     Args:

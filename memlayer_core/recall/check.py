@@ -9,6 +9,7 @@ from memlayer_core.errors import InputError, InvalidFilterError
 from memlayer_core.items.check import conditions_of
 from memlayer_core.messages.check import with_offset
 from memlayer_core.recall.model import Hit, Hits, RecallFilter
+from memlayer_core.records.check import CONCLUDED
 from memlayer_core.records.model import TYPES, Record, RecordSource
 from memlayer_core.scope import Scope
 from memlayer_core.storage.terms import index_terms
@@ -71,7 +72,7 @@ _FACTS = 5
 SAYS: dict[RecordSource, str] = {
     "explicit_user_input": "said by the user",
     "corrected_memory": "said by the user",
-    "implicit_inference": "concluded by an agent",
+    "implicit_inference": CONCLUDED,
     "system_generated": "written by memory",
     "external_data": "from elsewhere",
 }

@@ -103,6 +103,9 @@ def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
         return replace(existing, mentions=existing.mentions + 1, updated_at=now)
     other = repetition if expired or (existing.is_inferred and not repetition.is_inferred) else existing
     ends = [repetition.expires_at] if expired else [existing.expires_at, repetition.expires_at]
+    begins = existing.valid_from
+    if begins is not None and begins > now:
+        begins = repetition.valid_from
     certain = existing.confidence + AGREEMENT if existing.is_inferred or not repetition.is_inferred else 0.0
     return replace(
         existing,
@@ -113,6 +116,7 @@ def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
         importance=max(existing.importance, repetition.importance),
         is_rated=existing.is_rated or repetition.is_rated,
         expires_at=None if None in ends else max(end for end in ends if end is not None),
+        valid_from=begins,
         updated_at=now,
     )
 
@@ -122,7 +126,7 @@ def next_version(
 ) -> Record:
     """Return the next version of a record with changes; the existing one if nothing changes.
 
-    A new text removes the summary, unless a new summary is passed.
+    A new text removes the summary and the value, unless new ones are passed: of a fact, the text is then the value.
 
     Args:
         existing: The record as it is.
@@ -136,7 +140,7 @@ def next_version(
     """
     changed = merge(existing, others) if others else existing
     if text is not None and text != existing.raw:
-        changed = replace(changed, raw=text, summary=None)  # type: ignore[arg-type]  # checked below
+        changed = replace(changed, raw=text, summary=None, value=None)  # type: ignore[arg-type]  # checked below
     changed = as_fact(_check_expiry(model.check_record(_with_fields(changed, fields)), fields, now), fields)
     if changed == existing:
         return existing
@@ -168,7 +172,7 @@ def merge(record: Record, others: Sequence[Record]) -> Record:
     )
 
 
-def check_filter(type_: object, tags: Iterable[object], record_id: object) -> None:
+def check_filter(type_: object, tags: Iterable[object], record_id: object, about: object) -> None:
     """Check the filter of a list of records.
 
     Raises:
@@ -178,6 +182,8 @@ def check_filter(type_: object, tags: Iterable[object], record_id: object) -> No
         model.check_choice("type", type_, model.TYPES)
     for tag in tags:
         model.check_text("tags", tag)
+    if about is not None:
+        model.check_text("about", about)
     if record_id is not None:
         model.ordinal_of(record_id)
 
@@ -380,6 +386,10 @@ def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
+CONCLUDED = "concluded by an agent"
+"""What is told of a record that nobody said."""
+
+
 def is_line(record: Record) -> bool:
     """Tell whether a record is a line `label: value`; any other is told in its own words."""
     return record.type != "profile" and None not in (record.subject, record.key, record.value)
@@ -397,12 +407,17 @@ def place_in_profile(record: Record) -> tuple[int, float, datetime, int]:
     return int(record.category == "preference"), -record.confidence, record.first_observed, ordinal
 
 
+def place_under_key(record: Record) -> tuple[bool, float, datetime]:
+    """Return what facts of one key are sorted by: the last one is the one to tell if there can be only one."""
+    return not record.is_inferred, record.confidence, record.first_observed
+
+
 def label_and_value(record: Record, *, has_day: bool) -> tuple[str, str]:
     """Return what a line calls a fact, and its value; with the day it was said if `has_day`."""
     label = record.key or ""
     named = label if record.subject == model.USER else f"{record.subject}, {label}"
     day = f" (said on {record.date:%Y-%m-%d})" if has_day else ""
-    return named, f"{record.value}{day}"
+    return named, f"{record.value}{day}{f' ({CONCLUDED})' * record.is_inferred}"
 
 
 def disputes(records: Sequence[Record]) -> set[str]:
@@ -427,18 +442,6 @@ _NOTHING = 1e6
 """Halvings of a share of zero: more than a clock has time for."""
 
 
-def importance_at(record: Record, now: datetime) -> float:
-    """Return the importance at a moment."""
-    if importance_halvings(record) is None:
-        return record.importance
-    return float(record.importance * 0.5 ** _half_lives(record, now))
-
-
-def decay_score_at(record: Record, now: datetime) -> float:
-    """Return the decay score at a moment."""
-    return float(record.decay_score ** (1 + _half_lives(record, now)))
-
-
 def importance_halvings(record: Record) -> float | None:
     """Return how often one must be halved to get the importance; None if it does not fade.
 
@@ -451,12 +454,3 @@ def importance_halvings(record: Record) -> float | None:
 def halvings(share: float) -> float:
     """Return how often one must be halved to get a share."""
     return max(0.0, -log2(share)) if share > 0 else _NOTHING
-
-
-def _half_lives(record: Record, now: datetime) -> float:
-    """Return for how many half-lives a record has faded."""
-    if record.always or record.type == "profile":
-        return 0.0
-    used = max(record.updated_at, record.last_accessed or record.updated_at)
-    idle = now - used - PATIENCE * (1 + min(record.accesses, ACCESSES))
-    return max(0.0, idle / HALF_LIFE)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as
 from memlayer_core.events import RecordStored
-from memlayer_core.messages.check import at_least_one, check_whole_number, with_offset
+from memlayer_core.messages.check import check_page, with_offset
 from memlayer_core.messages.model import ForgetReport
 from memlayer_core.messages.reads import lock_messages
 from memlayer_core.records import check, reads, writes
 from memlayer_core.records.model import (
+    USER,
     Claim,
     Evidence,
     LedgerEntry,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 # Writes, changes, lists and deletes records for a caller.
 
 _MOMENTS = ("as_of", "since", "until")
-_VERSIONS = 1000  # versions of a record that are shown
 
 
 def _recorded(record: Record, *_: object) -> Outcome:
@@ -116,23 +116,32 @@ async def records(
 ) -> list[Record]:
     """Return a user's records, the last written first."""
     reader = reader_of(rt, reach, roles, for_recall=False)
-    at_least_one("limit", record_filter.limit)
-    check_whole_number("offset", record_filter.offset)
-    check.check_filter(record_filter.type, record_filter.tags, record_filter.record_id)
+    check_page(record_filter.limit, record_filter.offset)
+    check.check_filter(record_filter.type, record_filter.tags, record_filter.record_id, record_filter.about)
     with errors_as(InvalidRecordError):
         moments: Any = {name: with_offset(getattr(record_filter, name), name) for name in _MOMENTS}
     found = await run(rt.db.read, reads.list_records, reader, replace(record_filter, **moments))
     return ViewList("Records", found)
 
 
+async def profile(rt: Journal, run: Runner, reach: Scope) -> dict[str, Record]:
+    """Return what is in force of a user by key; where several hold under one key, what is said, the surest, the last said."""
+    reader = reader_of(rt, reach, ())
+    found = await run(rt.db.read, reads.list_records, reader, RecordFilter(about=USER))
+    facts = {one.key: one for one in sorted(found, key=check.place_under_key) if one.modality == "states"}
+    least = (reader.min_confidence or 0.0) - check.TOLERANCE
+    return {key: one for key, one in facts.items() if key is not None and one.confidence >= least}
+
+
 async def forget_record(rt: Journal, run: Runner, reach: Scope, record_id: str) -> ForgetReport:
-    """Delete a record and all its versions. The caller wakes the worker."""
-    if not await run(rt.db.write, writes.forget_fact, reach, record_id, rt.now()):
+    """Delete a record and all its versions, and what it had ended. The caller wakes the worker."""
+    gone = await run(rt.db.write, writes.forget_fact, reach, record_id, rt.now())
+    if not gone:
         raise UnknownRecordError(
             f"there is no record {record_id!r:.100} to forget",
             hint="`memory.records(user_id=…)` lists the records.",
         )
-    return ForgetReport(0, 0, 1)
+    return ForgetReport(0, 0, gone)
 
 
 async def why(rt: Runtime, run: Runner, reach: Scope, record_id: str) -> Why:
@@ -147,15 +156,14 @@ async def why(rt: Runtime, run: Runner, reach: Scope, record_id: str) -> Why:
     return found
 
 
-async def ledger(rt: Journal, run: Runner, reach: Scope, limit: int, offset: int) -> list[LedgerEntry]:
+async def ledger(rt: Journal, run: Runner, reach: Scope, limit: int | None, offset: int) -> list[LedgerEntry]:
     """Return what calls of models and of agents' tools did for a user, the last one first."""
-    at_least_one("limit", limit)
-    check_whole_number("offset", offset)
+    check_page(limit, offset)
     return ViewList("Calls", await run(rt.db.read, reads.newest_outcomes, reach, limit, offset))
 
 
 def _why(connection: Connection, rt: Runtime, reader: Reader, record_id: str) -> Why | None:
-    wanted = RecordFilter(record_id, all_versions=True, limit=_VERSIONS)
+    wanted = RecordFilter(record_id, all_versions=True)
     versions = reads.list_records(connection, reader, wanted)
     if not versions:
         return None
@@ -344,7 +352,7 @@ async def correct(
         scope: The session of the agent.
         record_id: The record.
         text: What it shall say.
-        value: The new value, if the record has a key.
+        value: The new value; None: the text says it.
         reason: Why, for `structured["correction"]`.
         quote: Words of the user in this session.
 
@@ -353,11 +361,6 @@ async def correct(
         InvalidRecordError: It cannot be stored, or the agent may not correct it; nothing was written.
     """
     record = await _record(rt, run, scope, record_id)
-    if record.key is not None and not (value or "").strip():
-        raise InvalidRecordError(
-            f"{record_id!r:.100} is the fact `{record.key}`, and no new value is given",
-            hint=f"Pass `value`; it was {record.value!r:.100}.",
-        )
     correction = {"by": "agent", "reason": reason}
     fields: RecordFields = {"source": "implicit_inference"} if record.is_inferred else {}
     if quote is not None or not record.is_inferred:
@@ -368,7 +371,7 @@ async def correct(
         elif not record.is_inferred:
             await _note(rt, run, scope, "correct", "refused", found, record_id)
             raise _refused(record_id, "correct", found)
-    if record.key is not None:
+    if record.key is not None and value is not None:
         fields["value"] = value
     fields["structured"] = {**(record.structured or {}), "correction": correction}
     revised = await revise(rt, run, scope, record_id, text, (), fields)
@@ -444,7 +447,7 @@ async def _store(
 ) -> AssertionReport:
     """Store words of the user as a record that rests on them."""
     message = quote.message
-    said_at = from_micros(message.created_at, message.utc_offset)
+    said_at = min(from_micros(message.created_at, message.utc_offset), rt.now())
     fields: RecordFields = {"confidence": _CONFIDENCE, "subject": "user", "modality": "states"}
     if assertion.key is not None:
         fields |= {"key": assertion.key, "value": assertion.value or quote.text, "category": "state"}

@@ -556,13 +556,13 @@ class RecordFilter:
         tags: Only records with all of these tags.
         all_versions: Also replaced versions and archived records, but only the user's own.
         shared: Also records of other users of the tenant that this user may see.
-        as_of: Only facts that held at this moment, past ones too, but only the user's own.
+        as_of: Only records that held at this moment, past ones too, but only the user's own.
         since: Only records that were written at this moment or later.
         until: Only records that were written before this moment.
-        limit: How many records at the most.
+        limit: How many records at the most; None: all of them.
         offset: How many records to skip.
-        every: Also archived records, but only the user's own.
-        always: Only records that are told in every context.
+        every: Also records that are archived, have ended or not begun, but only the user's own.
+        about: Of whom: only what is asserted of them, among the user's own; None: anybody, denials too.
     """
 
     record_id: str | None = None
@@ -573,10 +573,10 @@ class RecordFilter:
     as_of: datetime | None = None
     since: datetime | None = None
     until: datetime | None = None
-    limit: int = 100
+    limit: int | None = None
     offset: int = 0
     every: bool = False
-    always: bool = False
+    about: str | None = None
 
 
 # Episodes: the parts of sessions that records of type `"episodic"` tell of.

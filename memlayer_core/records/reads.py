@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from memlayer_core.records import check
 from memlayer_core.records.check import ACCESSES, HALF_LIFE, PATIENCE, TOLERANCE
 from memlayer_core.records.model import (
+    USER,
     Access,
     Claim,
     Embedding,
@@ -35,7 +36,19 @@ from memlayer_core.storage import statements
 from memlayer_core.storage import texts as storage_texts
 from memlayer_core.storage.codec import json_text, plain, restore
 from memlayer_core.storage.statements import LAST, ListStatement, Statement
-from memlayer_core.storage.tables import evidence, labels, messages, meta, outcomes, records, sessions, texts
+from memlayer_core.storage.tables import (
+    PLACES,
+    evidence,
+    jobs,
+    labels,
+    messages,
+    meta,
+    namespaces,
+    outcomes,
+    records,
+    sessions,
+    texts,
+)
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.storage.vectors import COLUMNS, EMBEDDED, TextColumns, columns_from
 
@@ -169,6 +182,8 @@ def columns_of_draft(draft: PreparedRecord, ordinal: int) -> dict[str, Any]:
         "last_accessed": _micros(record.last_accessed),
         "accesses": record.accesses,
         "about": draft.about,
+        "subject": None if record.subject is None else check.fold(record.subject),
+        "modality": record.modality,
         "text": record.raw,
         **changing_columns(record),
     }
@@ -324,7 +339,22 @@ OWN = sa.and_(records.c.namespace == sa.bindparam("of"), _AGENT, _LANE)
 
 _IN_FORCE = records.c.replaced_by.is_(None)
 _FREE = records.c.archived_because.is_(None)
-_LASTING = sa.or_(records.c.expires_at.is_(None), records.c.expires_at > sa.bindparam("now"))
+_FRESH = sa.and_(sa.or_(records.c.expires_at.is_(None), records.c.expires_at > _NOW), KEPT)
+"""The condition that records have neither expired nor faded."""
+_TOLD = sa.and_(
+    _FRESH,
+    sa.or_(records.c.valid_from.is_(None), records.c.valid_from <= _NOW),
+    sa.or_(records.c.valid_until.is_(None), records.c.valid_until > _NOW),
+)
+"""The condition that records have begun too, and have not ended. All of that follows from the clock."""
+_HELD = sa.and_(
+    _TOLD,
+    sa.or_(_IN_FORCE, records.c.valid_until.is_not(None)),
+    sa.or_(
+        records.c.valid_from.is_not(None), records.c.valid_until.is_not(None), records.c.created_at <= _NOW
+    ),
+)
+"""The condition that records held at a moment, which they may have ended after. What was corrected never held."""
 
 
 def _grant(names: Sequence[str]) -> Any:
@@ -346,13 +376,12 @@ def _names(count: int) -> list[str]:
 
 def _visible(count: int) -> Any:
     """Return the condition that a reader with so many labels may see records. No other code decides that."""
-    return sa.and_(sa.or_(OWN, _grant(_names(count))), _IN_FORCE, _FREE, _LASTING, KEPT, WORTH)
+    return sa.and_(sa.or_(OWN, _grant(_names(count))), _IN_FORCE, _FREE, _TOLD, WORTH)
 
 
 @cache
-def _visible_query(count: int, *columns: str) -> ListStatement:
-    wanted = [records.c[name] for name in columns or records.c.keys()]
-    return ListStatement(lambda keys: sa.select(*wanted).where(records.c.key.in_(keys), _visible(count)))
+def _visible_query(count: int) -> ListStatement:
+    return ListStatement(lambda keys: sa.select(records).where(records.c.key.in_(keys), _visible(count)))
 
 
 @cache
@@ -368,7 +397,7 @@ def _shared_query(count: int) -> Statement:
 _PROFILE = Statement(
     sa.select(records, sa.func.count().over().label("every"))
     # As text, so that the database uses its partial index, which it does not with parameters.
-    .where(OWN, sa.text("always = 1 AND replaced_by IS NULL"), _LASTING, KEPT, WORTH)
+    .where(OWN, sa.text("always = 1 AND replaced_by IS NULL"), _TOLD, WORTH)
     .order_by(
         records.c.type == "preference",
         records.c.importance.desc(),
@@ -379,12 +408,6 @@ _PROFILE = Statement(
     .limit(sa.bindparam("most"))
     # Without statistics, SQLite may hold the index of all of a user's records for as good.
     .with_hint(records, "INDEXED BY memlayer_records_profile", "sqlite")
-)
-
-_OUTDATED = ListStatement(
-    lambda keys: sa.select(records.c.key).where(
-        records.c.key.in_(keys), OWN, records.c.replaced_by.is_not(None)
-    )
 )
 
 
@@ -410,14 +433,12 @@ def _profile_values(reader: Reader, limit: int) -> dict[str, Any]:
     }
 
 
-def visible_keys(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> set[int]:
-    """Return those of the keys whose records the reader may see and whose importance or confidence suffices."""
-    return {row.key for row in _visible_rows(connection, reader, keys, "key")}
-
-
 def find_records(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> dict[int, Record]:
     """Return the records of these keys that the reader may see and whose importance or confidence suffices."""
-    return {row.key: record_of(row) for row in _visible_rows(connection, reader, keys)}
+    named = grantees(reader.reach, reader.roles)
+    values = {**_values(reader, named), **values_of(reader)}
+    rows = _visible_query(len(named)).all(connection, list(keys), values)
+    return {row.key: record_of(row) for row in rows}
 
 
 def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:
@@ -428,29 +449,22 @@ def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:
     )
 
 
-def _visible_rows(
-    connection: sa.Connection, reader: Reader, keys: Collection[int], *columns: str
-) -> list[Any]:
-    """Return rows of records that the reader may see."""
-    named = grantees(reader.reach, reader.roles)
-    values = {**_values(reader, named), **values_of(reader)}
-    return _visible_query(len(named), *columns).all(connection, list(keys), values)
-
-
 def list_records(connection: sa.Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:
     """Return a user's records, the last written first, each with its vector."""
     named = grantees(reader.reach, reader.roles)
-    told = sa.and_(_LASTING, KEPT)
     mine: Any = OWN if record_filter.all_versions else sa.and_(OWN, _IN_FORCE)
-    if not (record_filter.all_versions or record_filter.every):
-        mine = sa.and_(mine, told, _FREE)
     if record_filter.as_of is not None:
-        mine = sa.and_(OWN, _held_at(record_filter.as_of))
-    is_archived = sa.and_(_IN_FORCE, sa.not_(told)).label("is_archived")
+        reader, mine = replace(reader, now=record_filter.as_of), sa.and_(OWN, _HELD, _FREE)
+    elif not (record_filter.all_versions or record_filter.every):
+        mine = sa.and_(mine, _TOLD, _FREE)
+    is_whole = record_filter.every or record_filter.all_versions or record_filter.record_id is not None
+    if record_filter.about is not None and not is_whole:
+        mine = sa.and_(mine, _is_asserted(record_filter.about))
+    is_archived = sa.and_(_IN_FORCE, sa.not_(_FRESH)).label("is_archived")
     query = sa.select(records.c.number, is_archived)
     if record_filter.shared:
         others = _grant(_names(len(named)))
-        query = query.where(sa.or_(mine, sa.and_(others, told, _IN_FORCE, _FREE)))
+        query = query.where(sa.or_(mine, sa.and_(others, _TOLD, _IN_FORCE, _FREE)))
     else:
         query = query.where(mine)
     if record_filter.since is not None:
@@ -459,8 +473,6 @@ def list_records(connection: sa.Connection, reader: Reader, record_filter: Recor
         query = query.where(records.c.updated_at < statements.to_micros(record_filter.until))
     if record_filter.type is not None:
         query = query.where(records.c.type == record_filter.type)
-    if record_filter.always:
-        query = query.where(records.c.always == 1)
     if record_filter.tags:
         query = query.where(_has_tags(record_filter.tags))
     if record_filter.record_id is not None:
@@ -516,6 +528,12 @@ def matching_keys(
     }
 
 
+def _is_asserted(about: str) -> Any:
+    """Return the condition that records are asserted of somebody, and not denied; of the user, also that they are no facts."""
+    asserted = sa.and_(records.c.subject == check.fold(about), records.c.modality.is_distinct_from("denies"))
+    return sa.or_(asserted, records.c.subject.is_(None)) if check.fold(about) == USER else asserted
+
+
 def _has_tags(tags: Collection[str]) -> Any:
     """Return the condition that records have all of some tags."""
     having = sa.select(labels.c.number).where(labels.c.label.in_({tag_label(tag) for tag in tags}))
@@ -528,24 +546,6 @@ def replaced(connection: sa.Connection, reach: Scope, ordinal: int) -> list[Reco
     others = sa.and_(OWN, records.c.replaced_by == ordinal, records.c.ordinal != ordinal)
     query = sa.select(records).where(others).order_by(records.c.ordinal)
     return [record_of(row) for row in connection.execute(query, statements.reach_parameters(reach))]
-
-
-def outdated(connection: sa.Connection, reach: Scope, keys: Sequence[int]) -> set[int]:
-    """Return those of the keys whose records are the user's own and have a newer version."""
-    return {row.key for row in _OUTDATED.all(connection, keys, statements.reach_parameters(reach))}
-
-
-def _held_at(moment: datetime) -> Any:
-    """Return the condition that a record is a fact that held at a moment. What was corrected never held."""
-    at = statements.to_micros(moment)
-    begun = sa.or_(
-        records.c.valid_from <= at,
-        sa.and_(records.c.valid_from.is_(None), records.c.valid_until.is_not(None)),
-    )
-    ended = records.c.valid_until > at
-    lasting = sa.and_(records.c.replaced_by.is_(None), records.c.valid_until.is_(None))
-    expired = sa.and_(records.c.expires_at.is_not(None), records.c.expires_at <= at)
-    return sa.and_(begun, sa.or_(ended, lasting), sa.not_(expired))
 
 
 def pages(
@@ -600,7 +600,7 @@ def _with_vector(row: Any, embedder: str) -> Record:
 
 _SPOKEN = (
     sa.select(
-        *(messages.c[name] for name in ("key", "id", "digest", "text", "created_at", "utc_offset")),
+        *(messages.c[name] for name in ("key", "id", "digest", "name", "text", "created_at", "utc_offset")),
         *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id", "session_id")),
     )
     .join(sessions, sessions.c.number == statements.session_of(messages.c.key))
@@ -637,12 +637,35 @@ def from_users(connection: sa.Connection, keys: Sequence[int]) -> list[Any]:
 
 
 def last_spoken(connection: sa.Connection, scope: Scope, limit: int) -> list[Any]:
-    """Return what the user said last in a session, the newest first, in the rows of `from_users`."""
+    """Return what the user, and nobody else, said last in a session, the newest first, in the rows of `from_users`."""
     number = connection.scalar(sa.select(sessions.c.number).where(sessions.c.lane == scope.session_lane))
     if number is None:
         return []
     inside = messages.c.key.between(statements.key_of(number, 0), statements.key_of(number, LAST))
-    return list(connection.execute(_SPOKEN.where(inside).order_by(messages.c.key.desc()).limit(limit)))
+    found = connection.execute(_SPOKEN.where(inside).order_by(messages.c.key.desc()).limit(limit)).all()
+    others = other_speakers(connection, scope, {row.name for row in found})
+    return [row for row in found if row.name not in others]
+
+
+def other_speakers(connection: sa.Connection, owner: Scope, names: Collection[str | None]) -> set[str | None]:
+    """Return those of some names in a user's messages that are somebody else's.
+
+    The user's is the user's id, and what is known as the user's name; if no message has one of these, the name that was
+    first there.
+    """
+    if not any(names):
+        return set()
+    whose = sessions.c.namespace == owner.namespace, messages.c.name.is_not(None), messages.c.role == "user"
+    first = sessions.c.number * PLACES
+    inside = messages.c.key.between(first, first + LAST)
+    every = sa.select(messages.c.name).join(sessions, inside).where(*whose).group_by(messages.c.name)
+    named = connection.scalars(every.order_by(sa.func.min(messages.c.created_at), messages.c.name)).all()
+    facts = sa.select(records).where(records.c.namespace == owner.namespace, _IN_FORCE, _is_asserted(USER))
+    known = [one.value for one in map(record_of, connection.execute(facts)) if one.key == "name"]
+    own = {check.fold(one) for one in (USER, owner.user_id, *known)}
+    if own.isdisjoint(map(check.fold, named)):
+        own.add(check.fold(named[0]))
+    return {one for one in names if one and check.fold(one) not in own}
 
 
 def add_evidence(
@@ -657,24 +680,22 @@ def add_evidence(
     keys = [key for key, _, _ in statement.quotes]
     these = evidence.c.namespace == owner.namespace, evidence.c.ordinal == ordinal, evidence.c.kind == kind
     here = set(connection.scalars(sa.select(evidence.c.message).where(*these, evidence.c.message.in_(keys))))
+    said_at = statements.to_micros(statement.record.first_observed)
+    same: Any = {"ordinal": ordinal, "model": model, "text": statement.record.raw}
     rows = [
-        {
-            "namespace": owner.namespace,
-            "agent_id": owner.agent_id,
-            "ordinal": ordinal,
-            "message": key,
-            "start": start,
-            "until": until,
-            "kind": kind,
-            "said_at": statements.to_micros(statement.record.first_observed),
-            "model": model,
-        }
+        _evidence_row(owner, key, kind, said_at, start=start, until=until, **same)
         for key, start, until in statement.quotes
         if key not in here
     ]
     if rows:
         connection.execute(sa.insert(evidence), rows)
     return len(rows)
+
+
+def _evidence_row(owner: Scope, message: int, kind: str, said_at: int, **more: Any) -> dict[str, Any]:
+    nothing = {"ordinal": None, "start": 0, "until": 0, "model": None, "text": None}
+    whose = {"namespace": owner.namespace, "agent_id": owner.agent_id, "message": message}
+    return {**nothing, **whose, "kind": kind, "said_at": said_at, **more}
 
 
 def rests_on(connection: sa.Connection, namespace: str, ordinal: int, keys: Collection[int]) -> bool:
@@ -709,22 +730,81 @@ def sources_of(connection: sa.Connection, namespace: str, ordinals: Collection[i
     return found
 
 
-def forgotten_messages(connection: sa.Connection, keys: Sequence[int]) -> set[int]:
-    """Return those of some messages of which somebody deleted a record: nothing is read in them again."""
-    return {
-        key
-        for some in statements.chunks(keys)
-        for key in connection.scalars(
-            sa.select(evidence.c.message).where(evidence.c.message.in_(some), evidence.c.ordinal.is_(None))
+def forgotten_messages(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
+    """Return the keys of those of some messages of which, or of a copy of which, nothing is read again.
+
+    `rows` are rows of `from_users`. Somebody deleted a record of such a message, or an import brought what was learned of it.
+    """
+    marked = sa.select(messages.c.id, messages.c.digest).join(evidence, evidence.c.message == messages.c.key)
+    gone = {
+        (found.id, bytes(found.digest))
+        for some in statements.chunks(rows)
+        for found in connection.execute(
+            marked.where(
+                evidence.c.namespace.in_({row.namespace for row in some}),
+                evidence.c.ordinal.is_(None),
+                messages.c.id.in_([row.id for row in some]),
+            )
         )
     }
+    return {row.key for row in rows if (row.id, bytes(row.digest)) in gone}
 
 
 def release_evidence(connection: sa.Connection, namespace: str, ordinals: Collection[int]) -> None:
     """Let no record rest on words any more that some records rest on. The words are not read again."""
     for some in statements.chunks(sorted(ordinals)):
         these = sa.and_(evidence.c.namespace == namespace, evidence.c.ordinal.in_(some))
-        connection.execute(sa.update(evidence).where(these).values(ordinal=None, start=0, until=0))
+        connection.execute(sa.update(evidence).where(these).values(ordinal=None, start=0, until=0, text=None))
+
+
+_FORGOTTEN = "forgotten"
+
+
+def note_forgotten(connection: sa.Connection, owner: Scope, numbers: Iterable[tuple[int, int]]) -> None:
+    """Note the numbers of records that somebody deleted, and when each was made: no import brings them back."""
+    rows = [_evidence_row(owner, 0, _FORGOTTEN, made, ordinal=ordinal) for ordinal, made in numbers]
+    if rows:
+        connection.execute(sa.insert(evidence), rows)
+
+
+def was_forgotten(connection: sa.Connection, owner: Scope, ordinal: int, at: int) -> bool:
+    """Return whether somebody deleted the record with a number, made at a moment."""
+    this = evidence.c.namespace == owner.namespace, evidence.c.ordinal == ordinal, evidence.c.said_at == at
+    return connection.scalar(sa.select(sa.exists().where(*this, evidence.c.kind == _FORGOTTEN))) is True
+
+
+def counts(
+    connection: sa.Connection, tenant_id: str, user_id: str | None, after: str, limit: int
+) -> dict[str, tuple[str, int, dict[str, int]]]:
+    """Return a page of the users of a tenant, or the one, who ever had a record, by their namespaces, in the order of these.
+
+    For each: the user's id, the highest number of a record, and the ids of those that were deleted, each with the time at which
+    it was made, in microseconds.
+    """
+    whose = [namespaces.c.tenant_id == tenant_id, namespaces.c.namespace > after, namespaces.c.records > 0]
+    if user_id is not None:
+        whose.append(namespaces.c.user_id == user_id)
+    page = connection.execute(
+        sa.select(namespaces).where(*whose).order_by(namespaces.c.namespace).limit(limit)
+    )
+    users: dict[str, tuple[str, int, dict[str, int]]] = {
+        row.namespace: (row.user_id, row.records, {}) for row in page
+    }
+    gone = sa.select(evidence).where(evidence.c.namespace.in_(users), evidence.c.kind == _FORGOTTEN)
+    for row in connection.execute(gone.order_by(evidence.c.number)):
+        user, _, deleted = users[row.namespace]
+        deleted[memory_id(user, row.ordinal)] = row.said_at
+    return users
+
+
+def mark_read(connection: sa.Connection, scope: Scope, number: int, ids: Iterable[str]) -> None:
+    """Let no model read what a user says in messages that wait for their index: what they say was learned elsewhere."""
+    waits = sa.exists().where(jobs.c.kind == "index", jobs.c.subject == messages.c.key)
+    named = messages.c.id_digest.in_([statements.id_digest(number, one) for one in ids])
+    said = sa.select(messages.c.key, messages.c.created_at).where(named, messages.c.role == "user", waits)
+    rows = [_evidence_row(scope, row.key, "said", row.created_at) for row in connection.execute(said)]
+    if rows:
+        connection.execute(sa.insert(evidence), rows)
 
 
 def forget_evidence(connection: sa.Connection, reach: Scope) -> None:
@@ -746,17 +826,11 @@ def restore_evidence(
         key = connection.scalar(sa.select(messages.c.key).where(messages.c.id_digest.in_(digests)))
         if key is None or rests_on(connection, owner.namespace, ordinal, [key]):
             continue
-        row = {
-            "namespace": owner.namespace,
-            "agent_id": owner.agent_id,
-            "ordinal": ordinal,
-            "message": key,
-            "start": quote.start,
-            "until": quote.end,
-            "kind": quote.kind,
-            "said_at": 0 if quote.said_at is None else statements.to_micros(quote.said_at),
-            "model": quote.model,
-        }
+        said_at = 0 if quote.said_at is None else statements.to_micros(quote.said_at)
+        row = _evidence_row(
+            owner, key, quote.kind, said_at, ordinal=ordinal, start=quote.start, until=quote.end
+        )
+        row |= {"model": quote.model, "text": quote.quote or None}
         connection.execute(sa.insert(evidence).values(row))
 
 
@@ -795,7 +869,9 @@ def note_outcome(connection: sa.Connection, scope: Scope, entry: LedgerEntry) ->
     connection.execute(sa.insert(outcomes).values(row))
 
 
-def newest_outcomes(connection: sa.Connection, reach: Scope, limit: int, offset: int) -> list[LedgerEntry]:
+def newest_outcomes(
+    connection: sa.Connection, reach: Scope, limit: int | None, offset: int
+) -> list[LedgerEntry]:
     """Return a page of what was done for a user, the last first; with an agent, only for this agent."""
     page = (
         sa.select(outcomes)

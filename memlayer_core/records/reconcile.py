@@ -26,10 +26,18 @@ def reconcile(facts: Sequence[Record], statement: Claim, now: datetime) -> Decis
     Args:
         facts: Facts in force of the same subject and key, and those that the statement names.
         statement: The statement.
-        now: The present. What expired or ended before, and before the statement, is of the past, and takes no part.
+        now: The present. What expired or ended before, and before the statement, is of the past, and takes no part; nor does
+            what has not begun when the statement begins, unless it is named.
     """
     new = statement.record
-    held = [one for one in facts if _holds(one, max(now, new.first_observed))]
+    at = max(now, new.first_observed)
+    since = max(at, new.valid_from or at)
+    held = [
+        one
+        for one in facts
+        if _holds(one, at)
+        and (one.memory_id in statement.targets or one.valid_from is None or one.valid_from <= since)
+    ]
     named = tuple(one for one in held if one.memory_id in statement.targets)
     same = tuple(one for one in held if _same(one, new) and fold(one.value) == fold(new.value))
     has_ended = new.valid_until is not None and new.valid_until <= new.first_observed
@@ -61,7 +69,8 @@ def _says(one: Record, other: Record) -> bool:
 
 
 def _end(old: tuple[Record, ...], statement: Claim) -> Decision:
-    until = statement.record.valid_until or statement.record.first_observed
+    new = statement.record
+    until = new.valid_until or (new.expires_at if statement.ends else None) or new.first_observed
     if not old:
         return Decision("add", "it was so in the past", until=until)
     if _is_weaker(statement.record, old):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain, groupby
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,8 +20,8 @@ import sqlalchemy as sa
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 from memlayer_core.messages.reads import lock_messages
 from memlayer_core.messages.writes import Change, Follower, register
+from memlayer_core.records import check, reads
 from memlayer_core.records import model as records_model
-from memlayer_core.records import reads
 from memlayer_core.records.check import confirm, words
 from memlayer_core.records.model import (
     Claim,
@@ -47,15 +48,6 @@ from memlayer_core.storage.terms import index_terms
 
 _DAY = 86_400_000_000  # microseconds
 _IN_FORCE = tables.records.c.replaced_by.is_(None)
-_OWNED = Statement(
-    sa.select(tables.records).where(
-        OWN,
-        sa.or_(
-            sa.bindparam("session", type_=sa.Text).is_(None),
-            tables.records.c.session_id == sa.bindparam("session"),
-        ),
-    )
-)
 
 
 def remember(
@@ -76,7 +68,7 @@ def remember(
     """
     owner = draft.record.owner
     hold(connection, owner, shards)
-    row = same_words(connection, draft.digest)
+    row = _said_before(connection, draft, now)
     if row is None:
         return add_version(connection, draft, count(connection, owner), now, shards)
     record = confirm(reads.record_of(row), draft.record, now)
@@ -125,36 +117,27 @@ def revise(
     return add_version(connection, noted, rows[0].ordinal, now, shards)
 
 
-def forget(connection: sa.Connection, reach: Scope, record_id: str, now: datetime) -> bool:
-    """Delete a record with every version of it, and whatever it took in. Returns whether there was one."""
-    user_id, ordinal = ordinal_of(record_id)
-    if user_id != reach.user_id:
-        return False
-    gone, found = set[int](), {ordinal}
-    while found - gone:
-        gone |= found
-        merged = sa.and_(
-            tables.records.c.replaced_by.in_(gone), tables.records.c.about.is_(None)
-        )  # a past fact is not taken in
-        taken_in = sa.select(tables.records.c.ordinal).where(OWN, merged)
-        found = set(connection.scalars(taken_in, statements.reach_parameters(reach)))
-    return forget_all(connection, reach, tables.records.c.ordinal.in_(gone), now) > 0
-
-
-def forget_all(connection: sa.Connection, reach: Scope, condition: Any, now: datetime) -> int:
-    """Delete a user's records that meet a condition, with every version of them. Returns how many records."""
+def forget_all(connection: sa.Connection, reach: Scope, condition: Any, now: datetime) -> Sequence[Any]:
+    """Delete a user's records that meet a condition, with every version of them. Returns their rows."""
     query = sa.select(tables.records).where(OWN, condition)
     if connection.execute(query, statements.reach_parameters(reach)).first() is None:
-        return 0
+        return []
     texts.lock_owners(connection, [reach.namespace, reach.commons.namespace])
-    return delete_records(
-        connection, connection.execute(query, statements.reach_parameters(reach)).all(), now
-    )
+    rows = connection.execute(query, statements.reach_parameters(reach)).all()
+    delete_records(connection, rows, now)
+    return rows
 
 
 def list_rows(connection: sa.Connection, reach: Scope) -> list[Any]:
-    """Return the rows of every version of a user's records: of one agent or one session, if the scope names it."""
-    return _OWNED.all(connection, {**statements.reach_parameters(reach.reach()), "session": reach.session_id})
+    """Return the rows of every version of a user's records: of one agent or one session with those below it, if it is named."""
+    session = reach.session_id
+    inside = sa.true() if session is None else statements.is_within(tables.records.c.session_id, session)
+    query = (
+        sa.select(tables.records)
+        .where(OWN, inside)
+        .order_by(tables.records.c.ordinal, tables.records.c.version)
+    )
+    return list(connection.execute(query, statements.reach_parameters(reach.reach())))
 
 
 def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> int:
@@ -184,6 +167,9 @@ def restore(
     newest = versions[-1]
     owner, ordinal = newest.record.owner, ordinal_of(newest.record.memory_id)[1]
     hold(connection, owner, shards)
+    made = statements.to_micros(newest.record.created_at)
+    if reads.was_forgotten(connection, owner, ordinal, made):
+        return False
     if newest.record.replaced_by is None and same_words(connection, newest.digest) is not None:
         return False
     here = {row.version: row for row in _versions(connection, owner, ordinal)}
@@ -246,12 +232,17 @@ def hold(connection: sa.Connection, owner: Scope, shards: int) -> None:
             texts.lock_owners(connection, [namespace])
 
 
-def hold_own(connection: sa.Connection, owner: Scope, shards: int) -> None:
-    """Lock a user's records until the transaction ends. The user's row is created if needed."""
+def hold_own(connection: sa.Connection, owner: Scope, shards: int, ordinal: int = 0) -> None:
+    """Lock a user's records until the transaction ends. The user's row is created if needed.
+
+    With `ordinal`, no new record gets a number up to it.
+    """
     made = statements.dialect_insert(connection.dialect.name, tables.namespaces).on_conflict_do_update(
         index_elements=["namespace"], set_={"shard": tables.namespaces.c.shard}
     )
     connection.execute(made, _namespace_row(owner, shards))
+    if ordinal:
+        count(connection, owner, ordinal)
 
 
 def _namespace_row(shelf: Scope | SharedScope, shards: int) -> dict[str, Any]:
@@ -349,6 +340,22 @@ def same_words(connection: sa.Connection, digest: bytes) -> Any | None:
     return connection.execute(
         sa.select(tables.records).where(tables.records.c.digest == digest, _IN_FORCE)
     ).first()
+
+
+def _is_free(connection: sa.Connection, digest: bytes, number: int) -> bool:
+    """Tell whether no other record in force than the one of this row has these words."""
+    return getattr(same_words(connection, digest), "number", number) == number
+
+
+def _said_before(connection: sa.Connection, draft: PreparedRecord, now: datetime) -> Any | None:
+    """Return the row of the record in force that says the same. One that has ended by now is of the past."""
+    row = same_words(connection, draft.digest)
+    if row is not None and row.valid_until is not None:
+        ended = statements.from_micros(row.valid_until)
+        if ended <= now and draft.record.valid_until != ended:
+            _close(connection, [row], row.ordinal, ended, now)
+            return None
+    return row
 
 
 def _versions(connection: sa.Connection, owner: Scope, ordinal: int) -> Sequence[Any]:
@@ -704,7 +711,7 @@ def store_fact(
     Args:
         connection: In a transaction that writes. The messages that the statement quotes are locked.
         draft: The statement's record.
-        statement: The statement.
+        statement: The statement; its record is the draft's.
         now: The present.
         shards: Number of collections that users are spread over.
         model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
@@ -712,7 +719,7 @@ def store_fact(
     """
     owner = draft.record.owner
     hold(connection, owner, shards)
-    same = same_words(connection, draft.digest)
+    same = _said_before(connection, draft, now)
     if same is not None and not statement.quotes:
         return Decision("confirm", "it says the same"), remember(connection, draft, now, shards, narrow)
     known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, draft, statement)}
@@ -739,7 +746,8 @@ def store_fact(
             ordinal = count(connection, owner)
     record = draft.record
     if decision.kind == "add" and decision.until is not None:
-        record = _of_the_past(record, ordinal, decision.until)
+        until = decision.until
+        record = _of_the_past(record, ordinal, until) if until <= now else replace(record, valid_until=until)
     is_filed = not statement.quotes and record.replaced_by is None
     made = add_version(connection, replace(draft, record=record), ordinal, now, shards, is_filed=is_filed)
     reads.add_evidence(connection, owner, ordinal, statement, "said", model)
@@ -805,14 +813,26 @@ def _file(connection: sa.Connection, some: Sequence[tuple[int, Record]], now: da
 def _close(
     connection: sa.Connection, rows: Sequence[Any], successor: int, until: datetime | None, now: datetime
 ) -> None:
-    """Take facts out of force. Without `until` they were never true."""
-    take_away(connection, rows, now)
-    closed = {"replaced_by": successor, "valid_until": None if until is None else statements.to_micros(until)}
+    """Take facts out of force; those that hold until later end by the clock. Without `until` they were never true."""
+    closed = {"valid_until": None if until is None else statements.to_micros(until)}
+    if until is None or until <= now:
+        take_away(connection, rows, now)
+        closed["replaced_by"] = successor
     numbers = [row.number for row in rows]
     connection.execute(
         sa.update(tables.records)
         .where(tables.records.c.number.in_(numbers))
         .values(closed | {"updated_at": statements.to_micros(now)})
+    )
+
+
+def _gives_way(row: Any) -> Any:
+    """Return the condition that facts in force end when another one of the same subject and key begins."""
+    return sa.and_(
+        tables.records.c.namespace == row.namespace,
+        tables.records.c.about == sa.literal(row.about, sa.LargeBinary),
+        tables.records.c.valid_until == sa.literal(row.valid_from, sa.BigInteger),
+        _IN_FORCE,
     )
 
 
@@ -837,8 +857,9 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
                 sa.update(tables.records).where(closed, tables.records.c.ordinal != row.ordinal).values(after)
             )
             continue
-        for one in connection.execute(sa.select(tables.records).where(closed)).all():
-            if same_words(connection, bytes(one.digest)) is not None:
+        former = sa.select(tables.records).where(sa.or_(closed, _gives_way(row)))
+        for one in connection.execute(former).all():
+            if not _is_free(connection, bytes(one.digest), one.number):
                 continue
             again = {"replaced_by": None, "valid_until": None, "updated_at": statements.to_micros(now)}
             connection.execute(
@@ -906,22 +927,42 @@ def restore_fact(
     return True
 
 
-def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: datetime) -> bool:
-    """Delete a record as `writes.forget` does. What it had replaced is in force again."""
+def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: datetime) -> int:
+    """Delete a record with every version of it, and whatever it took in. Returns how many records there were.
+
+    What it had ended goes with it, unless another record has taken its place since. Nothing of that is learned again, or comes
+    back from an export.
+    """
     user_id, ordinal = ordinal_of(record_id)
-    if user_id != reach.user_id:
-        return False
-    newest = tables.records.c.version.desc()
-    own = sa.select(tables.records).where(OWN, tables.records.c.ordinal == ordinal).order_by(newest).limit(1)
-    row = connection.execute(own, statements.reach_parameters(reach)).first()
+    own = sa.and_(OWN, tables.records.c.ordinal == ordinal, sa.literal(user_id == reach.user_id))
+    query = sa.select(tables.records).where(own).order_by(tables.records.c.version.desc()).limit(1)
+    row = connection.execute(query, statements.reach_parameters(reach)).first()
     if row is None:
-        return False
-    statement = reads.sources_of(connection, reach.namespace, [ordinal])
-    lock_messages(connection, statement.get(ordinal, ()))
-    if not forget(connection, reach, record_id, now):
-        return False
+        return 0
+    heads, taken_in = [row], [tables.records.c.about.is_(None)]
+    if row.replaced_by in {None, ordinal}:
+        ended = _gives_way(row), tables.records.c.valid_until <= statements.to_micros(now)
+        heads += connection.execute(sa.select(tables.records).where(*ended))
+        taken_in = []
+    gone = _with_predecessors(connection, reach, heads, *taken_in)
+    sources = reads.sources_of(connection, reach.namespace, gone)
+    lock_messages(connection, chain(*sources.values()))
+    rows = forget_all(connection, reach, tables.records.c.ordinal.in_(gone), now)
+    reads.note_forgotten(connection, reach, {(one.ordinal, one.created_at) for one in rows})
     reopen_facts(connection, [row], now)
-    return True
+    return len({one.ordinal for one in rows if one.about is not None} | {ordinal})
+
+
+def forget_again(connection: sa.Connection, reach: Scope, record_id: str, moment: int, now: datetime) -> int:
+    """Delete a record that was deleted elsewhere. Another one that has its id here stays. Returns how many were deleted."""
+    ordinal = ordinal_of(record_id)[1]
+    this = sa.select(tables.records.c.created_at).where(OWN, tables.records.c.ordinal == ordinal)
+    here = connection.scalars(this, statements.reach_parameters(reach)).all()
+    if moment in here:
+        return forget_fact(connection, reach, record_id, now)
+    if not here and not reads.was_forgotten(connection, reach, ordinal, moment):
+        reads.note_forgotten(connection, reach, {(ordinal, moment)})
+    return 0
 
 
 def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) -> None:
@@ -946,12 +987,57 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
         if not versions or not mentions:
             continue
         left = versions[-1].mentions - mentions
-        if left > 0:
+        others, gone = _left(connection, versions[-1]), {row.text for row in withdrawn}
+        gone |= {versions[-1].text for row in withdrawn if row.kind == "said"}
+        says = versions[-1].text not in gone - {row.text for row in others}
+        if left > 0 and (says or _retell(connection, versions, others, now)):
             last = tables.records.c.number == versions[-1].number
             connection.execute(sa.update(tables.records).where(last).values(mentions=left))
             continue
         delete_records(connection, versions, now)
         reopen_facts(connection, versions[-1:], now)
+
+
+def _left(connection: sa.Connection, row: Any) -> Sequence[Any]:
+    """Return the words that a record still rests on, and says, in the order in which they were said."""
+    these = tables.evidence.c.namespace == row.namespace, tables.evidence.c.ordinal == row.ordinal
+    told = tables.evidence.c.kind != "ended", tables.evidence.c.text.is_not(None)
+    query = sa.select(tables.evidence).where(*these, *told)
+    return connection.execute(query.order_by(tables.evidence.c.said_at, tables.evidence.c.number)).all()
+
+
+def _retell(connection: sa.Connection, versions: Sequence[Any], rest: Sequence[Any], now: datetime) -> bool:
+    """Let a record say what is left of the words that it rested on, since then. Returns False if another one says that already."""
+    for one in versions:
+        record = reads.record_of(one)
+        told = replace(record, raw=rest[0].text if rest else record.value or record.raw, summary=None)
+        if rest:
+            said = statements.from_micros(rest[0].said_at)
+            told = replace(told, first_observed=said, occurred_at=said, valid_from=record.valid_from and said)
+        columns = {"text": told.raw, "digest": check.digest(told), **reads.changing_columns(told)}
+        if one.replaced_by is None and not _is_free(connection, columns["digest"], one.number):
+            return False
+        this = sa.update(tables.records).where(tables.records.c.number == one.number)
+        connection.execute(this.values(columns))
+        if texts.existing_keys(connection, [one.key]):
+            take_away(connection, [one], now)
+            _file(connection, [(one.key, told)], now)
+    return True
+
+
+def keep_left(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> list[Any]:
+    """Let records of a session that is forgotten say what other sessions say. Returns the rows of those that none says."""
+    gone: list[Any] = []
+    for _, some in groupby(rows, key=lambda row: (row.namespace, row.ordinal)):
+        versions = list(some)
+        left = _left(connection, versions[-1])
+        if not (left and _retell(connection, versions, left, now)):
+            gone += versions
+            continue
+        numbers = tables.records.c.number.in_([one.number for one in versions])
+        kept = sa.update(tables.records).where(numbers)
+        connection.execute(kept.values(session_id=None, mentions=len(left)))
+    return gone
 
 
 def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, tuple[Any, ...]]:
@@ -1067,9 +1153,9 @@ def delete_archived(
     texts.lock_owners(connection, [owner.namespace, owner.commons.namespace])
     heads = list(connection.execute(archived, _values(settings, at, days)))
     these = of_owner, tables.records.c.ordinal.in_(_with_predecessors(connection, owner, heads))
-    deleted = delete_records(
-        connection, list(connection.execute(sa.select(tables.records).where(*these))), now
-    )
+    rows = connection.execute(sa.select(tables.records).where(*these)).all()
+    deleted = delete_records(connection, rows, now)
+    reads.note_forgotten(connection, owner, {(one.ordinal, one.created_at) for one in rows})
     for head in heads:
         ids = (memory_id(head.user_id, head.ordinal),)
         entry = LedgerEntry(
@@ -1079,12 +1165,16 @@ def delete_archived(
     return deleted
 
 
-def _with_predecessors(connection: sa.Connection, owner: Scope, heads: Iterable[Any]) -> set[int]:
-    """Return the numbers of records and of all that they replaced: else that would be in force again."""
+def _with_predecessors(
+    connection: sa.Connection, owner: Scope, heads: Iterable[Any], *conditions: Any
+) -> set[int]:
+    """Return the numbers of records and of all that they replaced under a condition: else that would be in force again."""
     every = found = {row.ordinal for row in heads}
     while found:
         before = sa.select(tables.records.c.ordinal).where(
-            tables.records.c.namespace == owner.namespace, tables.records.c.replaced_by.in_(found)
+            tables.records.c.namespace == owner.namespace,
+            tables.records.c.replaced_by.in_(found),
+            *conditions,
         )
         found = set(connection.scalars(before)) - every
         every = every | found

@@ -251,6 +251,12 @@ WITHIN = sa.and_(
 """The condition on `sessions` that keeps a query within the reach that `reached` gives."""
 
 
+def is_within(column: sa.ColumnElement[Any], session_id: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a session is the one of this id, or one below it: `"s1/flights"` is below `"s1"`."""
+    below = session_id + "/"
+    return sa.or_(column == session_id, sa.func.substr(column, 1, len(below)) == below)
+
+
 def key_of(session: int, seq: int) -> int:
     """Return the key of a place in a session.
 

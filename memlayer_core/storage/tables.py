@@ -201,7 +201,7 @@ costs = sa.Table(
 
 # Each version of a record is a row. Its key is the key of its text: negative, so that it is no message's. A version that
 # a newer one replaced stays, and no search finds it. `namespace` is its user's; `shelf` is where it is found: the same, or
-# that of what the tenant shares. `about` is equal for facts of one subject and key.
+# that of what the tenant shares. `about` is equal for facts of one subject and key; `subject` is folded.
 # `archived_because`: why nobody is told. `…_halvings`: how often 1 is halved to get a rated importance, and the decay score.
 records = sa.Table(
     "memlayer_records",
@@ -232,6 +232,8 @@ records = sa.Table(
     sa.Column("accesses", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("expires_at", sa.BigInteger),
     sa.Column("about", sa.LargeBinary(16)),
+    sa.Column("subject", sa.Text),
+    sa.Column("modality", sa.String(16)),
     sa.Column("valid_from", sa.BigInteger),
     sa.Column("valid_until", sa.BigInteger),
     sa.Column("always", sa.SmallInteger, nullable=False, server_default="0"),
@@ -257,7 +259,9 @@ labels = sa.Table(
 )
 
 # The words that a record rests on. `message`, `start` and `until` say where they stand, and `ordinal` is the number of the
-# record among its user's; None: somebody deleted that record, and the message is not read again.
+# record among its user's; None: somebody deleted that record, or an import brought the message and what was learned of it, and
+# the message is not read again. `text` is what the record would say without the other words. The kind `forgotten` is of no
+# message: it says that somebody deleted the record with this number, which was made at `said_at`.
 evidence = sa.Table(
     "memlayer_evidence",
     tables,
@@ -269,6 +273,7 @@ evidence = sa.Table(
     sa.Column("start", sa.Integer, nullable=False),
     sa.Column("until", sa.Integer, nullable=False),
     sa.Column("kind", sa.String(12), nullable=False),
+    sa.Column("text", sa.Text),
     sa.Column("said_at", sa.BigInteger, nullable=False),
     sa.Column("model", sa.Text),
     sa.Index("memlayer_evidence_message", "message"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from memlayer_core.errors import ImportStoppedError, InvalidScopeError, errors_as
 from memlayer_core.items import sql as items_sql
@@ -33,10 +33,12 @@ from memlayer_core.transfer.formats import (
     MessageLine,
     RecordLine,
     SessionLine,
+    UserLine,
 )
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection, Database
+    from memlayer_core.storage.files import FileWriter, LineReader
 
 
 # Saves and loads a session as a state, and exports sessions, records and items as lines.
@@ -46,27 +48,6 @@ Progress = Callable[[int, int], object]
 
 AT_ONCE = 200
 """Messages, sessions or lines of a page: no more of them are held in memory."""
-
-
-class Target(Protocol):
-    """Where an export goes."""
-
-    @property
-    def ascii_only(self) -> bool:
-        """Whether it cannot hold every character."""
-        ...
-
-    def write(self, text: str) -> None:
-        """Write the next piece."""
-        ...
-
-    def keep(self) -> None:
-        """Finish: the export is complete."""
-        ...
-
-    def discard(self) -> None:
-        """Throw the export away: it will not be complete."""
-        ...
 
 
 async def save(rt: Runtime, run: Runner, scope: Scope) -> dict[str, Any]:
@@ -100,7 +81,7 @@ async def load(rt: Runtime, run: Runner, scope: Scope, state: object) -> Receipt
 async def export(
     db: Database,
     run: Runner,
-    target: Target,
+    target: FileWriter,
     *,
     tenant_id: str,
     user_id: str | None,
@@ -162,6 +143,10 @@ def _pages(
 ) -> Iterator[tuple[int, list[Line]]]:
     """Yield pages of lines, each with the number of messages up to its end."""
     yield 0, [header]
+    behind = ""
+    while counted := db.read(records_reads.counts, tenant_id, user_id, behind, AT_ONCE):
+        yield 0, [UserLine(tenant_id, *user) for user in counted.values()]
+        behind = max(counted)
     sessions = messages = 0
     for session in _sessions(db, tenant_id, user_id):
         after = -1
@@ -190,29 +175,13 @@ def _pages(
     yield messages, [EndLine(sessions, messages, records, items)]
 
 
-def _write(target: Target, lines: Sequence[Line]) -> None:
+def _write(target: FileWriter, lines: Sequence[Line]) -> None:
     target.write(
         "".join(json_text(formats.form_of(line), ascii_only=target.ascii_only) + "\n" for line in lines)
     )
 
 
 # Imports an export, page by page. To import it twice has the same result as once.
-
-
-class Source(Protocol):
-    """Where an import comes from."""
-
-    def read(self, limit: int) -> Sequence[tuple[int, Any]]:
-        """Return the next lines with their numbers, none at the end."""
-        ...
-
-    def rewind(self) -> bool:
-        """Go back to the first line. Returns whether that can be done."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it."""
-        ...
 
 
 @dataclass(slots=True)
@@ -255,7 +224,7 @@ class ImportReport(Report):
 async def import_from(
     rt: Runtime,
     run: Runner,
-    source: Source,
+    source: LineReader,
     *,
     user_id: str | None = None,
     tenant_id: str | None,
@@ -308,9 +277,10 @@ class _Import:
         self._line = 0
         self._has_header = self._is_complete = False
         self._session: SessionLine | None = None
+        self._learned: set[str] = set()
         self._drafts: dict[str, PreparedMessage] = {}
 
-    def look(self, source: Source) -> bool:
+    def look(self, source: LineReader) -> bool:
         """Check to whom the next page belongs, and store nothing. Returns whether more is to be checked.
 
         A line that cannot be read ends the check: it will stop the import, too.
@@ -327,7 +297,7 @@ class _Import:
                 return False
         return bool(page)
 
-    def take(self, source: Source) -> bool:
+    def take(self, source: LineReader) -> bool:
         """Import the next page. Returns whether there was one."""
         page: Sequence[tuple[int, Any]] = ()
         try:
@@ -381,7 +351,7 @@ class _Import:
                 if self._session is None or self._session.number != number:
                     raise _stop(f"the message is of session {number}, whose line does not precede it")
                 self._wait(self._session.scope, message)
-            case RecordLine() | ItemLine():
+            case UserLine() | RecordLine() | ItemLine():
                 self._store()
                 self._keep(line)
             case EndLine():
@@ -401,11 +371,20 @@ class _Import:
             self._store()
         self._drafts[named] = draft
 
-    def _keep(self, line: RecordLine | ItemLine) -> None:
+    def _keep(self, line: UserLine | RecordLine | ItemLine) -> None:
+        keep: Any = {UserLine: self._expect, RecordLine: self._remember, ItemLine: self._place}[type(line)]
         with errors_as(ImportStoppedError):
-            kept = self._remember(line) if isinstance(line, RecordLine) else self._place(line)
+            kept = keep(line)
         if kept:
             self._rt.wake()
+
+    def _expect(self, line: UserLine) -> int:
+        """Give no other record the ids of those that follow, and delete what was deleted there. Returns how much was."""
+        write, owner = self._rt.db.write, line.owner
+        self._learned.add(owner.namespace)
+        write(records_writes.hold_own, owner, self._rt.shards, line.records)
+        again, now = records_writes.forget_again, self._rt.now()
+        return sum(write(again, owner, *gone, now) for gone in line.forgotten.items())
 
     def _remember(self, line: RecordLine) -> bool:
         """Store a record; archived, if an earlier memlayer learned it by patterns, or kept it from being told."""
@@ -413,7 +392,8 @@ class _Import:
         versions = [replace(version, archived_because=reason) for version in line.versions]
         ready = [prepare_record(self._rt, version) for version in versions]
         self.done.records += 1
-        quotes = line.evidence if reason is None else ()
+        evidence = line.evidence if reason is None else ()
+        quotes = [replace(one, quote=self._rt.redact(one.quote)) for one in evidence]
         kept = self._rt.db.write(records_writes.restore_fact, ready, quotes, self._rt.now(), self._rt.shards)
         self.done.remembered += kept
         self.done.archived += kept and reason is not None
@@ -432,15 +412,8 @@ class _Import:
         if not drafts or self._session is None:
             return
         rt, session = self._rt, self._session
-        receipt = rt.db.write(
-            sql.merge,
-            session.scope,
-            drafts,
-            session.details,
-            rt.now(),
-            rt.shards,
-            rt.new_id(),
-        )
+        is_learned, more = session.scope.namespace in self._learned, (rt.now(), rt.shards, rt.new_id())
+        receipt = rt.db.write(sql.merge, session.scope, drafts, session.details, *more, is_learned=is_learned)
         announce(rt, session.scope, receipt)
         self.done.messages += len(drafts)
         self.done.stored += receipt.stored

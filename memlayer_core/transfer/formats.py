@@ -12,13 +12,15 @@ A message may have the other fields of `message_to_json` beside these two, so th
 ::
 
     {"memlayer": "export", "version": 1, "tenant_id": "default", "exported_at": "…Z", "messages": 1}
+    {"user": {"tenant_id": "default", "user_id": "louis", "records": 2, "forgotten": {"louis_mem_002": 1777887000000000}}}
     {"session": 1, "tenant_id": "default", "user_id": "louis", "session_id": "s1", "created_at": "…Z", …}
     {"message": {"role": "user", "content": "Hi", "id": "m1", …}, "session": 1}
     {"record": {"memory_id": "louis_mem_001", "content": {"raw": "…"}, …}, "before": [{…}, …]}
     {"item": {"tenant_id": "default", "labels": ["users"], "key": "k", "value": {…}, …}}
     {"end": {"sessions": 1, "messages": 1, "records": 1}}
 
-A message names its session's line, so that it never goes to another session if a line is lost. A record's line has
+A user's line tells how many records were ever counted, and which of them were forgotten: an import gives no other record their
+ids, brings none of these back, and lets no model read the user's messages again. A message names its session's line, so that it never goes to another session if a line is lost. A record's line has
 all its versions, and the `evidence` that it rests on. The export of a user has the items in the namespaces of that user. Without records or items, the
 last line has no number of them.
 """
@@ -44,7 +46,7 @@ from memlayer_core.items.model import Item, PutItem
 from memlayer_core.message import JSON, Message
 from memlayer_core.messages import check
 from memlayer_core.messages.model import SessionDetails
-from memlayer_core.records.model import Evidence, Record
+from memlayer_core.records.model import Evidence, Record, memory_id, ordinal_of
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.storage.codec import Codec, Form, json_text, moment_to_json, parse_json, read, short_repr
 
@@ -220,6 +222,29 @@ class HeaderLine:
 
 
 @dataclass(frozen=True, slots=True)
+class UserLine:
+    """The line of a user who ever had a record.
+
+    Attributes:
+        tenant_id: The user's tenant.
+        user_id: The user.
+        records: The highest number of a record.
+        forgotten: Ids of records that were deleted, and when each was made, in microseconds since 1970: elsewhere another record
+            may have its id.
+    """
+
+    tenant_id: str
+    user_id: str
+    records: int
+    forgotten: Mapping[str, int]
+
+    @property
+    def owner(self) -> Scope:
+        """Scope of the user."""
+        return Scope.of_user(self.user_id, tenant_id=self.tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
 class SessionLine:
     """A session's line; the messages that follow name its number.
 
@@ -304,10 +329,11 @@ class ItemLine:
         return PutItem(self.labels, self.key, self.value, self.texts, self.ttl)
 
 
-Line = HeaderLine | SessionLine | MessageLine | RecordLine | ItemLine | EndLine
+Line = HeaderLine | UserLine | SessionLine | MessageLine | RecordLine | ItemLine | EndLine
 T = TypeVar("T", SessionDetails, ItemLine)
 
 _HEADER = Form(HeaderLine, "first line", ImportStoppedError, is_open=True)
+_USER = Form(UserLine, "user", ImportStoppedError, is_open=True)
 _SCOPE = Form(Scope, "session", InvalidScopeError, defaults={"user_id": None}, is_open=True)
 _END = Form(EndLine, "last line", ImportStoppedError, is_open=True)
 _QUOTE = Form(Evidence, "evidence", ImportStoppedError, is_open=True)
@@ -319,6 +345,13 @@ _ITEM = Form(
     codecs={"value": Codec(value_to_tagged, read, "JSON that an export wrote")},
     is_open=True,
 )
+
+
+_FORMS: Mapping[type, tuple[str, Form[Any]]] = {
+    UserLine: ("user", _USER),
+    ItemLine: ("item", _ITEM),
+    EndLine: ("end", _END),
+}
 
 
 def form_of(line: Line) -> dict[str, Any]:
@@ -339,10 +372,9 @@ def form_of(line: Line) -> dict[str, Any]:
                 **({"before": before} if before else {}),
                 **({"evidence": quotes} if quotes else {}),
             }
-        case ItemLine():
-            return {"item": _ITEM.write(line)}
-        case EndLine():
-            return {"end": _END.write(line)}
+        case UserLine() | ItemLine() | EndLine():
+            name, form = _FORMS[type(line)]
+            return {name: form.write(line)}
         case _:
             assert_never(line)
 
@@ -372,6 +404,8 @@ def foreign(line: Line, user_id: str, tenant_id: str, folders: Sequence[Folder] 
     A message belongs to the session that it names. A shared record concerns others, too.
     """
     match line:
+        case UserLine(user_id=user):
+            what, whose = f"the count of {user!r}", (line.tenant_id, user)
         case SessionLine(scope=scope):
             what, whose = f"the session {scope.session_id!r}", (scope.tenant_id, scope.user_id)
         case RecordLine(versions=(*_, newest)):
@@ -469,12 +503,23 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
         case {"item": Mapping() as form}:
             item = _with_offset(_ITEM.read(form))
             return item if tenant_id is None else replace(item, tenant_id=tenant_id)
-        case {"end": Mapping() as form}:
-            return _END.read(form)
+        case {"end": Mapping() as form} | {"user": Mapping() as form}:
+            return _END.read(form) if "end" in fields else _user_line(_USER.read(form), tenant_id)
     raise ImportStoppedError(
         f"it is no line of an export: {short_repr(fields)}",
         hint="An export is written by `memory.export`; each message in it has an id.",
     )
+
+
+def _user_line(line: UserLine, tenant_id: str | None) -> UserLine:
+    moved = line if tenant_id is None else replace(line, tenant_id=tenant_id)
+    ids = (memory_id(moved.owner.user_id, line.records), *line.forgotten)
+    are_moments = all(isinstance(made, int) and abs(made) < 2**62 for made in line.forgotten.values())
+    if not are_moments or any(ordinal_of(one)[0] != line.user_id for one in ids):
+        raise ImportStoppedError(
+            f"{line!r:.200} is no count of a user's records", hint="An export is written by `memory.export`."
+        )
+    return moved
 
 
 def _session_line(number: int, fields: Mapping[str, Any], tenant_id: str | None) -> SessionLine:

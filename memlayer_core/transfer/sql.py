@@ -16,36 +16,38 @@ from memlayer_core.messages.writes import append, delete_sessions, keys_within, 
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records import writes as records_writes
 from memlayer_core.records.writes import delete_records, list_rows
-from memlayer_core.scope import Scope
+from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import texts
-from memlayer_core.storage.statements import LAST, Statement, from_micros, id_digest, key_of, to_micros
+from memlayer_core.storage.statements import LAST, from_micros, id_digest, is_within, key_of, to_micros
 from memlayer_core.storage.tables import messages, sessions
 
-_AGENT, _SESSION = (sa.bindparam(name, type_=sa.Text) for name in ("agent", "session"))
-_LOCK = Statement(
-    sa.select(sessions)
-    .where(
-        sessions.c.namespace == sa.bindparam("of"),
-        _AGENT.is_(None) | (sessions.c.agent_id == _AGENT),
-        _SESSION.is_(None) | (sessions.c.session_id == _SESSION),
+
+def sessions_of(reach: Scope) -> sa.Select[Any]:
+    """Return the query of the sessions in a scope, in the order of their numbers; of a session, also of those below it."""
+    whose = sessions.c.namespace == reach.namespace
+    if reach.reach().session_id is not None:  # without a user, each stands alone
+        whose = sessions.c.user_id == sa.literal(ALONE) + sessions.c.session_id
+        whose = sa.and_(whose, sessions.c.tenant_id == reach.tenant_id)
+    query = sa.select(sessions).where(whose).order_by(sessions.c.number)
+    if reach.agent_id is not None:
+        query = query.where(sessions.c.agent_id == reach.agent_id)
+    return (
+        query if reach.session_id is None else query.where(is_within(sessions.c.session_id, reach.session_id))
     )
-    .order_by(sessions.c.number)
-    .with_for_update()
-)
 
 
 def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetReport:
     """Delete everything of a user, of a user with one agent, or of a session, and queue the index's removals.
 
-    Versions of the messages are deleted, too.
+    Versions of the messages are deleted, too, and with a session those below it: `"s1/flights"` is below `"s1"`.
 
     Sessions are locked before their messages, and the user's row last, as in every write. So a message that is added
     at the same time is either deleted, too, or begins a new session afterwards.
     """
-    whose = {"of": reach.namespace, "agent": reach.agent_id, "session": reach.session_id}
-    rows = _LOCK.all(connection, whose)
+    rows = list(connection.execute(sessions_of(reach).with_for_update()))
     if reach.session_id is not None:
         rows += version_sessions(connection, [row.lane for row in rows])
+        records_reads.forget_sessions(connection, (row.lane for row in rows))
     within = keys_within(connection, rows)
     lock_messages(connection, chain(*within.values()))
     texts.lock_owners(
@@ -55,7 +57,14 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
         records_reads.forget_evidence(connection, reach)
     records_reads.forget_outcomes(connection, reach)
     gone = delete_sessions(connection, rows, within, now)
-    kept = list_rows(connection, reach)
+    others = {
+        Scope.of_user(row.user_id, tenant_id=row.tenant_id)
+        for row in rows
+        if row.namespace != reach.namespace
+    }
+    kept = [one for owner in (reach, *others) for one in list_rows(connection, owner)]
+    if reach.session_id is not None:
+        kept = records_writes.keep_left(connection, kept, now)
     forgotten = delete_records(connection, kept, now)
     heads = {(row.namespace, row.ordinal): row for row in sorted(kept, key=lambda row: row.version)}
     records_writes.reopen_facts(connection, list(heads.values()), now)
@@ -88,8 +97,12 @@ def merge(
     now: datetime,
     shards: int,
     fork_id: str,
+    *,
+    is_learned: bool,
 ) -> Receipt:
     """Add the messages of an export that a session does not have. Its own title and end stay.
+
+    If `is_learned`, no model reads them again: the export has what was learned of its user.
 
     If a message differs, the export's replaces it, and its earlier version goes into the session `fork_id`.
     """
@@ -106,6 +119,8 @@ def merge(
         lock_or_make_session(connection, scope, created, shards, **same)
     receipt = append(connection, scope, drafts, updated, shards, fork_id)
     row = lock_or_make_session(connection, scope, now, shards)
+    if is_learned:
+        records_reads.mark_read(connection, scope, row.number, receipt.ids)
     begins = max(row.memory_start, _behind(connection, row.number, details.last_ended_id))
     went_on = before is not None and before.idle_since is not None
     goes_on = went_on or not (row.superseded or details.ended or (before is not None and not receipt.stored))

@@ -18,7 +18,7 @@ from memlayer_core.recall.model import Reason
 from memlayer_core.recall.pack import LEAST, pack
 from memlayer_core.recall.search import SearchScope
 from memlayer_core.records import reads as records_reads
-from memlayer_core.records.check import disputes, is_line, label_and_value, place_in_profile
+from memlayer_core.records.check import CONCLUDED, disputes, is_line, label_and_value, place_in_profile
 from memlayer_core.records.model import Record
 from memlayer_core.runtime import Runtime
 from memlayer_core.seams import Limits, quarter_at_most
@@ -701,7 +701,7 @@ def _lines(rt: Runtime, records: Mapping[int, Record]) -> dict[int, str]:
     }
     others = {key: record for key, record in records.items() if not is_line(record)}
     lines |= {
-        key: render.quote_line(record.date, record.type, record.text, "user")
+        key: render.quote_line(record.date, record.type, record.text, "user", CONCLUDED * record.is_inferred)
         for key, record in others.items()
     }
     try:

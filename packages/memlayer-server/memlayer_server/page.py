@@ -148,8 +148,8 @@ class _Page:
         rows: Sequence[Any] = ()
         match part:
             case "records":
-                shown: Any = {"every": bool(every), "all_versions": bool(every)}
-                rows = self._memory.records(**whose, **shown, limit=_SIZE + 1, offset=offset)
+                whole: Any = dict.fromkeys(("every", "all_versions"), bool(every))
+                rows = self._memory.records(**whose, **whole, about=None, limit=_SIZE + 1, offset=offset)
             case "sessions":
                 rows = self._memory.sessions(**whose, limit=_SIZE + 1, offset=offset)
             case "search":
@@ -182,8 +182,8 @@ class _Page:
         more = {"reach": scope, "summaries": [] if offset else chat.summary()}
         return self._list("session.html", request, rows, offset, _names(scope), **more)
 
-    def _is_known(self, whose: Any) -> bool:
-        return bool(self._memory.sessions(**whose, limit=1) or self._memory.records(**whose, limit=1))
+    def _is_known(self, of: Any) -> bool:
+        return bool(self._memory.sessions(**of, limit=1) or self._memory.records(**of, every=True, limit=1))
 
     # --- changes
 

@@ -475,3 +475,31 @@ def test_one_that_calls_no_function_is_asked_in_words(opened) -> None:
 
 def until_queued(memory: Memory, count: int) -> None:
     wait_for(lambda: memory.admin.status().backlog.queued == count)
+
+
+@pytest.mark.parametrize("how", ["HumanMessage", "ChatMessage", "LlamaIndex"])
+def test_the_names_that_frameworks_give_are_the_speakers(how: str) -> None:
+    from langchain_core.messages import ChatMessage as OtherMessage
+    from langchain_core.messages import HumanMessage
+
+    from langchain_memlayer import MemlayerChatMessageHistory
+    from llamaindex_memlayer import MemlayerMemory
+
+    said = {"Ada": "My shop is on Elm Street.", "critic": "My shop is on Oak Road."}
+    model = Reader(*({"quote": text[8:-1], "key": "shop", "value": text[14:-1]} for text in said.values()))
+    with Memory.in_memory(settings=QUICK, extractor=model) as memory:
+        for name, text in said.items():
+            if how == "LlamaIndex":
+                own = ChatMessage(role="user", content=text, additional_kwargs={"name": name})
+                MemlayerMemory.from_defaults(memory, user_id="louis", session_id="s").put(own)
+                continue
+            other = (
+                OtherMessage(text, role="critic") if how == "ChatMessage" else HumanMessage(text, name=name)
+            )
+            message = HumanMessage(text, name=name) if name == "Ada" else other
+            MemlayerChatMessageHistory(memory, user_id="louis", session_id="s").add_messages([message])
+        memory.flush()
+        assert "] " in model.prompts[-1]
+        assert " critic: My shop is on Oak Road." in "".join(model.prompts)
+        assert memory.profile("louis")["shop"].value == "Elm Street"
+        assert [one.value for one in memory.records(user_id="louis", about="critic")] == ["Oak Road"]

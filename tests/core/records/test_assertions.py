@@ -191,10 +191,27 @@ def test_what_the_user_said_is_corrected_by_words_of_the_user_alone(chat, agent,
     assert {one.value for one in every} == {"Graz", "Oslo"}
 
 
-def test_a_fact_is_corrected_with_a_value(chat, agent) -> None:
+@pytest.mark.parametrize(("value", "told"), [("", "Lives in Oslo."), ("Oslo", "Oslo")])
+def test_a_corrected_fact_never_goes_on_telling_the_old_value(chat, agent, do, value, told) -> None:
     agent.record("why", [fact("Lives in Graz.", "home", "Graz")])
-    with pytest.raises(RefusedError, match="no new value"):
-        agent.correct("louis_mem_001", "Lives in Oslo.", "moved")
+    do(agent, "correct", "louis_mem_001", "Lives in Oslo.", "moved", value)
+    job = chat.remember("Works at Bosch.", key="job", value="Bosch")
+    assert do(chat, "revise", job.memory_id, "Works at Siemens.").value == "Works at Siemens."
+    known = chat.memory.profile("louis")
+    assert (known["home"].value, known["job"].value) == (told, "Works at Siemens.")
+    profile = chat.memory.chat(user_id="louis").context("Hello").profile
+    assert "Siemens" in profile.text
+    assert "Bosch" not in profile.text
+
+
+def test_what_an_agent_concluded_is_marked_where_it_is_told_always(chat) -> None:
+    chat.remember("Louis lives in Graz.", key="home", value="Graz", source="implicit_inference", always=True)
+    chat.remember("Louis is kind.", type="profile", source="implicit_inference")
+    chat.remember("Louis is a baker.", key="job", value="baker")
+    profile = chat.context("Hello").profile.text
+    assert "- home: Graz (concluded by an agent)\n" in profile
+    assert "profile, concluded by an agent] Louis is kind." in profile
+    assert "- job: baker\n" in profile
 
 
 def test_no_agent_corrects_or_forgets_what_is_another_users(chat, agent, do) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from clock import set_ahead
+from fading import decay_score_at, importance_at
 from tuned import Tuned
 
 from memlayer_core import Memory, Message, Record, Scope, Settings
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records import writes as records_writes
-from memlayer_core.records.check import decay_score_at, importance_at, new_record
+from memlayer_core.records.check import new_record
 from memlayer_core.records.flow import prepare_record, reader_of
 from memlayer_core.records.model import RecordFilter
 
@@ -62,9 +63,9 @@ def test_a_context_compares_the_importance_as_it_is_by_now(open_with) -> None:
     assert [one.memory_id for one in memory.records(user_id="louis")]
     rt = memory.runtime
     keys = [row.key for row in rt.db.read(records_writes.list_rows, Scope("louis"))]
-    assert rt.db.read(records_reads.visible_keys, reader_of(rt, Scope("louis"), ()), keys) == set(keys)
+    assert set(rt.db.read(records_reads.find_records, reader_of(rt, Scope("louis"), ()), keys)) == set(keys)
     set_ahead(memory, 70)  # 0.294
-    assert rt.db.read(records_reads.visible_keys, reader_of(rt, Scope("louis"), ()), keys) == set()
+    assert rt.db.read(records_reads.find_records, reader_of(rt, Scope("louis"), ()), keys) == {}
     assert memory.records(user_id="louis")  # it is not archived yet
 
 

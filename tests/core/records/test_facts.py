@@ -8,14 +8,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from clock import set_ahead
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scripted_reader import reads
 from tuned import Tuned
 
-from memlayer_core import Memory, Message
+from memlayer_core import Memory, Message, Scope
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
+from memlayer_core.tools import record_functions, retrieve_functions
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
@@ -53,6 +55,17 @@ def say(chat: Any, *texts: str, start: datetime = MAY) -> list[str]:
 def known(memory: Memory, **more: Any) -> dict[tuple[str, str], str]:
     found = memory.records(user_id="louis", **more)
     return {(record.subject, record.key): record.value for record in found if record.subject is not None}
+
+
+def prompt(memory: Memory, question: str = "Where does Ines live?") -> str:
+    """Return what a new session is told before a question, and what a search and an agent's tool find for it."""
+    chat = memory.chat(user_id="louis")
+    chat.add("user", question)
+    told = [one.text for one in chat.context().messages[:-1]] + [chat.context().recall]
+    found = [hit.text for hit in memory.search(question, user_id="louis") if hit.record is not None]
+    retrieve, _ = retrieve_functions(chat, None, ValueError)
+    chat.clear()
+    return "\n".join([*told, *found, retrieve([question])])
 
 
 def evidence(memory: Memory, value: str) -> list[tuple[str, str]]:
@@ -259,6 +272,88 @@ def test_forgetting_a_session_a_user_or_an_agent_leaves_no_word(store: Memory) -
     assert rows == []
 
 
+@pytest.mark.parametrize(
+    "ends", [("I live in Rome.",), ("I live in Rome.", "I live in Oslo."), ("I no longer live in Graz.",)]
+)
+def test_to_forget_a_fact_is_to_forget_what_it_had_ended(chat: Any, do: Any, ends) -> None:
+    say(chat, "I live in Graz.", *ends)
+    newest = max(one.memory_id for one in chat.memory.records(user_id="louis", all_versions=True))
+    do(chat.memory, "forget", record_id=newest)
+    chat.memory.flush()
+    assert chat.memory.records(user_id="louis", all_versions=True) == []
+
+
+def test_a_fact_of_the_past_is_forgotten_alone(chat: Any) -> None:
+    say(chat, "I live in Graz.", "I live in Rome.", "I live in Oslo.")
+    every = {one.value: one.memory_id for one in chat.memory.records(user_id="louis", all_versions=True)}
+    assert chat.memory.forget(record_id=every["Rome"]).records == 1
+    assert {one.value for one in chat.memory.records(user_id="louis", all_versions=True)} == {"Graz", "Oslo"}
+    assert known(chat.memory) == {("user", "home"): "Oslo"}
+
+
+@pytest.mark.parametrize("first", ["said", "remembered too"])
+def test_a_record_says_what_is_left_when_what_it_rested_on_is_forgotten(store: Memory, first: str) -> None:
+    one, two = (store.chat(user_id="louis", session_id=session) for session in ("s1", "s2"))
+    say(one, "I live in Graz.")
+    if first == "remembered too":
+        one.remember("Louis has a flat in Graz.", key="home", value="Graz")
+    say(two, "Since May I live in graz, my dear.", start=MAY + timedelta(days=5))
+    [home] = store.records(user_id="louis")
+    assert home.raw == "I live in Graz"
+    store.forget("louis", session_id="s1")
+    [home] = store.records(user_id="louis")
+    assert (home.raw, home.value, home.valid_from) == ("I live in graz", "Graz", MAY + timedelta(days=5))
+    store.flush()
+    assert "I live in Graz" not in prompt(store, "Where do I live, in Graz?").replace("- home: Graz", "")
+    store.forget("louis", session_id="s2")
+    left = [one.raw for one in store.records(user_id="louis", all_versions=True)]
+    assert left == (["Graz"] if first == "remembered too" else [])
+
+
+def test_what_a_forgotten_session_was_told_and_another_one_says_stays_in_the_words_of_that(
+    store: Memory,
+) -> None:
+    first = store.chat(user_id="louis", session_id="s1").remember("A flat in Graz!", key="home", value="Graz")
+    say(store.chat(user_id="louis", session_id="s2"), "I live in Graz.", start=first.created_at)
+    store.forget("louis", session_id="s1")
+    [home] = store.records(user_id="louis", all_versions=True)
+    assert (home.memory_id, home.raw, home.mentions) == (first.memory_id, "I live in Graz", 1)
+    store.forget("louis", session_id="s2")
+    assert store.records(user_id="louis", all_versions=True) == []
+
+
+def test_what_was_forgotten_is_not_learned_of_a_copy_of_its_message(chat: Any, do: Any) -> None:
+    say(chat, "I live in Graz.")
+    chat.memory.forget(record_id="louis_mem_001")
+    do(chat, "fork")
+    chat.memory.flush()
+    assert chat.memory.records(user_id="louis", all_versions=True) == []
+
+
+@pytest.mark.parametrize("user", ["louis", None])
+def test_to_forget_a_session_is_to_forget_what_is_below_it_and_nothing_beside_it(
+    store: Memory, user, do: Any
+) -> None:
+    def chat(session: str, user: str | None = user, **more: Any) -> Any:
+        return store.chat_of(Scope.of_session(session, user_id=user, **more))
+
+    below, beside = ("s1", "s1/flights", "s1/hotels/x"), ("s10", "s", "S1/flights", "other/s1/x", "s1-b")
+    kept = [*map(chat, beside), chat("s1/x", user="ada"), chat("s1/x", tenant_id="other")]
+    gone = [*map(chat, below), chat("s1/tools", agent_id="helper")]
+    for one in (*kept, *gone):
+        one.add("user", f"I like {one.session_id}.")
+        one.remember(f"A note of {one.session_id}.")
+    store.flush()
+    report = do(store, "forget", user_id=user, session_id="s1")
+    assert (report.sessions, report.messages) == (len(gone), len(gone))
+    assert [one.history() for one in gone] == [[]] * len(gone)
+    assert [len(one.history()) for one in kept] == [1] * len(kept)
+    for one in kept:
+        whose = {"user_id": one.user_id, "tenant_id": one.scope.tenant_id}
+        assert f"A note of {one.session_id}." in [found.raw for found in store.records(**whose)]
+        assert not [found for found in store.records(**whose) if found.session_id in below]
+
+
 @pytest.mark.requirement("J22")
 def test_what_the_application_remembers_with_a_key_replaces_and_is_replaced(chat: Any, do: Any) -> None:
     first = do(chat, "remember", "Louis lives in Graz.", key="home", value="Graz", tags=["place"])
@@ -333,6 +428,136 @@ def test_what_was_imported_later_and_said_earlier_is_of_the_past(chat: Any) -> N
     say(other, "I live in Graz.", start=MAY - timedelta(days=300))
     assert known(chat.memory) == {("user", "home"): "Rome"}
     assert known(chat.memory, as_of=MAY - timedelta(days=100)) == {("user", "home"): "Graz"}
+
+
+# What holds by now follows from the clock
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"always": True}, {"type": "profile"}, {"key": "home", "value": "Valencia"}]
+)
+@pytest.mark.parametrize("days", [(-90, -30), (30, 60), (-30, 30), (None, 30), (30, None)])
+def test_what_has_ended_or_not_begun_is_told_nowhere_and_what_holds_is(store: Memory, more, days) -> None:
+    now = store.runtime.now()
+    start, end = (None if day is None else now + timedelta(days=day) for day in days)
+    chat = store.chat(user_id="louis", session_id="s")
+    chat.remember("Ines lives in Valencia", valid_from=start, valid_until=end, **more)
+    store.flush()
+    for ahead in (0, 45, 75):
+        set_ahead(store, ahead)
+        at = now + timedelta(days=ahead)
+        holds = (start is None or start <= at) and (end is None or at < end)
+        assert ("Valencia" in prompt(store)) is holds, f"after {ahead} days"
+        listed = store.records(user_id="louis")
+        assert [one.raw for one in listed] == ["Ines lives in Valencia"] * holds
+        assert listed == store.records(user_id="louis", as_of=store.runtime.now())
+        assert ("home" in store.profile("louis")) is (holds and "key" in more)
+    set_ahead(store, 0)
+
+
+def test_a_value_that_comes_later_ends_the_present_one_on_its_day(store: Memory) -> None:
+    chat, then = store.chat(user_id="louis", session_id="s"), store.runtime.now() + timedelta(days=30)
+    chat.remember("Ines lives in Valencia", key="home", value="Valencia")
+    porto = chat.remember("Ines will live in Porto", key="home", value="Porto", valid_from=then)
+    store.flush()
+    for ahead, place, other in ((0, "Valencia", "Porto"), (31, "Porto", "Valencia")):
+        set_ahead(store, ahead)
+        assert (store.profile("louis")["home"].value, known(store)) == (place, {("user", "home"): place})
+        assert place in prompt(store)
+        assert other not in prompt(store)
+        assert known(store, as_of=then - timedelta(days=1)) == {("user", "home"): "Valencia"}
+        assert known(store, as_of=then) == {("user", "home"): "Porto"}
+    set_ahead(store, 0)
+    assert store.forget(user_id="louis", record_id=porto.memory_id).records == 1  # it had ended nothing yet
+    set_ahead(store, 31)
+    assert store.profile("louis")["home"].value == "Valencia"
+    set_ahead(store, 0)
+    chat.remember("Ines will live in Porto", key="home", value="Porto", valid_from=then)
+    set_ahead(store, 31)
+    porto = store.profile("louis")["home"]
+    store.forget(user_id="louis", record_id=porto.memory_id)
+    assert store.records(user_id="louis", all_versions=True) == []
+
+
+def test_what_had_ended_may_hold_again(store: Memory) -> None:
+    chat, now = store.chat(user_id="louis", session_id="s"), store.runtime.now()
+    for more in ({}, {"key": "home", "value": "Valencia"}):
+        past = {"valid_from": now - timedelta(days=60), "valid_until": now - timedelta(days=30)}
+        chat.remember("Ines lives in Valencia", **past, **more)
+        assert store.records(user_id="louis") == []
+        again = chat.remember("Ines lives in Valencia", **more)
+        assert store.records(user_id="louis") == [again]
+        assert len(store.records(user_id="louis", as_of=now - timedelta(days=45))) == 1
+        store.forget("louis")
+
+
+# What is the user's
+
+
+def test_others_and_denials_are_not_taken_for_the_users(store: Memory, do: Any) -> None:
+    chat = store.chat(user_id="louis", session_id="s")
+    nuts = chat.remember("Anna is allergic to nuts.", key="allergy", value="nuts", subject="Anna")
+    diet = chat.remember("Louis is no vegetarian.", key="diet", value="vegetarian", modality="denies")
+    home = chat.remember("Louis lives in Graz.", key="home", value="Graz")
+    seems = chat.remember("He seems to bake.", key="job", value="baker", source="implicit_inference")
+    hedge = chat.remember("He may like tea.", key="likes", value="tea", confidence=0.4)
+    note = chat.remember("Louis prefers trains.")
+    assert do(store, "profile", "louis") == {"home": home, "job": seems}
+    assert do(store, "profile", "ada") == do(store, "profile", "louis", tenant_id="other") == {}
+    assert set(do(store, "records", user_id="louis")) == {home, seems, hedge, note}
+    assert do(store, "records", user_id="louis", about="anna") == [nuts]
+    assert diet in do(store, "records", user_id="louis", about=None)
+    assert set(do(store, "records", user_id="louis", every=True)) == {nuts, diet, home, seems, hedge, note}
+    assert do(store, "records", user_id="louis", record_id=nuts.memory_id) == [nuts]
+    assert "nuts" in prompt(store, "What is Anna allergic to?")
+    with pytest.raises(InvalidRecordError):
+        do(store, "records", user_id="louis", about=7)
+
+
+def test_lists_are_whole_unless_a_limit_is_given(store: Memory, do: Any) -> None:
+    for number in range(130):
+        store.chat(user_id="louis", session_id=f"s{number}").remember(f"Number {number}.")
+        store.chat(user_id="louis", session_id=f"s{number}").add("user", f"Number {number}.")
+    for verb in ("records", "sessions"):
+        assert (
+            len(do(store, verb, user_id="louis")) == len(do(store, verb, user_id="louis", limit=None)) == 130
+        )
+        assert len(do(store, verb, user_id="louis", limit=100, offset=100)) == 30
+
+
+# Who said it
+
+
+@pytest.mark.parametrize(
+    ("user", "names", "known_as"),
+    [
+        ("u1", ("Ada", "Bob"), None),
+        ("Ada", ("Bob", "ADA"), None),
+        ("u1", ("Bob", "Ada"), "Ada"),
+        ("u1", ("Ada", "Bob", None), None),
+    ],
+)
+def test_what_somebody_else_says_is_of_that_person(store: Memory, user, names, known_as) -> None:
+    """In whatever order they speak: the user is who bears the id or the known name, or else the first who is named."""
+    chat = store.chat(user_id=user, session_id="s")
+    if known_as is not None:
+        chat.remember("The name is Ada.", key="name", value=known_as)
+    says = {"Bob": "I live in Bern. I am allergic to nuts."}
+    for day, name in enumerate(names):
+        text = says.get(name, "I live in Oslo.")
+        chat.add("user", text, name=name, created_at=MAY + timedelta(days=day))
+    store.flush()
+    chat.add("user", "I no longer live in Oslo. I used to live in Rome.", name="Bob")
+    store.flush()
+    profile = store.profile(user)
+    assert (profile["home"].value, "allergy" in profile) == ("Oslo", False)
+    assert {(one.key, one.value) for one in store.records(user_id=user, about="Bob")} == {
+        ("home", "Bern"),
+        ("allergy", "nuts"),
+    }
+    record, _ = record_functions(chat, ValueError)
+    said = {"text": "x", "key": "pet", "value": "Bern", "asserted_by": "user", "quote": "I live in Bern"}
+    assert "as your conclusion" in record("why", [said])
 
 
 PLACES = ("Graz", "Rome", "Oslo")

@@ -30,7 +30,7 @@ def chat(memory: Memory) -> Any:
 
 
 def in_force(memory: Memory, key: str = "home") -> list[Any]:
-    found = [one for one in memory.records(user_id="louis") if one.key == key]
+    found = [one for one in memory.records(user_id="louis", about=None) if one.key == key]
     return [one.value for one in reversed(found)]
 
 
@@ -124,7 +124,7 @@ def test_a_denial_replaces_what_it_denies_and_nothing_else(chat: Any) -> None:
     remember(chat, "meat", "eats", category="collection")
     remember(chat, "fish", "eats", category="collection")
     remember(chat, "meat", "eats", category="collection", modality="denies")
-    found = [(one.value, one.modality) for one in chat.memory.records(user_id="louis")]
+    found = [(one.value, one.modality) for one in chat.memory.records(user_id="louis", about=None)]
     assert sorted(found) == [("fish", "states"), ("meat", "denies")]
 
 

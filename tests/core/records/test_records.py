@@ -971,11 +971,11 @@ def test_a_record_whose_id_is_taken_gets_another(store, memory) -> None:
 )
 def test_a_line_that_is_no_record_stops_the_import(store, memory, change) -> None:
     store.chat(user_id="louis").remember(NUTS)
-    head, line, end = exported(store).splitlines()
+    head, user, line, end = exported(store).splitlines()
     form = json.loads(line)
     change(form)
-    with pytest.raises(ImportStoppedError, match="line 2"):
-        memory.import_from([head, json.dumps(form), end])
+    with pytest.raises(ImportStoppedError, match="line 3"):
+        memory.import_from([head, user, json.dumps(form), end])
     with pytest.raises(ImportStoppedError, match="lines are missing"):
         memory.import_from([head, end])
     assert memory.records(user_id="louis", all_versions=True) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -60,6 +60,88 @@ def test_an_import_has_the_same_facts_and_a_second_one_changes_nothing(
     assert facts(other)["home"][0] == "Rome"
     chat.delete_message(0)
     assert {one.value for one in other.records(user_id="louis", all_versions=True)} == {"Rome", "nuts"}
+
+
+def test_an_export_revives_nothing_that_was_forgotten(memory: Memory, do: Any) -> None:
+    """Ids stay, also where another one here would take them; nothing is learned again; and an older export changes nothing."""
+
+    def exported(**more: Any) -> list[str]:
+        do(memory, "export", text := io.StringIO(), **more)
+        return text.getvalue().splitlines()
+
+    chat = memory.chat(user_id="louis", session_id="s")
+    for day, text in enumerate(
+        ("I am allergic to nuts.", "I live in Graz.", "I live in Rome.", "I like tea.")
+    ):
+        chat.add("user", text, created_at=MAY + timedelta(days=day))
+    memory.flush()
+    memory.chat(user_id="ada", session_id="s").add("user", "I live in Oslo.")
+    memory.flush()
+    older = exported()
+    for value in ("nuts", "Rome"):
+        (one,) = (one for one in memory.records(user_id="louis") if one.value == value)
+        memory.forget(record_id=one.memory_id)
+    left, newer = memory.records(user_id="louis"), exported(user_id="louis")
+    assert [one.value for one in left] == ["tea"]
+    assert not [line for line in newer if "forgotten" in line and ("nuts" in line or "Rome" in line)]
+    for files in ((newer,), (newer, newer), (older, newer), (newer, older)):
+        with Memory.in_memory(settings=Tuned(index_delay=0), extractor=reads()) as other:
+            for file in files:
+                other.import_from(file)
+                other.flush()
+            assert other.records(user_id="louis", all_versions=True) == left, len(files)
+            assert other.chat(user_id="louis").remember("A new one.").memory_id == "louis_mem_005"
+            other.chat(user_id="louis", session_id="s").add("user", "I live in Linz.")
+            other.flush()  # what is said from now on is learned
+            assert other.profile("louis")["home"].value == "Linz"
+            other.forget("louis")
+            do(other, "export", text := io.StringIO())
+            assert "louis" not in text.getvalue()
+    memory.import_from(older)
+    memory.flush()
+    assert memory.records(user_id="louis") == left
+
+
+def test_the_messages_of_an_export_without_records_are_learned(memory: Memory, open_at: Any) -> None:
+    with open_at("plain") as plain:
+        plain.chat(user_id="louis", session_id="s").add("user", "I live in Graz.")
+        plain.export(text := io.StringIO())
+    memory.import_from(text.getvalue().splitlines())
+    memory.flush()
+    assert memory.profile("louis")["home"].value == "Graz"
+
+
+def test_a_record_of_the_same_id_is_not_taken_for_the_forgotten_one(
+    memory: Memory, exported: list[str]
+) -> None:
+    memory.forget(record_id="louis_mem_001")
+    memory.export(text := io.StringIO())
+    with Memory.in_memory() as other:
+        other.chat(user_id="louis", session_id="t").remember("Louis bakes.")
+        other.import_from(text.getvalue().splitlines())
+        assert {one.raw for one in other.records(user_id="louis")} == {
+            "Louis bakes.",
+            "Louis is allergic to nuts",
+        }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"records": -1},
+        {"records": 10**20},
+        {"forgotten": {"ada_mem_001": 1}},
+        {"forgotten": {"louis_mem_001": "x"}},
+        {"user_id": ""},
+    ],
+)
+def test_a_count_that_is_none_is_refused(exported: list[str], open_at: Any, change: Any) -> None:
+    lines = [json.loads(line) for line in exported]
+    lines[1]["user"].update(change)
+    with pytest.raises(ImportStoppedError, match="line 2"):
+        open_at("other").import_from([json.dumps(line) for line in lines])
+    with pytest.raises(ImportStoppedError, match="nothing was imported"):
+        open_at("another").import_from(io.StringIO("\n".join(exported)), user_id="ada")
 
 
 def test_a_value_that_was_said_later_here_outlives_an_imported_one(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from fading import decay_score_at, importance_at
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +15,6 @@ from memlayer_core import Record, Scope
 from memlayer_core.records.check import (
     ACCESSES,
     confirm,
-    decay_score_at,
-    importance_at,
     merge,
     new_record,
     next_version,
