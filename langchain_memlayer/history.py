@@ -77,12 +77,12 @@ def config_fields(names: Sequence[str]) -> list[ConfigurableFieldSpec]:
     ]
 
 
-def user_of(configurable: Mapping[str, Any], *named: str | None, login: Any = None) -> str | None:
+def user_of(configurable: Mapping[str, Any], *users: str | None, login: Any = None) -> str | None:
     """Return the user of a run: who logged in to LangGraph Server, otherwise the first who is named.
 
     Args:
         configurable: The run's `configurable`, in which the server says who logged in.
-        named: The users whom the run names.
+        users: Whom the run names, in their order; None: nobody.
         login: The user in the run's `server_info`.
 
     Raises:
@@ -91,14 +91,14 @@ def user_of(configurable: Mapping[str, Any], *named: str | None, login: Any = No
     login = configurable.get("langgraph_auth_user") if login is None else login
     identity = login.get("identity") if isinstance(login, Mapping) else getattr(login, "identity", None)
     identity = identity or configurable.get("langgraph_auth_user_id")
-    users = [one for one in named if one is not None]
-    if identity and any(one != identity for one in users):
+    names = [one for one in users if one is not None]
+    if identity and any(one != identity for one in names):
         raise InvalidScopeError(
-            f"the run names the user {users!r:.80}, and {identity!r:.80} is logged in",
+            f"the run names the user {names!r:.80}, and {identity!r:.80} is logged in",
             hint="What a client sends is no login: leave `user_id` out of the run's context and `configurable`. If your ids "
             "are others than the server's, pass the middleware or tools a function of the run, `user_id=…`.",
         )
-    return identity or next(iter(users), None)
+    return identity or next(iter(names), None)
 
 
 class HistoryFactory(Generic[H]):

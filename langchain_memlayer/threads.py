@@ -550,10 +550,10 @@ def all_to_core(messages: Iterable[BaseMessage]) -> list[Message]:
     return [to_core(message) for message in messages]
 
 
-def _newest(messages: Sequence[Message], ids: Sequence[str], stored: int) -> Newest | None:
-    """Return the newest message of a list with these ids in the history, of which so many are new there."""
+def _newest(messages: Sequence[Message], ids: Sequence[str], news: int) -> Newest | None:
+    """Return the newest message of a list with these ids in the history, where so many (`news`) are new."""
     talk = (
-        (message, stored_id, bool(stored) and stored_id == message.id)
+        (message, stored_id, news > 0 and stored_id == message.id)
         for message, stored_id in zip(reversed(messages), reversed(ids), strict=False)
         if message.role not in SYSTEM_ROLES and message.is_told
     )
