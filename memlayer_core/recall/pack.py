@@ -76,7 +76,7 @@ def excerpt(
     budget: int,
     cost: Callable[[str], int],
     cosines: Sequence[float] = (),
-    shown: int = 0,
+    skip: int = 0,
 ) -> str:
     """Return the part of a text around the sentence that has most of the words, and is near in meaning.
 
@@ -90,18 +90,18 @@ def excerpt(
         budget: Tokens that it may cost.
         cost: Counts tokens.
         cosines: Of each of the text's `parts` to the question; empty if they are not known.
-        shown: Characters at the beginning that are told already, and left out.
+        skip: Characters at the beginning that are told already, and left out.
 
     Returns:
         The text itself if it fits.
     """
-    if not shown and _fits(text, budget, cost):
+    if not skip and _fits(text, budget, cost):
         return text
     spans = [
         (start, start + len(sentence))
         for start, sentence in zip(sentence_starts(text), sentences(text), strict=True)
     ]
-    said = [text[max(start, shown) : end].strip() for start, end in spans if end > shown]
+    said = [text[max(start, skip) : end].strip() for start, end in spans if end > skip]
     if not said:
         return ""
     shares = [len(set(index_terms(sentence)).intersection(words)) / max(1, len(words)) for sentence in said]
@@ -122,7 +122,7 @@ def excerpt(
             left -= cost(f"{said[place]} ")
     first, last = min(taken), max(taken)
     part = " ".join(said[first : last + 1])
-    return f"{ELLIPSIS} " * (first > 0 or shown > 0) + part + f" {ELLIPSIS}" * (last + 1 < len(said))
+    return f"{ELLIPSIS} " * (first > 0 or skip > 0) + part + f" {ELLIPSIS}" * (last + 1 < len(said))
 
 
 def _nearness(text: str, cosines: Sequence[float]) -> list[float]:

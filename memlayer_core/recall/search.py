@@ -379,7 +379,7 @@ class Line(NamedTuple):
         record: The record that it is; None for anything else.
         item: The item that it is; None for anything else.
         part_cosines: The cosine of each part of its text, in their order.
-        shown: Characters at its beginning that the context tells already.
+        skip: Characters at its beginning that the context tells already.
     """
 
     stored: StoredMessage
@@ -390,7 +390,7 @@ class Line(NamedTuple):
     record: Record | None = None
     item: Item | None = None
     part_cosines: tuple[float, ...] = ()
-    shown: int = 0
+    skip: int = 0
 
     @property
     def kind(self) -> str:
@@ -444,11 +444,11 @@ def read_lines(
             if of_tool and is_elsewhere and not rt.settings.recall_tool_results:
                 continue  # it was true for one task, and is no memory of a user
             said_then = message.role, message.text, message.created_at
-            shown = shown_characters(message.text, previews)
-            left = message.text[shown : rt.settings.indexed_characters].strip()
+            skip = shown_characters(message.text, previews)
+            left = message.text[skip : rt.settings.indexed_characters].strip()
             if not left or seen.setdefault(said_then, stored.scope) != stored.scope:
                 continue  # nothing to quote, or of a fork
-            rest = replace(message, content=left) if shown else message
+            rest = replace(message, content=left) if skip else message
             if visible is not None and _repeats(rest, said, older):
                 continue
             said.append(fold(message.text))
@@ -460,8 +460,8 @@ def read_lines(
                     reasons=found.scores.reasons(int(row)),
                     words=words,
                     row=int(row),
-                    part_cosines=texts.part_cosines(key, vector) if stored.tokens > LINE or shown else (),
-                    shown=shown,
+                    part_cosines=texts.part_cosines(key, vector) if stored.tokens > LINE or skip else (),
+                    skip=skip,
                 )
             )
             if len(lines) == limit:
@@ -651,10 +651,10 @@ def shorten(rt: Runtime, one: Line, budget: int) -> Line:
     """Return a line whose text fits into a budget: the whole, or the part that bears on the question."""
     stored, most = one.stored, rt.settings.indexed_characters
     text = stored.message.text
-    if stored.tokens <= budget and not one.shown:
+    if stored.tokens <= budget and not one.skip:
         return one
     found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
-    part = excerpt(found_by, one.words, budget, rt.tokens.text, one.part_cosines, one.shown)
+    part = excerpt(found_by, one.words, budget, rt.tokens.text, one.part_cosines, one.skip)
     if part == text:  # the text fits, only an image or the like does not
         return one._replace(stored=replace(stored, tokens=rt.tokens.text(text)))
     said = replace(stored.message, content=part, tool_calls=(), raw=None)
