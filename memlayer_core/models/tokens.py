@@ -530,7 +530,7 @@ def _read(value: str | bytes, name: str, holder: Block) -> str | int:
 def _decode(text: str, name: str, holder: Block) -> bytes | None:
     """Return the bytes that a field has as base64, or as a data URL; None if it has none."""
     _, mark, data = text.partition(";base64,") if text.startswith("data:") else ("", "", text)
-    is_text = name not in _DATA | _PLACES or "text" in {holder.get("type"), holder.get("source_type")}
+    is_text = name not in _DATA | _PLACES or "text" in (holder.get("type"), holder.get("source_type"))
     if not mark and (is_text or not (name == "base64" or _BINARY.fullmatch(text))):
         return None
     try:
