@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -17,23 +18,22 @@ from langchain_memlayer.messages import create, from_core, put_after, put_before
 from memlayer_core import Chat, Context, Memory, Message, Scope
 from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
 from memlayer_core.integration import (
-    ASYNC,
     RELOAD,
     RELOAD_TOOL,
-    SYNC,
+    Asking,
     ChatState,
     Limits,
     Policies,
     ReloadArguments,
-    Runner,
     Threads,
     Times,
+    context_flow,
     dated,
+    drive,
     limits,
     memory_of,
     reload_functions,
     roles_of,
-    step,
 )
 
 # Makes the history of a chain's call: the call's config names the ids.
@@ -152,12 +152,11 @@ class HistoryFactory(Generic[H]):
             raise self._missing_error(missing)
         return self._make(*ids_by_name.values()) if len(ids_by_name) == 1 else self._make(**ids_by_name)
 
-    async def history_of(self, run: Runner, config: RunnableConfig) -> Any:
-        """Return the history of the conversation that a call's config names.
+    def _ids_in(self, config: RunnableConfig) -> dict[str, Any]:
+        """Return the ids of the conversation that a call's config names.
 
         Raises:
-            InvalidScopeError: The config does not name it, or names another user, tenant or agent.
-            ConfigurationError: The function is async, and the call is not.
+            InvalidScopeError: The config names another user, tenant or agent.
         """
         configurable = config.get("configurable", {})
         for name, value in self._constant_ids.items():
@@ -171,17 +170,30 @@ class HistoryFactory(Generic[H]):
             thread := configurable.get("thread_id")
         ) is not None:  # a node of a graph is called with its config
             ids |= {name: str(thread) for name, value in ids.items() if value is None and name in _SESSIONS}
-        history = await run(self, **ids) if self._blocks else self(**ids)
-        if not inspect.isawaitable(history):
-            return history
-        if run is SYNC:
+        return ids
+
+    def history_of(self, config: RunnableConfig) -> Any:
+        """Return the history of the conversation that a call's config names.
+
+        Raises:
+            InvalidScopeError: The config does not name it, or names another user, tenant or agent.
+            ConfigurationError: The function is async.
+        """
+        history = self(**self._ids_in(config))
+        if inspect.isawaitable(history):
             if inspect.iscoroutine(history):
                 history.close()
             raise ConfigurationError(
                 "the function that makes a session's history is async, and this call is not",
                 hint="Call the chain with `ainvoke`, `abatch` or `astream`, or give it a blocking function.",
             )
-        return await history
+        return history
+
+    async def ahistory_of(self, config: RunnableConfig) -> Any:
+        """Return the history, as `history_of` does, of a function that may be async."""
+        ids = self._ids_in(config)
+        history = await asyncio.to_thread(self, **ids) if self._blocks else self(**ids)
+        return await history if inspect.isawaitable(history) else history
 
     @property
     def _names(self) -> str:
@@ -362,11 +374,11 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
 
     async def aset_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Replace the transcript, as setting `messages` does."""
-        await self._threads.write(ASYNC(self._replace, messages))
+        await self._threads.write(self._replace, messages)
 
     async def aget_messages(self) -> list[BaseMessage]:
         """Return the whole transcript."""
-        return await self._threads.read(ASYNC(lambda: self.messages))
+        return await self._threads.read(lambda: self.messages)
 
     def add_messages(self, messages: Sequence[BaseMessage], *, created_at: Times = None) -> None:
         """Store messages in one transaction: all of them, or none.
@@ -384,7 +396,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
 
     async def aadd_messages(self, messages: Sequence[BaseMessage], *, created_at: Times = None) -> None:
         """Store messages in one transaction: all of them, or none. See `add_messages`."""
-        await self._threads.write(ASYNC(self.add_messages, messages, created_at=created_at))
+        await self._threads.write(self.add_messages, messages, created_at=created_at)
 
     def add_temporary(self, messages: Sequence[BaseMessage]) -> None:
         """Show a model messages at the end of every context until its answer is added. They are not stored.
@@ -400,7 +412,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         Raises:
             InvalidMessageError: One of them has no form that could be stored; none is used.
         """
-        await self._threads.read(ASYNC(self.add_temporary, messages))
+        await self._threads.read(self.add_temporary, messages)
 
     def clear(self) -> None:
         """Delete the session's messages and their index entries."""
@@ -423,22 +435,22 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         Raises:
             InvalidLimitError: No context can keep the limit, or a policy is unknown.
         """
-        return step(self._context(SYNC, query, token_limit, policy))
+        return drive(self._context(query, token_limit, policy))
 
     async def acontext(
         self, query: str | None = None, *, token_limit: int | None = None, policy: Policies | None = None
     ) -> list[BaseMessage]:
         """Return the messages for a model, as `context` does."""
-        return await self._threads.read(self._context(ASYNC, query, token_limit, policy))
+        return await self._threads.drive(self._context(query, token_limit, policy))
 
-    async def _context(
-        self, run: Runner, query: str | None, token_limit: int | None, policy: Policies | None
-    ) -> list[BaseMessage]:
+    def _context(
+        self, query: str | None, token_limit: int | None, policy: Policies | None
+    ) -> Asking[list[BaseMessage]]:
         limit = self._limit if token_limit is None else token_limit
         policy, chat = self._policy if policy is None else policy, self._chat
         options: Any = {"token_limit": limit, "policy": policy, "reload": self._reload}
-        context = await run.verb(chat.context, chat.acontext, query, **options)
-        return await run(compose_messages, context)
+        context = yield from context_flow(chat, query, **options)
+        return compose_messages(context)
 
     @property
     def _threads(self) -> Threads:

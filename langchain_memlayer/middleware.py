@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from operator import is_
-from typing import Annotated, Any, Concatenate, NotRequired, ParamSpec, TypeVar
+from typing import Annotated, Any, NotRequired, ParamSpec, TypeVar
 
 from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, SystemMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -21,20 +22,19 @@ from langchain_memlayer.summarizer import is_own_summary
 from memlayer_core import Chat, Context, Memory
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
 from memlayer_core.integration import (
-    ASYNC,
-    SYNC,
+    Asking,
     LanguageModelLike,
     Limits,
     Mode,
     Policies,
-    Runner,
     as_prompt,
     check_mode,
+    context_flow,
+    drive,
     limits,
     memory_of,
     registry,
     retry_limit,
-    step,
 )
 from memlayer_core.seams import TokenCounter
 
@@ -90,14 +90,14 @@ def may_be_trimming(messages: Sequence[BaseMessage], previous: ThreadSnapshot) -
     return previous["active"] and (previous["trims"] or has_summary)
 
 
-async def apply_changes(
-    run: Runner, chat: Thread, messages: Sequence[BaseMessage], previous: ThreadSnapshot, change: Change
+def apply_changes(
+    chat: Thread, messages: Sequence[BaseMessage], previous: ThreadSnapshot, change: Change
 ) -> None:
     """Apply to the memory what was removed and edited between two runs.
 
     If no message of the last ended run is left, everything was removed, also the messages that older runs had trimmed.
     """
-    history = await run.verb(chat.history, chat.ahistory)
+    history = chat.history()
     if previous["active"] and chat.was_trimmed(history):
         return
     stored_ids = [message.id or "" for message in history]
@@ -105,9 +105,9 @@ async def apply_changes(
     missing = [one for one in stored_ids if one not in thread_ids]
     if change.remainder or previous["active"]:
         missing = removed_ids(change.removals, missing)
-    await run.verb(chat.withdraw, chat.awithdraw, missing)
+    chat.withdraw(missing)
     edits = [to_core(one) for one in change.edits if one.id in {*stored_ids}]
-    await run.verb(chat.add_messages, chat.aadd_messages, chat.with_lineage(edits), verbatim=True)
+    chat.add_messages(chat.with_lineage(edits), verbatim=True)
 
 
 def warn_of_summaries(messages: Sequence[BaseMessage], snapshot: ThreadSnapshot | None) -> None:
@@ -337,24 +337,32 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
-        return step(self._begin(SYNC, state, runtime))
+        begin, change = self._begin(*self._thread(runtime, state), state["messages"])
+        if change is not None:
+            change()
+        return begin
 
     async def abefore_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
-        return await self._begin(ASYNC, state, runtime)
+        thread, before = await asyncio.to_thread(self._thread, runtime, state)
+        # In the event loop: LangGraph copies the same list there, which takes many times as long.
+        begin, change = self._begin(thread, before, state["messages"])
+        if change is not None:
+            await self._memory.runtime.threads.write(change)
+        return begin
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Store new messages, give the model its context, and store its answer."""
-        call = step(self._prepare(SYNC, request))
+        call = drive(self._prepare(request))
         with tool_errors(call.request):
             try:
                 response = handler(call.request)
             except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
-                call = step(self._recover(SYNC, call, problem))
+                call = drive(self._recover(call, problem))
                 response = handler(call.request)
-            return step(self._conclude(SYNC, call, response))
+            return self._conclude(call, response)
 
     async def awrap_model_call(
         self,
@@ -362,32 +370,25 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Store new messages, give the model its context, and store its answer."""
-        call = await self._run(self._prepare, request)
+        threads = self._memory.runtime.threads  # raises if the memory is closed
+        call = await threads.drive(self._prepare(request), writes=True)
         with tool_errors(call.request):
             try:
                 response = await handler(call.request)
             except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
-                call = await self._run(self._recover, call, problem)
+                call = await threads.drive(self._recover(call, problem), writes=True)
                 response = await handler(call.request)
-            return await self._run(self._conclude, call, response)
+            return await threads.write(self._conclude, call, response)
 
     def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        return step(self._finish(SYNC, state, runtime))
+        return self._finish(state, runtime)
 
     async def aafter_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
         end = snapshot_at_end(state["messages"], state.get("memlayer"))
-        return {"memlayer": end} if end is not None else await self._run(self._finish, state, runtime)
-
-    async def _run(
-        self,
-        flow: Callable[Concatenate[Runner, P], Coroutine[Any, Any, T]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        threads = self._memory.runtime.threads  # raises if the memory is closed
-        return await threads.write(flow(ASYNC, *args, **kwargs))
+        threads = self._memory.runtime.threads
+        return {"memlayer": end} if end is not None else await threads.write(self._finish, state, runtime)
 
     def _chat(self, runtime: Any) -> Chat:
         """Return the conversation of a tool's call."""
@@ -405,25 +406,25 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         trims = in_call and snapshot is not None and was_shortened(snapshot, state["messages"])
         return Thread(chat, snapshot, trims=trims, is_task=is_task(runtime)), snapshot
 
-    async def _begin(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
-        messages = state["messages"]
-        thread, before = await run(self._thread, runtime, state)
-        # Also in the event loop: LangGraph copies the same list there, which takes many times as long.
+    def _begin(
+        self, thread: Thread, before: ThreadSnapshot | None, messages: Sequence[BaseMessage]
+    ) -> tuple[dict[str, Any], Callable[[], None] | None]:
+        """Return the new snapshot, and what applies to the memory what changed between two runs, if anything did."""
         snapshot, change = take_snapshot(messages, before, in_run=True, owner=owner_of(thread))
-        if before is not None and change is not None and not may_be_trimming(messages, before):
-            await apply_changes(run, thread, messages, before, change)
-        return {"memlayer": snapshot}
+        if before is None or change is None or may_be_trimming(messages, before):
+            return {"memlayer": snapshot}, None
+        return {"memlayer": snapshot}, partial(apply_changes, thread, messages, before, change)
 
-    async def _prepare(
-        self, run: Runner, request: ModelRequest[Any], limit: int | None = None, before: Newest | None = None
-    ) -> _Call:
+    def _prepare(
+        self, request: ModelRequest[Any], limit: int | None = None, before: Newest | None = None
+    ) -> Asking[_Call]:
         most = self._limit if limit is None else limit
         runtime = request.runtime or get_runtime()
         chat, snapshot = self._thread(runtime, request.state or {}, in_call=True)
         incoming = split_request(request)
         warn_of_summaries(incoming.thread, snapshot)
-        newest = before or await store_new_messages(run, chat, incoming.thread)
-        overhead = await run(cost, self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
+        newest = before or store_new_messages(chat, incoming.thread)
+        overhead = cost(self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
         if overhead >= most:
             raise InvalidLimitError(
                 f"the system prompt and the tools need {overhead} of {most} tokens, and nothing is left",
@@ -433,35 +434,35 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
         options: Any = {"token_limit": most - overhead, "policy": self._policy, "reload": bool(self.tools)}
 
-        async def read_context() -> Context:
-            return await run.verb(chat.context, chat.acontext, None if self._recalls else "", **options)
+        def read_context() -> Asking[Context]:
+            return context_flow(chat, None if self._recalls else "", **options)
 
-        context = await read_context()
+        context = yield from read_context()
         place, rewinds = _window_place(context, newest), False
         if newest is not None and place != len(context.window) - 1:
             if newest.stored_id != newest.message.id and newest.is_alone:  # the user repeats it
                 repetition = chat.with_lineage([newest.message])
-                await run.verb(chat.add_messages, chat.aadd_messages, repetition, verbatim=True)
-                context = await read_context()
+                chat.add_messages(repetition, verbatim=True)
+                context = yield from read_context()
             elif place is not None or not newest.is_new:  # what is new and not shown answers no call
                 rewinds = not newest.is_new  # otherwise somebody else writes to the same thread
                 context = _rewind(context, place, incoming.thread)
-        composed = await run(_compose_request, context, incoming, request)
+        composed = _compose_request(context, incoming, request)
         removals = _left_out_ids(context, incoming.thread) if self._destructive else ()
         prompt, tokens = tuple(composed.messages), overhead + context.tokens
         return _Call(chat, request, composed, prompt, newest, tokens, rewinds, removals)
 
-    async def _recover(self, run: Runner, call: _Call, problem: Exception) -> _Call:
+    def _recover(self, call: _Call, problem: Exception) -> Asking[_Call]:
         """Return the call with less, once, if the model answered that its context is too long."""
         emit, scope = self._memory.runtime.emit, call.chat.scope
         limit = retry_limit(emit, scope, problem, token_limit=self._limit, tokens=call.tokens)
         try:
-            return await self._prepare(run, call.original, limit, call.newest)
+            return (yield from self._prepare(call.original, limit, call.newest))
         except InvalidLimitError:
             raise problem from None  # what cannot be left out is larger
 
-    async def _conclude(
-        self, run: Runner, call: _Call, response: ModelResponse[Any]
+    def _conclude(
+        self, call: _Call, response: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         additions = added_messages(call.request.messages, call.prompt)
         known = (*call.prompt, *call.original.messages)
@@ -472,30 +473,30 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         chat = call.chat
         response.result = with_owner(response.result, chat)
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
-        messages = chat.with_lineage(await run(all_to_core, answer))
+        messages = chat.with_lineage(all_to_core(answer))
         if (
             call.rewinds and call.newest is not None
         ):  # what stands behind it leaves, also if the answer is the same again
             question = replace(call.newest.message, id=call.newest.stored_id)
-            await run.verb(chat.resync, chat.aresync, [question], replace="all", replaceable=chat.replaceable)
-        await run.verb(chat.add_messages, chat.aadd_messages, messages, verbatim=True)
+            chat.resync([question], replace="all", replaceable=chat.replaceable)
+        chat.add_messages(messages, verbatim=True)
         update: dict[str, Any] = {}
         if call.removals:
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]
         snapshot = snapshot_in(call.original)
         if snapshot is not None:
             removals = {*call.removals, *(m.id for m in response.result if isinstance(m, RemoveMessage))}
-            update["memlayer"] = await run(
-                snapshot_after_call, call.original.state["messages"], snapshot, removals, answer
+            update["memlayer"] = snapshot_after_call(
+                call.original.state["messages"], snapshot, removals, answer
             )
         return ExtendedModelResponse(response, Command(update=update)) if update else response
 
-    async def _finish(self, run: Runner, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
+    def _finish(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
         messages = state["messages"]
         thread, before = self._thread(runtime, state)
         end = snapshot_at_end(messages, before)
         if end is None:
-            await store_new_messages(run, thread, messages)
+            store_new_messages(thread, messages)
             end = with_trims(*take_snapshot(messages, before, in_run=False, owner=owner_of(thread)))
         return {"memlayer": end}
 

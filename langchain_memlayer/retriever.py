@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -12,14 +12,13 @@ from pydantic import ConfigDict
 
 from memlayer_core import Hit, Memory, RecallFilter, Scope
 from memlayer_core.integration import (
-    ASYNC,
     JSON,
-    SYNC,
-    Runner,
+    Asking,
+    drive,
     memory_of,
     roles_of,
+    search_flow,
     search_wider,
-    step,
 )
 
 
@@ -117,7 +116,7 @@ class MemlayerRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,  # no run is begun below this one
         k: int | None = None,
     ) -> list[Document]:
-        return step(self._search(SYNC, query, self.k if k is None else k))
+        return drive(self._search(query, self.k if k is None else k))
 
     async def _aget_relevant_documents(
         self,
@@ -127,16 +126,15 @@ class MemlayerRetriever(BaseRetriever):
         k: int | None = None,
     ) -> list[Document]:
         threads = self.memory.runtime.threads  # raises if the memory is closed
-        return await threads.read(self._search(ASYNC, query, self.k if k is None else k))
+        return await threads.drive(self._search(query, self.k if k is None else k))
 
-    async def _search(self, run: Runner, query: str, k: int) -> list[Document]:
+    def _search(self, query: str, k: int) -> Asking[list[Document]]:
         scope = self._scope()
         wanted = self.filter if isinstance(self.filter, RecallFilter) else None
 
-        def search(limit: int, token_limit: int | None) -> Awaitable[Sequence[Hit]]:
-            return run.verb(
-                self.memory.search,
-                self.memory.asearch,
+        def search(limit: int, token_limit: int | None) -> Asking[Sequence[Hit]]:
+            return search_flow(
+                self.memory,
                 query,
                 user_id=scope.user_id,
                 tenant_id=scope.tenant_id,
@@ -148,7 +146,7 @@ class MemlayerRetriever(BaseRetriever):
                 filter=wanted,
             )
 
-        return await search_wider(search, _document, _predicate(self.filter), k, self.token_limit)
+        return search_wider(search, _document, _predicate(self.filter), k, self.token_limit)
 
 
 def _predicate(

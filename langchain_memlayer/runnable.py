@@ -47,7 +47,14 @@ from langchain_memlayer.history import (
 from langchain_memlayer.messages import fresh_answers
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError
-from memlayer_core.integration import ASYNC, SYNC, SYSTEM_ROLES, Policies, Runner, retry_limit, step
+from memlayer_core.integration import (
+    SYSTEM_ROLES,
+    Asking,
+    Policies,
+    context_flow,
+    drive,
+    retry_limit,
+)
 
 # Reads the messages in a runnable's input and output: text, messages, or a dict with one of them under a key.
 
@@ -317,21 +324,19 @@ def _words(message: Message) -> tuple[object, ...]:
     return message.role, message.text.strip(), message.tool_call_id, len(message.tool_calls)
 
 
-async def store(
-    run: Runner, call: Exchange, answer: Sequence[Message], before: Sequence[Message] = ()
-) -> None:
+def store(call: Exchange, answer: Sequence[Message], before: Sequence[Message] = ()) -> None:
     """Store the question and the answer of a call in one transaction."""
     chat = call.chat
     every = enumerate([*call.incoming, *before, *answer])
     messages = {one.id or place: one for place, one in every}  # an id is one message
     new = [one.id for one in answer if one.id is not None]
-    await run.verb(chat.add_messages, chat.aadd_messages, messages.values(), answers=new)
+    chat.add_messages(messages.values(), answers=new)
 
 
-async def write(flow: Callable[..., Coroutine[Any, Any, None]], call: Exchange, output: Any) -> None:
+async def write(flow: Callable[..., None], call: Exchange, output: Any) -> None:
     """Run a flow that stores a call, in a thread of its memory."""
     threads = call.chat.memory.runtime.threads  # raises if the memory is closed
-    await threads.write(flow(ASYNC, call, output))
+    await threads.write(flow, call, output)
 
 
 async def finish(work: Coroutine[Any, Any, None]) -> None:
@@ -396,10 +401,10 @@ class RunnableWithMemory(Runnable[Any, Any]):
                     yield chunk
         except BaseException:
             if calls:
-                step(self._break_off(SYNC, calls[-1], chunks))
+                self._break_off(calls[-1], chunks)
             raise
         if calls:
-            step(self._close(SYNC, calls[-1], partial(join_chunks, chunks)))
+            self._close(calls[-1], partial(join_chunks, chunks))
 
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
@@ -462,13 +467,13 @@ class RunnableWithMemory(Runnable[Any, Any]):
         config: RunnableConfig,
         **kwargs: Any,
     ) -> Any:
-        call = step(self._open(SYNC, value, config))
+        call = self._open(value, config)
         try:
             output = self.bound.invoke(call.input, config, **kwargs)
         except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
-            call = step(self._open(SYNC, value, config, call, problem))
+            call = self._open(value, config, call, problem)
             output = self.bound.invoke(call.input, config, **kwargs)
-        step(self._close(SYNC, call, lambda: output))
+        self._close(call, lambda: output)
         return output
 
     async def _ainvoke(
@@ -478,11 +483,11 @@ class RunnableWithMemory(Runnable[Any, Any]):
         config: RunnableConfig,
         **kwargs: Any,
     ) -> Any:
-        call = await self._open(ASYNC, value, config)
+        call = await self._aopen(value, config)
         try:
             output = await self.bound.ainvoke(call.input, config, **kwargs)
         except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
-            call = await self._open(ASYNC, value, config, call, problem)
+            call = await self._aopen(value, config, call, problem)
             output = await self.bound.ainvoke(call.input, config, **kwargs)
         await write(self._close, call, lambda: output)
         return output
@@ -496,7 +501,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> Iterator[Any]:
         value, begun = next(inputs), False
-        calls.append(step(self._open(SYNC, value, config)))
+        calls.append(self._open(value, config))
         try:
             for chunk in self.bound.stream(calls[-1].input, config, **kwargs):
                 begun = True
@@ -504,7 +509,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         except Exception as problem:
             if begun:
                 raise
-            calls.append(step(self._open(SYNC, value, config, calls[-1], problem)))
+            calls.append(self._open(value, config, calls[-1], problem))
             yield from self.bound.stream(calls[-1].input, config, **kwargs)
 
     async def _astream(
@@ -516,7 +521,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
         value, begun = await anext(inputs), False
-        calls.append(await self._open(ASYNC, value, config))
+        calls.append(await self._aopen(value, config))
         try:
             async for chunk in self.bound.astream(calls[-1].input, config, **kwargs):
                 begun = True
@@ -524,44 +529,44 @@ class RunnableWithMemory(Runnable[Any, Any]):
         except Exception as problem:
             if begun:
                 raise
-            calls.append(await self._open(ASYNC, value, config, calls[-1], problem))
+            calls.append(await self._aopen(value, config, calls[-1], problem))
             async for chunk in self.bound.astream(calls[-1].input, config, **kwargs):
                 yield chunk
 
-    async def _open(
+    def _open(
         self,
-        run: Runner,
         value: Any,
         config: RunnableConfig,
         before: Exchange | None = None,
         problem: Exception | None = None,
     ) -> Exchange:
         """Read what the runnable gets; with less of it if the call `before` failed since its context is too long."""
-        history = await self._histories.history_of(run, config)
-        if not isinstance(history, MemlayerChatMessageHistory):
-            raise ConfigurationError(
-                f"a session's history here is a `MemlayerChatMessageHistory`, got {history!r:.80}",
-                hint="Other histories go into LangChain's `RunnableWithMessageHistory`.",
-            )
-        threads = history.chat.memory.runtime.threads  # raises if the memory is closed
-        limit = history.token_limit if before is None else before.smaller_limit(problem)
-        flow = self._read(run, history, value, limit)
-        return await (flow if run is SYNC else threads.read(flow))
+        return drive(self._read(self._histories.history_of(config), value, before, problem))
 
-    async def _read(
-        self, run: Runner, history: MemlayerChatMessageHistory, value: Any, limit: int
+    async def _aopen(
+        self,
+        value: Any,
+        config: RunnableConfig,
+        before: Exchange | None = None,
+        problem: Exception | None = None,
     ) -> Exchange:
-        messages = await run(self._keys.input_messages, value)
-        chat, policy = history.chat, history.policy
-        incoming = await run(translate_batch, messages)
+        """Do `_open` without blocking the event loop."""
+        history = _checked(await self._histories.ahistory_of(config))
+        threads = history.chat.memory.runtime.threads  # raises if the memory is closed
+        return await threads.drive(self._read(history, value, before, problem))
+
+    def _read(
+        self, history: Any, value: Any, before: Exchange | None, problem: Exception | None
+    ) -> Asking[Exchange]:
+        chat, policy = _checked(history).chat, history.policy
+        limit = history.token_limit if before is None else before.smaller_limit(problem)
+        messages = self._keys.input_messages(value)
+        incoming = translate_batch(messages)
         if any(one.role == "assistant" for one in incoming) and any(one.id is None for one in incoming):
-            stored = await run.verb(chat.history, chat.ahistory)
-            incoming, left = await run(recognize, incoming, stored)
-            await run.verb(chat.withdraw, chat.awithdraw, left)
-        context = await run.verb(
-            chat.context, chat.acontext, pending=incoming, token_limit=limit, policy=policy
-        )
-        return await run(self._prepare, chat, value, messages, incoming, context)
+            incoming, left = recognize(incoming, chat.history())
+            chat.withdraw(left)
+        context = yield from context_flow(chat, pending=incoming, token_limit=limit, policy=policy)
+        return self._prepare(chat, value, messages, incoming, context)
 
     def _prepare(
         self,
@@ -580,21 +585,30 @@ class RunnableWithMemory(Runnable[Any, Any]):
         )
         return Exchange(chat, incoming, context, [*history, *messages], self._keys.fill(value, history, ()))
 
-    async def _close(self, run: Runner, call: Exchange, output: Callable[[], Any]) -> None:
+    def _close(self, call: Exchange, output: Callable[[], Any]) -> None:
         # In a thread if the caller awaits: adding up thousands of chunks takes time.
-        before, answer = await run(lambda: self._keys.output_messages(output(), call.prompt))
+        before, answer = self._keys.output_messages(output(), call.prompt)
         # Now, whenever a model made an answer that comes from a cache.
-        said = [replace(one, created_at=None) for one in await run(translate_batch, answer)]
-        await store(run, call, said, await run(translate_batch, before))
+        said = [replace(one, created_at=None) for one in translate_batch(answer)]
+        store(call, said, translate_batch(before))
 
-    async def _break_off(self, run: Runner, call: Exchange, chunks: Sequence[Any]) -> None:
-        answer = await run(translate_batch, await run(self._keys.partial_answer, chunks, call.prompt))
+    def _break_off(self, call: Exchange, chunks: Sequence[Any]) -> None:
+        answer = translate_batch(self._keys.partial_answer(chunks, call.prompt))
         if answer:
             last = replace(answer[-1], metadata={INTERRUPTED: True})
-            await store(run, call, [*answer[:-1], last])
+            store(call, [*answer[:-1], last])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.bound!r})"
+
+
+def _checked(history: Any) -> MemlayerChatMessageHistory:
+    if not isinstance(history, MemlayerChatMessageHistory):
+        raise ConfigurationError(
+            f"a session's history here is a `MemlayerChatMessageHistory`, got {history!r:.80}",
+            hint="Other histories go into LangChain's `RunnableWithMessageHistory`.",
+        )
+    return history
 
 
 def with_memory(

@@ -21,7 +21,7 @@ from langchain_memlayer.history import user_of
 from langchain_memlayer.messages import VISIBLE, is_summary, to_core
 from memlayer_core import Chat, Memory, Message, Scope
 from memlayer_core.errors import InvalidScopeError
-from memlayer_core.integration import SYSTEM_ROLES, TASK, Runner, roles_of, sign_of
+from memlayer_core.integration import SYSTEM_ROLES, TASK, roles_of, sign_of
 
 # A snapshot of a thread that an agent's run leaves in its state, so that the next run sees what changed in between.
 #
@@ -383,12 +383,8 @@ class Thread(Chat):
         """Return this line's last message."""
         return next((m for m in reversed(history) if m.metadata.get(_LINEAGE) == self._lineage), None)
 
-    async def translate(
-        self,
-        run: Runner,
-        messages: Sequence[BaseMessage],
-        newest: Sequence[Message],
-        ids: Collection[str | None],
+    def translate(
+        self, messages: Sequence[BaseMessage], newest: Sequence[Message], ids: Collection[str | None]
     ) -> list[Message]:
         """Translate messages of the list, without those that were deleted, and as somebody edited them.
 
@@ -396,16 +392,15 @@ class Thread(Chat):
         under another id; and if the thread went back, the line that it left may have superseded it: then it comes back.
 
         Args:
-            run: Blocks or awaits.
             messages: The whole list, or its end.
             newest: The history's last messages.
             ids: The ids of the whole list.
         """
-        incoming = self.with_lineage(await run(all_to_core, messages))
+        incoming = self.with_lineage(all_to_core(messages))
         stored, history, told = self.stored.copy(), newest, list[Message]()
         there = {message.id for message in newest}
         if any(one.id not in there and _id_checksum(one.id or "") in stored for one in incoming):
-            history = await run.verb(self.history, self.ahistory, all_versions=True)
+            history = self.history(all_versions=True)
         in_force = {one.id: one for one in history if one.withdrawn_at is None}
         last = self._last([*in_force.values()])
         superseded = {one.id for one in history} if last is not None and last.id not in ids else set()
@@ -519,7 +514,7 @@ class Newest:
     is_alone: bool
 
 
-async def store_new_messages(run: Runner, chat: Thread, thread: Sequence[BaseMessage]) -> Newest | None:
+def store_new_messages(chat: Thread, thread: Sequence[BaseMessage]) -> Newest | None:
     """Store messages that the history does not have. Returns the newest message that a model may see.
 
     Usually everything up to a model's last answer is stored. So only the messages from the last answer but one on are
@@ -529,19 +524,19 @@ async def store_new_messages(run: Runner, chat: Thread, thread: Sequence[BaseMes
     """
     answers = (at for at in reversed(range(len(thread))) if _answers(thread[at]))
     tail = thread[next(islice(answers, 1, None), 0) :]
-    newest = await run.verb(chat.history, chat.ahistory, -max(1, len(tail)))
+    newest = chat.history(-max(1, len(tail)))
     is_near = tail and tail[0].id in {message.id for message in newest}
     messages = tail if is_near else thread
     if newest or chat.stored:
         messages = [message for message in messages if not is_summary(message)]
-    incoming = await chat.translate(run, messages, newest, {message.id for message in thread})
+    incoming = chat.translate(messages, newest, {message.id for message in thread})
     known = _overlap(newest, incoming)
     if known and all(message.role in {"user", "tool"} for message in incoming[known:]):
-        receipt = await run.verb(chat.add_messages, chat.aadd_messages, incoming[known:], verbatim=True)
+        receipt = chat.add_messages(incoming[known:], verbatim=True)
         if receipt.stored == len(incoming) - known:
             ids = [*(message.id or "" for message in newest[-known:]), *receipt.ids]
             return _newest(incoming, ids, receipt.stored)
-    report = await run.verb(chat.resync, chat.aresync, incoming, replaceable=chat.replaceable)
+    report = chat.resync(incoming, replaceable=chat.replaceable)
     return _newest(incoming, report.ids, report.stored)
 
 

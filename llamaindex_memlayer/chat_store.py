@@ -27,7 +27,6 @@ from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, 
 from memlayer_core import Memory, Message
 from memlayer_core.errors import InvalidStateError, StoreUnavailableError
 from memlayer_core.integration import (
-    ASYNC,
     Part,
     Raw,
     Times,
@@ -158,7 +157,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
         self, key: str, messages: Sequence[ChatMessage], *, created_at: Times = None
     ) -> None:
         """Make a conversation exactly these messages, as `set_messages` does."""
-        await self._threads.write(ASYNC(self.set_messages, key, messages, created_at=created_at))
+        await self._threads.write(self.set_messages, key, messages, created_at=created_at)
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
@@ -166,7 +165,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def aget_messages(self, key: str) -> list[ChatMessage]:
         """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
-        return await self._threads.read(ASYNC(self.get_messages, key))
+        return await self._threads.read(self.get_messages, key)
 
     def add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
         """Store a message at the end, or in front of the one at `idx`, as a list's `insert` does."""
@@ -177,7 +176,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def async_add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
         """Store a message at the end, or in front of the one at `idx`, as a list's `insert` does."""
-        await self._threads.write(ASYNC(self.add_message, key, message, idx))
+        await self._threads.write(self.add_message, key, message, idx)
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete a conversation and its index entries. Returns it; None if there is none."""
@@ -185,7 +184,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete a conversation and its index entries. Returns it; None if there is none."""
-        return await self._threads.write(ASYNC(self.delete_messages, key))
+        return await self._threads.write(self.delete_messages, key)
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at a place. Returns it; None if there is none."""
@@ -193,7 +192,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at a place. Returns it; None if there is none."""
-        return await self._threads.write(ASYNC(self.delete_message, key, idx))
+        return await self._threads.write(self.delete_message, key, idx)
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
         """Delete the last message. Returns it; None if there is none."""
@@ -313,7 +312,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         def read() -> list[ChatMessage]:
             return all_from_core(self._lists.messages(key, part=part, limit=limit, offset=offset or 0))
 
-        return await self._threads.read(ASYNC(read))
+        return await self._threads.read(read)
 
     async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
         """Count the messages of a status; None: of any."""
@@ -335,9 +334,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
     ) -> None:
         """Store messages in one transaction: all of them, or none. An empty list changes nothing."""
         part = _PARTS[MessageStatus(status)]
-        await self._threads.write(
-            ASYNC(lambda: self._lists.add(key, all_to_core(messages, created_at), part=part))
-        )
+        await self._threads.write(lambda: self._lists.add(key, all_to_core(messages, created_at), part=part))
 
     async def set_messages(
         self,
@@ -352,9 +349,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         The messages that they replace move to a session of their own (`Session.superseded`), and are no longer recalled.
         """
         part = _PARTS[MessageStatus(status)]
-        await self._threads.write(
-            ASYNC(lambda: self._lists.set(key, all_to_core(messages, created_at), part=part))
-        )
+        await self._threads.write(lambda: self._lists.set(key, all_to_core(messages, created_at), part=part))
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete one of the active messages and its index entries.
@@ -376,11 +371,11 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
     async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Delete the oldest `n` active messages. Returns them."""
         taken = partial(self._lists.take, key, 0, n, part="active")
-        return await self._threads.write(ASYNC(lambda: all_from_core(taken())))
+        return await self._threads.write(lambda: all_from_core(taken()))
 
     async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Archive the oldest `n` active messages: they stay in the history and are recalled. Returns them."""
-        return await self._threads.write(ASYNC(lambda: all_from_core(self._lists.archive(key, n))))
+        return await self._threads.write(lambda: all_from_core(self._lists.archive(key, n)))
 
     async def get_keys(self) -> list[str]:
         """Return the keys of all conversations, in the order in which they were begun."""

@@ -20,21 +20,20 @@ from llamaindex_memlayer.messages import Verbatim, all_to_core, create, from_cor
 from memlayer_core import Context, Memory, Message
 from memlayer_core.errors import InvalidLimitError
 from memlayer_core.integration import (
-    ASYNC,
     JSON,
-    SYNC,
+    Asking,
     ChatState,
     EmbedderLike,
     Limits,
     Mode,
     Policies,
-    Runner,
     Times,
     check_whole_number,
+    context_flow,
+    drive,
     limits,
     registry,
     retry_limit,
-    step,
 )
 
 _WINDOW_SHARE = (
@@ -225,8 +224,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
         Raises:
             InvalidLimitError: The prompt alone exceeds the limit, its tokens are below zero, or a limit is below one.
         """
-        options = {"token_limit": token_limit, "policy": policy}
-        return step(self._get(SYNC, input, initial_token_count, **options))
+        return drive(self._get(input, initial_token_count, token_limit, policy))
 
     @in_span
     async def aget(
@@ -239,8 +237,8 @@ class MemlayerMemory(ChatState, MemoryBinding):
         **kwargs: Any,
     ) -> list[ChatMessage]:
         """Return the messages for a model, as `get` does."""
-        options = {"token_limit": token_limit, "policy": policy}
-        return await self._threads.read(self._get(ASYNC, input, initial_token_count, **options))
+        flow = self._get(input, initial_token_count, token_limit, policy)
+        return await self._threads.drive(flow)
 
     @in_span
     def get_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
@@ -254,7 +252,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
     @in_span
     async def aget_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
         """Return all messages of this session, as `get_all` does."""
-        return await self._threads.read(ASYNC(self._all, status))
+        return await self._threads.read(self._all, status)
 
     @in_span
     def put(self, message: ChatMessage) -> None:
@@ -264,7 +262,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
     @in_span
     async def aput(self, message: ChatMessage) -> None:
         """Store a message. It is durable when this returns; no model is asked."""
-        await self._threads.write(ASYNC(self._add, [message]))
+        await self._threads.write(self._add, [message])
 
     @in_span
     def put_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
@@ -279,7 +277,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
     @in_span
     async def aput_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Store messages in one transaction: all of them, or none. See `put_messages`."""
-        await self._threads.write(ASYNC(self._add, messages, created_at))
+        await self._threads.write(self._add, messages, created_at)
 
     def put_temporary(self, messages: Sequence[ChatMessage]) -> None:
         """Add messages at the end of the result of `get` until a model's answer is put. They are not stored."""
@@ -287,7 +285,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
 
     async def aput_temporary(self, messages: Sequence[ChatMessage]) -> None:
         """Add messages at the end of the result of `get` until a model's answer is put. They are not stored."""
-        await self._threads.read(ASYNC(self.put_temporary, messages))
+        await self._threads.read(self.put_temporary, messages)
 
     @in_span
     def set(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
@@ -304,7 +302,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
     @in_span
     async def aset(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Synchronize the session with the caller's list, as `set` does."""
-        await self._threads.write(ASYNC(self._set, messages, created_at))
+        await self._threads.write(self._set, messages, created_at)
 
     @in_span
     def reset(self, status: MessageStatus | None = None) -> None:
@@ -318,9 +316,16 @@ class MemlayerMemory(ChatState, MemoryBinding):
         if not _is_archived(status):
             await self._chat.aclear()
 
-    async def _get(self, run: Runner, *question: Any, **options: Any) -> list[ChatMessage]:
-        context = await run.verb(self.context, self.acontext, *question, **options)
-        return await run(self._compose, context)
+    def _get(
+        self,
+        input: str | ChatMessage | None,
+        initial_token_count: int,
+        token_limit: int | None,
+        policy: Policies | None,
+    ) -> Asking[list[ChatMessage]]:
+        options = self._options(initial_token_count, token_limit, policy)
+        context = yield from context_flow(self._chat, self._query(input), **options)
+        return self._compose(context)
 
     def _all(self, status: MessageStatus | None) -> list[ChatMessage]:
         return [] if _is_archived(status) else [from_core(message) for message in self._chat.history()]

@@ -16,7 +16,7 @@ from llama_index.core.utils import get_tokenizer
 from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import all_to_core
 from memlayer_core import Chat, Memory, Message, Scope
-from memlayer_core.integration import ASYNC, EmbedderLike, block, quote_line, shorten_block, sign_of
+from memlayer_core.integration import EmbedderLike, block, quote_line, shorten_block, sign_of
 
 _SESSION = "session_id"  # the key that `Memory` adds to the messages that it passes to its blocks
 _VARIABLE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
@@ -126,10 +126,10 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
         **block_kwargs: Any,  # whatever a caller of `Memory.aget` passes to its blocks
     ) -> str:
         """Store new messages, and return the pieces that bear on the newest question."""
-        return await self._threads.write(self._get(messages or [], session_id or self.session_id))
+        return await self._get(messages or [], session_id or self.session_id)
 
     async def _get(self, messages: Sequence[ChatMessage], session: str) -> str:
-        queue = await ASYNC(_translate, messages, session)
+        queue = await self._threads.read(_translate, messages, session)
         chat = self._chat(session)
         complete = queue[: max((at for at, one in enumerate(queue, 1) if one.role != "user"), default=0)]
         if self.accept_short_term_memory:  # a message after the last answer may be only `Memory`'s query
@@ -168,13 +168,13 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
             incoming = _without_instructions(_translate(messages, session))
             self._chat(session).resync(incoming, replace="nothing")
 
-        await self._threads.write(ASYNC(store))
+        await self._threads.write(store)
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
         """Remove the pieces with the lowest rank until so many tokens are saved. Returns None if none are left."""
         if not content:
             return None
-        return await self._threads.read(ASYNC(self._shorten, content, tokens_to_truncate)) or None
+        return await self._threads.read(self._shorten, content, tokens_to_truncate) or None
 
     def _shorten(self, content: str, excess: int) -> str:
         tokens = self.tokenizer_fn or get_tokenizer()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -13,14 +13,13 @@ from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
 from memlayer_core import Hit, Memory, RecallFilter, Scope
 from memlayer_core.integration import (
-    ASYNC,
-    SYNC,
-    Runner,
+    Asking,
     at_least_one,
+    drive,
     memory_of,
     roles_of,
+    search_flow,
     search_wider,
-    step,
 )
 
 _METADATA_FOR_CODE = ["kind", "message_id", "memory_id", "session_id", "importance", "confidence", "tags"]
@@ -89,19 +88,18 @@ class MemlayerRetriever(BaseRetriever):
         return self
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return step(self._search(SYNC, query_bundle.query_str))
+        return drive(self._search(query_bundle.query_str))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         threads = self._memory.runtime.threads  # raises if the memory is closed
-        return await threads.read(self._search(ASYNC, query_bundle.query_str))
+        return await threads.drive(self._search(query_bundle.query_str))
 
-    async def _search(self, run: Runner, query: str) -> list[NodeWithScore]:
+    def _search(self, query: str) -> Asking[list[NodeWithScore]]:
         wanted = self._filters if isinstance(self._filters, RecallFilter) else None
 
-        def search(limit: int, token_limit: int | None) -> Awaitable[Sequence[Hit]]:
-            return run.verb(
-                self._memory.search,
-                self._memory.asearch,
+        def search(limit: int, token_limit: int | None) -> Asking[Sequence[Hit]]:
+            return search_flow(
+                self._memory,
                 query,
                 user_id=self._scope.user_id,
                 tenant_id=self._scope.tenant_id,
@@ -113,7 +111,7 @@ class MemlayerRetriever(BaseRetriever):
                 filter=wanted,
             )
 
-        return await search_wider(search, _node, _predicate(self._filters), self._limit, self._token_limit)
+        return search_wider(search, _node, _predicate(self._filters), self._limit, self._token_limit)
 
 
 def _predicate(

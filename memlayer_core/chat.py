@@ -1,8 +1,8 @@
 """`Chat`: one conversation of a user. Each blocking verb has an async one with an `a` in front."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
 from memlayer_core.messages import flow as messages_flow
@@ -14,7 +14,7 @@ from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records_flow
 from memlayer_core.records.model import Record, RecordFields
-from memlayer_core.runtime import ASYNC, SYNC, Runner, Runtime, step
+from memlayer_core.runtime import Asking, Runtime, drive
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, Viewable
 from memlayer_core.summaries import flow as summaries
@@ -26,7 +26,7 @@ from memlayer_core.window.model import Context, Placement
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_Flow = Callable[Concatenate[Runtime, Runner, Scope, P], Coroutine[Any, Any, T]]
+_Flow = Callable[Concatenate[Runtime, Scope, P], T]
 """What a verb does in the session of a scope, blocking or not."""
 
 
@@ -50,15 +50,15 @@ class Chat(Viewable):
         return self.scope.user_id
 
     def _do(self, flow: _Flow[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return step(flow(self.memory.runtime, SYNC, self.scope, *args, **kwargs))
+        return flow(self.memory.runtime, self.scope, *args, **kwargs)
 
     async def _read(self, flow: _Flow[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        work = flow(self.memory.runtime, ASYNC, self.scope, *args, **kwargs)
-        return await self.memory.runtime.threads.read(work)
+        rt = self.memory.runtime
+        return await rt.threads.read(flow, rt, self.scope, *args, **kwargs)
 
     async def _write(self, flow: _Flow[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        work = flow(self.memory.runtime, ASYNC, self.scope, *args, **kwargs)
-        return await self.memory.runtime.threads.write(work)
+        rt = self.memory.runtime
+        return await rt.threads.write(flow, rt, self.scope, *args, **kwargs)
 
     def add(
         self,
@@ -447,8 +447,17 @@ class Chat(Viewable):
                 the limit by itself.
             InvalidMessageError: A pending message could not be stored.
         """
-        return self._do(
-            window_context.context, query, token_limit, policy, self.roles, placement, pending, filter, reload
+        return drive(
+            context_flow(
+                self,
+                query,
+                pending=pending,
+                token_limit=token_limit,
+                policy=policy,
+                placement=placement,
+                filter=filter,
+                reload=reload,
+            )
         )
 
     async def acontext(
@@ -463,9 +472,17 @@ class Chat(Viewable):
         reload: bool = False,
     ) -> Context:
         """Do `context` without blocking the event loop."""
-        return await self._read(
-            window_context.context, query, token_limit, policy, self.roles, placement, pending, filter, reload
+        flow = context_flow(
+            self,
+            query,
+            pending=pending,
+            token_limit=token_limit,
+            policy=policy,
+            placement=placement,
+            filter=filter,
+            reload=reload,
         )
+        return await self.memory.runtime.threads.drive(flow)
 
     def recall(
         self,
@@ -494,7 +511,9 @@ class Chat(Viewable):
         Raises:
             InvalidFilterError: The filter cannot be used.
         """
-        return self._do(recall_search.recall, query, limit, token_limit, exclude, self.roles, filter)
+        return drive(
+            recall_flow(self, query, exclude=exclude, limit=limit, token_limit=token_limit, filter=filter)
+        )
 
     async def arecall(
         self,
@@ -506,7 +525,8 @@ class Chat(Viewable):
         filter: RecallFilter | None = None,
     ) -> Hits:
         """Do `recall` without blocking the event loop."""
-        return await self._read(recall_search.recall, query, limit, token_limit, exclude, self.roles, filter)
+        flow = recall_flow(self, query, exclude=exclude, limit=limit, token_limit=token_limit, filter=filter)
+        return await self.memory.runtime.threads.drive(flow)
 
     def summary(self, *, all_versions: bool = False) -> list[Summary]:
         """Return the summary of the turns that left the window; none without a model, or before it has answered.
@@ -653,6 +673,50 @@ class Chat(Viewable):
 
 
 from memlayer_core import memory as memorys  # noqa: E402  (`memory` imports the class above)
+
+# Flows that ask an embedder, for flows of adapters: `context = yield from context_flow(chat, …)`.
+
+
+def context_flow(
+    chat: Chat,
+    query: str | None = None,
+    *,
+    pending: Sequence[Message] = (),
+    token_limit: int | None = None,
+    policy: Policies | None = None,
+    placement: Placement | None = None,
+    filter: RecallFilter | None = None,
+    reload: bool = False,
+) -> Asking[Context]:
+    """Do `Chat.context` as a part of another flow."""
+    return window_context.context(
+        chat.memory.runtime,
+        chat.scope,
+        query,
+        token_limit,
+        policy,
+        chat.roles,
+        placement,
+        pending,
+        filter,
+        reload,
+    )
+
+
+def recall_flow(
+    chat: Chat,
+    query: str,
+    *,
+    exclude: Sequence[Message] = (),
+    limit: int = 10,
+    token_limit: int | None = None,
+    filter: RecallFilter | None = None,
+) -> Asking[Hits]:
+    """Do `Chat.recall` as a part of another flow."""
+    return recall_search.recall(
+        chat.memory.runtime, chat.scope, query, limit, token_limit, exclude, chat.roles, filter
+    )
+
 
 # `UserMemory`: a user's memory as text in and text out, for frameworks with a long-term memory of their own.
 

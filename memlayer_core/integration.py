@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from memlayer_core import memory as registry
-from memlayer_core.chat import sign_of
+from memlayer_core.chat import context_flow, sign_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
-from memlayer_core.memory import memory_of
+from memlayer_core.memory import memory_of, search_flow
 from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, TASK, Block, Raw, Role
 from memlayer_core.messages.check import Times, at_least_one, check_whole_number, dated, said_at
 from memlayer_core.messages.model import Part
@@ -21,7 +21,7 @@ from memlayer_core.models.tokens import token_counter
 from memlayer_core.opening import directory_at
 from memlayer_core.recall.search import search_wider
 from memlayer_core.records.check import roles_of
-from memlayer_core.runtime import ASYNC, SYNC, Runner, Threads, step
+from memlayer_core.runtime import Asking, Threads, drive
 from memlayer_core.seams import Limits
 from memlayer_core.session_files import ChatState, Transcripts
 from memlayer_core.storage import codec
@@ -32,16 +32,15 @@ from memlayer_core.window.fit import Policies, limits, policy_json
 
 __all__ = [
     "AGENT_TOOLS",
-    "ASYNC",
     "JSON",
     "RELOAD",
     "RELOAD_TOOL",
     "ROLES",
-    "SYNC",
     "SYSTEM_ROLES",
     "TAG",
     "TASK",
     "AgentTool",
+    "Asking",
     "Block",
     "ChatState",
     "EmbedderLike",
@@ -54,7 +53,6 @@ __all__ = [
     "Raw",
     "ReloadArguments",
     "Role",
-    "Runner",
     "TaggedJson",
     "Threads",
     "Times",
@@ -65,8 +63,10 @@ __all__ = [
     "check_mode",
     "check_whole_number",
     "codec",
+    "context_flow",
     "dated",
     "directory_at",
+    "drive",
     "items",
     "json_text",
     "limits",
@@ -80,11 +80,11 @@ __all__ = [
     "retry_limit",
     "roles_of",
     "said_at",
+    "search_flow",
     "search_wider",
     "short_repr",
     "shorten_block",
     "sign_of",
-    "step",
     "token_counter",
     "whole_text",
     "write_whole",

@@ -35,7 +35,7 @@ from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records_flow
 from memlayer_core.records.check import roles_of
 from memlayer_core.records.model import USER, LedgerEntry, Record, RecordFilter, RecordType, Why
-from memlayer_core.runtime import ASYNC, SYNC, Runtime, step
+from memlayer_core.runtime import Asking, Runtime, drive
 from memlayer_core.scope import Scope
 from memlayer_core.seams import LongTermMemory, Redactor, TokenCounter
 from memlayer_core.settings import Settings
@@ -82,7 +82,7 @@ class Items:
 
     async def adeclare_user_namespace(self, namespace: Sequence[str]) -> None:
         """Do `declare_user_namespace` without blocking the event loop."""
-        await self.memory.runtime.threads.write(ASYNC(self.declare_user_namespace, namespace))
+        await self.memory.runtime.threads.write(self.declare_user_namespace, namespace)
 
     def of_user(self, user_id: str) -> list[tuple[str, ...]]:
         """Return the labels of a user's folders: one in each namespace that was declared."""
@@ -93,7 +93,7 @@ class Items:
 
     async def aof_user(self, user_id: str) -> list[tuple[str, ...]]:
         """Do `of_user` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(ASYNC(self.of_user, user_id))
+        return await self.memory.runtime.threads.read(self.of_user, user_id)
 
     def embeds_with(self, embedder: EmbedderLike) -> bool:
         """Return whether an embedder, in any form that `Memory.open` takes, is the one of this memory.
@@ -136,26 +136,22 @@ class Items:
             InvalidItemError: One of them is not valid; nothing was done.
             InvalidLimitError: A number in one of them cannot be used; nothing was done.
         """
-        return step(
-            items.batch(self.memory.runtime, SYNC, self.tenant_id, ops, omit_expired=self.omit_expired)
-        )
+        return drive(items.batch(self.memory.runtime, self.tenant_id, ops, omit_expired=self.omit_expired))
 
     async def abatch(self, ops: Iterable[ItemOp]) -> list[Answer]:
         """Do `batch` without blocking the event loop."""
         rt, ops = self.memory.runtime, list(ops)
         writes = any(isinstance(op, PutItem | DropItem) for op in ops)
-        flow = items.batch(rt, ASYNC, self.tenant_id, ops, omit_expired=self.omit_expired)
-        return await (rt.threads.write(flow) if writes else rt.threads.read(flow))
+        flow = items.batch(rt, self.tenant_id, ops, omit_expired=self.omit_expired)
+        return await rt.threads.drive(flow, writes=writes)
 
     def sweep(self) -> int:
         """Delete all expired items. Returns how many."""
-        return step(items.sweep(self.memory.runtime, SYNC, self.tenant_id))
+        return items.sweep(self.memory.runtime, self.tenant_id)
 
     async def asweep(self) -> int:
         """Do `sweep` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            items.sweep(self.memory.runtime, ASYNC, self.tenant_id)
-        )
+        return await self.memory.runtime.threads.write(items.sweep, self.memory.runtime, self.tenant_id)
 
     def forget(self, labels: Sequence[str] = ()) -> int:
         """Delete all items in a folder and in the folders inside it for good, with everything that finds them.
@@ -169,12 +165,12 @@ class Items:
         Raises:
             InvalidItemError: A label cannot be used.
         """
-        return step(items.forget(self.memory.runtime, SYNC, self.tenant_id, labels))
+        return items.forget(self.memory.runtime, self.tenant_id, labels)
 
     async def aforget(self, labels: Sequence[str] = ()) -> int:
         """Do `forget` without blocking the event loop."""
         return await self.memory.runtime.threads.write(
-            items.forget(self.memory.runtime, ASYNC, self.tenant_id, labels)
+            items.forget, self.memory.runtime, self.tenant_id, labels
         )
 
 
@@ -225,11 +221,11 @@ class Admin:
             JournalCorruptError: The journal is damaged. The hint says how to restore or recover it.
             StoreUnavailableError: The store was removed while it was open.
         """
-        return step(worker.verify(self._memory.runtime, SYNC))
+        return worker.verify(self._memory.runtime)
 
     async def averify(self) -> list[str]:
         """Do `verify` without blocking the event loop."""
-        return await self._memory.runtime.threads.write(worker.verify(self._memory.runtime, ASYNC))
+        return await self._memory.runtime.threads.write(worker.verify, self._memory.runtime)
 
     def reindex(self) -> int:
         """Build the whole vector index again from the journal's vectors. No model is called.
@@ -237,19 +233,19 @@ class Admin:
         Returns:
             How many vectors were written; 0 if another process holds the index.
         """
-        return step(worker.reindex(self._memory.runtime, SYNC))
+        return worker.reindex(self._memory.runtime)
 
     async def areindex(self) -> int:
         """Do `reindex` without blocking the event loop."""
-        return await self._memory.runtime.threads.write(worker.reindex(self._memory.runtime, ASYNC))
+        return await self._memory.runtime.threads.write(worker.reindex, self._memory.runtime)
 
     def retry_dead(self) -> int:
         """Start all dead letters again. Returns how many there were."""
-        return step(worker.retry_dead(self._memory.runtime, SYNC))
+        return worker.retry_dead(self._memory.runtime)
 
     async def aretry_dead(self) -> int:
         """Do `retry_dead` without blocking the event loop."""
-        return await self._memory.runtime.threads.write(worker.retry_dead(self._memory.runtime, ASYNC))
+        return await self._memory.runtime.threads.write(worker.retry_dead, self._memory.runtime)
 
     def maintain(self, now: datetime | None = None) -> StoreMaintained:
         """Do what time asks for, and return what was done. A second call changes nothing.
@@ -266,11 +262,11 @@ class Admin:
         Args:
             now: The moment that counts; the present if left out. Without a time zone it is taken as UTC.
         """
-        return step(worker.maintain(self._memory.runtime, SYNC, now))
+        return worker.maintain(self._memory.runtime, now)
 
     async def amaintain(self, now: datetime | None = None) -> StoreMaintained:
         """Do `maintain` without blocking the event loop."""
-        return await self._memory.runtime.threads.write(worker.maintain(self._memory.runtime, ASYNC, now))
+        return await self._memory.runtime.threads.write(worker.maintain, self._memory.runtime, now)
 
     def costs(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
         """Return what the background work cost and brought: calls, tokens and facts, by kind of work and model.
@@ -285,7 +281,7 @@ class Admin:
     async def acosts(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
         """Do `costs` without blocking the event loop."""
         return await self._memory.runtime.threads.read(
-            ASYNC(partial(self.costs, user_id=user_id, tenant_id=tenant_id))
+            partial(self.costs, user_id=user_id, tenant_id=tenant_id)
         )
 
     def status(self) -> Status:
@@ -318,7 +314,7 @@ class Admin:
 
     async def astatus(self) -> Status:
         """Do `status` without blocking the event loop."""
-        return await self._memory.runtime.threads.read(ASYNC(self.status))
+        return await self._memory.runtime.threads.read(self.status)
 
 
 class Memory(Viewable):
@@ -544,9 +540,19 @@ class Memory(Viewable):
         Raises:
             InvalidFilterError: The filter cannot be used.
         """
-        scope = Scope(user_id, session_id, agent_id, tenant_id)
-        flow = recall_search.search(self.runtime, SYNC, scope, query, limit, token_limit, roles, filter)
-        return step(flow)
+        flow = search_flow(
+            self,
+            query,
+            user_id=user_id,
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            session_id=session_id,
+            limit=limit,
+            token_limit=token_limit,
+            roles=roles,
+            filter=filter,
+        )
+        return drive(flow)
 
     async def asearch(
         self,
@@ -562,9 +568,19 @@ class Memory(Viewable):
         filter: RecallFilter | None = None,
     ) -> Hits:
         """Do `search` without blocking the event loop."""
-        scope = Scope(user_id, session_id, agent_id, tenant_id)
-        flow = recall_search.search(self.runtime, ASYNC, scope, query, limit, token_limit, roles, filter)
-        return await self.runtime.threads.read(flow)
+        flow = search_flow(
+            self,
+            query,
+            user_id=user_id,
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            session_id=session_id,
+            limit=limit,
+            token_limit=token_limit,
+            roles=roles,
+            filter=filter,
+        )
+        return await self.runtime.threads.drive(flow)
 
     def records(
         self,
@@ -627,7 +643,7 @@ class Memory(Viewable):
             every,
             about,
         )
-        return step(records_flow.records(self.runtime, SYNC, reach, wanted, roles))
+        return records_flow.records(self.runtime, reach, wanted, roles)
 
     async def arecords(
         self,
@@ -665,9 +681,7 @@ class Memory(Viewable):
             every,
             about,
         )
-        return await self.runtime.threads.read(
-            records_flow.records(self.runtime, ASYNC, reach, wanted, roles)
-        )
+        return await self.runtime.threads.read(records_flow.records, self.runtime, reach, wanted, roles)
 
     def profile(
         self, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None
@@ -684,14 +698,14 @@ class Memory(Viewable):
             agent_id: Only facts of this agent.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return step(records_flow.profile(self.runtime, SYNC, reach))
+        return records_flow.profile(self.runtime, reach)
 
     async def aprofile(
         self, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None
     ) -> dict[str, Record]:
         """Do `profile` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return await self.runtime.threads.read(records_flow.profile(self.runtime, ASYNC, reach))
+        return await self.runtime.threads.read(records_flow.profile, self.runtime, reach)
 
     def why(
         self, record_id: str, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
@@ -708,14 +722,14 @@ class Memory(Viewable):
             UnknownRecordError: The user has no such record.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return step(records_flow.why(self.runtime, SYNC, reach, record_id))
+        return records_flow.why(self.runtime, reach, record_id)
 
     async def awhy(
         self, record_id: str, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
     ) -> Why:
         """Do `why` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return await self.runtime.threads.read(records_flow.why(self.runtime, ASYNC, reach, record_id))
+        return await self.runtime.threads.read(records_flow.why, self.runtime, reach, record_id)
 
     def ledger(
         self,
@@ -739,7 +753,7 @@ class Memory(Viewable):
             offset: How many entries to skip.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return step(records_flow.ledger(self.runtime, SYNC, reach, limit, offset))
+        return records_flow.ledger(self.runtime, reach, limit, offset)
 
     async def aledger(
         self,
@@ -752,7 +766,7 @@ class Memory(Viewable):
     ) -> list[LedgerEntry]:
         """Do `ledger` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return await self.runtime.threads.read(records_flow.ledger(self.runtime, ASYNC, reach, limit, offset))
+        return await self.runtime.threads.read(records_flow.ledger, self.runtime, reach, limit, offset)
 
     def forget(
         self,
@@ -792,9 +806,7 @@ class Memory(Viewable):
             InvalidScopeError: No user, session or record is named.
             UnknownRecordError: There is no such record, or it belongs to another user.
         """
-        return step(
-            transfer_flow.forget(self.runtime, SYNC, user_id, session_id, record_id, tenant_id, agent_id)
-        )
+        return transfer_flow.forget(self.runtime, user_id, session_id, record_id, tenant_id, agent_id)
 
     async def aforget(
         self,
@@ -807,7 +819,7 @@ class Memory(Viewable):
     ) -> ForgetReport:
         """Do `forget` without blocking the event loop."""
         return await self.runtime.threads.write(
-            transfer_flow.forget(self.runtime, ASYNC, user_id, session_id, record_id, tenant_id, agent_id)
+            transfer_flow.forget, self.runtime, user_id, session_id, record_id, tenant_id, agent_id
         )
 
     def summarize(
@@ -832,7 +844,7 @@ class Memory(Viewable):
             ConfigurationError: The memory has no model that sums up.
             ModelError: The model does not answer, or neither answer can be used.
         """
-        return step(summarize_messages(self.runtime, SYNC, messages, previous, token_limit))
+        return summarize_messages(self.runtime, messages, previous, token_limit)
 
     async def asummarize(
         self,
@@ -843,7 +855,7 @@ class Memory(Viewable):
     ) -> str:
         """Do `summarize` without blocking the event loop."""
         return await self.runtime.threads.read(
-            summarize_messages(self.runtime, ASYNC, messages, previous, token_limit)
+            summarize_messages, self.runtime, messages, previous, token_limit
         )
 
     def users(self, *, find: str = "", limit: int | None = None, offset: int = 0) -> list[User]:
@@ -854,11 +866,11 @@ class Memory(Viewable):
             limit: How many users at the most; all of them if left out.
             offset: How many users to skip.
         """
-        return step(messages_flow.users(self.runtime, SYNC, find, limit, offset))
+        return messages_flow.users(self.runtime, find, limit, offset)
 
     async def ausers(self, *, find: str = "", limit: int | None = None, offset: int = 0) -> list[User]:
         """Do `users` without blocking the event loop."""
-        return await self.runtime.threads.read(messages_flow.users(self.runtime, ASYNC, find, limit, offset))
+        return await self.runtime.threads.read(messages_flow.users, self.runtime, find, limit, offset)
 
     def sessions(
         self,
@@ -881,9 +893,7 @@ class Memory(Viewable):
             all_versions: Also sessions that hold replaced messages of another session.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return step(
-            messages_flow.sessions(self.runtime, SYNC, reach, limit, offset, all_versions=all_versions)
-        )
+        return messages_flow.sessions(self.runtime, reach, limit, offset, all_versions=all_versions)
 
     async def asessions(
         self,
@@ -898,7 +908,7 @@ class Memory(Viewable):
         """Do `sessions` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         return await self.runtime.threads.read(
-            messages_flow.sessions(self.runtime, ASYNC, reach, limit, offset, all_versions=all_versions)
+            messages_flow.sessions, self.runtime, reach, limit, offset, all_versions=all_versions
         )
 
     def items(self, *, tenant_id: str = "default", omit_expired: bool = False) -> Items:
@@ -936,11 +946,10 @@ class Memory(Viewable):
             StoreUnavailableError: The target cannot be written. An existing file is unchanged.
         """
         rt, out = self.runtime, FileWriter(target)
-        return step(
-            transfer_flow.export(
-                rt.db, SYNC, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
-            )
+        flow = transfer_flow.export(
+            rt.db, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
         )
+        return drive(flow)
 
     async def aexport(
         self,
@@ -952,9 +961,10 @@ class Memory(Viewable):
     ) -> int:
         """Do `export` without blocking the event loop."""
         rt, out = self.runtime, FileWriter(target)
-        return await transfer_flow.export(  # in the event loop, where `progress` is called
-            rt.db, ASYNC, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
+        flow = transfer_flow.export(
+            rt.db, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
         )
+        return await rt.threads.drive(flow)
 
     def import_from(
         self,
@@ -988,10 +998,8 @@ class Memory(Viewable):
         """
         rt = self.runtime
         lines = LineReader(source, rt.settings.import_line_bytes)
-        return step(
-            transfer_flow.import_from(
-                rt, SYNC, lines, user_id=user_id, tenant_id=tenant_id, progress=progress
-            )
+        return drive(
+            transfer_flow.import_from(rt, lines, user_id=user_id, tenant_id=tenant_id, progress=progress)
         )
 
     async def aimport_from(
@@ -1005,9 +1013,8 @@ class Memory(Viewable):
         """Do `import_from` without blocking the event loop."""
         rt = self.runtime
         lines = LineReader(source, rt.settings.import_line_bytes)
-        return await transfer_flow.import_from(  # in the event loop, where `progress` is called
-            rt, ASYNC, lines, user_id=user_id, tenant_id=tenant_id, progress=progress
-        )
+        flow = transfer_flow.import_from(rt, lines, user_id=user_id, tenant_id=tenant_id, progress=progress)
+        return await rt.threads.drive(flow, writes=True)
 
     def flush(self, timeout: float | None = None) -> Backlog:
         """Wait until no background job is left: everything is indexed, and deleted data is erased from the files.
@@ -1133,6 +1140,24 @@ class Memory(Viewable):
         _inherited.append(self._resources)
         self._resources.disown()
         self._resources = self._opener(self._bus)
+
+
+def search_flow(
+    memory: Memory,
+    query: str,
+    *,
+    user_id: str,
+    tenant_id: str = "default",
+    agent_id: str | None = None,
+    session_id: str | None = None,
+    limit: int = 10,
+    token_limit: int | None = None,
+    roles: Sequence[str] = (),
+    filter: RecallFilter | None = None,
+) -> Asking[Hits]:
+    """Do `Memory.search` as a part of another flow."""
+    scope = Scope(user_id, session_id, agent_id, tenant_id)
+    return recall_search.search(memory.runtime, scope, query, limit, token_limit, roles, filter)
 
 
 def memory_of(value: object) -> Memory:

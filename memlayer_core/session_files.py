@@ -22,7 +22,7 @@ from memlayer_core.memory import Memory
 from memlayer_core.message import JSON, Message, Receipt
 from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.model import Part
-from memlayer_core.runtime import ASYNC, SYNC, Runner, step
+from memlayer_core.runtime import Asking, adrive, ask, drive
 from memlayer_core.scope import Scope
 from memlayer_core.storage.codec import short_repr
 from memlayer_core.storage.files import write_whole
@@ -73,18 +73,12 @@ class Transcripts:
 
     def keys(self) -> list[str]:
         """Return the keys of all conversations that have messages, the oldest conversation first."""
-        return step(
-            messages_flow.keys_of_lists(
-                self.memory.runtime, SYNC, self.tenant_id, self.user_id, self.agent_id
-            )
-        )
+        return messages_flow.keys_of_lists(self.memory.runtime, self.tenant_id, self.user_id, self.agent_id)
 
     async def akeys(self) -> list[str]:
         """Do `keys` without blocking the event loop."""
         return await self.memory.runtime.threads.read(
-            messages_flow.keys_of_lists(
-                self.memory.runtime, ASYNC, self.tenant_id, self.user_id, self.agent_id
-            )
+            messages_flow.keys_of_lists, self.memory.runtime, self.tenant_id, self.user_id, self.agent_id
         )
 
     def messages(
@@ -98,26 +92,24 @@ class Transcripts:
             limit: How many messages at the most.
             offset: How many messages to skip.
         """
-        return step(
-            messages_flow.list_messages(self.memory.runtime, SYNC, self.scope_of(key), part, limit, offset)
-        )
+        return messages_flow.list_messages(self.memory.runtime, self.scope_of(key), part, limit, offset)
 
     async def amessages(
         self, key: str, *, part: Part | None = None, limit: int | None = None, offset: int = 0
     ) -> list[Message]:
         """Do `messages` without blocking the event loop."""
         return await self.memory.runtime.threads.read(
-            messages_flow.list_messages(self.memory.runtime, ASYNC, self.scope_of(key), part, limit, offset)
+            messages_flow.list_messages, self.memory.runtime, self.scope_of(key), part, limit, offset
         )
 
     def count(self, key: str, *, part: Part | None = None) -> int:
         """Return how many messages there are under a key."""
-        return step(messages_flow.count_list(self.memory.runtime, SYNC, self.scope_of(key), part))
+        return messages_flow.count_list(self.memory.runtime, self.scope_of(key), part)
 
     async def acount(self, key: str, *, part: Part | None = None) -> int:
         """Do `count` without blocking the event loop."""
         return await self.memory.runtime.threads.read(
-            messages_flow.count_list(self.memory.runtime, ASYNC, self.scope_of(key), part)
+            messages_flow.count_list, self.memory.runtime, self.scope_of(key), part
         )
 
     def add(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
@@ -126,12 +118,12 @@ class Transcripts:
         Raises:
             InvalidMessageError: One of them cannot be stored.
         """
-        return step(messages_flow.add_to_list(self.memory.runtime, SYNC, self.scope_of(key), messages, part))
+        return messages_flow.add_to_list(self.memory.runtime, self.scope_of(key), messages, part)
 
     async def aadd(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
         """Do `add` without blocking the event loop."""
         return await self.memory.runtime.threads.write(
-            messages_flow.add_to_list(self.memory.runtime, ASYNC, self.scope_of(key), messages, part)
+            messages_flow.add_to_list, self.memory.runtime, self.scope_of(key), messages, part
         )
 
     def insert(self, key: str, place: int, messages: Iterable[Message]) -> Receipt:
@@ -147,14 +139,12 @@ class Transcripts:
         Raises:
             InvalidMessageError: One of them cannot be stored, or its id is in the conversation already.
         """
-        return step(
-            messages_flow.insert_into_list(self.memory.runtime, SYNC, self.scope_of(key), messages, place)
-        )
+        return messages_flow.insert_into_list(self.memory.runtime, self.scope_of(key), messages, place)
 
     async def ainsert(self, key: str, place: int, messages: Iterable[Message]) -> Receipt:
         """Do `insert` without blocking the event loop."""
         return await self.memory.runtime.threads.write(
-            messages_flow.insert_into_list(self.memory.runtime, ASYNC, self.scope_of(key), messages, place)
+            messages_flow.insert_into_list, self.memory.runtime, self.scope_of(key), messages, place
         )
 
     def set(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
@@ -166,12 +156,12 @@ class Transcripts:
         Raises:
             InvalidMessageError: One of them cannot be stored; nothing was changed.
         """
-        return step(messages_flow.replace_list(self.memory.runtime, SYNC, self.scope_of(key), messages, part))
+        return messages_flow.replace_list(self.memory.runtime, self.scope_of(key), messages, part)
 
     async def aset(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
         """Do `set` without blocking the event loop."""
         return await self.memory.runtime.threads.write(
-            messages_flow.replace_list(self.memory.runtime, ASYNC, self.scope_of(key), messages, part)
+            messages_flow.replace_list, self.memory.runtime, self.scope_of(key), messages, part
         )
 
     def take(
@@ -185,16 +175,14 @@ class Transcripts:
             count: How many messages at the most; all from `first` on if left out.
             part: The part that is counted in and deleted from; both if left out.
         """
-        return step(
-            messages_flow.take_from_list(self.memory.runtime, SYNC, self.scope_of(key), part, first, count)
-        )
+        return messages_flow.take_from_list(self.memory.runtime, self.scope_of(key), part, first, count)
 
     async def atake(
         self, key: str, first: int = 0, count: int | None = None, *, part: Part | None = None
     ) -> list[Message]:
         """Do `take` without blocking the event loop."""
         return await self.memory.runtime.threads.write(
-            messages_flow.take_from_list(self.memory.runtime, ASYNC, self.scope_of(key), part, first, count)
+            messages_flow.take_from_list, self.memory.runtime, self.scope_of(key), part, first, count
         )
 
     def archive(self, key: str, count: int) -> list[Message]:
@@ -203,12 +191,12 @@ class Transcripts:
         If there are 4 or more, an episode about them is written in the background, as for
         an ended session.
         """
-        return step(messages_flow.archive_list(self.memory.runtime, SYNC, self.scope_of(key), count))
+        return messages_flow.archive_list(self.memory.runtime, self.scope_of(key), count)
 
     async def aarchive(self, key: str, count: int) -> list[Message]:
         """Do `archive` without blocking the event loop."""
         return await self.memory.runtime.threads.write(
-            messages_flow.archive_list(self.memory.runtime, ASYNC, self.scope_of(key), count)
+            messages_flow.archive_list, self.memory.runtime, self.scope_of(key), count
         )
 
 
@@ -349,11 +337,11 @@ class SessionManager:
             InvalidStateError: A state is no JSON, or the existing file is not a readable file of this session.
             StoreUnavailableError: The file cannot be written.
         """
-        step(self._save_session(SYNC))
+        drive(self._save_session())
 
     async def asave_session(self) -> None:
         """Do `save_session` without blocking the event loop."""
-        await self._save_session(ASYNC)
+        await adrive(self._save_session())
 
     def load_if_exists(self) -> bool:
         """Load the state of every component that the session's file contains. Other components stay as they are.
@@ -367,29 +355,28 @@ class SessionManager:
                 and the components added after it were not loaded.
             StoreUnavailableError: The file cannot be read.
         """
-        return step(self._load_if_exists(SYNC))
+        return drive(self._load_if_exists())
 
     async def aload_if_exists(self) -> bool:
         """Do `load_if_exists` without blocking the event loop."""
-        return await self._load_if_exists(ASYNC)
+        return await adrive(self._load_if_exists())
 
-    async def _save_session(self, run: Runner) -> None:
+    def _save_session(self) -> Asking[None]:
         session = self._file_store()
-        states = {
-            name: await run.either(component.save_state, _async_twin(component, "asave_state"))
-            for name, component in self._components.items()
-        }
-        await run(session.save, self.session_id, states, datetime.now(UTC))
+        states = {}
+        for name, component in self._components.items():
+            states[name] = yield ask(component.save_state, _async_twin(component, "asave_state"))
+        session.save(self.session_id, states, datetime.now(UTC))
 
-    async def _load_if_exists(self, run: Runner) -> bool:
-        states = await run(self._file_store().load, self.session_id)
+    def _load_if_exists(self) -> Asking[bool]:
+        states = self._file_store().load(self.session_id)
         if states is None:
             return False
         for name, component in self._components.items():
             if name not in states:
                 continue
             try:
-                await run.either(component.load_state, _async_twin(component, "aload_state"), states[name])
+                yield ask(component.load_state, _async_twin(component, "aload_state"), states[name])
             except InvalidStateError as problem:
                 raise InvalidStateError(f"component {name!r}: {problem}", hint=problem.hint) from None
         return True

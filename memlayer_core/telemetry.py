@@ -15,12 +15,13 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
+from inspect import isgeneratorfunction
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.events import Event, JobDead, JobFailed
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-U = TypeVar("U")  # the runner
 OperationName = Literal["create_memory", "update_memory", "upsert_memory", "search_memory", "delete_memory"]
 Value = str | bool | int | float | Sequence[str]
 
@@ -73,32 +73,41 @@ class _HasTelemetry(Protocol):
 
 
 R = TypeVar("R", bound=_HasTelemetry)
-Flow = Callable[Concatenate[R, U, P], Coroutine[Any, Any, T]]
 
 
 def traced(
     operation: OperationName, verb: str, describe: Callable[..., Outcome]
-) -> Callable[[Flow[R, U, P, T]], Flow[R, U, P, T]]:
+) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
     """Put a span around a flow, and measure how long it takes.
 
     Args:
         operation: What it does, by the conventions.
         verb: The verb of memlayer.
-        describe: Gets the result and the flow's arguments, without runtime and runner.
+        describe: Gets the result and the flow's arguments, without the runtime.
     """
 
-    def decorate(flow: Flow[R, U, P, T]) -> Flow[R, U, P, T]:
+    def decorate(flow: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
         @wraps(flow)
-        async def operate(rt: R, run: U, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        def operate(rt: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
             telemetry = rt.telemetry
             if not telemetry.is_on:
-                return await flow(rt, run, *args, **kwargs)
+                return flow(rt, *args, **kwargs)
             with telemetry.operation(operation, verb, args) as span:
-                result = await flow(rt, run, *args, **kwargs)
+                result = flow(rt, *args, **kwargs)
                 span.end_with(describe(result, *args, **kwargs))
                 return result
 
-        return operate
+        @wraps(flow)
+        def ask(rt: R, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+            telemetry, asking = rt.telemetry, cast("Generator[Any, Any, Any]", flow(rt, *args, **kwargs))
+            if not telemetry.is_on:
+                return (yield from asking)
+            with telemetry.operation(operation, verb, args) as span:
+                result = yield from asking
+                span.end_with(describe(result, *args, **kwargs))
+                return result
+
+        return ask if isgeneratorfunction(flow) else operate
 
     return decorate
 

@@ -5,14 +5,14 @@ The application says whose memory they read and write; no argument of a tool nam
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from memlayer_core.chat import Chat
+from memlayer_core.chat import Chat, recall_flow
 from memlayer_core.errors import ConfigurationError, InputError, InvalidRecordError
 from memlayer_core.messages.check import with_offset
 from memlayer_core.messages.preview import RELOAD, RELOAD_TOOL
@@ -22,7 +22,7 @@ from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as assertions
 from memlayer_core.records.flow import Assertion, AssertionReport
 from memlayer_core.records.model import Record
-from memlayer_core.runtime import ASYNC, SYNC, Runner, step
+from memlayer_core.runtime import Asking, drive
 
 # How an agent reads a memory, and the arguments of its tools as a model sees them.
 #
@@ -151,11 +151,11 @@ def record_functions(chat: Chat, error: ToolError) -> Functions:
         error: Makes the error that the framework shows to the model, from a text.
     """
 
-    async def note(run: Runner, content: Sequence[str | FactArguments]) -> str:
+    def note(content: Sequence[str | FactArguments]) -> str:
         reports: list[AssertionReport] = []
         try:
             for one in content:
-                report = await assertions.assert_fact(chat.memory.runtime, run, chat.scope, _assertion(one))
+                report = assertions.assert_fact(chat.memory.runtime, chat.scope, _assertion(one))
                 reports.append(report)
         except InputError as problem:
             done = f" Recorded before that: {_ids(reports)}." if _ids(reports) else ""
@@ -165,10 +165,10 @@ def record_functions(chat: Chat, error: ToolError) -> Functions:
         return "\n".join([*recorded, *notes]) or "Nothing was recorded: `content` is empty."
 
     def record(thinking: str, content: Sequence[Any]) -> str:
-        return step(note(SYNC, _facts(content)))
+        return note(_facts(content))
 
     async def arecord(thinking: str, content: Sequence[Any]) -> str:
-        return await _written(chat, note(ASYNC, _facts(content)))
+        return await chat.memory.runtime.threads.write(note, _facts(content))
 
     return record, arecord
 
@@ -181,21 +181,21 @@ def correct_functions(chat: Chat, error: ToolError) -> Functions:
         error: Makes the error that the framework shows to the model, from a text.
     """
 
-    async def change(
-        run: Runner, memory_id: str, text: str, reason: str, value: str | None, quote: str | None
-    ) -> str:
+    def change(memory_id: str, text: str, reason: str, value: str | None, quote: str | None) -> str:
         rt = chat.memory.runtime
         try:
-            record = await assertions.correct(rt, run, chat.scope, memory_id, text, value, reason, quote)
+            record = assertions.correct(rt, chat.scope, memory_id, text, value, reason, quote)
         except InputError as problem:
             raise error(f"{problem}. {problem.hint}") from problem
         return f"Corrected: {record.memory_id} is now version {record.version}, {SAYS[record.source]}: {record.text}"
 
     def correct(memory_id: str, text: str, reason: str, value: str = "", quote: str = "") -> str:
-        return step(change(SYNC, memory_id, text, reason, value or None, quote or None))
+        return change(memory_id, text, reason, value or None, quote or None)
 
     async def acorrect(memory_id: str, text: str, reason: str, value: str = "", quote: str = "") -> str:
-        return await _written(chat, change(ASYNC, memory_id, text, reason, value or None, quote or None))
+        return await chat.memory.runtime.threads.write(
+            change, memory_id, text, reason, value or None, quote or None
+        )
 
     return correct, acorrect
 
@@ -208,20 +208,20 @@ def forget_functions(chat: Chat, error: ToolError) -> Functions:
         error: Makes the error that the framework shows to the model, from a text.
     """
 
-    async def delete(run: Runner, memory_ids: Sequence[str], quote: str | None) -> str:
+    def delete(memory_ids: Sequence[str], quote: str | None) -> str:
         if not memory_ids:
             return "Nothing was forgotten: `memory_ids` is empty."
         try:
-            await assertions.forget(chat.memory.runtime, run, chat.scope, memory_ids, quote)
+            assertions.forget(chat.memory.runtime, chat.scope, memory_ids, quote)
         except InputError as problem:
             raise error(f"{problem}. {problem.hint}") from problem
         return f"Forgotten for good: {', '.join(dict.fromkeys(memory_ids))}"
 
     def forget(memory_ids: Sequence[str], quote: str = "") -> str:
-        return step(delete(SYNC, memory_ids, quote or None))
+        return delete(memory_ids, quote or None)
 
     async def aforget(memory_ids: Sequence[str], quote: str = "") -> str:
-        return await _written(chat, delete(ASYNC, memory_ids, quote or None))
+        return await chat.memory.runtime.threads.write(delete, memory_ids, quote or None)
 
     return forget, aforget
 
@@ -272,19 +272,19 @@ def retrieve_functions(
     whose: Any = {name: getattr(reach, name) for name in ("user_id", "tenant_id", "agent_id")}
     whose["about"] = None  # of anybody
 
-    async def look(run: Runner, keywords: Sequence[str]) -> str:
+    def look(keywords: Sequence[str]) -> Asking[str]:
         wanted = " ".join(keywords)
         if not wanted.strip():
             return "Nothing was looked up: there is no word to look for."
         try:
-            hits: Hits = await run.verb(
-                chat.recall, chat.arecall, wanted, limit=_FOUND, token_limit=most, filter=recall_filter
+            hits: Hits = yield from recall_flow(
+                chat, wanted, limit=_FOUND, token_limit=most, filter=recall_filter
             )
         except InputError as problem:
             raise error(f"{problem}. {problem.hint}") from problem
         alone = recall_filter is not None or reach.session_id is not None
-        known = [] if alone else await run.verb(memory.records, memory.arecords, **whose, limit=_SEARCHED)
-        return await run(tell, hits, facts_about(known, wanted, hits))
+        known = [] if alone else memory.records(**whose, limit=_SEARCHED)
+        return tell(hits, facts_about(known, wanted, hits))
 
     def tell(hits: Hits, facts: Sequence[Record]) -> str:
         rt = memory.runtime
@@ -306,16 +306,12 @@ def retrieve_functions(
         return "\n".join([QUOTES, *lines]) if lines else "Nothing was found."
 
     def retrieve(keywords: Sequence[str]) -> str:
-        return step(look(SYNC, keywords))
+        return drive(look(keywords))
 
     async def aretrieve(keywords: Sequence[str]) -> str:
-        return await memory.runtime.threads.read(look(ASYNC, keywords))
+        return await memory.runtime.threads.drive(look(keywords))
 
     return retrieve, aretrieve
-
-
-async def _written(chat: Chat, flow: Coroutine[Any, Any, str]) -> str:
-    return await chat.memory.runtime.threads.write(flow)
 
 
 def _ids(reports: Sequence[AssertionReport]) -> str:

@@ -9,7 +9,7 @@ from memlayer_core.message import JSON, Block, Message, MessageList, Receipt, Ro
 from memlayer_core.messages.check import check_messages, new_message
 from memlayer_core.messages.preview import truncate_text
 from memlayer_core.models.foreign import TokenizerLike
-from memlayer_core.runtime import ASYNC, SYNC, Runner, step
+from memlayer_core.runtime import Asking, adrive, ask, drive
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, MessageStore
 from memlayer_core.settings import Settings
@@ -104,7 +104,7 @@ class WindowMemory:
         message = new_message(
             role, content, name, id, created_at, metadata, tool_calls, tool_call_id, model_visible
         )
-        return step(self._add(SYNC, [message]))
+        return drive(self._add([message]))
 
     async def aadd(
         self,
@@ -123,7 +123,7 @@ class WindowMemory:
         message = new_message(
             role, content, name, id, created_at, metadata, tool_calls, tool_call_id, model_visible
         )
-        return await self._add(ASYNC, [message])
+        return await adrive(self._add([message]))
 
     def add_messages(self, messages: Iterable[Message]) -> Receipt:
         """Store messages in one update: all of them, or none.
@@ -139,11 +139,11 @@ class WindowMemory:
             InvalidLimitError: The system message alone is larger than the token limit; nothing was written.
             StoreUnavailableError: The store failed, or other writers were faster each time.
         """
-        return step(self._add(SYNC, messages))
+        return drive(self._add(messages))
 
     async def aadd_messages(self, messages: Iterable[Message]) -> Receipt:
         """Do `add_messages` without blocking the event loop."""
-        return await self._add(ASYNC, messages)
+        return await adrive(self._add(messages))
 
     def history(self) -> list[Message]:
         """Return the messages in the store, in order. You may change the list.
@@ -151,11 +151,11 @@ class WindowMemory:
         Raises:
             StoreUnavailableError: The store failed.
         """
-        return step(self._history(SYNC))
+        return drive(self._history())
 
     async def ahistory(self) -> list[Message]:
         """Do `history` without blocking the event loop."""
-        return await self._history(ASYNC)
+        return await adrive(self._history())
 
     def context(
         self,
@@ -177,7 +177,7 @@ class WindowMemory:
             InvalidMessageError: A pending message could not be stored.
             StoreUnavailableError: The store failed.
         """
-        return step(self._context(SYNC, pending, token_limit, policy))
+        return drive(self._context(pending, token_limit, policy))
 
     async def acontext(
         self,
@@ -187,7 +187,7 @@ class WindowMemory:
         policy: Policies | None = None,
     ) -> Context:
         """Do `context` without blocking the event loop."""
-        return await self._context(ASYNC, pending, token_limit, policy)
+        return await adrive(self._context(pending, token_limit, policy))
 
     def clear(self) -> int:
         """Delete this session's messages from the store.
@@ -198,48 +198,46 @@ class WindowMemory:
         Raises:
             StoreUnavailableError: The store failed.
         """
-        return step(self._clear(SYNC))
+        return drive(self._clear())
 
     async def aclear(self) -> int:
         """Do `clear` without blocking the event loop."""
-        return await self._clear(ASYNC)
+        return await adrive(self._clear())
 
     def __repr__(self) -> str:
         return f"WindowMemory({type(self._store).__name__}, {self.session_id!r})"
 
-    async def _add(self, run: Runner, messages: object) -> Receipt:
+    def _add(self, messages: object) -> Asking[Receipt]:
         # The ids are made once: an update that was stored, although its answer was lost, adds nothing twice.
         bytes_limit = self._settings.message_bytes_limit
-        new = await run(fit.additions, messages, datetime.now(UTC), lambda: str(uuid.uuid4()), bytes_limit)
+        new = fit.additions(messages, datetime.now(UTC), lambda: str(uuid.uuid4()), bytes_limit)
         for _ in range(_ATTEMPTS):
-            found = await self._read(run)
-            every, receipt = await run(fit.add_to_list, found.messages, new)
+            found = yield from self._read()
+            every, receipt = fit.add_to_list(found.messages, new)
             if not receipt.stored and not receipt.replaced:
                 return receipt
-            left = await run(self._window, every, self._limits)
-            if await self._update(run, left.messages, found.version):
+            left = self._window(every, self._limits)
+            if (yield from self._update(left.messages, found.version)):
                 return receipt
         raise StoreUnavailableError(
             f"session {self.session_id!r} was changed by others at each of {_ATTEMPTS} attempts to update it",
             hint="Try again; if this stays so, `update_messages` refuses the version that `get_messages` returns.",
         )
 
-    async def _context(
-        self, run: Runner, pending: object, token_limit: int | None, policy: Policies | None
-    ) -> Context:
+    def _context(self, pending: object, token_limit: int | None, policy: Policies | None) -> Asking[Context]:
         bounds = fit.limits(self._limits, policy, token_limit)
         following = check_messages(pending)
-        found = await self._read(run)
+        found = yield from self._read()
         ids = {message.id for message in found.messages}
         new = [message for message in following if message.id is None or message.id not in ids]
-        return (await run(self._window, found.messages, bounds, new)).context
+        return self._window(found.messages, bounds, new).context
 
-    async def _history(self, run: Runner) -> list[Message]:
-        return list((await self._read(run)).messages)
+    def _history(self) -> Asking[list[Message]]:
+        return list((yield from self._read()).messages)
 
-    async def _clear(self, run: Runner) -> int:
-        found = await self._read(run)
-        await self._call(run, "delete_messages", self.session_id)
+    def _clear(self) -> Asking[int]:
+        found = yield from self._read()
+        (yield from self._call("delete_messages", self.session_id))
         return len(found.messages)
 
     def _window(
@@ -249,8 +247,8 @@ class WindowMemory:
             messages, bounds, self._settings, self._counter.message, self._truncate_with, pending=pending
         )
 
-    async def _read(self, run: Runner) -> MessageList:
-        found = await self._call(run, "get_messages", self.session_id)
+    def _read(self) -> Asking[MessageList]:
+        found = yield from self._call("get_messages", self.session_id)
         if not isinstance(found, MessageList):
             raise ConfigurationError(
                 f"{type(self._store).__name__}.get_messages returned {type(found).__name__}",
@@ -258,8 +256,8 @@ class WindowMemory:
             )
         return found
 
-    async def _update(self, run: Runner, messages: Sequence[Message], version: str | None) -> bool:
-        done = await self._call(run, "update_messages", self.session_id, messages, version)
+    def _update(self, messages: Sequence[Message], version: str | None) -> Asking[bool]:
+        done = yield from self._call("update_messages", self.session_id, messages, version)
         if not isinstance(done, bool):
             raise ConfigurationError(
                 f"{type(self._store).__name__}.update_messages returned {type(done).__name__}",
@@ -267,11 +265,11 @@ class WindowMemory:
             )
         return done
 
-    async def _call(self, run: Runner, verb: str, *args: object) -> object:
+    def _call(self, verb: str, *args: object) -> Asking[object]:
         """Call the store: its blocking method, or in an event loop the async one if it has one."""
         store = self._store
         try:
-            return await run.either(getattr(store, verb), getattr(store, f"a{verb}", None), *args)
+            return (yield ask(getattr(store, verb), getattr(store, f"a{verb}", None), *args))
         except MemlayerError:
             raise
         except Exception as problem:

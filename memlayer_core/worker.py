@@ -35,7 +35,7 @@ from memlayer_core.messages.check import with_offset
 from memlayer_core.messages.flow import end_idle
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records import writes as records_writes
-from memlayer_core.runtime import SYNC, Journal, Runner, Runtime, step
+from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.seams import VectorIndex
 from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage import texts, vectors
@@ -209,7 +209,7 @@ class IndexKeeper:
                 self._adopt(rt, rt.index)
             while self.suspects:
                 shard = next(iter(self.suspects))
-                step(index_flow.rebuild(rt, SYNC, [shard], reason="it was damaged"))
+                index_flow.rebuild(rt, [shard], reason="it was damaged")
                 self.suspects.discard(shard)
         except (IndexUnavailableError, IndexCorruptError) as problem:
             if not threading.main_thread().is_alive():
@@ -222,7 +222,7 @@ class IndexKeeper:
     def _adopt(self, rt: Runtime, index: VectorIndex) -> None:
         """Compare the index with the journal and repair it; on a server, by a job that one process does."""
         if index.exclusive:
-            step(index_flow.adopt(rt, SYNC, reason=index.repaired or UNSOUND))
+            index_flow.adopt(rt, reason=index.repaired or UNSOUND)
         else:
             rt.db.write(storage_jobs.enqueue_once, "audit", [0], rt.now())
         index.repaired = None
@@ -232,33 +232,33 @@ class IndexKeeper:
 # Flows of the worker and of maintenance: checks and repairs a store, builds the index again, erases deleted content.
 
 
-async def verify(rt: Runtime, run: Runner) -> list[str]:
+def verify(rt: Runtime) -> list[str]:
     """Check the journal, and compare both indexes with it. Returns what was repaired."""
-    await run(rt.db.check_file)
+    rt.db.check_file()
     repaired = []
-    mended = await run(rt.db.write, texts.repair_words, rt.own_words)
-    await run(rt.db.check)
+    mended = rt.db.write(texts.repair_words, rt.own_words)
+    rt.db.check()
     if mended:
         rt.emit(WordsRepaired())
         repaired.append("words")
-    if await run(_holds_index, rt):
-        shards = await adopt(rt, run, reason="it was verified")
+    if _holds_index(rt):
+        shards = adopt(rt, reason="it was verified")
         repaired += [f"collection {shard}" for shard in shards]
     return repaired
 
 
-async def reindex(rt: Runtime, run: Runner) -> int:
+def reindex(rt: Runtime) -> int:
     """Build the whole index again from the journal's vectors. Returns how many there are."""
-    await run(rt.db.check_file)
-    if not await run(_holds_index, rt):
+    rt.db.check_file()
+    if not _holds_index(rt):
         return 0
-    shards = range((await run(rt.db.read, vectors.layout)).shards)
-    return await rebuild(rt, run, shards, reason="it was asked for")
+    shards = range(rt.db.read(vectors.layout).shards)
+    return rebuild(rt, shards, reason="it was asked for")
 
 
-async def retry_dead(rt: Runtime, run: Runner) -> int:
+def retry_dead(rt: Runtime) -> int:
     """Give every dead letter of the background work a new start. Returns how many there were."""
-    revived = await run(rt.db.write, storage_jobs.revive, rt.now())
+    revived = rt.db.write(storage_jobs.revive, rt.now())
     rt.wake()
     return revived
 
@@ -273,12 +273,11 @@ class ErasureDelayError(MemlayerError):
     retryable = True
 
 
-async def erase(rt: Runtime, run: Runner, job: Job, pause: Callable[[float], bool]) -> None:
+def erase(rt: Runtime, job: Job, pause: Callable[[float], bool]) -> None:
     """Do a job of kind `"erase"` in parts, so that others can read and write in between.
 
     Args:
         rt: What the memory works with.
-        run: Blocks or awaits.
         job: The job.
         pause: Waits so many seconds. Returns whether to stop; the job then stays to be done.
 
@@ -289,17 +288,17 @@ async def erase(rt: Runtime, run: Runner, job: Job, pause: Callable[[float], boo
     while more:
         began = time.monotonic()
         until = rt.now() + timedelta(seconds=rt.settings.lease_seconds)
-        more = await run(rt.db.write, storage_jobs.erase, job, until, goes_on=goes_on)
+        more = rt.db.write(storage_jobs.erase, job, until, goes_on=goes_on)
         goes_on = True
         if pause(time.monotonic() - began):  # others get as much time
             return
-    if not await run(rt.db.tidy, whole=True):
+    if not rt.db.tidy(whole=True):
         raise ErasureDelayError(
             "deleted content is still in the journal's log, because a reader holds it",
             hint="End the long transaction that reads the journal.",
         )
     rt.health.up("erasure")
-    await run(rt.db.write, storage_jobs.finish, [job])
+    rt.db.write(storage_jobs.finish, [job])
 
 
 # Who has a lease: a process of this machine, which may have died.
@@ -455,34 +454,33 @@ _TOLD = timedelta(days=90)  # how long `memory.ledger` tells of a call
 _PAGE = 500  # records or entries of one transaction, so that others can write in between
 
 
-async def maintain(rt: Runtime, run: Runner, now: datetime | None = None) -> StoreMaintained:
+def maintain(rt: Runtime, now: datetime | None = None) -> StoreMaintained:
     """Delete what the settings say, and return what was done. To do it again changes nothing.
 
     Args:
         rt: What the memory works with.
-        run: Blocks or awaits.
         now: The moment that counts; None: the present.
     """
-    done = await maintain_journal(rt, run, now)
+    done = maintain_journal(rt, now)
     if done.deleted:
         rt.wake()
     rt.emit(done)
     return done
 
 
-async def maintain_journal(journal: Journal, run: Runner, now: datetime | None = None) -> StoreMaintained:
+def maintain_journal(journal: Journal, now: datetime | None = None) -> StoreMaintained:
     """Do `maintain` in the journal alone. What is left to erase from the index and the files is queued."""
     moment = with_offset(now, "now") or journal.now()
-    deleted = await _delete_archived(journal, run, moment)
-    entries = await _prune_outcomes(journal, run, moment)
-    faded, expired = await run(journal.db.read, records_writes.count_archived, journal.settings, moment)
+    deleted = _delete_archived(journal, moment)
+    entries = _prune_outcomes(journal, moment)
+    faded, expired = journal.db.read(records_writes.count_archived, journal.settings, moment)
     return StoreMaintained(moment, archived=faded, expired=expired, deleted=deleted, entries=entries)
 
 
-async def maintain_daily(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
+def maintain_daily(rt: Runtime, jobs: Sequence[Job]) -> None:
     """Do jobs of kind `"maintain"`."""
-    await maintain(rt, run)
-    await run(rt.db.write, storage_jobs.finish, jobs)
+    maintain(rt)
+    rt.db.write(storage_jobs.finish, jobs)
 
 
 def enqueue_daily(rt: Runtime) -> None:
@@ -492,24 +490,24 @@ def enqueue_daily(rt: Runtime) -> None:
         rt.db.write(storage_jobs.enqueue_daily, "maintain", now)
 
 
-async def _delete_archived(rt: Journal, run: Runner, at: datetime) -> int:
+def _delete_archived(rt: Journal, at: datetime) -> int:
     settings, days, deleted = rt.settings, rt.settings.delete_archived_days, 0
     if days is None:
         return 0
-    while found := await run(rt.db.read, records_writes.find_archived, settings, at, days, _PAGE):
+    while found := rt.db.read(records_writes.find_archived, settings, at, days, _PAGE):
         before = deleted
         for owner, ordinals in found:
-            deleted += await run(
-                rt.db.write, records_writes.delete_archived, settings, at, days, owner, ordinals, rt.now()
+            deleted += rt.db.write(
+                records_writes.delete_archived, settings, at, days, owner, ordinals, rt.now()
             )
         if deleted == before:  # all were used meanwhile
             break
     return deleted
 
 
-async def _prune_outcomes(rt: Journal, run: Runner, moment: datetime) -> int:
+def _prune_outcomes(rt: Journal, moment: datetime) -> int:
     gone = 0
-    while more := await run(rt.db.write, records_reads.prune_outcomes, moment - _TOLD, _PAGE):
+    while more := rt.db.write(records_reads.prune_outcomes, moment - _TOLD, _PAGE):
         gone += more
     return gone
 
@@ -590,21 +588,21 @@ class ModelThreads:
     def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
         if kind == "learn":
             with rt.health.watch("learning", rt.settings.lease_seconds):
-                step(extract(rt, SYNC, jobs))
+                extract(rt, jobs)
             return
         write = {"summarize": self._summarize, "episode": write_episode, "record": record}[kind]
         source: Source = "long-term memory" if kind == "record" else "summarizer"
         for job in jobs:
             with rt.health.watch(source, rt.settings.lease_seconds):
-                step(write(rt, SYNC, job))
+                write(rt, job)
 
-    async def _summarize(self, rt: Runtime, run: Runner, job: Job) -> None:
+    def _summarize(self, rt: Runtime, job: Job) -> None:
         if not rt.settings.extraction_with_summaries:
-            await summarize(rt, run, job)
+            summarize(rt, job)
             return
         facts = FactTask(rt, lambda keys: self._lease_all(rt, keys))
         try:
-            await summarize(rt, run, job, facts.ask)
+            summarize(rt, job, facts.ask)
         finally:
             facts.finish()
 
@@ -663,7 +661,7 @@ class Worker:
     def employ(self, rt: Runtime) -> None:
         """Give the worker its runtime. It starts if earlier processes left jobs."""
         self._rt = rt
-        step(end_idle(rt, SYNC))  # before anybody continues an idle session: its episode ends before that
+        end_idle(rt)  # before anybody continues an idle session: its episode ends before that
         self._look_at_clock(rt)
         begin(rt)
         if rt.db.read(storage_jobs.has_jobs) or self._owes_summaries:
@@ -766,7 +764,7 @@ class Worker:
                     self.wake()
                 self._take_over(rt)
                 self._write_down(rt)
-                step(end_idle(rt, SYNC))
+                end_idle(rt)
                 self._look_at_clock(rt)
                 if asked and not self._stopping.is_set():
                     self._ready(rt)
@@ -866,23 +864,23 @@ class Worker:
         match kind:
             case "index":
                 keys = [job.subject for job in jobs]
-                step(queue(rt, SYNC, keys))
-                step(index_flow.index(rt, SYNC, jobs))
+                queue(rt, keys)
+                index_flow.index(rt, jobs)
             case "upsert":
-                step(index_flow.upsert(rt, SYNC, jobs))
+                index_flow.upsert(rt, jobs)
             case "unindex":
-                step(index_flow.unindex(rt, SYNC, jobs, rt.now() + timedelta(seconds=self._gathering)))
+                index_flow.unindex(rt, jobs, rt.now() + timedelta(seconds=self._gathering))
                 self._removals_rest_until = time.monotonic() + _REST * (time.monotonic() - began)
             case "compact":
-                step(index_flow.compact(rt, SYNC, jobs))
+                index_flow.compact(rt, jobs)
                 self._gathering = min(LONGEST_BACKOFF, max(_GATHERING, _SHARE * (time.monotonic() - began)))
             case "audit":
-                step(index_flow.audit(rt, SYNC, jobs, reason=UNSOUND))
+                index_flow.audit(rt, jobs, reason=UNSOUND)
             case "maintain":
-                step(maintain_daily(rt, SYNC, jobs))
+                maintain_daily(rt, jobs)
             case "erase":
                 for job in jobs:
-                    step(erase(rt, SYNC, job, self._stopping.wait))
+                    erase(rt, job, self._stopping.wait)
                 self._erasures_rest_until = time.monotonic() + _ERASURE_SHARE * (time.monotonic() - began)
             case "summarize" | "episode" | "learn" | "record":
                 raise AssertionError(f"{kind} is a job of the model threads")

@@ -6,11 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 from memlayer_core import Memory
 from memlayer_core.messages.flow import end_idle
-from memlayer_core.runtime import SYNC, step
 
 
 def set_ahead(memory: Memory, days: float) -> None:
     """Set a memory's clock so many days ahead of the present, and end what was idle for long by then."""
     rt = memory._resources.runtime
     object.__setattr__(rt, "now", lambda: datetime.now(UTC) + timedelta(days=days))
-    step(end_idle(rt, SYNC))
+    end_idle(rt)

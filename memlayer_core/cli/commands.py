@@ -17,6 +17,7 @@ from memlayer_core.cli.app import Answers, JournalPlace, StorePlace, Whom, app, 
 from memlayer_core.errors import FlushTimeoutError, IndexUnavailableError, InputError, MemlayerError
 from memlayer_core.events import Event, IndexRebuilt
 from memlayer_core.models.foreign import EmbedderName
+from memlayer_core.runtime import drive
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, ViewList, visible
 
@@ -130,14 +131,13 @@ def export(target: str, store: JournalPlace, *, user: str | None = None, tenant:
     Takes:
         target: The file to write, or `-` for the standard output.
     """
-    from memlayer_core.runtime import SYNC, step
     from memlayer_core.storage.files import FileWriter
     from memlayer_core.transfer.flow import export as write
 
     file = FileWriter(sys.stdout if target == "-" else target)
     with store.journal() as journal, shell.progress("Exporting") as bar:
-        flow = write(journal.db, SYNC, file, tenant_id=tenant, user_id=user, now=journal.now(), progress=bar)
-        written = step(flow)
+        flow = write(journal.db, file, tenant_id=tenant, user_id=user, now=journal.now(), progress=bar)
+        written = drive(flow)
     note(f"Exported: {written:,} message(s).")
 
 
@@ -176,7 +176,6 @@ def forget(store: StorePlace, whom: Whom, *, record: str | None = None, yes: boo
         agent: Of the user, what belongs to this agent alone.
         yes: Delete without a question.
     """
-    from memlayer_core.runtime import SYNC, step
     from memlayer_core.transfer.flow import forget_in_journal
     from memlayer_core.transfer.sql import sessions_of
 
@@ -201,7 +200,7 @@ def forget(store: StorePlace, whom: Whom, *, record: str | None = None, yes: boo
             if not sys.stdin.isatty():
                 raise InputError("nobody is there to answer whether to delete it", hint="Add `--yes`.")
             typer.confirm("Delete it?", abort=True, err=True)
-        gone = step(forget_in_journal(journal, SYNC, user, session, record, tenant, agent))
+        gone = forget_in_journal(journal, user, session, record, tenant, agent)
     if not (gone.sessions or gone.records or gone.items):
         yield View(notes=(f"There is nothing of {named}.",)), {"deleted": gone, "left": []}
         raise typer.Exit(1)

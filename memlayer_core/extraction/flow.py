@@ -19,7 +19,7 @@ from memlayer_core.models.llm import ModelUsage
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records.flow import announce, prepare_record, reader_of
 from memlayer_core.records.model import USER, Claim, PreparedRecord, Record
-from memlayer_core.runtime import Runner, Runtime
+from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage.jobs import Job
@@ -38,14 +38,14 @@ _SHOWN = 20  # known facts that a model is shown
 _KIND = "learn"
 
 
-async def queue(rt: Runtime, run: Runner, keys: Sequence[int]) -> None:
+def queue(rt: Runtime, keys: Sequence[int]) -> None:
     """Queue messages for the model of any process, if there ever was one: it reads several turns of a session at a time."""
-    if not keys or not (rt.extractor is not None or await run(rt.db.read, sql.learns)):
+    if not keys or not (rt.extractor is not None or rt.db.read(sql.learns)):
         return
     now, settings = rt.now(), rt.settings
     turns = LAST if settings.extraction_with_summaries else settings.extraction_turns
     later = now + timedelta(seconds=settings.extraction_idle_seconds)
-    await run(rt.db.write, sql.queue, keys, turns, now, later)
+    rt.db.write(sql.queue, keys, turns, now, later)
 
 
 def begin(rt: Runtime) -> None:
@@ -54,7 +54,7 @@ def begin(rt: Runtime) -> None:
         rt.db.write(sql.begin, rt.now(), rt.settings.learn_back_days)
 
 
-async def extract(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
+def extract(rt: Runtime, jobs: Sequence[Job]) -> None:
     """Do jobs of kind `"learn"`, which are about messages of one session.
 
     The ledger tells what became of it: what was stored, what was refused and why, or that the answer could not be read.
@@ -64,24 +64,24 @@ async def extract(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
         RedactorError: The user's redactor fails. The same.
     """
     model = rt.extractor
-    batch = await run(_batch, rt, jobs, model)
+    batch = _batch(rt, jobs, model)
     if batch is None or model is None:
-        await run(rt.db.write, storage_jobs.finish, jobs)
+        rt.db.write(storage_jobs.finish, jobs)
         return
     rows = batch.rows
-    if (limit := await run(rt.db.read, _limit, rt, rows[0].namespace)) is not None:
+    if (limit := rt.db.read(_limit, rt, rows[0].namespace)) is not None:
         batch.problem = limit
     else:
-        await run(rt.db.read, batch.read)
+        rt.db.read(batch.read)
         try:
-            await batch.ask(run, rows, tries=2)
+            batch.ask(rows, tries=2)
         except ModelError as problem:
-            await run(rt.db.write, storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
+            rt.db.write(storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
             rt.health.down("learning", str(problem))
             raise
         rt.health.up("learning")
-    if not await run(_commit, rt, batch, jobs, model.name):  # this answer was paid all the same
-        await run(rt.db.write, storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
+    if not _commit(rt, batch, jobs, model.name):  # this answer was paid all the same
+        rt.db.write(storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
 
 
 class FactTask:
@@ -195,7 +195,7 @@ class _Batch:
             keys = {*self._words, *(key for _, sources in self._known for key in sources)}
             self._vectors = dict(sql.vectors_of(connection, sorted(keys)))
 
-    async def ask(self, run: Runner, rows: Sequence[Any], *, tries: int) -> None:
+    def ask(self, rows: Sequence[Any], *, tries: int) -> None:
         """Ask the model about some of the messages: once more after an answer that cannot be read, then about each half.
 
         Raises:
@@ -208,7 +208,7 @@ class _Batch:
         problem = "it was too long"
         for _ in range(tries):
             try:
-                answer = await run(self.usage.ask, prompt, instructions, Operations)
+                answer = self.usage.ask(prompt, instructions, Operations)
                 operations = check.operations_in(answer)
             except ModelContextError:
                 break
@@ -222,7 +222,7 @@ class _Batch:
             self.problem = f"the model's answer about {len(rows)} message(s) could not be read: {problem}"
             return
         for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
-            await self.ask(run, half, tries=1)
+            self.ask(half, tries=1)
 
     def side_task(self, keys: Sequence[int]) -> SideTask:
         """Return what a model is asked for in the call that sums up messages with these keys."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
@@ -23,7 +23,7 @@ from memlayer_core.errors import (
     IndexUnavailableError,
 )
 from memlayer_core.events import IndexRebuilt, MessagesIndexed
-from memlayer_core.runtime import SYNC, Runner, Runtime
+from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale, VectorIndex
 from memlayer_core.storage import jobs as storage_jobs
@@ -104,11 +104,11 @@ def _scale(others: Sequence[float], answers: Sequence[float]) -> SimilarityScale
 # Finds the nearest vectors in one scope: in the index, or by an exact comparison; and the postings of words.
 
 
-async def query_vector(rt: Runtime, run: Runner, query: str) -> tuple[FloatVector | None, str | None]:
+def query_vector(rt: Runtime, query: str) -> Asking[tuple[FloatVector | None, str | None]]:
     """Return the query's vector; or None, and what is wrong with the embedder."""
     try:
         awaiting = None if rt.embeds_here else rt.embedder.aembed_query
-        vector = await run.either(rt.embedder.embed_query, awaiting, searchable(query))
+        vector = yield ask(rt.embedder.embed_query, awaiting, searchable(query))
     except EmbedderError as problem:
         return None, _failure(rt, problem)
     rt.health.up("embedder")
@@ -212,7 +212,7 @@ _PROBES = 2  # vectors at either end of a shard with which it is tested
 _JUDGED = 3  # attempts to test a shard while others change it; after that it counts as sound
 
 
-async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
+def index(rt: Runtime, jobs: Sequence[Job]) -> int:
     """Do jobs of kind `"index"`. Returns how many texts were embedded, or parts of them.
 
     Chroma gets the vectors of those users alone who have more than half of 20,000.
@@ -221,22 +221,22 @@ async def index(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> int:
         RedactorError: The user's redactor fails. The jobs are tried again.
     """
     keys = [job.subject for job in jobs]
-    filings, embedded = await embed(rt, run, keys)
-    if wordless := await run(rt.db.read, texts_sql.without_words, keys):
-        await run(rt.db.write, texts_sql.add_words, wordless, rt.own_words)
+    filings, embedded = embed(rt, keys)
+    if wordless := rt.db.read(texts_sql.without_words, keys):
+        rt.db.write(texts_sql.add_words, wordless, rt.own_words)
     if rt.index is not None:
         names = {job.namespace for job in jobs}
-        known, large = await run(rt.db.read, storage_vectors.namespaces_of, names, _few(rt))
+        known, large = rt.db.read(storage_vectors.namespaces_of, names, _few(rt))
         if large:
-            await run(rt.db.write, storage_vectors.add_to_content, large, rt.now())
+            rt.db.write(storage_vectors.add_to_content, large, rt.now())
         if known:
             theirs = {job.subject for job in jobs if job.namespace in known}
-            await _add(rt, run, [filing for filing in filings if filing.key in theirs])
+            _add(rt, [filing for filing in filings if filing.key in theirs])
             rt.health.up("index")
     if filings:
         # First, so that who flushes has heard it.
         rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
-    await run(rt.db.write, storage_jobs.finish, jobs)
+    rt.db.write(storage_jobs.finish, jobs)
     return embedded
 
 
@@ -245,53 +245,48 @@ def _few(rt: Runtime) -> int:
     return rt.settings.exact_scan_limit // 2
 
 
-async def upsert(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
+def upsert(rt: Runtime, jobs: Sequence[Job]) -> None:
     """Do jobs of kind `"upsert"`: copy vectors to Chroma."""
     if rt.index is not None:
-        await _copy(rt, run, jobs)
+        _copy(rt, jobs)
         rt.health.up("index")
-    await run(rt.db.write, storage_jobs.finish, jobs)
+    rt.db.write(storage_jobs.finish, jobs)
 
 
-async def embed(rt: Runtime, run: Runner, keys: Sequence[int]) -> tuple[list[IndexEntry], int]:
+def embed(rt: Runtime, keys: Sequence[int]) -> tuple[list[IndexEntry], int]:
     """Embed the texts that have no vector, the long ones in parts, and store the vectors.
 
     Returns:
         All entries, and how many texts or parts were embedded.
     """
-    found = [_redacted(rt, task) for task in await run(rt.db.read, storage_vectors.index_tasks, keys)]
+    found = [_redacted(rt, task) for task in rt.db.read(storage_vectors.index_tasks, keys)]
     wanted = [waiting for waiting in found if waiting.text.strip()]
     made: dict[str, FloatVector] = {}
     filings = list[IndexEntry]()
     for some in _batches(rt, wanted):
         every = dict.fromkeys(part for one in some if not one.vectors for part in parts(one.text))
         texts = [part for part in every if part not in made]
-        made |= await _embed_texts(rt, run, texts)
+        made |= _embed_texts(rt, texts)
         entries = [_entry_of(one, made) for one in some]
         new = [entry for entry, one in zip(entries, some, strict=True) if not one.vectors]
         if new:
-            await run(rt.db.write, storage_vectors.store, new, rt.now())
+            rt.db.write(storage_vectors.store, new, rt.now())
         filings += entries
     return filings, len(made)
 
 
-async def _embed_texts(rt: Runtime, run: Runner, texts: Sequence[str]) -> dict[str, FloatVector]:
+def _embed_texts(rt: Runtime, texts: Sequence[str]) -> dict[str, FloatVector]:
     """Return the vector of each text. The store learns which embedder it has when the first vectors are made."""
     if not texts:
         return {}
-    # In the background. Who awaits an embedder sees that it hangs, and a timer would block the event loop.
-    watch = rt.health.watch("embedder", rt.settings.embedder_timeout) if run is SYNC else nullcontext()
-    with watch:
-        awaiting = None if rt.embeds_here else rt.embedder.aembed
-        vectors = await run.either(rt.embedder.embed, awaiting, texts)
+    with rt.health.watch("embedder", rt.settings.embedder_timeout):
+        vectors = rt.embedder.embed(texts)
     rt.health.up("embedder")
-    layout = await run(rt.db.read, storage_vectors.layout)
+    layout = rt.db.read(storage_vectors.layout)
     if layout.dimension is None:
         scales = layout.scales if layout.embedder == rt.embedder.identity else None
-        scales = scales or await _measured(rt, run)
-        layout = await run(
-            rt.db.write, storage_vectors.set_embedder, rt.embedder.identity, len(vectors[0]), scales
-        )
+        scales = scales or _measured(rt)
+        layout = rt.db.write(storage_vectors.set_embedder, rt.embedder.identity, len(vectors[0]), scales)
     check_embedder(layout, rt.embedder.identity, len(vectors[0]))
     return dict(zip(texts, vectors, strict=True))
 
@@ -309,17 +304,16 @@ def _batches(rt: Runtime, tasks: Sequence[IndexTask]) -> Iterator[list[IndexTask
         yield some
 
 
-async def _measured(rt: Runtime, run: Runner) -> Mapping[str, SimilarityScale]:
+def _measured(rt: Runtime) -> Mapping[str, SimilarityScale]:
     """Return the scales of the embedder's cosines, which nobody knows: it is the user's own."""
-    return scales_from(await run.either(rt.embedder.embed, rt.embedder.aembed, calibration_texts()))
+    return scales_from(rt.embedder.embed(calibration_texts()))
 
 
-async def unindex(rt: Runtime, run: Runner, jobs: Sequence[Job], erase_at: datetime) -> None:
+def unindex(rt: Runtime, jobs: Sequence[Job], erase_at: datetime) -> None:
     """Do jobs of kind `"unindex"`: remove deleted messages from the index, and request its compaction.
 
     Args:
         rt: What the memory works with.
-        run: Blocks or awaits.
         jobs: The jobs.
         erase_at: When Chroma's files are to be cleared of them.
     """
@@ -328,28 +322,28 @@ async def unindex(rt: Runtime, run: Runner, jobs: Sequence[Job], erase_at: datet
         for job in jobs:
             shards.setdefault(shard_of(job.namespace, rt.shards), []).append(job.subject)
         for shard, keys in shards.items():
-            await run(rt.index.remove, shard, keys)
+            rt.index.remove(shard, keys)
         # A text that was edited has its new vectors by now, or gets them by a job that waits.
-        await _copy(rt, run, jobs)
+        _copy(rt, jobs)
         if rt.index.exclusive:  # a server's files are its own business
-            await run(rt.db.write, storage_jobs.enqueue_once, "compact", list(shards), erase_at)
-    await run(rt.db.write, storage_jobs.finish, jobs)
+            rt.db.write(storage_jobs.enqueue_once, "compact", list(shards), erase_at)
+    rt.db.write(storage_jobs.finish, jobs)
 
 
-async def compact(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
+def compact(rt: Runtime, jobs: Sequence[Job]) -> None:
     """Do jobs of kind `"compact"`: rebuild shards, so that deleted content leaves Chroma's files."""
     if rt.index is not None:
-        await _refill(rt, run, sorted({job.subject for job in jobs}))
-    await run(rt.db.write, storage_jobs.finish, jobs)
+        _refill(rt, sorted({job.subject for job in jobs}))
+    rt.db.write(storage_jobs.finish, jobs)
 
 
-async def audit(rt: Runtime, run: Runner, jobs: Sequence[Job], *, reason: str) -> None:
+def audit(rt: Runtime, jobs: Sequence[Job], *, reason: str) -> None:
     """Do jobs of kind `"audit"`: make the index agree with the journal."""
-    await adopt(rt, run, reason=reason)
-    await run(rt.db.write, storage_jobs.finish, jobs)
+    adopt(rt, reason=reason)
+    rt.db.write(storage_jobs.finish, jobs)
 
 
-async def adopt(rt: Runtime, run: Runner, *, reason: str) -> list[int]:
+def adopt(rt: Runtime, *, reason: str) -> list[int]:
     """Compare the index with the journal, and repair the differences. Returns the repaired shards.
 
     Others may write meanwhile, so a shard that looks wrong is checked again, and missing entries are added. Only a
@@ -359,47 +353,45 @@ async def adopt(rt: Runtime, run: Runner, *, reason: str) -> list[int]:
         return []
     changed: list[int] = []
     damaged: list[int] = []
-    new = await run(
-        rt.db.read, storage_vectors.large_namespaces, _few(rt)
-    )  # the limit may be lower than it was
+    new = rt.db.read(storage_vectors.large_namespaces, _few(rt))  # the limit may be lower than it was
     if new:
-        await run(rt.db.write, storage_vectors.add_to_content, new, rt.now())
+        rt.db.write(storage_vectors.add_to_content, new, rt.now())
     lacking = {shard_of(namespace, rt.shards) for namespace in new}
-    samples = await run(rt.db.read, storage_vectors.samples, rt.shards, _PROBES)
-    for shard in sorted(lacking.union(await run(rt.index.audit, samples))):
+    samples = rt.db.read(storage_vectors.samples, rt.shards, _PROBES)
+    for shard in sorted(lacking.union(rt.index.audit(samples))):
         try:
-            if shard not in lacking and await _agrees(rt, run, shard):
+            if shard not in lacking and _agrees(rt, shard):
                 continue
-            if await _repair(rt, run, shard, reason):
+            if _repair(rt, shard, reason):
                 changed.append(shard)
-            sound = await _finds(rt, run, shard)
+            sound = _finds(rt, shard)
         except IndexCorruptError:
             sound = False
         if not sound:
             damaged.append(shard)
-    await rebuild(rt, run, damaged, reason=reason)
+    rebuild(rt, damaged, reason=reason)
     rt.health.up("index")
     return sorted({*changed, *damaged})
 
 
-async def _agrees(rt: Runtime, run: Runner, shard: int) -> bool:
+def _agrees(rt: Runtime, shard: int) -> bool:
     assert rt.index is not None
-    samples = await run(rt.db.read, storage_vectors.samples, rt.shards, _PROBES, shard)
-    return not await run(rt.index.audit, samples)
+    samples = rt.db.read(storage_vectors.samples, rt.shards, _PROBES, shard)
+    return not rt.index.audit(samples)
 
 
-async def _finds(rt: Runtime, run: Runner, shard: int) -> bool:
+def _finds(rt: Runtime, shard: int) -> bool:
     """Tell whether a shard finds its own entries, while others may add and remove some.
 
     It must find what was in the journal before and after the test.
     """
     assert rt.index is not None
-    (sample,) = await run(rt.db.read, storage_vectors.samples, rt.shards, _PROBES, shard)
+    (sample,) = rt.db.read(storage_vectors.samples, rt.shards, _PROBES, shard)
     for _ in range(_JUDGED):
         asked = replace(sample, vectors=0, max_vectors=sys.maxsize)
-        if not await run(rt.index.audit, [asked]):
+        if not rt.index.audit([asked]):
             return True
-        (after,) = await run(rt.db.read, storage_vectors.samples, rt.shards, _PROBES, shard)
+        (after,) = rt.db.read(storage_vectors.samples, rt.shards, _PROBES, shard)
         same = {(probe.key, probe.text_hash, probe.lanes) for probe in after.probes}
         stayed = [probe for probe in asked.probes if (probe.key, probe.text_hash, probe.lanes) in same]
         if len(stayed) == len(asked.probes):
@@ -408,7 +400,7 @@ async def _finds(rt: Runtime, run: Runner, shard: int) -> bool:
     return True
 
 
-async def _repair(rt: Runtime, run: Runner, shard: int, reason: str) -> bool:
+def _repair(rt: Runtime, shard: int, reason: str) -> bool:
     """Add the entries that a shard lacks, and remove those that the journal lacks. Returns whether there were any.
 
     The shard is listed before the journal is read. No key is used twice, so an entry that the journal does not have
@@ -416,54 +408,52 @@ async def _repair(rt: Runtime, run: Runner, shard: int, reason: str) -> bool:
     """
     assert rt.index is not None
     added = 0
-    held = dict(await run(rt.index.keys, shard))
-    async with _hide_meanwhile(rt, run, rt.index, [shard]):
-        async for filings in _pages(rt, run, shard):
+    held = dict(rt.index.keys(shard))
+    with _hide_meanwhile(rt, rt.index, [shard]):
+        for filings in _pages(rt, shard):
             wrong = [one for one in filings if held.get(one.key) != len(one.vectors)]
-            await run(rt.index.remove, shard, [one.key for one in wrong if one.key in held])
-            added += await _add(rt, run, wrong)
+            rt.index.remove(shard, [one.key for one in wrong if one.key in held])
+            added += _add(rt, wrong)
             for one in filings:
                 held.pop(one.key, None)
-        gone = held.keys() - await run(rt.db.read, storage_vectors.existing_keys, sorted(held))
-        await run(rt.index.remove, shard, sorted(gone))
+        gone = held.keys() - rt.db.read(storage_vectors.existing_keys, sorted(held))
+        rt.index.remove(shard, sorted(gone))
     if added:
         rt.emit(IndexRebuilt((shard,), added, reason))
     return bool(added or gone)
 
 
-async def rebuild(rt: Runtime, run: Runner, shards: Sequence[int], *, reason: str) -> int:
+def rebuild(rt: Runtime, shards: Sequence[int], *, reason: str) -> int:
     """Rebuild shards of the index from the journal's vectors, without a model. Returns the number of vectors."""
     if rt.index is None or not shards:
         return 0
-    refiled = await _refill(rt, run, shards)
+    refiled = _refill(rt, shards)
     if refiled:
         rt.emit(IndexRebuilt(tuple(shards), refiled, reason))
     rt.health.up("index")
     return refiled
 
 
-async def _refill(rt: Runtime, run: Runner, shards: Sequence[int]) -> int:
+def _refill(rt: Runtime, shards: Sequence[int]) -> int:
     """Erase shards, also from the disk, and add the journal's vectors again."""
     assert rt.index is not None
     refiled = 0
-    async with _hide_meanwhile(rt, run, rt.index, shards):
-        await run(rt.index.erase, shards)
+    with _hide_meanwhile(rt, rt.index, shards):
+        rt.index.erase(shards)
         for shard in shards:
-            async for filings in _pages(rt, run, shard):
-                refiled += await _add(rt, run, filings)
+            for filings in _pages(rt, shard):
+                refiled += _add(rt, filings)
     return refiled
 
 
-@asynccontextmanager
-async def _hide_meanwhile(
-    rt: Runtime, run: Runner, index: VectorIndex, shards: Sequence[int]
-) -> AsyncIterator[None]:
+@contextmanager
+def _hide_meanwhile(rt: Runtime, index: VectorIndex, shards: Sequence[int]) -> Iterator[None]:
     """Hide shards, so that searches compare exactly meanwhile. After an error the worker rebuilds them."""
     hidden, whole = [], False
     try:
         for shard in shards:
-            hidden.append(shard)  # also if this task is cancelled while it waits
-            await run(index.hide, shard)
+            hidden.append(shard)
+            index.hide(shard)
         yield
         whole = True
     finally:
@@ -473,25 +463,25 @@ async def _hide_meanwhile(
                 rt.note_damage(shard)
 
 
-async def _pages(rt: Runtime, run: Runner, shard: int) -> AsyncIterator[list[IndexEntry]]:
+def _pages(rt: Runtime, shard: int) -> Iterator[list[IndexEntry]]:
     """Yield the journal's vectors of a shard, page by page."""
     after = _FIRST
-    while filings := await run(rt.db.read, storage_vectors.content_entries, shard, after, _REFILED):
+    while filings := rt.db.read(storage_vectors.content_entries, shard, after, _REFILED):
         yield filings
         after = filings[-1].key
 
 
-async def _copy(rt: Runtime, run: Runner, jobs: Sequence[Job]) -> None:
+def _copy(rt: Runtime, jobs: Sequence[Job]) -> None:
     """Add the vectors that the texts of jobs have by now."""
-    await _add(rt, run, await run(rt.db.read, storage_vectors.entries_of, [job.subject for job in jobs]))
+    _add(rt, rt.db.read(storage_vectors.entries_of, [job.subject for job in jobs]))
 
 
-async def _add(rt: Runtime, run: Runner, entries: Sequence[IndexEntry]) -> int:
+def _add(rt: Runtime, entries: Sequence[IndexEntry]) -> int:
     """Add vectors to the index, but none of texts that were deleted meanwhile. Returns the number of vectors."""
     assert rt.index is not None
     if entries:
-        await run(rt.index.upsert, entries)
-        await _remove_deleted(rt, run, entries)
+        rt.index.upsert(entries)
+        _remove_deleted(rt, entries)
     return sum(len(entry.vectors) for entry in entries)
 
 
@@ -517,14 +507,14 @@ def check_embedder(layout: Layout, identity: str, dimension: int | None = None) 
         )
 
 
-async def _remove_deleted(rt: Runtime, run: Runner, entries: Sequence[IndexEntry]) -> None:
+def _remove_deleted(rt: Runtime, entries: Sequence[IndexEntry]) -> None:
     """Remove entries that were deleted from the journal while they were added."""
     if rt.index is None:
         return
-    still = await run(rt.db.read, texts_sql.existing_keys, [filing.key for filing in entries])
+    still = rt.db.read(texts_sql.existing_keys, [filing.key for filing in entries])
     for filing in entries:
         if filing.key not in still:
-            await run(rt.index.remove, filing.shard, [filing.key])
+            rt.index.remove(filing.shard, [filing.key])
 
 
 def _redacted(rt: Runtime, task: IndexTask) -> IndexTask:

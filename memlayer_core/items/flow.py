@@ -23,7 +23,7 @@ from memlayer_core.items.model import (
     PutItem,
 )
 from memlayer_core.messages.check import check_whole_number
-from memlayer_core.runtime import Runner, Runtime
+from memlayer_core.runtime import Asking, Runtime
 from memlayer_core.scope import Folder
 from memlayer_core.storage.terms import index_terms
 
@@ -66,9 +66,7 @@ class _List:
 _Ready = _Get | _Find | _List | Put | ItemDeletion
 
 
-async def batch(
-    rt: Runtime, run: Runner, tenant_id: str, ops: Iterable[ItemOp], *, omit_expired: bool
-) -> list[Answer]:
+def batch(rt: Runtime, tenant_id: str, ops: Iterable[ItemOp], *, omit_expired: bool) -> Asking[list[Answer]]:
     """Do operations, and return the answer of each: None for writes.
 
     If one of them is invalid, nothing is done. Reads see the state before the writes. Of several writes to one key the
@@ -76,37 +74,37 @@ async def batch(
     """
     now = rt.now()
     live_at = now if omit_expired else None
-    ready = await run(lambda: [_ready(rt, tenant_id, op, live_at) for op in ops])
+    ready = [_ready(rt, tenant_id, op, live_at) for op in ops]
     answers: list[Answer] = [None] * len(ready)
     if not all(isinstance(one, Put | ItemDeletion) for one in ready):
-        answers = await run(rt.db.read, lambda snapshot: [_read(snapshot, one, live_at) for one in ready])
+        answers = rt.db.read(lambda snapshot: [_read(snapshot, one, live_at) for one in ready])
         for place, one in enumerate(ready):
             if isinstance(one, _Find) and _asks(one.request):
-                answers[place] = await search(rt, run, one.query, one.request)
+                answers[place] = yield from search(rt, one.query, one.request)
         lasting = _numbers_to_refresh(ready, answers)
         if lasting:
-            await run(rt.db.write, sql.refresh, lasting, now)
+            rt.db.write(sql.refresh, lasting, now)
     changes: dict[tuple[str, str], Change] = {}
     for one in ready:
         if isinstance(one, Put | ItemDeletion):
             changes[one.folder.namespace, one.key] = one
     if changes:
-        await run(rt.db.write, sql.change, list(changes.values()), now, rt.shards)
+        rt.db.write(sql.change, list(changes.values()), now, rt.shards)
         rt.wake()
     return answers
 
 
-async def sweep(rt: Runtime, run: Runner, tenant_id: str) -> int:
+def sweep(rt: Runtime, tenant_id: str) -> int:
     """Delete a tenant's items that have expired. Returns how many."""
-    swept = await run(rt.db.write, sql.sweep, check.folder_of(tenant_id, ()), rt.now())
+    swept = rt.db.write(sql.sweep, check.folder_of(tenant_id, ()), rt.now())
     if swept:
         rt.wake()
     return swept
 
 
-async def forget(rt: Runtime, run: Runner, tenant_id: str, labels: object) -> int:
+def forget(rt: Runtime, tenant_id: str, labels: object) -> int:
     """Delete all items in a folder and in the folders inside it. Returns how many."""
-    gone = await run(rt.db.write, sql.forget, check.folder_of(tenant_id, labels), rt.now())
+    gone = rt.db.write(sql.forget, check.folder_of(tenant_id, labels), rt.now())
     if gone:
         rt.wake()
     return gone
@@ -195,7 +193,7 @@ _MORE = 50  # texts that an index is asked for beyond those that are wanted, sin
 _COMPARED = 1000  # most texts that are compared without an index: each search reads all their vectors
 
 
-async def search(rt: Runtime, run: Runner, item_query: ItemQuery, request: FindItems) -> list[Item]:
+def search(rt: Runtime, item_query: ItemQuery, request: FindItems) -> Asking[list[Item]]:
     """Return the items that match a query, the best first; those without a score come last.
 
     Up to 1,000 texts are compared exactly. For more texts an index is
@@ -203,12 +201,12 @@ async def search(rt: Runtime, run: Runner, item_query: ItemQuery, request: FindI
     """
     query = request.query or ""
     few = min(rt.settings.exact_scan_limit, _COMPARED)
-    first = await run(rt.db.read, sql.texts, item_query, few + 1)
+    first = rt.db.read(sql.texts, item_query, few + 1)
     vector: FloatVector | None = None
     if query and any(text.key is not None for text in first):
-        await _catch_up(rt, run, first)
-        vector, _ = await query_vector(rt, run, query)
-    return await run(_search, rt, item_query, request, vector, len(first) <= few)
+        _catch_up(rt, first)
+        vector, _ = yield from query_vector(rt, query)
+    return _search(rt, item_query, request, vector, len(first) <= few)
 
 
 def _words(request: FindItems) -> tuple[str, ...]:
@@ -217,12 +215,12 @@ def _words(request: FindItems) -> tuple[str, ...]:
     return question_terms(query, [language_of(query)]) or question_terms(query)
 
 
-async def _catch_up(rt: Runtime, run: Runner, texts: Sequence[ItemText]) -> None:
+def _catch_up(rt: Runtime, texts: Sequence[ItemText]) -> None:
     """Embed the newest texts that have no vector yet."""
     waiting = [text.key for text in texts if text.key is not None and not text.has_vector]
     if waiting:
         try:
-            await embed(rt, run, waiting[: rt.settings.index_batch])
+            embed(rt, waiting[: rt.settings.index_batch])
         except (EmbedderError, EmbedderMismatchError) as problem:  # words find them meanwhile
             rt.health.down("embedder", str(problem))
 

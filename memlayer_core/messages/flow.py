@@ -34,7 +34,7 @@ from memlayer_core.messages.preview import (
 from memlayer_core.messages.reads import list_users
 from memlayer_core.messages.render import as_prompt, change_text, has_escapes
 from memlayer_core.messages.splice import in_order
-from memlayer_core.runtime import Runner, Runtime
+from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, ViewList
 from memlayer_core.storage import jobs
@@ -224,10 +224,10 @@ def session_view(db: Database, scope: Scope, last: int) -> View | None:
 _OF_THE_LIMIT = 4  # a part takes a quarter of the token limit, so that it fits with the rest
 
 
-async def reload(rt: Runtime, run: Runner, scope: Scope, preview_id: str) -> Message:
+def reload(rt: Runtime, scope: Scope, preview_id: str) -> Message:
     """Return all of a message that a preview stands for."""
     place = place_of(preview_id)
-    stored = await run(rt.db.read, _at, scope, place)
+    stored = rt.db.read(_at, scope, place)
     if stored is None:
         raise InvalidMessageError(
             f"this session has no message {preview_id!r}",
@@ -236,15 +236,13 @@ async def reload(rt: Runtime, run: Runner, scope: Scope, preview_id: str) -> Mes
     return stored.message
 
 
-async def reload_text(
-    rt: Runtime, run: Runner, scope: Scope, preview_id: str, offset: int, token_limit: int | None
-) -> str:
+def reload_text(rt: Runtime, scope: Scope, preview_id: str, offset: int, token_limit: int | None) -> str:
     """Return the text that a preview stands for, in parts if it is long."""
     limit = rt.settings.max_tokens if token_limit is None else token_limit
     check.at_least_one("token_limit", limit)
-    text = full_text(unpack(as_prompt(await reload(rt, run, scope, preview_id))))
+    text = full_text(unpack(as_prompt(reload(rt, scope, preview_id))))
     tokens = max(1, limit // _OF_THE_LIMIT)
-    return await run(excerpt, text, preview_id, offset, tokens=tokens, count=rt.tokens.text)
+    return excerpt(text, preview_id, offset, tokens=tokens, count=rt.tokens.text)
 
 
 def _at(connection: Connection, scope: Scope, place: int) -> StoredMessage | None:
@@ -266,9 +264,8 @@ def _added(receipt: Receipt, scope: Scope, messages: object, *_: object, **__: o
 
 
 @traced("create_memory", "add", _added)
-async def remember(
+def remember(
     rt: Runtime,
-    run: Runner,
     scope: Scope,
     messages: object,
     *,
@@ -279,28 +276,27 @@ async def remember(
 
     Args:
         rt: What the memory works with.
-        run: Blocks or awaits.
         scope: Which session.
         messages: The messages.
         verbatim: Store a system message even if it equals the one in force.
         answers: Ids of a model's messages that are new: one that is stored already gets another.
     """
-    receipt = await run(_append, rt, scope, messages, verbatim, answers)
+    receipt = _append(rt, scope, messages, verbatim, answers)
     announce(rt, scope, receipt)
     return receipt
 
 
-async def rewrite(rt: Runtime, run: Runner, scope: Scope, messages: object) -> Receipt:
+def rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:
     """Check messages, make them the whole session, and wake the worker."""
-    receipt = await run(_rewrite, rt, scope, messages)
+    receipt = _rewrite(rt, scope, messages)
     announce(rt, scope, receipt)
     return receipt
 
 
-async def add_temporary(rt: Runtime, run: Runner, scope: Scope, messages: object) -> None:
+def add_temporary(rt: Runtime, scope: Scope, messages: object) -> None:
     """Check temporary messages, and add them to contexts until the model has answered."""
     every = [messages] if isinstance(messages, Message) else messages
-    for draft in await run(drafts_of, rt, scope, every):
+    for draft in drafts_of(rt, scope, every):
         given_up = rt.temporaries.add(message_of_draft(scope, draft))
         if given_up:
             whose = given_up[0].scope
@@ -308,10 +304,10 @@ async def add_temporary(rt: Runtime, run: Runner, scope: Scope, messages: object
 
 
 @traced("delete_memory", "clear", lambda count, *_: Outcome(count))
-async def clear(rt: Runtime, run: Runner, scope: Scope) -> int:
+def clear(rt: Runtime, scope: Scope) -> int:
     """Delete a session's messages."""
     rt.temporaries.clear(scope)
-    gone = await run(rt.db.write, writes.clear_session, scope, rt.now())
+    gone = rt.db.write(writes.clear_session, scope, rt.now())
     rt.wake()
     return gone
 
@@ -431,15 +427,13 @@ def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
 # Sessions as plain lists of messages, as the chat stores of frameworks use them.
 
 
-async def keys_of_lists(
-    rt: Runtime, run: Runner, tenant_id: str, user_id: str | None, agent_id: str | None
-) -> list[str]:
+def keys_of_lists(rt: Runtime, tenant_id: str, user_id: str | None, agent_id: str | None) -> list[str]:
     """Return the ids of sessions with messages, the oldest session first."""
-    return await run(rt.db.read, writes.session_ids, tenant_id, user_id, agent_id)
+    return rt.db.read(writes.session_ids, tenant_id, user_id, agent_id)
 
 
-async def list_messages(
-    rt: Runtime, run: Runner, scope: Scope, part: Part | None, limit: int | None, offset: int
+def list_messages(
+    rt: Runtime, scope: Scope, part: Part | None, limit: int | None, offset: int
 ) -> list[Message]:
     """Return a session's messages, or those of a part of it."""
     if limit is not None:
@@ -451,30 +445,28 @@ async def list_messages(
         found = writes.list_messages(connection, session, part, limit, offset) if session is not None else []
         return _messages(found)
 
-    return await run(rt.db.read, read)
+    return rt.db.read(read)
 
 
-async def count_list(rt: Runtime, run: Runner, scope: Scope, part: Part | None) -> int:
+def count_list(rt: Runtime, scope: Scope, part: Part | None) -> int:
     """Return how many messages a session has, or a part of it."""
 
     def read(connection: Connection) -> int:
         session = reads.find(connection, scope)
         return writes.count_list(connection, session, part) if session is not None else 0
 
-    return await run(rt.db.read, read)
+    return rt.db.read(read)
 
 
-async def add_to_list(rt: Runtime, run: Runner, scope: Scope, messages: object, part: Part) -> Receipt:
+def add_to_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Receipt:
     """Store messages at the end of a part."""
     if part == "archived":
-        return await insert_into_list(rt, run, scope, messages, None)
-    return await remember(rt, run, scope, messages, verbatim=True)
+        return insert_into_list(rt, scope, messages, None)
+    return remember(rt, scope, messages, verbatim=True)
 
 
 @traced("create_memory", "insert", lambda receipt, *_: Outcome(receipt.stored))
-async def insert_into_list(
-    rt: Runtime, run: Runner, scope: Scope, messages: object, place: int | None
-) -> Receipt:
+def insert_into_list(rt: Runtime, scope: Scope, messages: object, place: int | None) -> Receipt:
     """Insert messages at a place of a session; None: at the end of the archived part."""
     if place is not None:
         check.index("place", place)
@@ -485,12 +477,12 @@ async def insert_into_list(
             return Receipt((), stored=0)
         return rt.db.write(writes.insert_into_list, scope, drafts, rt.now(), rt.shards, place)
 
-    receipt = await run(write)
+    receipt = write()
     announce(rt, scope, receipt)
     return receipt
 
 
-async def add_unknown(rt: Runtime, run: Runner, scope: Scope, messages: object) -> Receipt:
+def add_unknown(rt: Runtime, scope: Scope, messages: object) -> Receipt:
     """Store the messages of a list that the session does not have yet."""
 
     def write() -> Receipt:
@@ -499,28 +491,28 @@ async def add_unknown(rt: Runtime, run: Runner, scope: Scope, messages: object) 
             return Receipt((), stored=0)
         return rt.db.write(writes.hear, scope, drafts, rt.now(), rt.shards, rt.new_id())
 
-    receipt = await run(write)
+    receipt = write()
     announce(rt, scope, receipt)
     return receipt
 
 
 @traced("upsert_memory", "replace", lambda receipt, *_: Outcome(receipt.stored))
-async def replace_list(rt: Runtime, run: Runner, scope: Scope, messages: object, part: Part) -> Receipt:
+def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Receipt:
     """Make a session exactly these messages; the others become versions."""
 
     def write() -> Receipt:
         drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
         return rt.db.write(writes.replace_list, scope, drafts, rt.now(), rt.shards, rt.new_id(), part)
 
-    receipt = await run(write)
+    receipt = write()
     announce(rt, scope, receipt)
     rt.wake()  # the old messages have to leave the index
     return receipt
 
 
 @traced("delete_memory", "take", lambda messages, *_: Outcome(len(messages)))
-async def take_from_list(
-    rt: Runtime, run: Runner, scope: Scope, part: Part | None, first: int, limit: int | None
+def take_from_list(
+    rt: Runtime, scope: Scope, part: Part | None, first: int, limit: int | None
 ) -> list[Message]:
     """Delete up to `limit` messages from a place on; None: all of them. Returns them."""
     check.index("first", first)
@@ -528,16 +520,16 @@ async def take_from_list(
         check.check_whole_number("count", limit)
     if part is None and first == 0 and limit is None:
         rt.temporaries.clear(scope)
-    gone = await run(rt.db.write, writes.take_from_list, scope, part, first, limit, rt.now())
+    gone = rt.db.write(writes.take_from_list, scope, part, first, limit, rt.now())
     if gone:
         rt.wake()
     return _messages(gone)
 
 
-async def archive_list(rt: Runtime, run: Runner, scope: Scope, limit: int) -> list[Message]:
+def archive_list(rt: Runtime, scope: Scope, limit: int) -> list[Message]:
     """Archive the oldest active messages. Returns them."""
     check.check_whole_number("count", limit)
-    done = await run(rt.db.write, writes.archive_list, scope, limit, rt.now(), rt.episode_minimum)
+    done = rt.db.write(writes.archive_list, scope, limit, rt.now(), rt.episode_minimum)
     if done:
         rt.wake()
     return _messages(done)
@@ -552,23 +544,23 @@ def _messages(messages: list[StoredMessage]) -> list[Message]:
 _AT_ONCE = 100  # sessions that are ended in one transaction
 
 
-async def sessions(
-    rt: Runtime, run: Runner, reach: Scope, limit: int | None, offset: int, *, all_versions: bool
+def sessions(
+    rt: Runtime, reach: Scope, limit: int | None, offset: int, *, all_versions: bool
 ) -> list[Session]:
     """Return a user's sessions, the last used first."""
     check.check_page(limit, offset)
-    found = await run(rt.db.read, reads.list_sessions, reach, limit, offset, superseded=all_versions)
+    found = rt.db.read(reads.list_sessions, reach, limit, offset, superseded=all_versions)
     return ViewList("Sessions", found)
 
 
-async def users(rt: Runtime, run: Runner, find: str, limit: int | None, offset: int) -> list[User]:
+def users(rt: Runtime, find: str, limit: int | None, offset: int) -> list[User]:
     """Return the users of a store, the last used first."""
     check.check_page(limit, offset)
-    return ViewList("Users", await run(rt.db.read, list_users, find, limit, offset))
+    return ViewList("Users", rt.db.read(list_users, find, limit, offset))
 
 
-async def history(
-    rt: Runtime, run: Runner, scope: Scope, offset: int, limit: int | None, *, all_versions: bool = False
+def history(
+    rt: Runtime, scope: Scope, offset: int, limit: int | None, *, all_versions: bool = False
 ) -> list[Message]:
     """Return a session's messages in order, or a part of them; with their versions if `all_versions`."""
     if limit is not None:
@@ -588,27 +580,27 @@ async def history(
             return [one.message for one in reads.read(connection, session, places)]
         return [one.message for one in reads.history(connection, session, -1, limit, offset)]
 
-    return ViewList("Messages", await run(rt.db.read, read))
+    return ViewList("Messages", rt.db.read(read))
 
 
-async def rename(rt: Runtime, run: Runner, scope: Scope, title: str | None) -> bool:
+def rename(rt: Runtime, scope: Scope, title: str | None) -> bool:
     """Set or remove a session's title."""
     if title is not None:
         check.identifier("title", title.strip() if isinstance(title, str) else title)
-    return await run(rt.db.write, writes.rename_session, scope, title)
+    return rt.db.write(writes.rename_session, scope, title)
 
 
-async def end(rt: Runtime, run: Runner, scope: Scope) -> bool:
+def end(rt: Runtime, scope: Scope) -> bool:
     """End a session: its window begins anew, and an episode is written."""
     rt.temporaries.clear(scope)
-    ended = await run(rt.db.write, writes.end_session, scope, rt.now(), rt.episode_minimum)
+    ended = rt.db.write(writes.end_session, scope, rt.now(), rt.episode_minimum)
     if ended is not None:
         _emit_ended(rt, ended, idle=False)
         rt.wake()
     return ended is not None
 
 
-async def end_idle(rt: Runtime, run: Runner) -> int:
+def end_idle(rt: Runtime) -> int:
     """End a batch of sessions that were idle for `Settings.session_idle_days`. Returns how many.
 
     An episode is written of each. The window stays: a user who comes back finds the last turns.
@@ -618,9 +610,9 @@ async def end_idle(rt: Runtime, run: Runner) -> int:
         return 0
     now = rt.now()
     before = now - timedelta(days=days)
-    if not await run(rt.db.read, writes.is_idle, before):
+    if not rt.db.read(writes.is_idle, before):
         return 0
-    ended = await run(rt.db.write, writes.end_idle, before, _AT_ONCE, now, rt.episode_minimum)
+    ended = rt.db.write(writes.end_idle, before, _AT_ONCE, now, rt.episode_minimum)
     for session in ended:
         _emit_ended(rt, session, idle=True)
     return len(ended)
@@ -631,14 +623,14 @@ def _emit_ended(rt: Runtime, session: Session, *, idle: bool) -> None:
 
 
 @traced("delete_memory", "delete_message", lambda *_: Outcome(1))
-async def delete(rt: Runtime, run: Runner, scope: Scope, place: str | int) -> Message:
+def delete(rt: Runtime, scope: Scope, place: str | int) -> Message:
     """Delete one message, and its entries in both indexes."""
-    gone = await run(rt.db.write, writes.delete_message, scope, _place(place), rt.now())
+    gone = rt.db.write(writes.delete_message, scope, _place(place), rt.now())
     rt.wake()
     return gone
 
 
-async def withdraw(rt: Runtime, run: Runner, scope: Scope, ids: object) -> list[Message]:
+def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
     """Remove messages from a session, and keep them as versions."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         raise InvalidMessageError(
@@ -650,16 +642,15 @@ async def withdraw(rt: Runtime, run: Runner, scope: Scope, ids: object) -> list[
         check.identifier("id", one)
     if not named:
         return []
-    gone = await run(rt.db.write, writes.withdraw, scope, named, rt.now(), rt.shards, rt.new_id())
+    gone = rt.db.write(writes.withdraw, scope, named, rt.now(), rt.shards, rt.new_id())
     if gone:
         rt.wake()
     return gone
 
 
 @traced("update_memory", "edit", lambda message, *_, **__: Outcome(1, contents=lambda: [message.text]))
-async def edit(
+def edit(
     rt: Runtime,
-    run: Runner,
     scope: Scope,
     place: str | int,
     content: str | Sequence[Block],
@@ -681,9 +672,7 @@ async def edit(
 
     check.check_message(Message("user", said))
     fork_id = None if erase else rt.new_id()
-    edited = await run(
-        rt.db.write, writes.edit_message, scope, _place(place), change, rt.now(), rt.shards, fork_id
-    )
+    edited = rt.db.write(writes.edit_message, scope, _place(place), change, rt.now(), rt.shards, fork_id)
     rt.wake()
     return edited
 
@@ -695,9 +684,7 @@ def _is_same(message: Message, expected: Message | str) -> bool:
     return check.digest(message) == check.digest(check.check_message(expected))
 
 
-async def fork(
-    rt: Runtime, run: Runner, scope: Scope, until: str | int | None, session_id: str | None
-) -> Scope:
+def fork(rt: Runtime, scope: Scope, until: str | int | None, session_id: str | None) -> Scope:
     """Copy a session, or its beginning, into a new one. Returns the new one's scope."""
     session_id = session_id or rt.new_id()
     target = scope.other_session(session_id)
@@ -706,7 +693,7 @@ async def fork(
         return draft_of(rt, target, message)
 
     place = None if until is None else _place(until)
-    await run(rt.db.write, writes.fork_session, scope, session_id, place, copy, rt.now(), rt.shards)
+    rt.db.write(writes.fork_session, scope, session_id, place, copy, rt.now(), rt.shards)
     rt.wake()
     return target
 
@@ -720,9 +707,8 @@ def _resynced(report: SyncReport, *_: object, **__: object) -> Outcome:
 
 
 @traced("upsert_memory", "resync", _resynced)
-async def resync(
+def resync(
     rt: Runtime,
-    run: Runner,
     scope: Scope,
     messages: object,
     replace: Replace,
@@ -733,11 +719,11 @@ async def resync(
     """Make a session agree with a list."""
     _check_replace(replace, replaceable, erase)
     if replace == "nothing" or erase:
-        receipt = await (rewrite if erase else add_unknown)(rt, run, scope, messages)
+        receipt = (rewrite if erase else add_unknown)(rt, scope, messages)
         return SyncReport(
             receipt.ids, receipt.stored, receipt.unchanged, receipt.replaced, answered=receipt.answered
         )
-    synced = await run(_sync, rt, scope, messages, replace == "all", replaceable or _anything)
+    synced = _sync(rt, scope, messages, replace == "all", replaceable or _anything)
     if synced.stored or synced.superseded:
         namespace, session_id = scope.namespace, scope.session_id or ""
         rt.emit(MessagesStored(namespace, session_id, synced.stored, synced.unchanged, synced.superseded))

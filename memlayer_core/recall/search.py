@@ -7,7 +7,7 @@ reranker after it.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -36,7 +36,7 @@ from memlayer_core.records import reads as records_reads
 from memlayer_core.records.check import roles_of
 from memlayer_core.records.flow import reader_of
 from memlayer_core.records.model import TYPES, Reader, Record, part_of
-from memlayer_core.runtime import Runner, Runtime
+from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.seams import FloatVector, Neighbour, recall_budget
 from memlayer_core.storage import words as storage_words
@@ -222,25 +222,25 @@ def _asked(connection: Connection, reach: Scope, query: str) -> Asked:
     return Asked(query, bare if any(map(str.isalnum, bare)) else query, frozenset(named))
 
 
-async def embed(rt: Runtime, run: Runner, reach: Scope, question: Question) -> Question:
+def embed(rt: Runtime, reach: Scope, question: Question) -> Asking[Question]:
     """Return a question with its vectors, and with the nearest texts where an index finds them faster.
 
     An embedder in this process is asked for the round before the question where it is needed: in the search.
     """
-    own, both = await _embedded(rt, run, reach, question, question.own), question.both
+    own, both = (yield from _embedded(rt, reach, question, question.own)), question.both
     if both is not None and (not rt.embeds_here or own.near is not None):
-        both = await _embedded(rt, run, reach, question, both)
+        both = yield from _embedded(rt, reach, question, both)
     return replace(question, own=own, both=both)
 
 
-async def _embedded(rt: Runtime, run: Runner, reach: Scope, question: Question, asked: Asked) -> Asked:
+def _embedded(rt: Runtime, reach: Scope, question: Question, asked: Asked) -> Asking[Asked]:
     if not any(map(str.isalnum, asked.text)):
         return asked
-    vector, problem = await query_vector(rt, run, asked.text)
+    vector, problem = yield from query_vector(rt, asked.text)
     asked = replace(asked, vector=vector, problem=problem)
     if vector is None or not index_pays(rt, question.covered):
         return asked
-    return replace(asked, near=await run(nearest, rt, reach, vector, question.covered, _DEPTH))
+    return replace(asked, near=nearest(rt, reach, vector, question.covered, _DEPTH))
 
 
 # Scores the texts that a reader may find, on one snapshot.
@@ -604,9 +604,9 @@ def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:
     return kept
 
 
-async def rerank(
-    rt: Runtime, run: Runner, scope: SearchScope, query: str, lines: list[Line]
-) -> tuple[list[Line], tuple[Reason, ...]]:
+def rerank(
+    rt: Runtime, scope: SearchScope, query: str, lines: list[Line]
+) -> Asking[tuple[list[Line], tuple[Reason, ...]]]:
     """Put lines in the order of the reranker, if there is one; and say what did not work.
 
     What was forgotten, edited or hidden from the reader while it was asked is left out.
@@ -615,12 +615,12 @@ async def rerank(
         return lines, ()
     texts = [shorten(rt, one, _JUDGED).stored.message.text for one in lines[:RERANKED]]
     try:
-        scores = await run.either(rt.reranker.scores, rt.reranker.ascores, searchable(query), texts)
+        scores = yield ask(rt.reranker.scores, rt.reranker.ascores, searchable(query), texts)
     except RerankerError as problem:
         rt.health.down("reranker", str(problem))
         return lines, (Reason("reranker_failed", f"in the order of the ranking: {problem}"),)
     rt.health.up("reranker")
-    now = await run(rt.db.read, prints_now, rt, scope, [one.stored.key for one in lines])
+    now = rt.db.read(prints_now, rt, scope, [one.stored.key for one in lines])
     pairs = [
         (one, given)
         for one, given in zip_longest(lines, scores)
@@ -729,16 +729,15 @@ def _hit(rt: Runtime, one: Line, notes: tuple[Reason, ...]) -> Hit:
 
 
 @traced("search_memory", "search", outcome_of)
-async def search(
+def search(
     rt: Runtime,
-    run: Runner,
     reach: Scope,
     query: str,
     limit: int,
     token_limit: int | None,
     roles: object = (),
     recall_filter: object = None,
-) -> Hits:
+) -> Asking[Hits]:
     """Return the best hits: at most `limit`, of at most `token_limit` tokens together."""
     asked, known, wanted = text_of("query", query), roles_of(roles), check_filter(recall_filter)
     _check_limits(limit, token_limit)
@@ -755,16 +754,15 @@ async def search(
         most = max(limit, RERANKED) if rt.reranker is not None else limit
         return scope, read_lines(connection, rt, found, order, most), found.notes
 
-    question = await embed(rt, run, reach, await run(rt.db.read, read_question, reach, asked))
-    scope, lines, notes = await run(rt.db.read, look, question)
-    lines, more = await rerank(rt, run, scope, asked, lines)
-    return await run(_hits, rt, lines[:limit], token_limit, notes + more)
+    question = yield from embed(rt, reach, rt.db.read(read_question, reach, asked))
+    scope, lines, notes = rt.db.read(look, question)
+    lines, more = yield from rerank(rt, scope, asked, lines)
+    return _hits(rt, lines[:limit], token_limit, notes + more)
 
 
 @traced("search_memory", "recall", outcome_of)
-async def recall(
+def recall(
     rt: Runtime,
-    run: Runner,
     scope: Scope,
     query: str,
     limit: int,
@@ -772,7 +770,7 @@ async def recall(
     visible: Iterable[Message],
     roles: Sequence[str] = (),
     recall_filter: object = None,
-) -> Hits:
+) -> Asking[Hits]:
     """Return hits for a query that are not among the visible messages, the best first: what a context would recall."""
     asked, known, wanted = text_of("query", query), check_messages(visible), check_filter(recall_filter)
     _check_limits(limit, token_limit)
@@ -800,11 +798,11 @@ async def recall(
         )
         return covered, lines, most, found.notes
 
-    question = await embed(rt, run, reach, await run(rt.db.read, read_question, reach, asked))
-    covered, lines, most, notes = await run(rt.db.read, look, question)
-    lines, more = await rerank(rt, run, covered, asked, lines)
+    question = yield from embed(rt, reach, rt.db.read(read_question, reach, asked))
+    covered, lines, most, notes = rt.db.read(look, question)
+    lines, more = yield from rerank(rt, covered, asked, lines)
     room = recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit
-    return await run(_hits, rt, _without_many_episodes(lines[:most]), room, notes + more)
+    return _hits(rt, _without_many_episodes(lines[:most]), room, notes + more)
 
 
 def _check_limits(limit: int, token_limit: int | None) -> None:
@@ -832,13 +830,13 @@ def _visible_end(
 _WIDER, _WIDEST = 4, 64  # factors of the limit: at each step, and at most
 
 
-async def search_wider(
-    search: Callable[[int, int | None], Awaitable[Sequence[Hit]]],
+def search_wider(
+    search: Callable[[int, int | None], Asking[Sequence[Hit]]],
     convert: Callable[[Hit], T],
     passes: Callable[[T], bool] | None,
     limit: int,
     token_limit: int | None,
-) -> list[T]:
+) -> Asking[list[T]]:
     """Return the converted hits that pass, the best first, at most `limit`.
 
     Hits that do not pass do not count against the token limit.
@@ -854,12 +852,13 @@ async def search_wider(
         InvalidLimitError: A limit below one.
     """
     if passes is None:
-        return [convert(hit) for hit in await search(limit, token_limit)]
+        found = yield from search(limit, token_limit)
+        return [convert(hit) for hit in found]
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
     most = limit
     while True:
-        hits = await search(most, None)
+        hits = yield from search(most, None)
         passed = [(hit.tokens, one) for hit in hits if passes(one := convert(hit))]
         if len(passed) >= limit or len(hits) < most or most >= limit * _WIDEST:
             break

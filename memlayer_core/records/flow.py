@@ -28,7 +28,7 @@ from memlayer_core.records.model import (
     Why,
     ordinal_of,
 )
-from memlayer_core.runtime import Journal, Runner, Runtime
+from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import ViewList
 from memlayer_core.storage.statements import from_micros
@@ -49,13 +49,13 @@ def _recorded(record: Record, *_: object) -> Outcome:
 
 
 @traced("upsert_memory", "remember", _recorded)
-async def remember(rt: Runtime, run: Runner, scope: Scope, text: str, fields: Mapping[str, Any]) -> Record:
+def remember(rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any]) -> Record:
     """Check a record and store it; an equal one is confirmed instead. One with a key is a fact, and may replace another.
 
     Raises:
         InvalidRecordError: It cannot be stored, or is nothing but what memory itself told.
     """
-    record = await run(_remember, rt, scope, text, fields)
+    record = _remember(rt, scope, text, fields)
     announce(rt, record)
     return record
 
@@ -86,9 +86,8 @@ def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]
 
 
 @traced("update_memory", "revise", _recorded)
-async def revise(
+def revise(
     rt: Runtime,
-    run: Runner,
     scope: Scope,
     record_id: str,
     text: str | None,
@@ -103,39 +102,35 @@ async def revise(
         return _prepare_version(rt, existing, replace(changed, archived_because=None))
 
     now = rt.now()
-    record = await run(
-        rt.db.write, writes.revise_fact, scope.reach(), record_id, others, change, now, rt.shards
-    )
+    record = rt.db.write(writes.revise_fact, scope.reach(), record_id, others, change, now, rt.shards)
     if record.updated_at == now:
         announce(rt, record)
     return record
 
 
-async def records(
-    rt: Journal, run: Runner, reach: Scope, record_filter: RecordFilter, roles: object
-) -> list[Record]:
+def records(rt: Journal, reach: Scope, record_filter: RecordFilter, roles: object) -> list[Record]:
     """Return a user's records, the last written first."""
     reader = reader_of(rt, reach, roles, for_recall=False)
     check_page(record_filter.limit, record_filter.offset)
     check.check_filter(record_filter.type, record_filter.tags, record_filter.record_id, record_filter.about)
     with errors_as(InvalidRecordError):
         moments: Any = {name: with_offset(getattr(record_filter, name), name) for name in _MOMENTS}
-    found = await run(rt.db.read, reads.list_records, reader, replace(record_filter, **moments))
+    found = rt.db.read(reads.list_records, reader, replace(record_filter, **moments))
     return ViewList("Records", found)
 
 
-async def profile(rt: Journal, run: Runner, reach: Scope) -> dict[str, Record]:
+def profile(rt: Journal, reach: Scope) -> dict[str, Record]:
     """Return what is in force of a user by key; where several hold under one key, what is said, the surest, the last said."""
     reader = reader_of(rt, reach, ())
-    found = await run(rt.db.read, reads.list_records, reader, RecordFilter(about=USER))
+    found = rt.db.read(reads.list_records, reader, RecordFilter(about=USER))
     facts = {one.key: one for one in sorted(found, key=check.place_under_key) if one.modality == "states"}
     least = (reader.min_confidence or 0.0) - check.TOLERANCE
     return {key: one for key, one in facts.items() if key is not None and one.confidence >= least}
 
 
-async def forget_record(rt: Journal, run: Runner, reach: Scope, record_id: str) -> ForgetReport:
+def forget_record(rt: Journal, reach: Scope, record_id: str) -> ForgetReport:
     """Delete a record and all its versions, and what it had ended. The caller wakes the worker."""
-    gone = await run(rt.db.write, writes.forget_fact, reach, record_id, rt.now())
+    gone = rt.db.write(writes.forget_fact, reach, record_id, rt.now())
     if not gone:
         raise UnknownRecordError(
             f"there is no record {record_id!r:.100} to forget",
@@ -144,10 +139,10 @@ async def forget_record(rt: Journal, run: Runner, reach: Scope, record_id: str) 
     return ForgetReport(0, 0, gone)
 
 
-async def why(rt: Runtime, run: Runner, reach: Scope, record_id: str) -> Why:
+def why(rt: Runtime, reach: Scope, record_id: str) -> Why:
     """Return what a record rests on."""
     ordinal_of(record_id)
-    found = await run(rt.db.read, _why, rt, reader_of(rt, reach, (), for_recall=False), record_id)
+    found = rt.db.read(_why, rt, reader_of(rt, reach, (), for_recall=False), record_id)
     if found is None:
         raise UnknownRecordError(
             f"the user {reach.user_id!r:.100} has no record {record_id!r:.100}",
@@ -156,10 +151,10 @@ async def why(rt: Runtime, run: Runner, reach: Scope, record_id: str) -> Why:
     return found
 
 
-async def ledger(rt: Journal, run: Runner, reach: Scope, limit: int | None, offset: int) -> list[LedgerEntry]:
+def ledger(rt: Journal, reach: Scope, limit: int | None, offset: int) -> list[LedgerEntry]:
     """Return what calls of models and of agents' tools did for a user, the last one first."""
     check_page(limit, offset)
-    return ViewList("Calls", await run(rt.db.read, reads.newest_outcomes, reach, limit, offset))
+    return ViewList("Calls", rt.db.read(reads.newest_outcomes, reach, limit, offset))
 
 
 def _why(connection: Connection, rt: Runtime, reader: Reader, record_id: str) -> Why | None:
@@ -310,7 +305,7 @@ class _Quote:
         return str(self.message.text[self.start : self.end])
 
 
-async def assert_fact(rt: Runtime, run: Runner, scope: Scope, assertion: Assertion) -> AssertionReport:
+def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionReport:
     """Store what an agent says of its user: as the user's words, with evidence, or as the agent's conclusion.
 
     Raises:
@@ -318,37 +313,29 @@ async def assert_fact(rt: Runtime, run: Runner, scope: Scope, assertion: Asserti
     """
     reason = ""
     if assertion.by_user:
-        found = await _quoted(rt, run, scope, assertion.quote, assertion.value)
+        found = _quoted(rt, scope, assertion.quote, assertion.value)
         if isinstance(found, _Quote) and scope.reach().session_id is not None:
             found = "this conversation has no user"
         if isinstance(found, _Quote):
-            return await _store(rt, run, scope, found, assertion)
+            return _store(rt, scope, found, assertion)
         reason = found
     fields: RecordFields = {"source": "implicit_inference"}
     if assertion.valid_from is not None:
         fields["valid_from"] = assertion.valid_from
     if assertion.key is not None:
         fields |= {"key": assertion.key, "value": assertion.value or assertion.text}
-    record = await remember(rt, run, scope, assertion.text, fields)
-    await _note(rt, run, scope, "record", "stored", reason, record.memory_id)
+    record = remember(rt, scope, assertion.text, fields)
+    _note(rt, scope, "record", "stored", reason, record.memory_id)
     return AssertionReport(record.memory_id, not record.is_inferred, reason)
 
 
-async def correct(
-    rt: Runtime,
-    run: Runner,
-    scope: Scope,
-    record_id: str,
-    text: str,
-    value: str | None,
-    reason: str,
-    quote: str | None,
+def correct(
+    rt: Runtime, scope: Scope, record_id: str, text: str, value: str | None, reason: str, quote: str | None
 ) -> Record:
     """Give a record a new version. What the user said is corrected only by words of the user; these are what it then says.
 
     Args:
         rt: What the memory works with.
-        run: Blocks or awaits.
         scope: The session of the agent.
         record_id: The record.
         text: What it shall say.
@@ -360,51 +347,49 @@ async def correct(
         UnknownRecordError: The user has no such record in force.
         InvalidRecordError: It cannot be stored, or the agent may not correct it; nothing was written.
     """
-    record = await _record(rt, run, scope, record_id)
+    record = _record(rt, scope, record_id)
     correction = {"by": "agent", "reason": reason}
     fields: RecordFields = {"source": "implicit_inference"} if record.is_inferred else {}
     if quote is not None or not record.is_inferred:
-        found = await _quoted(rt, run, scope, quote, value if record.key is not None else None)
+        found = _quoted(rt, scope, quote, value if record.key is not None else None)
         if isinstance(found, _Quote):
             text, correction["message_id"] = found.text, found.message.id
             fields = {"source": "corrected_memory", "confidence": max(_CONFIDENCE, record.confidence)}
         elif not record.is_inferred:
-            await _note(rt, run, scope, "correct", "refused", found, record_id)
+            _note(rt, scope, "correct", "refused", found, record_id)
             raise _refused(record_id, "correct", found)
     if record.key is not None and value is not None:
         fields["value"] = value
     fields["structured"] = {**(record.structured or {}), "correction": correction}
-    revised = await revise(rt, run, scope, record_id, text, (), fields)
-    await _note(rt, run, scope, "correct", "stored", "", record_id)
+    revised = revise(rt, scope, record_id, text, (), fields)
+    _note(rt, scope, "correct", "stored", "", record_id)
     return revised
 
 
-async def forget(
-    rt: Runtime, run: Runner, scope: Scope, record_ids: Sequence[str], quote: str | None
-) -> None:
+def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | None) -> None:
     """Delete records for good. What the user said is deleted only if words of the user in this session are quoted.
 
     Raises:
         UnknownRecordError: The user has no such record in force.
         InvalidRecordError: The agent may not delete one of them; none was deleted.
     """
-    records = [await _record(rt, run, scope, record_id) for record_id in dict.fromkeys(record_ids)]
+    records = [_record(rt, scope, record_id) for record_id in dict.fromkeys(record_ids)]
     by_user = next((record for record in records if not record.is_inferred), None)
     if by_user is not None:
-        found = await _quoted(rt, run, scope, quote, None)
+        found = _quoted(rt, scope, quote, None)
         if not isinstance(found, _Quote):
-            await _note(rt, run, scope, "forget", "refused", found, by_user.memory_id)
+            _note(rt, scope, "forget", "refused", found, by_user.memory_id)
             raise _refused(by_user.memory_id, "forget", found)
     for record in records:
-        await forget_record(rt, run, scope.reach(), record.memory_id)
-    await _note(rt, run, scope, "forget", "deleted", "", *(record.memory_id for record in records))
+        forget_record(rt, scope.reach(), record.memory_id)
+    _note(rt, scope, "forget", "deleted", "", *(record.memory_id for record in records))
     rt.wake()
 
 
-async def _record(rt: Runtime, run: Runner, scope: Scope, record_id: str) -> Record:
+def _record(rt: Runtime, scope: Scope, record_id: str) -> Record:
     ordinal_of(record_id)
     reader = reader_of(rt, scope.reach(), (), for_recall=False)
-    found = await run(rt.db.read, reads.list_records, reader, RecordFilter(record_id, limit=1))
+    found = rt.db.read(reads.list_records, reader, RecordFilter(record_id, limit=1))
     if not found:
         raise UnknownRecordError(
             f"the user has no record {record_id!r:.100}",
@@ -413,14 +398,12 @@ async def _record(rt: Runtime, run: Runner, scope: Scope, record_id: str) -> Rec
     return found[0]
 
 
-async def _quoted(
-    rt: Runtime, run: Runner, scope: Scope, quote: str | None, value: str | None
-) -> _Quote | str:
+def _quoted(rt: Runtime, scope: Scope, quote: str | None, value: str | None) -> _Quote | str:
     """Return words of the user in this session that hold a value; if there are none, why."""
     if quote is None or not quote.strip():
         return _MISSING
     most = rt.settings.indexed_characters
-    for message in await run(rt.db.read, reads.last_spoken, scope, _SEARCHED):
+    for message in rt.db.read(reads.last_spoken, scope, _SEARCHED):
         place = check.place_of(quote, rt.without_told(scope.namespace, message.text[:most], " "))
         if place is None:
             continue
@@ -442,9 +425,7 @@ def _refused(record_id: str, verb: str, reason: str) -> InvalidRecordError:
     )
 
 
-async def _store(
-    rt: Runtime, run: Runner, scope: Scope, quote: _Quote, assertion: Assertion
-) -> AssertionReport:
+def _store(rt: Runtime, scope: Scope, quote: _Quote, assertion: Assertion) -> AssertionReport:
     """Store words of the user as a record that rests on them."""
     message = quote.message
     said_at = min(from_micros(message.created_at, message.utc_offset), rt.now())
@@ -456,12 +437,12 @@ async def _store(
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
     draft = prepare_record(rt, record)
     statement = Claim(record=draft.record, quotes=((message.key, quote.start, quote.end),))
-    found = await run(rt.db.write, _enter, rt, draft, statement, bytes(message.digest))
+    found = rt.db.write(_enter, rt, draft, statement, bytes(message.digest))
     rt.wake()
     if isinstance(found, str):
-        await _note(rt, run, scope, "record", "refused", found)
+        _note(rt, scope, "record", "refused", found)
         return AssertionReport(None, True, f"no record was made of it: {found}")
-    await _note(rt, run, scope, "record", "stored", "", found.memory_id)
+    _note(rt, scope, "record", "stored", "", found.memory_id)
     return AssertionReport(found.memory_id, True)
 
 
@@ -477,8 +458,8 @@ def _enter(
     return record if record is not None else decision.reason
 
 
-async def _note(
-    rt: Runtime, run: Runner, scope: Scope, task: Task, outcome: LedgerOutcome, reason: str, *record_ids: str
+def _note(
+    rt: Runtime, scope: Scope, task: Task, outcome: LedgerOutcome, reason: str, *record_ids: str
 ) -> None:
     """Let the ledger tell what a tool's call did."""
     entry = LedgerEntry(
@@ -489,4 +470,4 @@ async def _note(
         session_id=scope.session_id,
         record_ids=record_ids,
     )
-    await run(rt.db.write, reads.note_outcome, scope, entry)
+    rt.db.write(reads.note_outcome, scope, entry)

@@ -26,7 +26,7 @@ from memlayer_core.records import writes as records_writes
 from memlayer_core.records.check import new_record
 from memlayer_core.records.flow import prepare_record
 from memlayer_core.records.model import LedgerEntry, PreparedRecord, Record
-from memlayer_core.runtime import Runner, Runtime
+from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import quarter_at_most
 from memlayer_core.show import ViewList
@@ -82,9 +82,7 @@ class _Task:
     until: int
 
 
-async def summarize_messages(
-    rt: Runtime, run: Runner, messages: object, previous: object, token_limit: int | None
-) -> str:
+def summarize_messages(rt: Runtime, messages: object, previous: object, token_limit: int | None) -> str:
     """Return a summary of messages without storing anything but its costs."""
     told, before = check_messages(messages), text_of("previous", previous)
     limit = _limit(rt)
@@ -102,9 +100,9 @@ async def summarize_messages(
         return before
     bill = ModelUsage(rt, rt.summarizer)
     try:
-        written = await _condense(rt, run, bill, before, lines, limit)
+        written = _condense(rt, bill, before, lines, limit)
     finally:
-        await run(rt.db.write, jobs.spend, bill.costs())
+        rt.db.write(jobs.spend, bill.costs())
     if written.text is None:
         raise ModelError(
             f"{rt.summarizer.name} gave no summary that can be used: {', '.join(written.verdict.faults)}",
@@ -113,7 +111,7 @@ async def summarize_messages(
     return written.text
 
 
-async def summaries(rt: Runtime, run: Runner, scope: Scope, *, all_versions: bool) -> list[Summary]:
+def summaries(rt: Runtime, scope: Scope, *, all_versions: bool) -> list[Summary]:
     """Return the summary in force of a session; with `all_versions`, every one."""
 
     def read(connection: Connection) -> list[Summary]:
@@ -123,45 +121,44 @@ async def summaries(rt: Runtime, run: Runner, scope: Scope, *, all_versions: boo
         every = summaries_sql.all_versions(connection, session.number)
         return every if all_versions else [one for one in every if one.replaced_by is None]
 
-    return ViewList("Summaries", await run(rt.db.read, read))
+    return ViewList("Summaries", rt.db.read(read))
 
 
-async def summarize(
-    rt: Runtime, run: Runner, job: Job, side_task: Callable[[Sequence[int]], SideTask | None] | None = None
+def summarize(
+    rt: Runtime, job: Job, side_task: Callable[[Sequence[int]], SideTask | None] | None = None
 ) -> None:
     """Do the next step of a job of kind `"summarize"`; finish the job if nothing is left to do.
 
     Args:
         rt: What the memory works with.
-        run: Blocks or awaits.
         job: The job.
         side_task: Returns what the model is asked in the same call about messages with these keys; None: nothing.
 
     Raises:
         ModelError: The model does not answer. It is asked again later.
     """
-    session, task = await run(rt.db.read, _next, job)
+    session, task = rt.db.read(_next, job)
     if session is None or rt.summarizer is None:
-        await run(rt.db.write, jobs.finish, [job])
+        rt.db.write(jobs.finish, [job])
         return
     if task is None:
-        await run(rt.db.write, summaries_sql.settle, session, job)
+        rt.db.write(summaries_sql.settle, session, job)
         return
     keys = [key_of(session.number, stored.seq) for stored in task.messages]
-    also = await run(side_task, keys) if side_task is not None else None
+    also = side_task(keys) if side_task is not None else None
     least = rt.episode_minimum
     closes = least is not None and sum(not is_task(one.message) for one in task.messages) >= least
     bill = ModelUsage(rt, rt.summarizer)
     lines, before = [summaries_prompt.line_of(stored.message) for stored in task.messages], task.before
     text = before.text if before is not None else ""
     try:
-        made = await _condense(rt, run, bill, text, lines, _limit(rt), with_episode=closes, side_task=also)
+        made = _condense(rt, bill, text, lines, _limit(rt), with_episode=closes, side_task=also)
     except ModelError as problem:
-        await run(rt.db.write, jobs.spend, bill.costs(), session.scope.namespace)
+        rt.db.write(jobs.spend, bill.costs(), session.scope.namespace)
         rt.health.down("summarizer", str(problem))
         raise
     rt.health.up("summarizer")
-    await _commit(rt, run, task, made, bill, job)
+    _commit(rt, task, made, bill, job)
 
 
 def _next(connection: Connection, job: Job) -> tuple[Session | None, _Task | None]:
@@ -184,9 +181,7 @@ def _next(connection: Connection, job: Job) -> tuple[Session | None, _Task | Non
     return session, _Task(session, before, messages, rounds, until)
 
 
-async def _commit(
-    rt: Runtime, run: Runner, task: _Task, result: _Result, usage: ModelUsage, job: Job
-) -> None:
+def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: Job) -> None:
     """Put a summary in force, and store the episode of its new turns. One that was refused too often gives them up."""
     session, before, now = task.session, task.before, rt.now()
     scope = session.scope
@@ -208,7 +203,7 @@ async def _commit(
         )
     ends = task.messages[0].message, task.messages[-1].message
     told = result.episode if result.text is not None else None
-    draft = await run(_prepare, rt, scope, told, usage.model.name, *ends) if told is not None else None
+    draft = _prepare(rt, scope, told, usage.model.name, *ends) if told is not None else None
     stored: list[Record | None] = []
 
     def store_episode(connection: Connection) -> None:
@@ -222,11 +217,9 @@ async def _commit(
         elif rt.episode_minimum is not None:  # it is asked for by itself
             records_writes.owe(connection, session.number, rt.episode_minimum, task.until + 1)
 
-    is_kept = await run(
-        rt.db.write, summaries_sql.commit, session, summary, usage.costs(), job, now, store_episode
-    )
+    is_kept = rt.db.write(summaries_sql.commit, session, summary, usage.costs(), job, now, store_episode)
     if result.text is None:
-        await _refused(rt, run, scope, result.verdict, "a summary", gives_up=gives_up and is_kept)
+        _refused(rt, scope, result.verdict, "a summary", gives_up=gives_up and is_kept)
         return
     if not is_kept:
         return
@@ -237,9 +230,7 @@ async def _commit(
         rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
 
 
-async def _refused(
-    rt: Runtime, run: Runner, scope: Scope, verdict: Verdict, what: str, *, gives_up: bool
-) -> None:
+def _refused(rt: Runtime, scope: Scope, verdict: Verdict, what: str, *, gives_up: bool) -> None:
     """Tell that all answers about some turns of a session were refused."""
     session_id = scope.session_id or ""
     rt.emit(SummaryRefused(scope.namespace, session_id, verdict.faults, verdict.score, gives_up))
@@ -254,7 +245,7 @@ async def _refused(
         session_id=scope.session_id,
         model=None if rt.summarizer is None else rt.summarizer.name,
     )
-    await run(rt.db.write, records_reads.note_outcome, scope, entry)
+    rt.db.write(records_reads.note_outcome, scope, entry)
     rt.health.down("summaries", f"turns of session {session_id!r} are without {what}: {wrong}")
 
 
@@ -264,9 +255,8 @@ def _limit(rt: Runtime) -> int:
     return max(_LEAST, room - rt.tokens.message(Message("user", summary_block("", lambda _: "00000000"))))
 
 
-async def _condense(
+def _condense(
     rt: Runtime,
-    run: Runner,
     usage: ModelUsage,
     previous: str,
     lines: Sequence[Line],
@@ -293,7 +283,7 @@ async def _condense(
             previous, part, limit, scripts, whole and with_episode, side_task if whole else None
         )
         try:
-            made = await _ask(rt, run, usage, question)
+            made = _ask(rt, usage, question)
         except ModelContextError:
             halves = summaries_prompt.halve(part)
             if halves is None:
@@ -318,7 +308,7 @@ class _Question(NamedTuple):
     side_task: SideTask | None
 
 
-async def _ask(rt: Runtime, run: Runner, usage: ModelUsage, question: _Question) -> _Result:
+def _ask(rt: Runtime, usage: ModelUsage, question: _Question) -> _Result:
     """Return the first good summary; without a text if there was none. And the first good episode."""
     previous, part, limit, scripts, with_episode, side_task = question
     source = _source(rt, previous, part, scripts)
@@ -332,7 +322,7 @@ async def _ask(rt: Runtime, run: Runner, usage: ModelUsage, question: _Question)
         instructions = f"{own}\n\n{side_task.instructions}"
     verdict, episode = Verdict(), None
     for _ in range(_ANSWERS):
-        answer = await run(usage.ask, prompt, instructions)
+        answer = usage.ask(prompt, instructions)
         if side_task is not None:
             answer, side_task, instructions = side_task.take(answer), None, own
         text = check.unwrapped(answer)
@@ -353,7 +343,7 @@ def _source(rt: Runtime, previous: str, part: Sequence[str], scripts: frozenset[
     return Source(said, rt.tokens.text(f"{previous}\n{said}" if previous else said), scripts)
 
 
-async def write_episode(rt: Runtime, run: Runner, job: Job) -> None:
+def write_episode(rt: Runtime, job: Job) -> None:
     """Do a job of kind `"episode"`; there is none if its part is too short, or the model's answers cannot be used.
 
     The record and the end of the job are committed together. If a worker dies before that, the next one asks the model
@@ -362,9 +352,9 @@ async def write_episode(rt: Runtime, run: Runner, job: Job) -> None:
     Raises:
         ModelError: The model does not answer. The job is tried again some times.
     """
-    found = await run(rt.db.read, _episode_source, job.subject)
+    found = rt.db.read(_episode_source, job.subject)
     if found is None or rt.summarizer is None:
-        await run(rt.db.write, jobs.finish, [job])
+        rt.db.write(jobs.finish, [job])
         return
     episode, scope, told = found
     bill = ModelUsage(rt, rt.summarizer, "episode")
@@ -372,24 +362,20 @@ async def write_episode(rt: Runtime, run: Runner, job: Job) -> None:
     least = rt.episode_minimum
     try:
         if least is not None and len(told) >= least and not episode.has_record:
-            text = await _episode_by_model(
-                rt, run, bill, scope, [summaries_prompt.line_of(message) for message in told]
-            )
+            text = _episode_by_model(rt, bill, scope, [summaries_prompt.line_of(message) for message in told])
             if text is not None:
-                made = await run(_prepare, rt, scope, text, bill.model.name, told[0], told[-1])
+                made = _prepare(rt, scope, text, bill.model.name, told[0], told[-1])
     except Exception as problem:
         attempt = f"attempt {job.attempts}"
         logger.warning("session %r has no episode yet (%s): %s", scope.session_id, attempt, in_short(problem))
         if isinstance(problem, ModelError):
-            await run(rt.db.write, jobs.spend, bill.costs(), scope.namespace)
+            rt.db.write(jobs.spend, bill.costs(), scope.namespace)
             rt.health.down("summarizer", str(problem))
         raise
     spent = bill.costs()
     if spent:
         rt.health.up("summarizer")
-    record = await run(
-        rt.db.write, records_writes.store_episode, episode, made, spent, job, rt.now(), rt.shards
-    )
+    record = rt.db.write(records_writes.store_episode, episode, made, spent, job, rt.now(), rt.shards)
     if record is not None:
         rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
 
@@ -405,38 +391,36 @@ def _episode_source(connection: Connection, number: int) -> tuple[Any, Scope, li
     return episode, session.scope, list(filter(summaries_prompt.is_conversation, told))
 
 
-async def _episode_by_model(
-    rt: Runtime, run: Runner, usage: ModelUsage, scope: Scope, lines: Sequence[Line]
+def _episode_by_model(
+    rt: Runtime, usage: ModelUsage, scope: Scope, lines: Sequence[Line]
 ) -> EpisodeText | None:
     """Return the first good episode; None without any. A text that is too long for the model is summed up first."""
     scripts = check.scripts_of([one.text for one in lines if not one.by_tool])
     said = [str(line) for line in lines]
     if rt.tokens.text("\n".join(said)) <= INPUT_TOKENS:
         try:
-            return await _ask_for_episode(rt, run, usage, scope, _source(rt, "", said, scripts))
+            return _ask_for_episode(rt, usage, scope, _source(rt, "", said, scripts))
         except ModelContextError:
             pass
-    rough = await _condense(rt, run, usage, "", lines, _ROUGH * rt.settings.episode_tokens)
+    rough = _condense(rt, usage, "", lines, _ROUGH * rt.settings.episode_tokens)
     if rough.text is None:
-        await _refused(rt, run, scope, rough.verdict, "an episode", gives_up=True)
+        _refused(rt, scope, rough.verdict, "an episode", gives_up=True)
         return None
     source = _source(rt, "", rough.text.splitlines(), scripts)
-    return await _ask_for_episode(rt, run, usage, scope, source)
+    return _ask_for_episode(rt, usage, scope, source)
 
 
-async def _ask_for_episode(
-    rt: Runtime, run: Runner, usage: ModelUsage, scope: Scope, source: Source
-) -> EpisodeText | None:
+def _ask_for_episode(rt: Runtime, usage: ModelUsage, scope: Scope, source: Source) -> EpisodeText | None:
     limit, verdict = rt.settings.episode_tokens, Verdict()
     first = prompt = summaries_prompt.request("", source.conversation.splitlines(), limit)
     for _ in range(_ANSWERS):
-        answer = check.unwrapped(await run(usage.ask, prompt, EPISODE_INSTRUCTIONS))
+        answer = check.unwrapped(usage.ask(prompt, EPISODE_INSTRUCTIONS))
         told = check.split_episode(answer)[1]
         verdict = check.check_episode(told, source, limit, rt.tokens.text)
         if not verdict.faults:
             return told
         prompt = summaries_prompt.retry_prompt(first, answer, verdict.faults)
-    await _refused(rt, run, scope, verdict, "an episode", gives_up=True)
+    _refused(rt, scope, verdict, "an episode", gives_up=True)
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 from memlayer_core.errors import ImportStoppedError, InvalidScopeError, errors_as
@@ -19,7 +20,7 @@ from memlayer_core.records import reads as records_reads
 from memlayer_core.records import writes as records_writes
 from memlayer_core.records.flow import forget_record, prepare_record
 from memlayer_core.records.model import ordinal_of
-from memlayer_core.runtime import Journal, Runner, Runtime
+from memlayer_core.runtime import Asking, Journal, Runtime, ask
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.show import Report
 from memlayer_core.storage.codec import json_text
@@ -50,7 +51,7 @@ AT_ONCE = 200
 """Messages, sessions or lines of a page: no more of them are held in memory."""
 
 
-async def save(rt: Runtime, run: Runner, scope: Scope) -> dict[str, Any]:
+def save(rt: Runtime, scope: Scope) -> dict[str, Any]:
     """Return a session's state."""
 
     def read(connection: Connection) -> tuple[list[Message], SessionDetails]:
@@ -60,10 +61,10 @@ async def save(rt: Runtime, run: Runner, scope: Scope) -> dict[str, Any]:
         messages = [item.message for item in messages_reads.history(connection, session, -1, None)]
         return messages, _details(connection, session)
 
-    return await run(lambda: formats.state_of(*rt.db.read(read)))
+    return formats.state_of(*rt.db.read(read))
 
 
-async def load(rt: Runtime, run: Runner, scope: Scope, state: object) -> Receipt:
+def load(rt: Runtime, scope: Scope, state: object) -> Receipt:
     """Replace a session by a state, in one transaction."""
 
     def write() -> Receipt:
@@ -71,23 +72,22 @@ async def load(rt: Runtime, run: Runner, scope: Scope, state: object) -> Receipt
         drafts = drafts_of(rt, scope, messages)
         return rt.db.write(sql.restore, scope, drafts, particulars, rt.now(), rt.shards)
 
-    receipt = await run(write)
+    receipt = write()
     rt.temporaries.clear(scope)
     announce(rt, scope, receipt)
     rt.wake()  # the old messages have to leave the index
     return receipt
 
 
-async def export(
+def export(
     db: Database,
-    run: Runner,
     target: FileWriter,
     *,
     tenant_id: str,
     user_id: str | None,
     now: datetime,
     progress: Progress | None = None,
-) -> int:
+) -> Asking[int]:
     """Write the sessions and records of a user, or all data of a tenant, line by line.
 
     Each page is read from where the last one ended, so writes in between hide nothing and repeat nothing.
@@ -98,18 +98,27 @@ async def export(
     Scope("anybody" if user_id is None else user_id, tenant_id=tenant_id)  # checks the ids
     done = 0
     try:
-        expected = await run(_count_messages, db, tenant_id, user_id)
+        expected = _count_messages(db, tenant_id, user_id)
         pages = _pages(db, tenant_id, user_id, HeaderLine(tenant_id, user_id, now, expected))
-        while page := await run(next, pages, None):
+        while page := next(pages, None):
             done, lines = page
-            await run(_write, target, lines)
-            if progress is not None:
-                progress(done, expected)
-        await run(target.keep)
+            _write(target, lines)
+            yield from _report(progress, done, expected)
+        target.keep()
     except BaseException:
-        await run(target.discard)
+        target.discard()
         raise
     return done
+
+
+def _report(progress: Progress | None, done: int, expected: int) -> Asking[None]:
+    """Tell a caller how far it is, in the event loop if there is one. A flow can be cancelled there, between two pages."""
+    told = progress or (lambda *_: None)
+
+    async def tell() -> None:
+        told(done, expected)
+
+    yield ask(partial(told, done, expected), tell)
 
 
 def _details(connection: Connection, session: Session) -> SessionDetails:
@@ -221,20 +230,18 @@ class ImportReport(Report):
         return f"{said}, {self.items:,} item(s), {self.placed:,} of them new" if self.items else said
 
 
-async def import_from(
+def import_from(
     rt: Runtime,
-    run: Runner,
     source: LineReader,
     *,
     user_id: str | None = None,
     tenant_id: str | None,
     progress: Progress | None = None,
-) -> ImportReport:
+) -> Asking[ImportReport]:
     """Import an export, page by page. To import it twice has the same result as once.
 
     Args:
         rt: What the memory works with.
-        run: Blocks or awaits.
         source: The export.
         user_id: The user to whom all of it must belong; None: anybody.
         tenant_id: The tenant to import into; None: the one that each line names.
@@ -246,17 +253,16 @@ async def import_from(
     owner = Scope(
         "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
     )
-    importing = await run(_Import, rt, tenant_id, owner if user_id is not None else None)
+    importing = _Import(rt, tenant_id, owner if user_id is not None else None)
     try:
-        if user_id is not None and await run(source.rewind):
-            while await run(importing.look, source):
+        if user_id is not None and source.rewind():
+            while importing.look(source):
                 pass
-            await run(source.rewind)
-        while await run(importing.take, source):
-            if progress is not None:
-                progress(importing.done.messages, importing.expected)
+            source.rewind()
+        while importing.take(source):
+            yield from _report(progress, importing.done.messages, importing.expected)
     finally:
-        await run(source.close)
+        source.close()
     return importing.done
 
 
@@ -437,9 +443,8 @@ def _forgotten(
 
 
 @traced("delete_memory", "forget", _forgotten)
-async def forget(
+def forget(
     rt: Runtime,
-    run: Runner,
     user_id: str | None,
     session_id: str | None,
     record_id: str | None,
@@ -449,15 +454,14 @@ async def forget(
     """Delete a record, a session, everything of a user, or everything of a user with one agent."""
     if record_id is None:
         rt.temporaries.forget(_reach(user_id, session_id, tenant_id, agent_id))
-    gone = await forget_in_journal(rt, run, user_id, session_id, record_id, tenant_id, agent_id)
+    gone = forget_in_journal(rt, user_id, session_id, record_id, tenant_id, agent_id)
     if gone.sessions or gone.records or gone.items:
         rt.wake()
     return gone
 
 
-async def forget_in_journal(
+def forget_in_journal(
     journal: Journal,
-    run: Runner,
     user_id: str | None,
     session_id: str | None,
     record_id: str | None,
@@ -468,9 +472,9 @@ async def forget_in_journal(
     if record_id is not None:
         owner = user_id if user_id is not None else ordinal_of(record_id)[0]
         reach = Scope.of_user(owner, tenant_id=tenant_id, agent_id=agent_id)
-        return await forget_record(journal, run, reach, record_id)
+        return forget_record(journal, reach, record_id)
     reach = _reach(user_id, session_id, tenant_id, agent_id)
-    return await run(journal.db.write, _forget, reach, journal.now(), user_id)
+    return journal.db.write(_forget, reach, journal.now(), user_id)
 
 
 def _reach(user_id: str | None, session_id: str | None, tenant_id: str, agent_id: str | None) -> Scope:

@@ -21,7 +21,7 @@ from memlayer_core.recall.pack import MARGIN, shares
 from memlayer_core.recall.search import Found, Line, Question, SearchScope
 from memlayer_core.recall.sql import beginning
 from memlayer_core.records.flow import reader_of
-from memlayer_core.runtime import Runner, Runtime
+from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, recall_budget
 from memlayer_core.storage import jobs
@@ -130,9 +130,8 @@ class _Read:
     is_searched: bool = False
 
 
-async def own_context(
+def own_context(
     rt: Runtime,
-    run: Runner,
     scope: Scope,
     query: str | None,
     token_limit: int | None,
@@ -142,12 +141,11 @@ async def own_context(
     pending: object = (),
     recall_filter: object = None,
     reload: bool = False,
-) -> Context:
+) -> Asking[Context]:
     """Build a context: the newest turns, and older messages and records that bear on the query.
 
     Args:
         rt: What the memory works with.
-        run: Blocks or awaits.
         scope: Which session.
         query: What to recall for; None: the newest question.
         token_limit: Tokens of the whole context; None: the setting.
@@ -166,12 +164,12 @@ async def own_context(
     size = size_of(allowed.tokens)
     share = recall_budget(allowed.tokens, settings.recall_tokens)
     how = tuple(roles), recall_filter
-    drafts = await run(drafts_of, rt, scope, pending) if pending else []
+    drafts = drafts_of(rt, scope, pending) if pending else []
     waiting = rt.temporaries.show(scope)
-    newest = await run(rt.db.read, _read_newest, scope, asked, drafts, is_recalling=share > 0)
+    newest = rt.db.read(_read_newest, scope, asked, drafts, is_recalling=share > 0)
     question = newest.question
     if question is not None:
-        question = await recall_search.embed(rt, run, scope.reach(), question)
+        question = yield from recall_search.embed(rt, scope.reach(), question)
 
     def look(connection: Connection) -> _Read:
         known = _read_state(connection, rt, scope, newest, allowed, roles, drafts)
@@ -190,14 +188,14 @@ async def own_context(
         found = recall_search.find(connection, rt, known.search_scope, question, wanted)
         return _choose(connection, rt, scope, known, found, allowed.tokens, view)
 
-    read = await run(rt.db.read, look)
+    read = rt.db.read(look)
     seen, recalled = read.view, read.kept
     if recalled is None:
-        lines, more = await recall_search.rerank(
-            rt, run, read.state.search_scope, newest.query, list(read.lines)
+        lines, more = yield from recall_search.rerank(
+            rt, read.state.search_scope, newest.query, list(read.lines)
         )
-        recalled = await run(_render, rt, scope, lines[: read.most], read, more)
-    await run(_note, rt, scope, read, recalled, how, size)
+        recalled = _render(rt, scope, lines[: read.most], read, more)
+    _note(rt, scope, read, recalled, how, size)
     above, below = seen.pieces
     made = Context(
         system=tuple(part.message for part in seen.system),
@@ -531,9 +529,8 @@ def _for_span(piece: Piece) -> dict[str, object]:
 
 
 @traced("search_memory", "context", _outcome)
-async def context(
+def context(
     rt: Runtime,
-    run: Runner,
     scope: Scope,
     query: str | None,
     token_limit: int | None,
@@ -543,29 +540,30 @@ async def context(
     pending: object = (),
     recall_filter: object = None,
     reload: bool = False,
-) -> Context:
+) -> Asking[Context]:
     """Build a context, as `context.context` does; with another service, its text takes the place of our records.
 
     A recall that is filtered does not ask the service, which cannot filter.
     """
     if rt.long_term is None:
-        return await own_context(
-            rt, run, scope, query, token_limit, policies, roles, placement, pending, recall_filter, reload
+        return (
+            yield from own_context(
+                rt, scope, query, token_limit, policies, roles, placement, pending, recall_filter, reload
+            )
         )
     settings = rt.settings
     allowed = limits(default_limits(settings), policies, token_limit)
     share = recall_budget(allowed.tokens, settings.recall_tokens)
-    question = await _question(rt, run, scope, query, pending)
+    question = _question(rt, scope, query, pending)
     text = ""
     notes: tuple[Reason, ...] = ()
     if recall_filter is not None:
         notes = (Reason("long_term_filtered", "the long-term memory cannot filter, and was not asked"),)
     elif question is not None and share:
-        text, notes = await _retrieve(rt, run, scope, question)
+        text, notes = yield from _retrieve(rt, scope, question)
     lines = _quotes(rt, scope, text, share)
-    made = await own_context(
+    made = yield from own_context(
         rt,
-        run,
         scope,
         query,
         max(1, allowed.tokens - _cost(rt, scope, lines)),
@@ -580,17 +578,17 @@ async def context(
     return _with_lines(rt, scope, made, lines) if lines else made
 
 
-async def record(rt: Runtime, run: Runner, job: Job) -> None:
+def record(rt: Runtime, job: Job) -> None:
     """Tell the service one round: what the user and the model said up to an answer."""
-    scope, messages = await run(rt.db.read, _round, job.subject)
+    scope, messages = rt.db.read(_round, job.subject)
     if rt.long_term is not None and scope is not None and messages:
         try:
-            await run(rt.long_term.record, scope, messages)
+            rt.long_term.record(scope, messages)
         except LongTermMemoryError as problem:
             rt.health.down("long-term memory", in_short(problem))
             raise
         rt.health.up("long-term memory")
-    await run(rt.db.write, jobs.finish, [job])
+    rt.db.write(jobs.finish, [job])
 
 
 def _round(connection: Connection, key: int) -> tuple[Scope | None, list[Message]]:
@@ -616,26 +614,22 @@ def _is_answer(message: Message) -> bool:
     return message.role == "assistant" and message.model_visible and not message.tool_calls
 
 
-async def _question(
-    rt: Runtime, run: Runner, scope: Scope, query: str | None, pending: object
-) -> Message | None:
+def _question(rt: Runtime, scope: Scope, query: str | None, pending: object) -> Message | None:
     """Return what to ask for; None if nothing is to be recalled for it."""
     if query is not None:
         return Message("user", query) if query.strip() else None
-    drafts = await run(drafts_of, rt, scope, pending) if pending else []
-    newest = await run(rt.db.read, _read_newest, scope, None, drafts, is_recalling=False)
+    drafts = drafts_of(rt, scope, pending) if pending else []
+    newest = rt.db.read(_read_newest, scope, None, drafts, is_recalling=False)
     return newest.message if newest.query.strip() else None
 
 
-async def _retrieve(
-    rt: Runtime, run: Runner, scope: Scope, question: Message
-) -> tuple[str, tuple[Reason, ...]]:
+def _retrieve(rt: Runtime, scope: Scope, question: Message) -> Asking[tuple[str, tuple[Reason, ...]]]:
     assert rt.long_term is not None
     asked, kept = (question.id, question.text), rt.temporaries.recall_of(scope, "service")
     if question.id is not None and kept is not None and kept[0] == asked:
         return kept[1], ()
     try:
-        text = await run.either(rt.long_term.retrieve, rt.long_term.aretrieve, scope, question)
+        text = yield ask(rt.long_term.retrieve, rt.long_term.aretrieve, scope, question)
     except LongTermMemoryError as problem:
         rt.health.down("long-term memory", in_short(problem))
         return "", (

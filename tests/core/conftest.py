@@ -87,3 +87,9 @@ def conversations() -> st.SearchStrategy[list[Message]]:
         max_size=5,
         unique_by=lambda message: message.id or object(),
     )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test in the blocking colour alone: `test_twins.py` compares each async verb with its blocking one."""
+    if "do" in metafunc.fixturenames and not getattr(metafunc.module, "ASKS_OTHERS", False):
+        metafunc.parametrize("do", ["sync"], indirect=True)

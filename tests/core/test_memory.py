@@ -18,7 +18,6 @@ from tuned import Tuned
 from memlayer_core import Memory, Message, Scope, ToolCall
 from memlayer_core.errors import ConfigurationError, StoreClosedError
 from memlayer_core.events import MessagesIndexed, MessagesStored
-from memlayer_core.runtime import ASYNC, SYNC, step
 
 MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 
@@ -252,20 +251,6 @@ def test_any_message_comes_back_equal(given_messages) -> None:
             assert put_in.id in {None, came_out.id}
             assert put_in.created_at in {None, came_out.created_at}
         assert chat.context(token_limit=10_000_000).tokens >= 0
-
-
-def test_a_blocking_flow_that_suspends_is_a_bug_that_shows() -> None:
-    async def wait(run) -> None:
-        await asyncio.sleep(0)
-
-    with pytest.raises(RuntimeError, match="suspended"):
-        step(wait(SYNC))
-    asyncio.run(wait(ASYNC))
-
-    async def answer() -> int:
-        return await SYNC(lambda: 42)
-
-    assert step(answer()) == 42
 
 
 async def test_both_colours_work_in_a_running_loop_and_share_one_memory() -> None:

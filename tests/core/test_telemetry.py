@@ -26,6 +26,8 @@ from memlayer_core import Memory
 from memlayer_core.errors import MemlayerError
 from memlayer_core.telemetry import Operation
 
+ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
+
 QUIET = Tuned(index_delay=0, durability="normal")
 
 

@@ -33,6 +33,8 @@ from memlayer_core.seams import MessageList, Portion
 from memlayer_core.testing import NOON, MessageStoreConformance
 from memlayer_core.window.model import Context
 
+ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
+
 KEY = "support:u1001:c2002"
 
 

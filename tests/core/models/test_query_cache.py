@@ -16,6 +16,8 @@ from memlayer_core.events import IndexDegraded, IndexRecovered
 from memlayer_core.models.embed import QueryCache
 from memlayer_core.models.hashing import HashingEmbedder
 
+ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
+
 
 class Counting(HashingEmbedder):
     def __init__(self):

@@ -15,6 +15,8 @@ from memlayer_core import Memory, Message, RecallFilter
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.recall.search import RERANKED
 
+ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
+
 QUIET = Tuned(index_delay=3600, durability="normal", episodes=False)
 KAYAKS = [f"The kayak with number {number} is red." for number in range(12)]
 QUESTION = "Which kayak is red?"

@@ -593,7 +593,6 @@ def test_a_crash_between_answer_and_commit_gives_one_record_and_one_bill(opened,
 
 
 def test_of_two_workers_at_one_episode_one_stores_it_and_both_are_booked(opened) -> None:
-    from memlayer_core.runtime import SYNC, step
     from memlayer_core.summaries.flow import write_episode
 
     model = Scripted()
@@ -606,12 +605,12 @@ def test_of_two_workers_at_one_episode_one_stores_it_and_both_are_booked(opened)
     (job,) = rt.db.write(jobs.lease, ["episode"], 1, "two", rt.now(), rt.now() + timedelta(hours=1))
 
     def slow(instructions: str, text: str) -> str:
-        step(write_episode(rt, SYNC, job))  # another worker, which is quicker
+        write_episode(rt, job)  # another worker, which is quicker
         return answer(summary="The user moves to Lisbon with two cats and their passports.")
 
     model.answers = [slow]
-    step(write_episode(rt, SYNC, job))
-    step(write_episode(rt, SYNC, job))
+    write_episode(rt, job)
+    write_episode(rt, job)
     (record,) = episodes(memory)
     assert (record.text, record.mentions) == (GOOD["summary"], 1)
     assert memory.admin.costs()[0].calls == 2

@@ -487,7 +487,6 @@ def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened, do) -
 
 
 def test_of_two_workers_at_the_same_step_one_commits_and_both_are_booked(opened) -> None:
-    from memlayer_core.runtime import SYNC, step
     from memlayer_core.summaries.flow import summarize
 
     model = Scripted()
@@ -501,11 +500,11 @@ def test_of_two_workers_at_the_same_step_one_commits_and_both_are_booked(opened)
     (job,) = rt.db.write(jobs.lease, ["summarize"], 1, "two", rt.now(), rt.now() + timedelta(hours=1))
 
     def slow(instructions: str, text: str) -> str:
-        step(summarize(rt, SYNC, job))  # another worker, which is quicker
+        summarize(rt, job)  # another worker, which is quicker
         return honest(instructions, text) + " It was slow."
 
     model.answers = [slow]
-    step(summarize(rt, SYNC, job))
+    summarize(rt, job)
     (kept,) = chat.summary(all_versions=True)
     assert "slow" not in kept.text
     assert memory.admin.costs()[0].calls == 2

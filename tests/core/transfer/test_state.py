@@ -33,6 +33,8 @@ from memlayer_core.messages.check import (
 )
 from memlayer_core.session_files import JsonSession, SessionManager
 
+ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
+
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 fresh_sessions = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 """Every example has sessions of its own, so that one store serves them all."""

@@ -13,6 +13,8 @@ from memlayer_core import Memory, Message, RecallFilter, Scope, ToolCall
 from memlayer_core.chat import UserMemory
 from memlayer_core.errors import ConfigurationError, MessageTypeError
 
+ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
+
 NOW = Tuned(index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5)
 
 

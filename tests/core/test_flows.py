@@ -1,0 +1,224 @@
+"""Flows run in threads; what a flow asks of others is awaited in the event loop, between two hops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tuned import Tuned
+
+from memlayer_core import Memory
+from memlayer_core.errors import StoreClosedError
+from memlayer_core.runtime import Asking, Threads, adrive, ask, drive
+
+asked = contextvars.ContextVar("asked", default="nobody")
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    one = Threads(1)
+    yield one
+    one.close()
+
+
+async def late() -> str:
+    raise ValueError("late")
+
+
+def embedding(call: Callable[[], Any], acall: Callable[[], Any] | None) -> Asking[list[Any]]:
+    """Ask a service, and tell what it answered, and in which thread the flow was before and behind it."""
+    asked.set("louis")
+    before = threading.get_ident()
+    try:
+        answer = yield ask(call, acall)
+    except ValueError as problem:
+        answer = str(problem)
+    return [before, answer, threading.get_ident()]
+
+
+async def test_a_service_is_awaited_in_the_callers_loop_and_sees_what_the_flow_set(threads) -> None:
+    here = threading.get_ident()
+
+    async def embed() -> tuple[int, str]:
+        await asyncio.sleep(0)
+        return threading.get_ident(), asked.get()
+
+    before, answer, behind = await threads.drive(embedding(str, embed))
+    assert answer == (here, "louis")
+    assert before == behind != here
+    assert asked.get() == "nobody"
+
+
+async def test_a_service_without_an_async_form_is_called_in_the_flows_thread(threads) -> None:
+    before, answer, behind = await threads.drive(embedding(threading.get_ident, None))
+    assert before == answer == behind != threading.get_ident()
+
+
+async def test_an_error_of_a_service_can_be_handled_by_the_flow(threads) -> None:
+    def fail() -> str:
+        raise ValueError("at once")
+
+    assert drive(embedding(fail, late))[1] == "at once"
+    assert (await threads.drive(embedding(fail, late)))[1] == "late"
+    assert (await adrive(embedding(fail, None)))[1] == "at once"
+
+
+async def test_a_service_that_others_wait_for_holds_no_thread(threads) -> None:
+    """There is one thread: whoever held it would let nobody else begin."""
+    waiting = asyncio.Barrier(20)
+
+    async def embed() -> None:
+        async with asyncio.timeout(10):
+            await waiting.wait()
+
+    await asyncio.gather(*(threads.drive(embedding(str, embed)) for _ in range(20)))
+
+
+async def test_a_write_that_has_begun_is_done_whole_when_its_caller_is_cancelled(threads) -> None:
+    begun, go_on, steps = threading.Event(), threading.Event(), []
+
+    def flow() -> None:
+        begun.set()
+        go_on.wait(10)
+        steps.extend(["one", "two"])
+
+    task = asyncio.create_task(threads.write(flow))
+    assert await asyncio.to_thread(begun.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    await threads.write(steps.append, "three")  # behind it, in the only thread
+    assert steps == ["one", "two", "three"]
+
+
+async def test_a_flow_that_is_cancelled_before_it_begins_never_begins(threads) -> None:
+    go_on, steps = threading.Event(), []
+
+    def flow(name: str) -> None:
+        go_on.wait(10)
+        steps.append(name)
+
+    first, second = (asyncio.create_task(threads.write(flow, name)) for name in ("first", "second"))
+    await asyncio.sleep(0.01)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    go_on.set()
+    await first
+    await threads.write(flow, "third")
+    assert steps == ["first", "third"]
+
+
+@pytest.mark.parametrize("where", ["in a step", "at the service", "before the next step"])
+async def test_a_cancelled_flow_goes_no_further_and_takes_back_what_it_set(where) -> None:
+    """A span is current in its flow alone: it must be ended in the flow's own context."""
+    threads, busy, free, ended = Threads(1), threading.Event(), threading.Event(), []
+    current: contextvars.ContextVar[str] = contextvars.ContextVar("current", default="")
+    reached = asyncio.Event()
+    others: list[asyncio.Task[Any]] = []
+
+    def hold() -> None:
+        busy.set()
+        free.wait(30)
+
+    async def answer() -> None:
+        if where == "before the next step":
+            others.append(asyncio.create_task(threads.read(hold)))  # it takes the only thread
+            await asyncio.to_thread(busy.wait, 30)
+        reached.set()
+        if where == "at the service":
+            await asyncio.Event().wait()
+
+    def flow() -> Asking[None]:
+        token = current.set("flow")
+        try:
+            if where == "in a step":
+                hold()
+            yield ask(int, answer)
+            ended.append("went on")
+        finally:
+            current.reset(token)  # a `ValueError` in another context
+            ended.append(current.get())
+
+    task = asyncio.create_task(threads.drive(flow()))
+    await (asyncio.to_thread(busy.wait, 30) if where == "in a step" else reached.wait())
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    free.set()
+    await asyncio.gather(*others)
+    await asyncio.to_thread(threads.close)
+    assert ended == [""]
+
+
+# A memory's threads
+
+
+@asynccontextmanager
+async def locked(path: Any) -> AsyncIterator[None]:
+    """Hold the lock for writing of a directory's journal."""
+    other = sqlite3.connect(path / "journal.sqlite3", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+async def test_writers_that_wait_for_a_lock_hold_up_neither_readers_nor_the_applications_threads(
+    open_at, tmp_path
+) -> None:
+    memory = await asyncio.to_thread(open_at, settings=Tuned(async_threads=2, index_delay=60))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    chat = memory.chat(user_id="ada", session_id="s")
+    await chat.aadd("user", "I like pears.")
+    async with locked(tmp_path / "memory"):
+        waiting = [asyncio.create_task(chat.aadd("user", f"And {number}.")) for number in range(5)]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(10):  # else the test waits for the lock, too
+            for _ in range(3):
+                assert (await chat.acontext("")).window[0].text == "I like pears."
+        assert await asyncio.to_thread(str, "free") == "free"
+        assert not any(task.done() for task in waiting)
+    await asyncio.gather(*waiting)
+    assert len(await chat.ahistory()) == 6
+    await memory.aclose()
+
+
+async def test_a_memory_that_closes_ends_its_threads(open_at) -> None:
+    memory = await asyncio.to_thread(open_at)
+    await memory.chat(user_id="ada").aadd("user", "hello")
+    ours = [
+        one for one in threading.enumerate() if one.name.startswith(("memlayer-writing", "memlayer-reader"))
+    ]
+    assert ours
+    threads = memory.runtime.threads
+    await memory.aclose()
+    assert not any(one.is_alive() for one in ours)
+    with pytest.raises(StoreClosedError):
+        await threads.read(str)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_the_async_verbs_of_a_memory_survive_a_fork(open_at) -> None:
+    memory: Memory = open_at()
+    chat = memory.chat(user_id="ada", session_id="s")
+    asyncio.run(chat.aadd("user", "from the parent"))
+    child = os.fork()
+    if child == 0:
+        asyncio.run(chat.aadd("user", "from the child"))
+        os._exit(0 if len(asyncio.run(chat.ahistory())) == 2 else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert [message.text for message in asyncio.run(chat.ahistory())] == ["from the parent", "from the child"]
